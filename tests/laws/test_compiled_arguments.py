@@ -308,7 +308,7 @@ def test_slices_of_chunks(name: str, hot: Programs) -> None:
         same(lambda target, rows=rows: target.update(rows), one, other)
         same(lambda target: target.state(every), one, other)
         same(lambda target: target.evaluate(every), one, other)
-    assert one.kind == "compiled"
+    assert one.mode == "compiled"
 
 
 def _column(type_: pa.DataType, count: int, random: np.random.Generator) -> pa.Array:
@@ -345,7 +345,7 @@ def test_errors_are_those_of_the_interpreter(values: list[Any], place: int, hot:
         np.zeros(2, np.int32), None, [Column("values", pa.array(values)), Column("place", pa.array([place] * 2))]
     )
     with pytest.raises(FunctionError, match="list index out of range") as found:
-        hot.accumulators(interpreted(bound)).fold(rows)
+        hot.accumulators(interpreted(bound)).update(rows)
     assert f"place={place}" in found.value.row
     assert "values[place]" in found.value.trace
 
@@ -356,7 +356,7 @@ def test_a_scalar_function_takes_arrays(hot: Programs) -> None:
     bound = function.bind([pa.list_(pa.float64())], {})
     one, other = (InterpretedScalar(bound, FunctionContext("spread"), Failures()) for _ in range(2))
     one = hot.mapped(one)
-    assert one.kind == "compiled"
+    assert one.mode == "compiled"
     for values in ([[1.0, 4.0], [2.5]], [None, [], [1.0, -0.5]], [[1.0, None], [2.0]]):
         rows = Rows(np.zeros(len(values), np.int32), None, [Column("values", pa.array(values, pa.list_(pa.float64())))])
         same(lambda target, rows=rows: target.values(rows), one, other)
@@ -453,7 +453,7 @@ def test_large_maps_are_left_to_the_interpreter(hot: Programs) -> None:
         rows = Rows(np.zeros(3, np.int32), None, columns)
         one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
         if same(lambda target, rows=rows: target.update(rows), one, other):
-            assert one.kind == "compiled"
+            assert one.mode == "compiled"
             same(lambda target: target.state(np.zeros(1, np.int32)), one, other)
         else:
             assert last[0][0] == last[1][0]

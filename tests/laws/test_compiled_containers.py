@@ -285,15 +285,15 @@ def test_many_rows_are_folded_by_compiled_code(
         columns = [Column("c", pa.array(numbers).cast(type_)) for type_ in types]
         for target in (one, other):
             target.update(Rows(slots, None, columns))
-        states = other.states(every)
+        states = other.state(every)
         for target in (one, other):
             target.merge(every, states)
-        states = other.states(every)
-        assert _sets(one.states(every), unordered) == _sets(states, unordered)
-        assert one.outputs(every).equals(other.outputs(every))
+        states = other.state(every)
+        assert _sets(one.state(every), unordered) == _sets(states, unordered)
+        assert one.evaluate(every).equals(other.evaluate(every))
         for target in (one, other):
             target.forget(every[:50])
-    assert one.kind == "compiled"
+    assert one.mode == "compiled"
     assert len(states) == 100
 
 
@@ -441,8 +441,8 @@ def test_accumulators_are_those_of_the_interpreter(bodies: tuple[str, ...], mode
             break
         for _ in range(2):
             same(lambda target: target.evaluate(slots), one, other)
-        assert one.states(slots).equals(other.states(slots))
-    assert not mode or one.kind == mode
+        assert one.state(slots).equals(other.state(slots))
+    assert not mode or one.mode == mode
 
 
 @pytest.mark.parametrize(
@@ -516,9 +516,9 @@ def test_accumulators_that_share_a_list_stay_interpreted(first: int) -> None:
     slots = np.zeros(1, np.int32)
     for value in (first, 2, 3, 4):
         for each in (one, other):
-            each.fold(Rows(slots, None, [Column("value", pa.array([value]))]))
-    assert one.outputs(slots).equals(other.outputs(slots))
-    assert one.kind == ("interpreted" if first < 0 else "compiled")
+            each.update(Rows(slots, None, [Column("value", pa.array([value]))]))
+    assert one.evaluate(slots).equals(other.evaluate(slots))
+    assert one.mode == ("interpreted" if first < 0 else "compiled")
 
 
 def test_what_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
@@ -534,8 +534,8 @@ def test_what_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
     for start in (0, 50):
         part = read.slice(start, 50)
         columns = [Column(name, part.column(name)) for name in ("step", "value")]
-        one.fold(Rows(np.zeros(50, np.int32), None, columns))
-    assert one.kind == "compiled"
+        one.update(Rows(np.zeros(50, np.int32), None, columns))
+    assert one.mode == "compiled"
     assert 100_000 < one._retained_bytes < 150_000
 
 

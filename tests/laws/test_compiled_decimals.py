@@ -250,9 +250,9 @@ def test_sliced_columns_with_nulls_are_folded() -> None:
     given_values = pa.array([None, Decimal(7), None, Decimal(-2), Decimal("0.5")], WIDE).slice(1)
     rows = Rows(np.array([0, 0, 1, 1], np.int32), None, [Column("price", given_values)])
     one, other = interpreted(bound), make()
-    for run in (lambda each: each.fold(rows), lambda each: each.outputs(np.arange(2, dtype=np.int32))):
+    for run in (lambda each: each.update(rows), lambda each: each.evaluate(np.arange(2, dtype=np.int32))):
         assert same(run, one, other)
-    assert other.kind == "compiled"
+    assert other.mode == "compiled"
 
 
 @udaf
@@ -398,9 +398,9 @@ def test_an_interpreted_result_that_uses_only_the_value_is_allowed() -> None:
     bound, make = compiled(Rounded)
     one, other = interpreted(bound), make()
     rows = Rows(np.zeros(2, np.int32), None, [Column("price", pa.array([Decimal("1.5"), Decimal("0.035")], WIDE))])
-    for run in (lambda each: each.fold(rows), lambda each: each.outputs(np.arange(1, dtype=np.int32))):
+    for run in (lambda each: each.update(rows), lambda each: each.evaluate(np.arange(1, dtype=np.int32))):
         assert same(run, one, other)
-    assert other.kind == "compiled"
+    assert other.mode == "compiled"
 
 
 @udaf

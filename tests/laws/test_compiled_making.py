@@ -228,7 +228,7 @@ def both(function: ScalarFunction) -> tuple[InterpretedScalar, CompiledScalar]:
     inner = [InterpretedScalar(bound, FunctionContext(function.name), Failures()) for _ in range(2)]
     compiled = PROGRAMS.mapped(inner[1])
     assert isinstance(compiled, CompiledScalar)
-    assert compiled.kind is Mode.COMPILED, PROGRAMS.program(bound, bound.instantiate())
+    assert compiled.mode is Mode.COMPILED, PROGRAMS.program(bound, bound.instantiate())
     return inner[0], compiled
 
 

@@ -363,13 +363,13 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
     for _ in range(2):
         values = [Column("value", pa.array(14 + np.arange(1000) % 16 * 35).cast(type_)) for type_ in bound.input_types]
         for each in (one, other):
-            each.fold(Rows(slots, None, values))
-        states = other.states(slots[:7])
+            each.update(Rows(slots, None, values))
+        states = other.state(slots[:7])
         for each in (one, other):
             each.merge(slots[:7], states)
-        assert one.kind == "compiled"
-        assert one.states(slots[:9]).equals(other.states(slots[:9]))
-        assert one.outputs(slots[:9]).equals(other.outputs(slots[:9]))
+        assert one.mode == "compiled"
+        assert one.state(slots[:9]).equals(other.state(slots[:9]))
+        assert one.evaluate(slots[:9]).equals(other.evaluate(slots[:9]))
 
 
 @pytest.mark.parametrize(
@@ -413,11 +413,11 @@ def test_a_state_with_other_types_is_interpreted(hot: Programs) -> None:
     bound = bound_of(Summed)
     writer = interpreted(bound)
     writer.load(np.zeros(1, np.int32), [0.5])
-    state = writer.states(np.zeros(1, np.int32))
+    state = writer.state(np.zeros(1, np.int32))
     one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
     slots = np.zeros(2, np.int32)
     for each in (one, other):
-        each.fold(Rows(slots, None, [Column("value", pa.array([1, 2]))]))
+        each.update(Rows(slots, None, [Column("value", pa.array([1, 2]))]))
         each.merge(slots[:1], state)
-    assert one.kind == "interpreted"
-    assert one.states(slots[:1]).equals(other.states(slots[:1]))
+    assert one.mode == "interpreted"
+    assert one.state(slots[:1]).equals(other.state(slots[:1]))

@@ -461,6 +461,16 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str) -> None:
                 name,
                 value,
             )
+    read_double = from_canal if tool == "canal" else from_maxwell
+    for value, is_exact in ((9007199254740993, False), (9007199254740992, True), (0.1, True)):
+        data: Any = [{"x": str(value)}] if tool == "canal" else {"x": value}
+        kind = "INSERT" if tool == "canal" else "insert"
+        rows = read_double(kafka(classic, {"type": kind, "data": data}), "x DOUBLE")
+        if is_exact:
+            assert rows.collect()[0].x == float(value)
+            continue
+        with pytest.raises(PySparkException, match="'9007199254740993', which DOUBLE does not hold exactly"):
+            rows.collect()
     partial = {name: value for name, value in ROW.items() if name != "n"}
     with pytest.raises(PySparkException, match=r"an event lacks the column n; it has m, d, t, b.*missing='null'"):
         read(partial)

@@ -343,3 +343,18 @@ class Drawn:
 
     def eval(self, value: int) -> int:
         return random.randrange(value)
+
+
+def test_errors_of_others_stay_theirs(classic: Any) -> None:
+    """The text of an error of Spark has the plan, in which our own messages stand that have not been raised."""
+    rows = classic.createDataFrame([("+I", "a", 1), ("-D", "a", 2)], "op STRING, k STRING, v LONG")
+    functions = connect("embedded:")
+    totals = group_by(rows, "k", row_kind="op").agg(n=functions["sum"]("v"))
+    with pytest.raises(PySparkException) as raised:
+        totals.selectExpr("nope").collect()
+    assert "UNRESOLVED_COLUMN" in str(raised.value)
+    assert error_of(raised.value) is None
+    wrong = classic.createDataFrame([("?", "a", 1)], "op STRING, k STRING, v LONG")
+    with pytest.raises(PySparkException) as raised:
+        group_by(wrong, "k", row_kind="op").agg(n=functions["sum"]("v")).collect()
+    assert "is no row kind" in str(error_of(raised.value))

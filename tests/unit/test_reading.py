@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import decimal
 import random
 import re
+import zoneinfo
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -124,7 +126,30 @@ def call_of(cls: type) -> Any:
     return connect([cls], state_key=KEY)[name]
 
 
-LOSSY = [IntInFloat, IntAsText, DecimalAsText, BoolAsText, NumpyAsText, Rounded, Pickled]
+ZONE = zoneinfo.ZoneInfo("America/New_York")
+REPEATED_HOUR = 1730615400  # 01:30, for the second time, after clocks were set back
+
+
+@dataclass
+class Seen:
+    last: datetime.datetime | None = None
+
+
+@udaf(input_types=["BIGINT"], result_type="DOUBLE")
+class InRepeatedHour(Last):
+    """Keeps a time of a day that came twice, of which Arrow does not store which one it is."""
+
+    def create_accumulator(self) -> Seen:
+        return Seen()
+
+    def accumulate(self, accumulator: Seen, value: int) -> None:
+        accumulator.last = datetime.datetime.fromtimestamp(REPEATED_HOUR + min(value, 0), ZONE).replace(tzinfo=None)
+
+    def get_value(self, accumulator: Seen) -> float | None:  # type: ignore[override]
+        return None if accumulator.last is None else accumulator.last.replace(tzinfo=ZONE).timestamp()
+
+
+LOSSY = [InRepeatedHour, IntInFloat, IntAsText, DecimalAsText, BoolAsText, NumpyAsText, Rounded, Pickled]
 
 
 @pytest.mark.parametrize("cls", LOSSY, ids=lambda cls: cls.__name__)
@@ -389,6 +414,28 @@ def test_reading_a_key_may_add_it() -> None:
     assert Reading([], ()).only_reads(by_key)
     assert Reading([], (), adds_missing=True).only_reads(first)
     assert not Reading([], (), adds_missing=True).only_reads(by_key)
+
+    def in_a_text(accumulator: Any) -> Any:
+        return "%(a)s" % accumulator  # noqa: UP031
+
+    def by_format(accumulator: Any) -> Any:
+        return "{a}".format_map(accumulator)
+
+    for each in (in_a_text, by_format):
+        assert not Reading([], (), adds_missing=True).only_reads(each)
+
+
+def test_special_methods_may_change_their_object() -> None:
+    """Written out, they are no operators, whose steps of the code are known."""
+
+    def sets(accumulator: Any) -> Any:
+        accumulator.__setitem__("seen", 1)
+
+    def adds(accumulator: Any) -> Any:
+        accumulator.__iadd__([1])
+
+    assert not Reading([], ()).only_reads(sets)
+    assert not Reading([], ()).only_reads(adds)
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")

@@ -225,7 +225,7 @@ def test_silent_exchanges_end(fork: Fork) -> None:
     columns = open_request(COUNT).columns
     schema = messages_of(rows((0, 0)))[0]
     assert columns == rows((0, 0)).schema
-    calls = [client.open_silently([flight_data(schema, open_request=open_request(COUNT))]) for _ in range(16)]
+    calls = [client.open_silently([flight_data(schema, opening=open_request(COUNT))]) for _ in range(16)]
     with ThreadPoolExecutor(16) as threads:
         ends = list(threads.map(end_of, calls))
     assert {end.code() for end in ends} == {grpc.StatusCode.DEADLINE_EXCEEDED}

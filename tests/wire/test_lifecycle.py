@@ -157,7 +157,7 @@ def test_slow_function_within_the_deadline_is_waited_for(server: Server) -> None
 
 FORKED = """
 import os, sys
-from tests.wire.kit import end_epoch, opening, rows
+from tests.wire.kit import end_epoch, open_request, rows
 from foldflight.client import FlightTransport
 from foldflight.functions.query.call import Call
 transport = FlightTransport([sys.argv[1]], deadline_s=60)
@@ -165,7 +165,7 @@ children = []
 for _ in range(3):
     child = os.fork()
     if child == 0:
-        with transport.open(opening(Call("count"))) as exchange:
+        with transport.open(open_request(Call("count"))) as exchange:
             exchange.chunk(rows((0, 0)))
             os._exit(end_epoch(exchange, 1)["output_0"][0].as_py())
     children.append(child)
@@ -225,9 +225,9 @@ CLIENT = """
 import sys, time
 import pyarrow as pa
 from foldflight.client import FlightTransport
-from tests.wire.kit import opening, rows
+from tests.wire.kit import open_request, rows
 from foldflight.functions.query.call import Call
-exchange = FlightTransport([sys.argv[1]], deadline_s=60).open(opening(Call("count")))
+exchange = FlightTransport([sys.argv[1]], deadline_s=60).open(open_request(Call("count")))
 exchange.chunk(rows((0, 0)))
 exchange.barrier(1)
 exchange.results(1)

@@ -38,7 +38,7 @@ def test_a_client_may_ping_while_it_waits(server: Server) -> None:
     ended = threading.Event()
 
     def messages() -> Iterator[bytes]:
-        yield flight_data(open_request=open_request(Call("count")))
+        yield flight_data(opening=open_request(Call("count")))
         ended.wait(SILENT_S)
 
     with grpc.insecure_channel(server.url.removeprefix("grpc://"), options=options) as channel:

@@ -45,6 +45,8 @@ _ROW = "row"
 _PRECISION_MAX: Final = 38
 _TIMES: Final = (st.DateType, st.TimestampType, st.TimestampNTZType)
 _NOT_LATIN_1: Final = r"[^\x00-\xFF]"
+_DIGITS: Final = r"^\s*[-+]?[0-9]+\s*$"
+_INTEGERS: Final = st.DecimalType(38, 0)
 _DATE: Final = r"^\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}\s*$"
 _TIMESTAMP: Final = (
     r"^\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
@@ -361,6 +363,10 @@ def _typed_field(value: Column, texts: Column, field: st.StructField, missing: s
     if isinstance(type_, st.DecimalType):
         surplus = text.rlike(rf"^[^.eE]*\.[0-9]{{{type_.scale}}}[0-9]*[1-9][0-9]*\s*$")
         is_wrong, why = is_wrong | (found != value) | surplus, f"which {name} does not hold exactly"
+    elif isinstance(type_, st.DoubleType):
+        # MySQL writes large numbers of its own DOUBLE with an exponent, so these digits are of an exact type.
+        is_rounded = text.try_cast(_INTEGERS) != found.try_cast(_INTEGERS)
+        is_wrong, why = is_wrong | (text.rlike(_DIGITS) & is_rounded), f"which {name} does not hold exactly"
     elif isinstance(type_, st.DateType):
         is_wrong |= ~text.rlike(_DATE)
     elif isinstance(type_, (st.TimestampType, st.TimestampNTZType)):

@@ -39,7 +39,10 @@ _READING: Final = {
         *(bytearray, collections.deque, collections.Counter),
     )
     for name in vars(each)
+    if not name.startswith("_")  # x.__setitem__ and the like change x
 } - _CHANGING
+# Methods of texts that read keys of a dict, as the operator % does.
+_FORMATTING: Final = frozenset({"format", "format_map"})
 _SPECIAL: Final = (
     "__len__",
     "__iter__",
@@ -103,7 +106,8 @@ class Reading:
             if step.opname == "BINARY_OP" and "=" in step.argrepr and not (after and _variables(after[0])[0] in own):
                 return False
             is_subscript = step.opname == "BINARY_SUBSCR" or (step.opname == "BINARY_OP" and step.argrepr == "[]")
-            if self.adds_missing and is_subscript and not (_is_constant(before) and isinstance(before.argval, int)):
+            is_number = _is_constant(before) and isinstance(before.argval, int)
+            if self.adds_missing and ((is_subscript and not is_number) or _formats(step)):
                 return False
             if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 value = function.__globals__.get(name, getattr(builtins, name, None))
@@ -136,6 +140,14 @@ class Reading:
         """Return whether the methods and properties of this name, of the author's classes, only read."""
         methods = [inspect.getattr_static(each, name, None) for each in self.classes]
         return all(self.only_reads(each) for each in methods if isinstance(each, _METHODS))
+
+
+def _formats(step: dis.Instruction) -> bool:
+    """Return whether a step may put keys of a dict into a text."""
+    is_operator = step.opname == "BINARY_MODULO" or (
+        step.opname.startswith("BINARY_OP") and step.argrepr.startswith("%")
+    )
+    return is_operator or (step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval in _FORMATTING)
 
 
 def _own_variables(code: CodeType, steps: Sequence[dis.Instruction]) -> set[str]:

@@ -90,10 +90,16 @@ class _Scalar(StateSerializer):
         self._ticks = _MICROSECONDS.get(arrow.unit, 0) if kinds.is_temporal(arrow) and hasattr(arrow, "unit") else 0
 
     def keeps(self, values: Sequence[Any]) -> bool:
-        return self.keeps_types(set(map(type, values)))
+        if not self._has_kept_types(set(map(type, values))):
+            return False
+        # Arrow drops `fold`, which tells the second of two equal times of a day on which clocks are set back.
+        return not pa.types.is_timestamp(self.arrow) or not any(getattr(value, "fold", 0) for value in values)
 
     def keeps_types(self, types_: set[type]) -> bool:
         """Return whether values of these types certainly come back as they are."""
+        return self._has_kept_types(types_) and not pa.types.is_timestamp(self.arrow)
+
+    def _has_kept_types(self, types_: set[type]) -> bool:
         return self._is_kept and self.exact is not None and types_ <= self.exact
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:

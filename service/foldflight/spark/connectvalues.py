@@ -63,6 +63,9 @@ _TIME_OF_DAY: Final = re.compile(f"{_TIME}Z?")
 _TIMESTAMP: Final = re.compile(
     rf"([0-9]{{4}})-([0-9]{{2}})-([0-9]{{2}})[T ]{_TIME}(Z|[+-][0-9]{{2}}:?[0-9]{{2}}|[+-][0-9]{{2}})?"
 )
+# Numbers of digits up to which an integer is a plausible time in a unit: of instants, and of times of a day.
+_INSTANT_DIGITS: Final = {"days": 7, "milliseconds": 14, "microseconds": 17}
+_TIME_DIGITS: Final = {"milliseconds": 8, "microseconds": 11}
 _INTERVAL: Final = re.compile(
     r"P(?:(-?\d{1,9})Y)?(?:(-?\d{1,9})M)?(?:(-?\d{1,9})D)?"
     r"(?:T(?:(-?\d{1,12})H)?(?:(-?\d{1,12})M)?(?:(-?\d{1,15}(?:\.\d{1,9})?)S)?)?"
@@ -77,6 +80,10 @@ _DIGITS_MAX: Final = 100  # more than DECIMAL(38), and than most numbers of a da
 _DOUBLE_DIGITS: Final = 17
 _EXACT_DIGITS: Final = 200
 _EXACT: Final = decimal.Context(prec=_EXACT_DIGITS, traps=[decimal.InvalidOperation])
+
+
+COLUMN: Final = "{column}"
+"""Stands in the text of `Refused` for the name of the column, as Python writes it."""
 
 
 class Refused(ValueError):  # noqa: N818 - a reason, which the reader of events completes to an error
@@ -503,30 +510,49 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _microseconds(value: Any, times: Times | None) -> int:
+def _likely_unit(number: int, units: Mapping[str, int]) -> str:
+    """Return the unit with which a number is a plausible time, or "days" if it is too small for all.
+
+    Args:
+        number: An integer that a connector has sent.
+        units: The units, finest last, with the greatest number of digits that a time has in them.
+    """
+    digits = len(str(abs(number)))
+    return next((unit for unit, digits_max in units.items() if digits <= digits_max), "nanoseconds")
+
+
+def _unknown_unit(number: int, units: Mapping[str, int]) -> Refused:
+    unit = _likely_unit(number, units)
+    days = "if it counts days, declare DATE; otherwise " if unit == "days" else ""
+    unit = "microseconds" if unit == "days" else unit
+    return Refused(
+        f"an integer whose unit is not known; {days}write times={{{COLUMN}: '{unit}'}} if that is what the connector "
+        "sends, as its digits suggest, or the unit that it sends, or keep the schema block "
+        "(value.converter.schemas.enable=true)"
+    )
+
+
+def _microseconds(value: Any, times: Times | None, units: Mapping[str, int]) -> int:
     number = _integer(value)
     if times is None or times == "isostring":
-        raise Refused(
-            "an integer whose unit is not known; write times={'column': 'microseconds'}, with the unit that the "
-            "connector sends, or times='connect', or keep the schema block (value.converter.schemas.enable=true)"
-        )
+        raise _unknown_unit(number, units)
     if times == "nanoseconds":
         return _nanoseconds(number)
     return number * _UNITS_US["milliseconds" if times == "connect" else times]
 
 
-def _in_unit(convert: Decode, value: Any, times: Times | None) -> Any:
+def _in_unit(convert: Decode, value: Any, times: Times | None, units: Mapping[str, int] = _INSTANT_DIGITS) -> Any:
     """Return the time of an integer. A wrong unit shows as a value that no time has, so the error names the unit."""
     if times is None or times == "isostring":
-        return convert(_microseconds(value, times))
+        return convert(_microseconds(value, times, units))
     try:
-        return convert(_microseconds(value, times))
+        return convert(_microseconds(value, times, units))
     except Refused as error:
         raise Refused(f"{error}; it was read as times={times!r} says: does the connector send another unit?") from None
 
 
 def _assumed_time(value: Any, times: Times | None) -> dt.time:
-    return _iso_time(value) if type(value) is str else _in_unit(_time, value, times)
+    return _iso_time(value) if type(value) is str else _in_unit(_time, value, times, _TIME_DIGITS)
 
 
 def _assumed_number(value: Any) -> float:

@@ -30,6 +30,7 @@ from foldflight.errors import RejectedError
 from foldflight.spark.cdc import refuse_taken, require_columns, split_changes, table_schema
 from foldflight.spark.connectcolumns import UNPROVEN, ReadColumn, column_reader
 from foldflight.spark.connectvalues import (
+    COLUMN,
     Binary,
     Decimals,
     Decode,
@@ -724,7 +725,8 @@ class Reader:
                 if isinstance(error, NotSent) and unsent is not None and name not in (self.keys or ()):
                     unsent.append(name)
                     continue
-                raise _refused(f"the column {name} of an event has the value {_text_of(value)}, {error}") from None
+                why = str(error).replace(COLUMN, repr(name))
+                raise _refused(f"the column {name} of an event has the value {_text_of(value)}, {why}") from None
         return found
 
     def _given(self, row: Any, plan: _Plan, names: Iterable[str]) -> Iterator[Any]:

@@ -101,6 +101,9 @@ code on this page:
 {example}
 ```
 
+An action of Spark (`collect`, a running stream) raises Spark's own error, which has this one in its text:
+`foldflight.spark.errors.error_of(error)` returns it, or None if the query failed for another reason.
+
 This page is written by `docs/generate.py` from `service/foldflight/errors.py` and `docs/explanations.py`.
 
 {classes}"""

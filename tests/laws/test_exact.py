@@ -96,7 +96,7 @@ def test_parts_merge_in_any_order(name: str, form: str, data: st.DataObject) -> 
     """However rows are split into parts, and in whatever order these are merged, state and result are the same."""
     bound = bound_of(name)
     parts = data.draw(st.lists(st.lists(HARD, max_size=4), min_size=1, max_size=4))
-    states = [folded(bound, form, [(value, False) for value in part]).states(SLOT) for part in parts]
+    states = [folded(bound, form, [(value, False) for value in part]).state(SLOT) for part in parts]
     merged = FORMS[form](bound)
     for state in data.draw(st.permutations(states)):
         merged.merge(SLOT, state)
@@ -108,10 +108,12 @@ def test_parts_merge_in_any_order(name: str, form: str, data: st.DataObject) -> 
 @pytest.mark.parametrize("form", FORMS)
 def test_large_values_that_leave(form: str) -> None:
     """1e300 and 1 without 1e300 is 1; a variance is exact after large values were retracted."""
-    assert folded(bound_of("sum"), form, [(1e300, False), (1.0, False), (1e300, True)]).outputs(SLOT).to_pylist() == [1]
+    assert folded(bound_of("sum"), form, [(1e300, False), (1.0, False), (1e300, True)]).evaluate(SLOT).to_pylist() == [
+        1
+    ]
     stay, go = [0.5, 101.0, 3.25], [1e9, -3e11]
     rows = [(value, False) for value in [*go, *stay]] + [(value, True) for value in go]
-    assert folded(bound_of("var_pop"), form, rows).outputs(SLOT).to_pylist() == [right("var_pop", stay)]
+    assert folded(bound_of("var_pop"), form, rows).evaluate(SLOT).to_pylist() == [right("var_pop", stay)]
 
 
 Step = tuple[int, float, float, int, bool]

@@ -51,7 +51,7 @@ def known(cls: type) -> Function:
 def law_of(function: Function, *, examples: int = 40, types: list[pa.DataType] | None = None) -> LawResult:
     """Return the outcome of the law of lifted functions."""
     subject = _Subject(function, {}, types)
-    return _check(LAW, subject, _Inputs(hostile_rows(subject.types), examples=examples))
+    return _check(LAW, subject, _Inputs(hostile_rows, subject.types, {}, examples=examples))
 
 
 def lift_of(cls: type) -> Lift:

@@ -143,13 +143,13 @@ def test_rows_that_are_there_are_taken_back_vectorised(
             np.array([row[0] for row in rows], np.int32), np.array([row[2] for row in rows], np.bool_), columns
         )
         for each in (one, other):
-            each.fold(given_rows)
-        for what in ("states", "outputs"):
+            each.update(given_rows)
+        for what in ("state", "evaluate"):
             first, second = (getattr(each, what)(every).to_pylist() for each in (one, other))
             assert [bits(value) if what == "outputs" else list(map(bits, value)) for value in first] == [
                 bits(value) if what == "outputs" else list(map(bits, value)) for value in second
             ]
-    assert other.kind == "vectorised"
+    assert other.mode == "vectorised"
 
 
 def test_an_item_of_another_kind_is_an_error() -> None:

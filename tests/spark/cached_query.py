@@ -22,7 +22,6 @@ def main() -> None:
         local_builder(Path(sys.argv[1]))
         .config("spark.sql.cache.serializer", "org.apache.spark.sql.execution.columnar.ArrowCachedBatchSerializer")
         .config("spark.sql.execution.arrow.pythonUDF.columnarInput.enabled", "true")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "700")
         .getOrCreate()
     )
     functions = connect(scalar_functions)
@@ -30,7 +29,7 @@ def main() -> None:
     mapped = with_columns(cached, m=functions["multiply"]("a", "b"), n=functions["multiply"]("b", "b"))
     one = with_columns(cached.where("a % 3 = 0"), m=functions["multiply"]("a", "b"))
     plan = mapped._jdf.queryExecution().executedPlan().toString()
-    print(json.dumps([plan, mapped.orderBy("a").collect(), one.orderBy("a").collect()]))
+    print(json.dumps([plan, sorted(mapped.collect()), sorted(one.collect())]))
     spark.stop()
 
 

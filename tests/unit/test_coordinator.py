@@ -620,8 +620,8 @@ def test_equal_events_give_equal_instructions() -> None:
     shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(1)), SENT, REQUESTED)
     shell.report(AnswerReceived(results(slot_0=5, slot_2=6)), FrameSubmitted(CHUNK), SENT, ConnectionLost(GONE))
     shell.now_s += 1.5
-    shell.report(ServerOpened(reply_of("t", code="c2")), ConnectionLost(GONE))
-    shell.now_s += 4.0
+    shell.report(ServerOpened(reply_of("t", code="c2")), ConnectionLost(GONE), ConnectionLost(GONE))
+    shell.now_s += 8.0
     shell.report(TIMER, ServerOpened(reply_of("u")), SENT, SENT, FrameSubmitted(Barrier(2)), SENT, REQUESTED)
     kinds = {type(instruction) for _, _, instructions in shell.history for instruction in instructions}
     assert {CutConnection, OpenConnection, SendFrame, Sleep, AwaitAnswer, Deliver} <= kinds

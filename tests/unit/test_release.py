@@ -23,7 +23,7 @@ def test_each_file_has_the_version():
 
 
 def test_the_lowest_versions_are_those_that_are_tested():
-    """`make test-lowest` installs the bounds of the dependencies and of pandas, and the lock has their hashes."""
+    """`make test-lowest` installs the bounds of the dependencies, pandas and msgspec, and the lock has their hashes."""
     folder = ROOT / "tests/spark"
     pins = dict(re.findall(r"^([\w-]+)==(\S+)$", (folder / "requirements-lowest.in").read_text("utf-8"), re.MULTILINE))
     assert (
@@ -33,7 +33,8 @@ def test_the_lowest_versions_are_those_that_are_tested():
         ).items()
     )
     bounds = dict(re.findall(r"([\w-]+)>=([\d.]+)", " ".join(PROJECT["dependencies"])))
-    (bounds["pandas"],) = set(re.findall(r"pandas>=([\d.]+)", str(PROJECT["optional-dependencies"])))
+    for name in ("pandas", "msgspec"):
+        (bounds[name],) = set(re.findall(rf"{name}>=([\d.]+)", str(PROJECT["optional-dependencies"])))
 
     def release(written: str) -> list[int]:
         return [*map(int, written.split(".")), 0, 0][:3]

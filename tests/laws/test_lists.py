@@ -146,8 +146,8 @@ def test_rows_that_are_there_are_taken_back_vectorised(
             each.update(given_rows)
         for what in ("state", "evaluate"):
             first, second = (getattr(each, what)(every).to_pylist() for each in (one, other))
-            assert [bits(value) if what == "outputs" else list(map(bits, value)) for value in first] == [
-                bits(value) if what == "outputs" else list(map(bits, value)) for value in second
+            assert [bits(value) if what == "evaluate" else list(map(bits, value)) for value in first] == [
+                bits(value) if what == "evaluate" else list(map(bits, value)) for value in second
             ]
     assert other.mode == "vectorised"
 

@@ -20,7 +20,16 @@ from pyspark.sql import types as st
 
 from foldflight.engine.over.stream import ttl_us_of
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.engine.stream.upserts import IS_DELETED, NOW_US, SEQUENCE, UNSENT, UpsertLayout, has_order
+from foldflight.engine.stream.upserts import (
+    IS_DELETED,
+    NOT_SENT_REMEDY,
+    NOW_US,
+    SAME_SEQUENCE_REMEDY,
+    SEQUENCE,
+    UNSENT,
+    UpsertLayout,
+    has_order,
+)
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named, column_of, is_column, rejecting
 from foldflight.spark.errors import raise_error
@@ -37,14 +46,8 @@ from foldflight.spark.windows import WATERMARK
 _ROW: Final = "row"
 _LAST_DELETED: Final = "last_deleted"
 _LARGE: Final = (st.StringType, st.BinaryType, st.ArrayType, st.MapType, st.StructType, st.DecimalType)
-_NOT_SENT: Final = (
-    ", and there is no older row to keep it from; begin with a snapshot of the table, let the database send whole rows "
-    "(PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL), or leave the column out of the schema"
-)
-_NOT_KNOWN: Final = (
-    " have the same sequence, so which one is the last is not known; add columns to sequence_by, such as the position "
-    "in the log or the offset in Kafka"
-)
+_NOT_SENT: Final = f", and there is no older row to keep it from; {NOT_SENT_REMEDY}"
+_NOT_KNOWN: Final = f" have the same sequence, {SAME_SEQUENCE_REMEDY}"
 
 
 def upserts(

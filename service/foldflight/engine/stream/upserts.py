@@ -37,6 +37,15 @@ _STORED: Final = ("sequence", "row", "deleted_us", "lacks_columns", "kept")
 KIND_OF_TABLE: Final = "upserts"
 """What the layout of a table has in the place of windows, which tells it from a table of groups."""
 
+NOT_SENT_REMEDY: Final = (
+    "begin with a snapshot of the table, let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA "
+    "IDENTITY FULL), or leave the column out of the schema"
+)
+SAME_SEQUENCE_REMEDY: Final = (
+    "so which one is the last is not known; add columns to sequence_by, such as the position in the log or the offset "
+    "in Kafka"
+)
+
 _HELD_ROWS_MIN: Final = 1 << 18
 _SIGN: Final = np.int64(-(1 << 63))
 
@@ -368,9 +377,8 @@ class UpsertEpoch:
     def _not_sent(self, column: str, slot: int) -> RejectedError:
         return RejectedError(
             "SCHEMA_MISMATCH",
-            f"a change did not send the column {column}, and there is no older row of its key to keep it from; begin "
-            "with a snapshot of the table, let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA "
-            "IDENTITY FULL), or leave the column out of the schema",
+            f"a change did not send the column {column}, and there is no older row of its key to keep it from; "
+            f"{NOT_SENT_REMEDY}",
         ).with_group(self._layout.group(self._index.keys(pa.array([slot], pa.int32()))))
 
     def _newer_of(self, slots: Slots, block: pa.RecordBatch) -> _Changes:
@@ -431,8 +439,7 @@ class UpsertEpoch:
         key = self._index.keys(pa.array(changes.slots[indexes[:1]], pa.int32()))
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"two different rows of this key have the sequence {_text_of(sequence)}, so which one is the last is not "
-            "known; add columns to sequence_by, such as the position in the log or the offset in Kafka",
+            f"two different rows of this key have the sequence {_text_of(sequence)}, {SAME_SEQUENCE_REMEDY}",
         ).with_group(self._layout.group(key))
 
     @cached_property

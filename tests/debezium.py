@@ -7,6 +7,22 @@ import json
 import tarfile
 from pathlib import Path
 
+import pyarrow as pa
+
+NTZ, INSTANT = pa.timestamp("us"), pa.timestamp("us", "UTC")
+ORDERS = {
+    "id": pa.int64(),
+    "customer": pa.string(),
+    "amount": pa.decimal128(10, 2),
+    "qty": pa.int32(),
+    "price": pa.float64(),
+    "ordered": NTZ,
+    "paid": INSTANT,
+    "due": pa.date32(),
+    "note": pa.string(),
+}
+"""The columns of the table `orders`."""
+
 EVENTS = Path(__file__).with_name("debezium_events.tar.xz")
 
 

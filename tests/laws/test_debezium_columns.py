@@ -21,10 +21,10 @@ from foldflight.spark.connectvalues import UNAVAILABLE, UNAVAILABLE_FORMS, Descr
 from foldflight.spark.debezium import Reader
 from foldflight.spark.debeziumjson import UNPARSED
 from foldflight.spark.replicaidentity import OldRows
-from tests.debezium import values
+from tests.debezium import INSTANT, NTZ, ORDERS, values
 from tests.effort import examples
 
-NTZ, INSTANT, TIME = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.time64("us")
+TIME = pa.time64("us")
 TYPES: list[pa.DataType] = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary()),
     *(pa.date32(), TIME, NTZ, INSTANT, pa.decimal128(10, 2), pa.decimal128(38, 6), pa.decimal128(18, 0)),
@@ -274,17 +274,6 @@ MODES = {
     "default": {"decimals": "precise", "times": "microseconds"},
     "string-isostring": {"decimals": "string", "times": "isostring", "binary": "hex"},
     "double-connect": {"decimals": "double", "times": "connect"},
-}
-ORDERS = {
-    "id": pa.int64(),
-    "customer": pa.string(),
-    "amount": pa.decimal128(10, 2),
-    "qty": pa.int32(),
-    "price": pa.float64(),
-    "ordered": NTZ,
-    "paid": INSTANT,
-    "due": pa.date32(),
-    "note": pa.string(),
 }
 
 

@@ -9,39 +9,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from foldflight import connect, udaf
+from foldflight import connect
 from foldflight.client import close_connections
 from foldflight.server.run.lifecycle import serving
 from foldflight.spark import group_by
 from tests.ports import free_port
 from tests.spark.conftest import answers
 from tests.spark.test_stream import Stream
-from tests.wire.kit import eventually
+from tests.wire.kit import eventually, summing
 
 ROWS = 40
-
-
-def summing(factor: int) -> type:
-    """Return a function whose code differs by a variable, under one name and version."""
-
-    def times(value: int) -> int:
-        return value * factor
-
-    @udaf(name="summing", input_types=["BIGINT"], result_type="BIGINT")
-    class Summing:
-        def create_accumulator(self) -> list[int]:
-            return [0]
-
-        def accumulate(self, accumulator: list[int], value: int) -> None:
-            accumulator[0] += times(value)
-
-        def merge(self, accumulator: list[int], other: list[int]) -> None:
-            accumulator[0] += other[0]
-
-        def get_value(self, accumulator: list[int]) -> int:
-            return accumulator[0]
-
-    return Summing
 
 
 class Fleet:

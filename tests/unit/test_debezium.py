@@ -17,9 +17,9 @@ from foldflight.errors import RejectedError
 from foldflight.spark import debeziumjson
 from foldflight.spark.connectvalues import UNAVAILABLE, Words
 from foldflight.spark.debezium import Reader
-from tests.debezium import archive, values
+from tests.debezium import INSTANT, NTZ, ORDERS, archive, values
 
-NTZ, INSTANT, TIME = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.time64("us")
+TIME = pa.time64("us")
 DURATION = pa.duration("us")
 KINDS: dict[str, pa.DataType] = {
     **dict.fromkeys(("c_serial", "c_int"), pa.int32()),
@@ -203,19 +203,6 @@ def test_each_type_is_equal_or_refused(mode: str) -> None:
     """A value is that of the database, or an error that names the column; only what the connector loses differs."""
     found = {name: column_of(mode, name) for name in KINDS}
     assert {name for name, what in found.items() if what == "lost"} == LOST.get(mode, set())
-
-
-ORDERS = {
-    "id": pa.int64(),
-    "customer": pa.string(),
-    "amount": pa.decimal128(10, 2),
-    "qty": pa.int32(),
-    "price": pa.float64(),
-    "ordered": NTZ,
-    "paid": INSTANT,
-    "due": pa.date32(),
-    "note": pa.string(),
-}
 
 
 def truth_of(table: str, phase: str = "phase9") -> Counter[str]:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from foldflight import udaf
 from foldflight.client import OpenExchange
 from foldflight.client.exchange import SingleServerExchange
 from foldflight.client.flight import FlightConnection
@@ -140,3 +141,26 @@ class ServerProcess:
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+def summing(factor: int) -> type:
+    """Return a function whose code differs by a variable, under one name and version."""
+
+    def times(value: int) -> int:
+        return value * factor
+
+    @udaf(name="summing", input_types=["BIGINT"], result_type="BIGINT")
+    class Summing:
+        def create_accumulator(self) -> list[int]:
+            return [0]
+
+        def accumulate(self, accumulator: list[int], value: int) -> None:
+            accumulator[0] += times(value)
+
+        def merge(self, accumulator: list[int], other: list[int]) -> None:
+            accumulator[0] += other[0]
+
+        def get_value(self, accumulator: list[int]) -> int:
+            return accumulator[0]
+
+    return Summing

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from foldflight import connect, udaf
+from foldflight import connect
 from foldflight.cli.status import status_view
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections, flight
 from foldflight.client.failover import FailoverExchange
@@ -42,6 +42,7 @@ from tests.wire.kit import (
     open_request,
     pause,
     rows,
+    summing,
 )
 from tests.wire.test_probes import page
 
@@ -367,29 +368,6 @@ def test_over_goes_on_when_a_server_is_killed(fork: Fork, is_stream: bool) -> No
 
     assert over(connect(",".join(each.url for each in servers)), strike) == expected
     assert len({each.url for each in killed}) == 2
-
-
-def summing(factor: int) -> type:
-    """Return a function whose code differs by a variable, under one name and version."""
-
-    def times(value: int) -> int:
-        return value * factor
-
-    @udaf(name="summing", input_types=["BIGINT"], result_type="BIGINT")
-    class Summing:
-        def create_accumulator(self) -> list[int]:
-            return [0]
-
-        def accumulate(self, accumulator: list[int], value: int) -> None:
-            accumulator[0] += times(value)
-
-        def merge(self, accumulator: list[int], other: list[int]) -> None:
-            accumulator[0] += other[0]
-
-        def get_value(self, accumulator: list[int]) -> int:
-            return accumulator[0]
-
-    return Summing
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def _python_peers(low: int) -> dict[str, Query]:
 
     by_arrow.__annotations__ = {"v": pa.Array, "w": pa.Array, "return": int}
     by_pandas.__annotations__ = {"v": pd.Series, "w": pd.Series, "return": int}
-    udfs = (sf.arrow_udf(by_arrow, "bigint"), sf.pandas_udf(by_pandas, "bigint"))
+    udfs = (sf.arrow_udf(by_arrow, "bigint"), sf.pandas_udf(by_pandas, "bigint"))  # type: ignore[attr-defined,call-overload]
 
     def query(udf: Any) -> Query:
         return lambda frame: frame.withColumn("o", udf("v", "w").over(_window(low)))

@@ -121,8 +121,8 @@ def _ways(embedded: Functions, remote: Functions) -> dict[str, Callable[[Any], A
     pandas.__annotations__ = {"v": pd.Series, "w": pd.Series, "return": pd.Series}
     theirs = {
         SPARK_UDF: sf.udf(plain, "bigint", useArrow=True),
-        SPARK_PANDAS: sf.pandas_udf(pandas, "bigint"),
-        SPARK_ARROW: sf.arrow_udf(arrow, "bigint"),
+        SPARK_PANDAS: sf.pandas_udf(pandas, "bigint"),  # type: ignore[attr-defined,call-overload]
+        SPARK_ARROW: sf.arrow_udf(arrow, "bigint"),  # type: ignore[attr-defined,call-overload]
     }
     ours = {
         INTERPRETED: embedded["scored"],

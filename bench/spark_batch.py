@@ -235,7 +235,7 @@ def _arrow_udf(keys: Sequence[str]) -> Query:
         return int(pc.sum(pc.multiply(v, w.cast(pa.int64()))).as_py() / pc.sum(w).as_py())
 
     weighted.__annotations__ = {"v": pa.Array, "w": pa.Array, "return": int}
-    udf = sf.arrow_udf(weighted, "bigint")
+    udf = sf.arrow_udf(weighted, "bigint")  # type: ignore[attr-defined,call-overload]
     return lambda frame: frame.groupBy(*keys).agg(udf("v", "w").alias("o"))
 
 
@@ -247,7 +247,7 @@ def _pandas_udf(keys: Sequence[str]) -> Query:
         return int((v * w).sum() / w.sum())
 
     weighted.__annotations__ = {"v": pd.Series, "w": pd.Series, "return": int}
-    udf = sf.pandas_udf(weighted, "bigint")
+    udf = sf.pandas_udf(weighted, "bigint")  # type: ignore[attr-defined,call-overload]
     return lambda frame: frame.groupBy(*keys).agg(udf("v", "w").alias("o"))
 
 

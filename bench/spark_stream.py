@@ -109,7 +109,7 @@ def _ways(url: str) -> dict[str, Query]:
 
 
 def _per_key(frame: Any) -> Any:
-    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
 
     class Averages(StatefulProcessor):
         def init(self, handle):

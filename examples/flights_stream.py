@@ -17,7 +17,7 @@ from threading import Event
 import duckdb
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming import StreamingQueryListener  # type: ignore[attr-defined]
 from rich.console import Console
 
 from foldflight import connect

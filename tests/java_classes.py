@@ -71,8 +71,8 @@ def jar(
     (_javac if javac else _janino)([folder / f"{each}.java" for each in sources], classes)
     packed = folder / f"{name}.jar"
     with zipfile.ZipFile(packed, "w") as archive:
-        for each in sorted(classes.rglob("*.class")):
-            archive.write(each, each.relative_to(classes))
+        for compiled in sorted(classes.rglob("*.class")):
+            archive.write(compiled, compiled.relative_to(classes))
         archive.writestr("META-INF/where", str(packed))  # each jar is a new one for the cache of loaded jars
     assert (classes / package.replace(".", "/") / f"{simple}.class").is_file()
     return packed

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.ports import free_port
 from tests.wire.kit import eventually
@@ -34,7 +35,7 @@ def private_postgres(**settings: object) -> Iterator[str]:
     binaries = programs()
     assert binaries is not None, MISSING
     folder = Path(tempfile.mkdtemp(prefix="foldflight-postgres-"))
-    owner = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
+    owner: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
     if owner:
         shutil.chown(folder, owner["user"], owner["group"])
     data = folder / "data"

@@ -48,7 +48,7 @@ class _By:
 
     def merge(self, accumulator, other):
         if other.at is not None:
-            self.accumulate(accumulator, other.value, other.at)
+            self.accumulate(accumulator, other.value, other.at)  # type: ignore[attr-defined]
 
     def get_value(self, accumulator):
         return accumulator.value

@@ -640,7 +640,7 @@ def test_texts_outlive_the_memory_of_their_rows(hot: Programs) -> None:
     for number in range(50):
         values = [f"{number} {row}" if row else None for row in range(100)]
         accumulators.update(Rows(slots + number % 3, None, [Column("x", pa.array(values))]))
-        assert len(accumulators._retained) < 5
+        assert len(accumulators._retained) < 5  # type: ignore[attr-defined]
     assert accumulators.mode == "compiled"
     assert accumulators.evaluate(np.arange(4, dtype=np.int32)).to_pylist() == ["48 99", "49 99", "47 99", None]
 

@@ -436,7 +436,7 @@ def test_full_arenas_keep_nothing(hot: Programs, monkeypatch: pytest.MonkeyPatch
         assert accumulators.mode == "compiled"
         assert least <= len(moved) <= most
         moved.clear()
-        table = weakref.ref(accumulators._table)
+        table = weakref.ref(accumulators._table)  # type: ignore[attr-defined]
         accumulators.close()
         assert table() is None
 

@@ -232,7 +232,10 @@ def test_serialized_states_are_signed(tmp_path: Path) -> None:
         assert caught.value.code == "STATE_MISMATCH"
     # Also signed bytes have only classes of the jar and a few packages of the platform.
     foreign = machine.java().JClass("java.net.URL")("file:/")
-    author = classes.load_class(function.instantiate.jar, "com.acme.Hidden")
+    author = classes.load_class(
+        function.instantiate.jar,  # type: ignore[attr-defined]
+        "com.acme.Hidden",
+    )
     stream = machine.java().JClass("java.io.ByteArrayOutputStream")()
     machine.java().JClass("java.io.ObjectOutputStream")(stream).writeObject(foreign)
     payload = stream.toByteArray()

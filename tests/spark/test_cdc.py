@@ -561,7 +561,9 @@ def test_texts_of_a_bounded_length(classic: Any) -> None:
     """VARCHAR(n) and CHAR(n) in a schema, as databases show it, are STRING: Spark does not read JSON as these."""
     row = {"id": 1, "name": "ann", "tags": ["a"]}
     written = "id INT, name VARCHAR(5), tags ARRAY<CHAR (3)>"
-    parsed = st.StructType.fromDDL("id INT, tags ARRAY<STRING>").add("name", st.VarcharType(5))
+    parsed = st.StructType.fromDDL("id INT, tags ARRAY<STRING>")
+    assert isinstance(parsed, st.StructType)
+    parsed.add("name", st.VarcharType(5))
     for schema in (written, parsed):
         rows = from_debezium(kafka(classic, event("c", None, row)), schema)
         assert [(each.id, each.name, each.tags) for each in rows.collect()] == [(1, "ann", ["a"])]

@@ -104,8 +104,8 @@ def test_all_functions_in_one_batch_and_in_one_stream(classic: SparkSession, tmp
     stream.ddl, stream.schema = DDL, SCHEMA
     for epoch in epochs:
         stream.write(epoch)
-    for wanted, output in zip(run_epochs(live, epochs, keys=["city"], types=TYPES), stream.run(), strict=True):
-        new = {row["city"]: row for kind, row in wanted.changelog if kind != "-U"}
+    for due, output in zip(run_epochs(live, epochs, keys=["city"], types=TYPES), stream.run(), strict=True):
+        new = {row["city"]: row for kind, row in due.changelog if kind != "-U"}
         assert len(new) == len(output) == 2
         for row in output:
             assert alike(new[row["city"]], row), (new[row["city"]], row)

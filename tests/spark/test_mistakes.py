@@ -474,7 +474,7 @@ def test_a_stream_in_real_time_mode(classic: Any, embedded: Any, tmp_path: Path)
     """What Spark says of the trigger becomes an error that tells the triggers with which the query runs."""
     counted = group_by(classic.readStream.format("rate").load(), "value").agg(n=embedded["count"]())
     writer = counted.writeStream.format("console").outputMode("update").option("checkpointLocation", str(tmp_path))
-    query = writer.trigger(realTime="5 minutes").start()
+    query = writer.trigger(realTime="5 minutes").start()  # type: ignore[call-overload]
     with pytest.raises(PySparkException) as caught:
         query.awaitTermination(60)
     found = error_of(caught.value)

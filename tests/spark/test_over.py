@@ -141,8 +141,8 @@ def in_the_order_of_columns(spark: Any, functions: Functions) -> None:
         ("n + 0 ASC NULLS LAST", [0, 1, 3, 2]),
         (sf.col("n"), [2, 0, 1, 3]),
     ):
-        found = over(df, order_by=order).agg(place=functions["count"]().rows(None, 0)).collect()
-        assert [row.id for row in sorted(found, key=lambda row: row.place)] == expected
+        rows = over(df, order_by=order).agg(place=functions["count"]().rows(None, 0)).collect()
+        assert [row.id for row in sorted(rows, key=lambda row: row.place)] == expected
         (found,) = group_by(df).agg(last=last("id").order_by(order)).collect()
         assert found.last == expected[-1]
     for order in (sf.expr("n + 0").desc(), sf.desc("other")):

@@ -262,7 +262,7 @@ def changes_of_readers(spark: Any) -> dict[str, Any]:
     old, new = {"customer": "ann", "amount": 5}, {"customer": "ann", "amount": 8}
     texts = {key: str(value) for key, value in new.items()}
     schema = "customer STRING, amount BIGINT"
-    values = {
+    values: dict[str, list[dict[str, Any]]] = {
         "debezium": [{"op": "c", "before": None, "after": old}, {"op": "u", "before": old, "after": new}],
         "maxwell": [{"type": "insert", "data": old}, {"type": "update", "data": new, "old": {"amount": 5}}],
         "canal": [

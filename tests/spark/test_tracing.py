@@ -86,8 +86,8 @@ def test_a_stream_has_a_trace_for_each_epoch(classic: Any, collector: Collector,
     """The tasks of an epoch share a trace, with a link to the query; embedded folds are below them."""
     functions = connect(traced_functions, otlp_endpoint=collector.url)
     folder = tmp_path / "rows"
-    for epoch in range(2):
-        classic.range(epoch * 20, epoch * 20 + 4).coalesce(1).write.mode("append").json(str(folder))
+    for number in range(2):
+        classic.range(number * 20, number * 20 + 4).coalesce(1).write.mode("append").json(str(folder))
     rows = classic.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1).json(str(folder))
     result = group_by(rows, "id", buckets=2).agg(n=functions.fatal("id"))
     query = (

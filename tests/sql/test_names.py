@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
 
 from foldflight import Functions, RejectedError, connect, udaf
 from foldflight.spark import enable, register, sql
@@ -223,7 +224,9 @@ def test_inner_items_without_alias(db: Any, plans_of: Callable[..., list[str]], 
     top = f"SELECT my_max(`(my_max(v) + 1)`) FROM {INNER}"
     assert values(sql(db, top, plan=plan)) == [(6,)]
     both = f"WITH c AS {INNER} SELECT struct(a.*), b.`(my_max(v) + 1)` FROM c a JOIN c b ON a.k = b.k"
-    assert sql(db, both, plan=plan).schema[0].dataType.names == INNER_COLUMNS
+    whole_row = sql(db, both, plan=plan).schema[0].dataType
+    assert isinstance(whole_row, StructType)
+    assert whole_row.names == INNER_COLUMNS
     if plan == "auto":
         assert plans_of(db, f"SELECT * FROM {INNER}") == ["fold"]
         assert plans_of(db, f"SELECT * FROM ({over})") == ["over"]

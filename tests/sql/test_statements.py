@@ -389,9 +389,9 @@ def test_an_aggregate_left_over_is_no_aggregate_of_groups(db: Any, plans_of: Cal
         return len(v)
 
     total.__annotations__ = {"v": pa.Array, "return": int}
-    from pyspark.sql.functions import arrow_udf
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined,call-overload]
 
-    db.udf.register("unknown_total", arrow_udf(total, "bigint"))
+    db.udf.register("unknown_total", arrow_udf(total, "bigint"))  # type: ignore[call-overload]
     query = "SELECT unknown_total(v) AS a FROM hav GROUP BY v HAVING my_count(*) > 0"
     assert plans_of(db, query) == ["lists"]
 

@@ -322,8 +322,8 @@ def test_a_text_that_is_too_long(database: PostgresDatabase) -> None:
 def test_a_package_that_is_missing(module: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error tells what to install."""
     monkeypatch.setitem(sys.modules, module, None)
-    options = {"create": True, "add_columns": False}
-    targets = {
+    options: dict[str, Any] = {"create": True, "add_columns": False}
+    targets: dict[str, Any] = {
         "psycopg": PostgresTable("postgresql://me@127.0.0.1:9/db", ("t",), PAIRS, ["key"], **options),
         "duckdb": DuckDBFile(tmp_path / "t.duckdb").target("t", PAIRS, ["key"], **options),
         "deltalake": DeltaFiles(tmp_path).target("t", PAIRS, ["key"], **options),

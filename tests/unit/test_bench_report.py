@@ -179,7 +179,8 @@ def test_the_table_of_the_readme_names_the_fastest_peer() -> None:
 def test_a_batch_has_the_plan_that_its_name_says() -> None:
     """Without a plan `group_by` chooses one, and the figure would be of another way than its name says."""
     ways = sail.ways() | sql.ways(None, connect("embedded:examples.weighted_avg"))
-    assert {name: way.keywords["plan"] for name, way in ways.items() if name != spark_batch.BUILT_IN} == {
+    plans = {name: way.keywords["plan"] for name, way in ways.items() if isinstance(way, partial)}
+    assert plans == {
         spark_batch.LIFTED: "lifted",
         spark_batch.EMBEDDED: "fold",
         sql.GROUP_BY: "fold",

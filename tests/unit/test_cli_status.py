@@ -28,9 +28,10 @@ def server(name, rows, *, state="ready", functions=None, errors=None, version="1
 
 
 def shown(servers, width=140):
-    console = Console(file=io.StringIO(), width=width)
+    written = io.StringIO()
+    console = Console(file=written, width=width)
     console.print(status_view(servers, wide=width >= 110))
-    return console.file.getvalue()
+    return written.getvalue()
 
 
 def test_a_rate_is_the_difference_over_the_time_between():

@@ -5,6 +5,8 @@ import pydoc
 
 from foldflight import connect, udaf, udf
 
+PLAIN = pydoc.plaintext  # type: ignore[attr-defined]
+
 
 @udf
 def scaled(x: int, factor: int = 10) -> int:
@@ -29,12 +31,12 @@ class Total:
 
 def test_help_shows_the_docstring_and_the_signature() -> None:
     functions = connect("embedded:").register(scaled, Total)
-    shown = pydoc.render_doc(functions.scaled, renderer=pydoc.plaintext)
+    shown = pydoc.render_doc(functions.scaled, renderer=PLAIN)
     assert "scaled(x BIGINT, factor BIGINT DEFAULT 10) -> BIGINT" in shown
     assert "Scale a number." in shown
     assert str(inspect.signature(functions.scaled)) == "(x: BIGINT, factor: BIGINT = ...) -> BIGINT"
     assert str(inspect.signature(functions.total)) == "(value: BIGINT, start: int = 3) -> BIGINT"
-    without = pydoc.render_doc(functions.total, renderer=pydoc.plaintext)
+    without = pydoc.render_doc(functions.total, renderer=PLAIN)
     assert "The function total(value BIGINT, start => 3) -> BIGINT." in without
     assert "spark_udf" not in without  # not the methods of the handle's class
     for name in functions:
@@ -63,5 +65,5 @@ def test_signatures_take_what_calls_take() -> None:
 
 def test_help_of_a_single_function() -> None:
     only = connect(scaled)
-    assert "Scale a number." in pydoc.render_doc(only, renderer=pydoc.plaintext)
+    assert "Scale a number." in pydoc.render_doc(only, renderer=PLAIN)
     assert str(inspect.signature(only)) == "(x: BIGINT, factor: BIGINT = ...) -> BIGINT"

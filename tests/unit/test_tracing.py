@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from foldflight import connect
-from foldflight.client import traced
+from foldflight.client import EmbeddedTransport, traced
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query
@@ -120,6 +120,7 @@ def test_short_barriers_have_no_span(memory: Memory) -> None:
 def test_the_bound_function_is_that_of_the_query_without_traces(memory: Memory) -> None:
     """The context of a trace has no part in what an exchange means, so it is not bound anew for each one."""
     query = query_of()
+    assert isinstance(query.transport, EmbeddedTransport)
     with query.transport.open(query.open_request):
         bound = query.transport._registry.bound
     with query.transport.open(replace(query.open_request, trace_context={})):
@@ -265,6 +266,7 @@ def test_a_task_that_is_left_early_ends_its_span(memory: Memory) -> None:
     """A LIMIT closes the generator of a task; that is not an error."""
     query = query_of()
     running = tasks.in_task(query.traced, "fold", (item for item in [1, 2]))
+    assert isinstance(running, Generator)
     assert next(running) == 1
     assert not trace.get_current_span().get_span_context().is_valid, "between two items another task may run"
     running.close()

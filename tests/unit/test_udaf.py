@@ -627,8 +627,8 @@ def test_a_class_is_given_by_keyword() -> None:
     def twice(x: int) -> int:
         return 2 * x
 
-    assert registered(udaf(cls=Own, name="by_keyword")).name == "by_keyword"
-    assert function_of(udf(target=twice)) is not None
+    assert registered(udaf(cls=Own, name="by_keyword")).name == "by_keyword"  # type: ignore[call-overload]
+    assert function_of(udf(target=twice)) is not None  # type: ignore[call-overload]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="Python evaluates annotations where they are written")

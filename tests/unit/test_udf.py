@@ -104,7 +104,10 @@ def annotated(column: pd.Series) -> pd.Series:
         (lambda: udf(input_types=["INTT"], result_type="INT", name="f")(lambda x: x), "INTT is unknown"),
         (lambda: udf(input_types=["INT"], name="f")(lambda x: x), "does not declare the type of the result"),
         (lambda: udf(input_types=["INT"], result_type="T", name="f")(lambda x: x), "type variable T"),
-        (lambda: udf(vectorised="polars", input_types=["INT"], result_type="INT", name="f")(lambda x: x), "polars"),
+        (
+            lambda: udf(vectorised="polars", input_types=["INT"], result_type="INT", name="f")(lambda x: x),  # type: ignore[call-overload]
+            "polars",
+        ),
         (
             lambda: udf(vectorised="arrow", compile=True, input_types=["INT"], result_type="INT", name="f")(
                 lambda x: x

@@ -321,4 +321,4 @@ def test_a_subclass_may_not_inherit_what_it_changes() -> None:
         udaf(Doubled)
     for method_name in ("fold_many", "merge_many", "get_values"):
         setattr(Doubled, method_name, None)
-    assert not udaf(Doubled).__foldflight_function__.vectorised
+    assert not Registry.load([udaf(Doubled)])["doubled"].vectorised

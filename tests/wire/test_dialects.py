@@ -537,7 +537,8 @@ def test_the_account_of_a_call(server: Server, client: Any) -> None:
 
 def test_a_mistake_of_ours_is_no_bad_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values that cannot be read are the caller's; any other exception passes, as it is no mistake of the caller."""
-    function = Registry.load([udf(lambda x: x, input_types=["BIGINT"], result_type="BIGINT", name="same")])["same"]
+    same = udf(input_types=["BIGINT"], result_type="BIGINT", name="same")(lambda x: x)
+    function = Registry.load([same])["same"]
     call = calls.ScalarCall(wire_adapter_of("same")[0], function, pa.schema({"x": pa.int64()}))
 
     def mistaken(*_: object) -> None:

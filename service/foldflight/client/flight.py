@@ -24,7 +24,6 @@ import pyarrow.flight as fl
 
 from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.error_translation import translated
-from foldflight.client.exchange import OpenExchange
 from foldflight.client.failover import FailoverExchange
 from foldflight.client.logs import set_up
 from foldflight.client.patience import Patience
@@ -225,7 +224,7 @@ class FlightTransport:
 
         return self._ask_servers(ask)
 
-    def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
+    def open(self, open: Open, *, resolve: Resolve | None = None) -> FailoverExchange:  # noqa: A002
         """Open an exchange on the next server in turn, or on the first one after it that accepts the exchange.
 
         Args:

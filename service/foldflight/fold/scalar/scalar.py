@@ -169,7 +169,7 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
 @cache
 def _nullable_integers() -> dict[pa.DataType, Any]:
     """Return pandas' types for integers with NULLs. Without them a Series with a NULL holds rounded floats."""
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
     signed = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype()}
     unsigned = {pa.uint8(): pd.UInt8Dtype(), pa.uint16(): pd.UInt16Dtype(), pa.uint32(): pd.UInt32Dtype()}

@@ -121,7 +121,8 @@ EXPLANATIONS: Final = {
         "Return the declared type, or declare the type that is returned.",
     ),
     "OVERFLOW": Explanation(
-        "A result or a state is outside the range of its declared type, or an argument outside that of a DECIMAL. "
+        "A result or a state is outside the range of its declared type, or an argument outside that of a DECIMAL, or "
+        "an argument is no VECTOR of its type: a list of another length, or with a NULL item. "
         "(Other columns that do not fit are refused when a query is built.) Numbers are never wrapped around, and a "
         "finite one never becomes infinite. (A fraction is within the range: as Spark's CAST does, BIGINT makes 18 of "
         "18.5.)",

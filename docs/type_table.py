@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from foldflight.functions.types.serializer import annotated_scalars
-from foldflight.functions.types.sql import can_widen, spellings, sql_name
+from foldflight.functions.types.sql import can_widen, parse_type, spellings, sql_name
+from foldflight.functions.types.vectors import is_vector
 
 __all__ = ["TYPES", "spark_word", "types_page"]
 
@@ -27,6 +28,8 @@ TYPES: dict[pa.DataType, str] = {
     pa.timestamp("us"): "naive `datetime.datetime`",
     _ZONED: "aware `datetime.datetime`, in UTC",
     pa.duration("us"): "`datetime.timedelta`",
+    parse_type("VECTOR(3)"): "`numpy.ndarray` of float32, of the shape (3,)",
+    parse_type("VECTOR(3, DOUBLE)"): "`numpy.ndarray` of float64, of the shape (3,)",
 }
 _SPARK = {"REAL": "FLOAT", "TIME": "TIME(6)"}
 
@@ -45,6 +48,21 @@ variable.
 
 A method may change a list or dict that it gets as an argument: each row and each call has values of its own, embedded
 and on a server. Such a method is interpreted, not compiled.
+
+## Vectors
+
+`VECTOR(n)` has n floats of 32 bits, as in Databend and pgvector, and `VECTOR(n, DOUBLE)` n floats of 64 bits, with n
+from 1 to 65,536. Methods get a NumPy array, which is read-only: copy what the accumulator keeps and changes later.
+Results are arrays, lists or tuples of n numbers, which are rounded to the type's width once. Type checkers take
+`Annotated[np.ndarray, "VECTOR(384)"]` for `Vector[384]`.
+
+In Spark a vector is an ARRAY<FLOAT> or ARRAY<DOUBLE>. A list of another length, or with a NULL item, is the error
+[OVERFLOW](errors.md) with its column and row, and is never padded. A vector that is NULL is None. Columns of other
+items, as ARRAY<DOUBLE> for `VECTOR(n)`, are refused when a query is planned: write `CAST(v AS ARRAY<FLOAT>)`.
+
+An attribute of an accumulator has exactly the annotated type: an array of another shape or of other items is an error
+when the state is made. Annotate sums as `Vector[n, np.float64]`, because a sum of 32-bit floats is rounded at each row.
+A sum of floats depends on the order of its rows, and a retracted row leaves a residue as large as this rounding.
 
 ## Timestamps
 
@@ -111,6 +129,8 @@ the query.
 
 def spark_word(type_: pa.DataType) -> str:
     """Return Spark's name of a type."""
+    if is_vector(type_):  # Spark has arrays, whose length is checked
+        return f"ARRAY<{spark_word(type_.value_type)}>"
     word = sql_name(type_, zoneless="TIMESTAMP_NTZ", zoned="TIMESTAMP")
     return _SPARK.get(word, word).replace(", ", ",")
 
@@ -119,6 +139,8 @@ def types_page() -> str:
     """Return the page of types."""
     annotations: dict[pa.DataType, str] = {type_: f"`{each.__name__}`" for each, type_ in annotated_scalars().items()}
     annotations[_ZONED] = "`datetime`"
+    annotations[parse_type("VECTOR(3)")] = "`Vector[3]`"
+    annotations[parse_type("VECTOR(3, DOUBLE)")] = "`Vector[3, np.float64]`"
     rows = []
     for type_, value in TYPES.items():
         name = sql_name(type_)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import random
 import resource
+from dataclasses import dataclass, field
 
-from foldflight import Applied, ListView, MapView, Segment, udaf
+import numpy as np
+
+from foldflight import Applied, ListView, MapView, Segment, Vector, udaf, udf
 
 
 class WeightedState:
@@ -307,3 +310,42 @@ class LogSeen(CountSeen):
 
     def get_value(self, acc):
         return ",".join(acc.log)
+
+
+@dataclass
+class Vectors:
+    """The sum and the number of vectors."""
+
+    total: Vector[3, np.float64] = field(default_factory=lambda: np.zeros(3))
+    n: int = 0
+
+
+@udaf
+class Centroid:
+    """The mean of vectors."""
+
+    def create_accumulator(self) -> Vectors:
+        return Vectors()
+
+    def accumulate(self, acc: Vectors, v: Vector[3]) -> None:
+        if v is not None:
+            acc.total += v
+            acc.n += 1
+
+    def retract(self, acc: Vectors, v: Vector[3]) -> None:
+        if v is not None:
+            acc.total -= v
+            acc.n -= 1
+
+    def merge(self, acc: Vectors, other: Vectors) -> None:
+        acc.total += other.total
+        acc.n += other.n
+
+    def get_value(self, acc: Vectors) -> Vector[3]:
+        return acc.total / acc.n if acc.n else None
+
+
+@udf
+def longer(v: Vector[3]) -> Vector[4, np.float64]:
+    """The vector and its norm."""
+    return None if v is None else np.append(v, np.linalg.norm(v))

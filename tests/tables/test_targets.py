@@ -565,6 +565,33 @@ def test_types_that_postgresql_lacks(database: PostgresDatabase) -> None:
         database.opened("t", columns, ["key"])
 
 
+def test_vectors_in_columns_of_pgvector(database: PostgresDatabase) -> None:
+    """Arrays are written as pgvector reads them. A domain of texts stands in for its type, and shows what arrives."""
+    database.run(f"CREATE DOMAIN {database.schema}.vector AS text")
+    database.run(f"CREATE TABLE {database.schema}.means (key text UNIQUE, mean {database.schema}.vector, plain real[])")
+    columns = pa.schema([("key", pa.string()), *((name, pa.list_(pa.float32())) for name in ("mean", "plain"))])
+    rows = [{"key": "a", "mean": [0.5, -0.0], "plain": [0.5, -0.0]}, {"key": "b", "mean": None, "plain": None}]
+    database.opened("means", columns, ["key"]).apply("q", 0, [changes_of(rows, columns)])
+    found = sorted(database.rows("means"), key=lambda row: row["key"])
+    assert found == [{"key": "a", "mean": "[0.5,-0.0]", "plain": [0.5, -0.0]}, rows[1]]
+    wide = pa.schema([("key", pa.string()), ("mean", pa.list_(pa.float64()))])
+    with pytest.raises(RejectedError, match=r"column mean has the type .* does not hold"):
+        database.opened("means", wide, ["key"])
+
+
+def test_vectors_in_arrays_of_a_fixed_length(tmp_path: Path) -> None:
+    """DuckDB's FLOAT[n] takes lists of n items, and refuses others."""
+    file = DuckDBFile(tmp_path / "tables.duckdb")
+    with duckdb.connect(str(file.path)) as connection:
+        connection.execute("CREATE TABLE means (key VARCHAR UNIQUE, mean FLOAT[2])")
+    columns = pa.schema([("key", pa.string()), ("mean", pa.list_(pa.float32()))])
+    target = file.opened("means", columns, ["key"])
+    target.apply("q", 0, [changes_of([{"key": "a", "mean": [0.5, 2]}, {"key": "b", "mean": None}], columns)])
+    assert sorted(file.rows("means"), key=repr) == [{"key": "a", "mean": [0.5, 2.0]}, {"key": "b", "mean": None}]
+    with pytest.raises(RejectedError, match=r"length 3.*length 2"):
+        target.apply("q", 1, [changes_of([{"key": "a", "mean": [1, 2, 3]}], columns)])
+
+
 def test_a_file_that_another_process_has_open(tmp_path: Path) -> None:
     """The file is not available then, which passes; the table is as before."""
     file = DuckDBFile(tmp_path / "locked.duckdb")

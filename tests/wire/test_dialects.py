@@ -8,19 +8,21 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import databend_udf
 import grpc
+import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 from databend_udf.client import UDFClient
 
 from bench.environments import NotInstalledError, arrow_udf_server
-from foldflight import Registry, udaf, udf, udtf
+from foldflight import Registry, Vector, udaf, udf, udtf
 from foldflight.adapters.wire import calls, wire_adapter_of
 from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import Server, serving
@@ -97,6 +99,13 @@ def shown(pair, pairs):
     return "; ".join(f"{each['a']} {each['b']}" for each in [pair, *pairs])
 
 
+@dataclass
+class VectorTotal:
+    """A sum of vectors."""
+
+    total: Vector[2, np.float64]
+
+
 PRICES = "STRUCT<price DECIMAL(10, 2), name STRING, at TIMESTAMPTZ, old MAP<STRING, DECIMAL(5, 1)>, spans INTERVAL[]>"
 
 
@@ -108,6 +117,23 @@ def echoed(value):
 @udf(input_types=[pa.list_(pa.float32(), 2)], result_type=pa.list_(pa.float32(), 2))
 def turned(vector):
     return None if vector is None else vector[::-1]
+
+
+@udf
+def scaled(v: Vector[2]) -> Vector[2]:
+    return None if v is None else v / 2
+
+
+@udaf
+class VectorSum:
+    def create_accumulator(self) -> VectorTotal:
+        return VectorTotal(np.zeros(2))
+
+    def accumulate(self, acc: VectorTotal, v: Vector[2]) -> None:
+        acc.total += v
+
+    def get_value(self, acc: VectorTotal) -> Vector[2]:
+        return acc.total
 
 
 @udtf(input_types=["INT"], result_types={"n": "INT"})
@@ -131,6 +157,8 @@ def server() -> Iterator[Server]:
         priced,
         series,
         turned,
+        scaled,
+        VectorSum,
         echoed,
         Listed,
     ) as running:
@@ -291,6 +319,28 @@ def test_lists_of_reals_are_vectors_for_databend(server: Server, client: Any) ->
     schema = calls.get_function_info("databend:turned").schema
     assert (schema.field(0).type, schema.field(0).metadata[b"Extension"]) == (pa.list_(pa.float32(), 2), b"Vector")
     assert calls.call_function("databend:turned", [[1, 2]]) == [[2, 1]]
+
+
+@pytest.mark.parametrize("prefix", ["", "databend:"])
+def test_vectors(server: Server, client: Any, prefix: str) -> None:
+    """A VECTOR is a vector for Databend and a list for RisingWave, and other lists are refused with their row."""
+    reals, sized = pa.list_(pa.float32()), pa.list_(pa.float32(), 2)
+    own = described(client, f"{prefix}scaled").schema.field(0)
+    assert (own.type, (own.metadata or {}).get(b"Extension")) == ((sized, b"Vector") if prefix else (reals, None))
+    for type_ in (reals, sized):
+        found = call(client, f"{prefix}scaled", pa.array([[1, -0.0], None, [float("inf"), 3]], type_))
+        assert found.schema.types[0] == own.type
+        assert str(found.column(0).to_pylist()) == "[[0.5, -0.0], None, [inf, 1.5]]"
+    groups = pa.array([[[1, 2], [3, 4]], [], [[5, 5]]], pa.list_(own.type))
+    assert call(client, f"{prefix}aggregate:vector_sum", groups).column(0).to_pylist() == [[4, 6], [0, 0], [5, 5]]
+    wrong = [([[1, 2], [1]], reals, "row 1 of a batch is none: it has 1 items"), ([[1, None]], sized, "item 1 is NULL")]
+    wrong += [
+        ([[1, 2]], pa.list_(pa.float64()), r"cannot be read as VECTOR\(2\)"),
+        ([[1, 2, 3]], pa.list_(pa.float32(), 3), ""),
+    ]
+    for values, type_, why in wrong:
+        with pytest.raises(fl.FlightError, match=f"argument 1 of scaled.*{why}"):
+            call(client, f"{prefix}scaled", pa.array(values, type_))
 
 
 def test_keys_of_maps_keep_their_metadata(client: Any) -> None:

@@ -180,6 +180,8 @@ def holds(type_: pa.DataType, values: pa.DataType) -> bool:
     if types.is_struct(type_) and types.is_struct(values):
         names = [field.name for field in type_] == [field.name for field in values]
         return names and all(holds(type_[at].type, values[at].type) for at in range(len(list(type_))))
+    if types.is_fixed_size_list(type_) and (types.is_list(values) or types.is_large_list(values)):
+        return holds(type_.value_type, values.value_type)  # the database checks the length
     for nested in (types.is_map, types.is_list, types.is_large_list):
         if nested(type_) and nested(values):
             if types.is_map(type_):

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import cast_arguments, to_python
+from foldflight.functions.types.vectors import is_vector, list_misfit
 
 # The exceptions of Arrow and of the JSON parser for values without a Python object; RecursionError for deep JSON.
 _NO_VALUE: Final = (ValueError, TypeError, OverflowError, KeyError, RecursionError, pa.ArrowException)
@@ -146,10 +147,15 @@ class Rows:
             misfitting = column.misfits.is_valid().to_numpy(zero_copy_only=False)
             type_ = sql_name(column.array.type)
             for index in np.flatnonzero(misfitting if mask is None else misfitting & mask).tolist():
-                message = (
-                    f"the argument {column.name} is {column.misfits[index]}, which does not fit {type_}; round it or "
-                    "leave it out in the query, or declare a wider type"
-                )
+                value = column.misfits[index]
+                if is_vector(column.array.type):
+                    why, remedy = list_misfit(value, column.array.type), "correct it or leave it out in the query"
+                    message = f"the argument {column.name} has a list that is no {type_}: {why}; {remedy}"
+                else:
+                    message = (
+                        f"the argument {column.name} is {value}, which does not fit {type_}; round it or "
+                        "leave it out in the query, or declare a wider type"
+                    )
                 yield index, FunctionError("OVERFLOW", message, function=function, row=self.describe(index))
 
     @staticmethod
@@ -177,7 +183,8 @@ def _text(column: Column, index: int) -> str:
     if column.array is None:
         return repr(column.values[index])
     try:
-        return repr(to_python(column.array.slice(index, 1))[0])
+        value = to_python(column.array.slice(index, 1))[0]
+        return repr(value.tolist() if isinstance(value, np.ndarray) else value)
     except _NO_VALUE:
         return str(column.array.slice(index, 1))
 
@@ -190,6 +197,8 @@ def frozen(value: Any) -> Any:
         return math.nan
     if isinstance(value, (tuple, list)):
         return tuple(frozen(each) for each in value)
+    if isinstance(value, np.ndarray):  # a vector
+        return tuple(map(frozen, value.tolist()))
     if isinstance(value, dict):
         return frozenset((frozen(key), frozen(each)) for key, each in value.items())
     return value

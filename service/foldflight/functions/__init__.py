@@ -13,6 +13,7 @@ from foldflight.functions.registry import Registry, import_module, unknown_funct
 from foldflight.functions.types.exact import ExactSum, ExactSums
 from foldflight.functions.types.lists import Lists
 from foldflight.functions.types.sql import can_widen, parse_type, sql_name
+from foldflight.functions.types.vectors import Vector
 from foldflight.functions.types.views import ListView, MapView, ViewSpec
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Segment",
     "Step",
     "StepArgument",
+    "Vector",
     "ViewSpec",
     "aggregate_of",
     "can_widen",

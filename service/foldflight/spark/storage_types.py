@@ -63,7 +63,7 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
         return pa.struct([pa.field(field.name, storage_type(field.type)) for field in type_])
     if kinds.is_map(type_):
         return pa.map_(storage_type(type_.key_type), storage_type(type_.item_type))
-    if kinds.is_list(type_) or kinds.is_large_list(type_):
+    if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
         return pa.list_(storage_type(type_.value_type))
     if kinds.is_null(type_) or kinds.is_struct(type_):
         return pa.bool_()
@@ -107,7 +107,7 @@ def _nested_storage_type(type_: pa.DataType) -> pa.DataType | None:
     if pa.types.is_map(type_):
         key, item = result_storage_type(type_.key_type), result_storage_type(type_.item_type)
         return None if key is None or item is None else pa.map_(key, item)
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
         item = result_storage_type(type_.value_type)
         return None if item is None else pa.list_(item)
     return None

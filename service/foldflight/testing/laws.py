@@ -34,6 +34,7 @@ from foldflight.functions.types.arrow import concat_batches, is_json
 from foldflight.functions.types.serializer import views_in
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import CastError, cast_results
+from foldflight.functions.types.vectors import is_vector
 from foldflight.lift.evaluate import evaluate
 from foldflight.lift.lifting import lift_text, lifted_of
 from foldflight.lift.plan import FieldOverflow, LiftPlan, SumOverflow
@@ -311,6 +312,8 @@ def _values(type_: pa.DataType) -> st.SearchStrategy[Any]:
 
 def _nested_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
     kinds = pa.types
+    if is_vector(type_):
+        return _vectors(type_, _values(type_.value_type))
     if kinds.is_list(type_):
         return st.lists(_values(type_.value_type), max_size=3)
     if kinds.is_map(type_):
@@ -322,6 +325,12 @@ def _nested_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
     if is_json(type_):
         return st.sampled_from(['{"a":1}', "[1,2]", "3", '"x"'])
     raise RejectedError("SIGNATURE", f"the law checks cannot generate values of type {type_}")
+
+
+def _vectors(type_: pa.DataType, items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return a strategy for vectors. Most items of a long one are equal, because each draw takes time."""
+    size = type_.list_size
+    return st.lists(items, min_size=1, max_size=min(size, 4)).map(lambda drawn: (drawn * size)[:size])
 
 
 def hostile_rows(types: Sequence[pa.DataType], known: Known = _NONE) -> st.SearchStrategy[Rows]:
@@ -361,6 +370,8 @@ def _hostile(type_: pa.DataType) -> st.SearchStrategy[Any]:
     if kinds.is_duration(type_):
         days = datetime.timedelta(days=(1 << 63) // 86_400_000_000)
         return st.sampled_from([-days, days, datetime.timedelta(microseconds=-1)]) | _values(type_)
+    if is_vector(type_):
+        return _vectors(type_, _hostile(type_.value_type))
     if kinds.is_list(type_):
         items = _hostile(type_.value_type)
         return st.lists(items, max_size=3) | st.lists(st.none() | items, max_size=2)

@@ -11,7 +11,7 @@ Column names do not matter. The answer has the result columns. An adapter determ
     JSON                utf8, extension arrowudf.json       large_binary, Extension = Variant
     STRING, BINARY      utf8, binary                        large_utf8, large_binary
     TIMESTAMPTZ         timestamp[us, "+00:00"]             timestamp[us]
-    REAL[n]             list<float>                         fixed_size_list<float>, Extension = Vector
+    VECTOR(n)           list<float>                         fixed_size_list<float>, Extension = Vector
 
 Source: arrow-udf-flight/python and src/lib.rs of arrow-udf; databend_udf/udf.py of databend-udf.
 """

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from foldflight.functions import AnyFunction, FunctionKind, can_widen
+from foldflight.functions.types.vectors import is_vector
 
 EXTENSION: Final = b"ARROW:extension:name"
 """The metadata of a field with the name of its extension type."""
@@ -52,6 +53,8 @@ class WireAdapter(ABC):
         kinds = pa.types
         if isinstance(given, pa.BaseExtensionType):
             given = given.storage_type
+        if is_vector(declared):
+            return can_widen(given, declared)
         if is_list(given) and is_list(declared):
             return self.reads(given.value_type, declared.value_type)
         if kinds.is_struct(given) and kinds.is_struct(declared):

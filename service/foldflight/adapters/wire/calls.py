@@ -21,6 +21,7 @@ from foldflight.functions.query.step import Step, StepArgument
 from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.sql import check_plain, sql_name
 from foldflight.functions.types.values import CastError, cast_results, to_python
+from foldflight.functions.types.vectors import as_vectors, is_vector, list_misfit
 
 _ONE: Final = "one"
 _COUNTS: Final = "counts"
@@ -226,6 +227,8 @@ def _from_wire(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Convert a column of a client to the declared type."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
+    if is_vector(type_):
+        return _vectors(array, type_)
     array = _rename_members(array, type_)
     if array.type == type_:
         return array
@@ -239,6 +242,14 @@ def _from_wire(array: pa.Array, type_: pa.DataType) -> pa.Array:
         values = cast_results(to_python(array), plain)
         return values if plain == type_ else values.cast(type_)
     return array.cast(type_)
+
+
+def _vectors(lists: pa.Array, type_: pa.DataType) -> pa.Array:
+    vectors, misfits = as_vectors(lists, type_)
+    if misfits is None:
+        return vectors
+    row = int(misfits.argmax())
+    raise ValueError(f"the list of row {row} of a batch is none: {list_misfit(lists[row], type_)}; correct it")
 
 
 def _rename_members(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -329,6 +340,8 @@ def _to_wire(array: pa.Array, field: pa.Field) -> pa.Array:
         array = array.storage
     if array.type == field.type:
         return array
+    if is_vector(array.type):
+        return array.cast(field.type)
     if pa.types.is_decimal(array.type) and _is_text(field.type):
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], field.type)
     if pa.types.is_nested(field.type):

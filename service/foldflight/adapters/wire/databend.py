@@ -26,7 +26,7 @@ class Databend(WireAdapter):
             return pa.timestamp("us"), {}
         if self.is_leaf(type_):
             size = str(type_.list_size).encode()
-            return type_, {b"Extension": b"Vector", b"vector_size": size}
+            return pa.list_(pa.float32(), type_.list_size), {b"Extension": b"Vector", b"vector_size": size}
         return type_, {}
 
     def is_leaf(self, type_: pa.DataType) -> bool:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.functions.types.arrow import is_binary_view, one_array
+from foldflight.functions.types.vectors import as_vectors, is_vector, list_misfit
 
 _FIRST_ITEMS: Final = 1 << 9
 
@@ -175,6 +176,8 @@ def convert(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return _convert_map(array, type_)
     if kinds.is_list(type_):
         return _convert_list(array, type_)
+    if kinds.is_fixed_size_list(type_):
+        return _convert_fixed(array, type_)
     if kinds.is_large_list(type_):
         return convert(array, pa.list_(type_.value_type)).cast(type_)
     if type_ == pa.null() or array.type == pa.null():
@@ -196,6 +199,16 @@ def _convert_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
     # `flatten` omits values under NULLs and outside the slice, so the offsets are computed anew.
     values = convert(array.flatten(), type_.value_type)
     return pa.ListArray.from_arrays(_offsets(array), values, type=type_, mask=array.is_null())
+
+
+def _convert_fixed(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    if not is_vector(type_):
+        return array.cast(type_)
+    vectors, misfits = as_vectors(array, type_)
+    if misfits is not None:
+        why = list_misfit(array[int(misfits.argmax())], type_)
+        raise pa.ArrowInvalid(f"a list is no {type_.list_size} floats: {why}")
+    return vectors
 
 
 def _convert_map(array: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -29,7 +29,7 @@ from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.columns import AttributeColumn, number_format
 from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
 from foldflight.functions.types.lists import Lists
-from foldflight.functions.types.sql import parse_type
+from foldflight.functions.types.sql import parse_type, sql_name
 from foldflight.functions.types.values import (
     CastError,
     cast_results,
@@ -39,6 +39,7 @@ from foldflight.functions.types.values import (
     lists_in,
     to_python,
 )
+from foldflight.functions.types.vectors import from_matrix, is_vector, matrix_of
 from foldflight.functions.types.views import LIST_KEY, ListView, MapView, PlainMap, ViewPart, normal_key, view_type
 
 
@@ -253,6 +254,49 @@ class _Exact(StateSerializer):
 
     def column(self) -> AttributeColumn:
         return ExactSums()
+
+
+class _Vector(StateSerializer):
+    """NumPy arrays of a fixed number of floats. Those of n states are the rows of one array."""
+
+    def __init__(self, arrow: pa.DataType) -> None:
+        self.arrow = arrow
+        self._shape = (arrow.list_size,)
+        self._dtype = np.dtype(arrow.value_type.to_pandas_dtype())
+
+    def keeps(self, values: Sequence[Any]) -> bool:
+        return all(value is None or self._why_not(value) is None for value in values)
+
+    def _why_not(self, value: Any) -> str | None:
+        """Return why a state would change a value, or cannot hold it; None if it keeps it."""
+        if type(value) is not np.ndarray:
+            return f"{_shown(value)} is not a NumPy array"
+        if value.shape != self._shape:
+            return f"an array of the shape {value.shape} is not {sql_name(self.arrow)}, of the shape {self._shape}"
+        if value.dtype != self._dtype:
+            other = {"float32": "", "float64": ", DOUBLE"}.get(str(value.dtype))
+            remedy = f"; annotate VECTOR({self._shape[0]}{other})" if other is not None else ""
+            return f"an array of {value.dtype} is not {sql_name(self.arrow)}, of {self._dtype}{remedy}"
+        return None
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        missing = np.zeros(len(values), np.bool_)
+        matrix = np.zeros((len(values), *self._shape), self._dtype)
+        for index, value in enumerate(values):
+            if value is None:
+                missing[index] = True
+                continue
+            if (why := self._why_not(value)) is not None:
+                raise CastError(index, "RESULT_TYPE", why)
+            matrix[index] = value
+        return from_matrix(matrix, self.arrow, missing)
+
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        vectors: list[Any] = list(matrix_of(array).copy())
+        if array.null_count:
+            for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+                vectors[index] = None
+        return vectors
 
 
 class _Object(StateSerializer):
@@ -867,6 +911,8 @@ def serializer_of_annotation(annotation: Any, owner: type | None = None) -> Stat
         return _Exact()
     if annotation is datetime.datetime:
         return _Datetime()
+    if annotation is np.ndarray:
+        raise Untyped("an array does not declare its items; annotate Vector[n], as in Vector[384]")
     if annotation in _SCALARS:
         return _Scalar(_SCALARS[annotation])
     if origin in (list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence):
@@ -1061,6 +1107,8 @@ def serializer_of_type(type_: pa.DataType, cls: type | None = None) -> StateSeri
             check=check,
             immutable=False,
         )
+    if is_vector(type_):
+        return _Vector(type_)
     if kinds.is_list(type_):
         return _List(serializer_of_type(type_.value_type), list)
     if kinds.is_map(type_):

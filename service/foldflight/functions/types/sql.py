@@ -7,6 +7,7 @@ Spark, Flink or PostgreSQL, and PySpark's types (`LongType()`). Where the system
   declare `TIMESTAMPTZ` (or `TIMESTAMP_LTZ`, or PySpark's `TimestampType()`).
 - `FLOAT` is 32 bits (Spark, Flink); `INT8` is `BIGINT` (RisingWave, PostgreSQL).
 - `DECIMAL` without a precision is `DECIMAL(38, 18)`.
+- `VECTOR(n)` has n items of 32 bits, as in Databend and pgvector; `VECTOR(n, DOUBLE)` has items of 64 bits.
 - A single capital letter (`T`) or `ANY` is a type variable: it stands for the type of the argument.
 """
 
@@ -28,6 +29,7 @@ from foldflight.functions.types.arrow import (
     is_list_view,
     is_string_view,
 )
+from foldflight.functions.types.vectors import ITEMS_MAX, is_vector, vector_type
 
 _UTC: Final = pa.timestamp("us", tz="UTC")
 _INTERVAL: Final = pa.month_day_nano_interval()
@@ -199,7 +201,21 @@ class _Parser:
             return pa.map_(key, value)
         if name in ("STRUCT", "ROW"):
             return self.struct()
-        return self.scalar(name)
+        return self.vector() if name == "VECTOR" else self.scalar(name)
+
+    def vector(self) -> pa.DataType:
+        self.take("(")
+        size = self.take()
+        if not size.isdigit() or not 1 <= int(size) <= ITEMS_MAX:
+            raise self.error(f"a vector has 1 to {ITEMS_MAX} items, as in VECTOR(384)")
+        item = pa.float32()
+        if self.peek() == ",":
+            self.take()
+            item = self.type()
+            if item not in (pa.float32(), pa.float64()):
+                raise self.error("the items of a vector are REAL or DOUBLE, as in VECTOR(384, DOUBLE)")
+        self.take(")")
+        return vector_type(int(size), item)
 
     def struct(self) -> pa.DataType:
         closing = {"<": ">", "(": ")"}.get(self.peek())
@@ -307,6 +323,9 @@ def sql_name(type_: pa.DataType, *, zoneless: str = "TIMESTAMP", zoned: str = "T
         return f"DECIMAL({type_.precision}, {type_.scale})"
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return f"ARRAY<{named(type_.value_type)}>"
+    if is_vector(type_):
+        item = "" if pa.types.is_float32(type_.value_type) else f", {named(type_.value_type)}"
+        return f"VECTOR({type_.list_size}{item})"
     if pa.types.is_map(type_):
         return f"MAP<{named(type_.key_type)}, {named(type_.item_type)}>"
     if pa.types.is_struct(type_):
@@ -469,7 +488,11 @@ def _integer_widens(actual: pa.DataType, declared: pa.DataType) -> bool:
 
 def _nested_widens(actual: pa.DataType, declared: pa.DataType) -> bool:
     kinds = pa.types
-    if kinds.is_list(declared) and (kinds.is_list(actual) or kinds.is_large_list(actual)):
+    if is_vector(declared):  # each list is checked
+        is_same_size = kinds.is_fixed_size_list(actual) and actual.list_size == declared.list_size
+        is_list = is_same_size or kinds.is_list(actual) or kinds.is_large_list(actual)
+        return is_list and kinds.is_floating(actual.value_type) and _widens(actual.value_type, declared.value_type)
+    if kinds.is_list(declared) and (kinds.is_list(actual) or kinds.is_large_list(actual) or is_vector(actual)):
         return _widens(actual.value_type, declared.value_type)
     if kinds.is_map(actual) and kinds.is_map(declared):
         return _widens(actual.key_type, declared.key_type) and _widens(actual.item_type, declared.item_type)

@@ -27,6 +27,14 @@ import pyarrow.compute as pc
 from foldflight.errors import RejectedError
 from foldflight.functions.types.arrow import NESTS_QUICKLY, in_microseconds, is_json, to_pylist
 from foldflight.functions.types.sql import sql_name
+from foldflight.functions.types.vectors import (
+    as_vectors,
+    first_beyond,
+    from_matrix,
+    is_vector,
+    vector_misfit,
+    vectors_of,
+)
 
 __all__ = [
     "CastError",
@@ -63,8 +71,9 @@ class CastError(ValueError):
 def to_python(array: pa.Array) -> list[Any]:
     """Return the values of an array of n values as a list of n Python values; NULL is `None`.
 
-    The values are those of Arrow's `to_pylist`, with maps as dicts. They are made several times faster: NumPy and the
-    methods of Python's types, which are written in C, make them, without a scalar of Arrow for each.
+    The values are those of Arrow's `to_pylist`, with maps as dicts and vectors as NumPy arrays. They are made several
+    times faster: NumPy and the methods of Python's types, which are written in C, make them, without a scalar of Arrow
+    for each.
 
     Raises:
         KeyError: A map has a key twice.
@@ -261,6 +270,7 @@ _CONVERSIONS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Arra
     (pa.types.is_struct, _structs),
     (pa.types.is_list, _lists),
     (pa.types.is_map, _maps),
+    (is_vector, vectors_of),
 )
 
 
@@ -295,6 +305,8 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     Raises:
         CastError: The first value that does not fit, with its index and the code RESULT_TYPE or OVERFLOW.
     """
+    if is_vector(type_):
+        return _cast_vectors(values, type_)
     exact = exact_types(type_)
     kinds = set(map(type, values))
     if any(kind.__name__ in _MISSING for kind in kinds):
@@ -330,6 +342,33 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         except (ValueError, TypeError) as error:
             raise CastError(index, "RESULT_TYPE", str(error)) from None
     return _build(done, type_)
+
+
+def _cast_vectors(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return n vectors or None as an array. Raises CastError as `cast_results` does."""
+    item = type_.value_type.to_pandas_dtype()
+    missing = np.fromiter((value is None for value in values), np.bool_, len(values))
+    present = [value for value in values if value is not None] if missing.any() else values
+    indexes = np.flatnonzero(~missing)
+    for index, value in zip(indexes.tolist(), present, strict=True):
+        if (why := vector_misfit(value, type_)) is not None:
+            raise CastError(index, "RESULT_TYPE", f"{_misfit(value, type_)}: {why}")
+    matrix = np.zeros((len(values), type_.list_size), item)
+    if present:
+        with np.errstate(over="ignore"):
+            wide = np.asarray(present) if len({getattr(each, "dtype", None) for each in present}) == 1 else None
+            if wide is None or wide.dtype.kind not in "fiu":
+                wide = np.asarray([np.asarray(each, np.float64) for each in present])
+            matrix[~missing] = wide
+        beyond = first_beyond(wide, matrix[~missing])
+        if beyond is not None:
+            raise CastError(int(indexes[beyond]), "OVERFLOW", _too_large_item(present[beyond], type_))
+    return from_matrix(matrix, type_, missing)
+
+
+def _too_large_item(value: Any, type_: pa.DataType) -> str:
+    beyond = f"an item is outside the range of {sql_name(type_.value_type)}"
+    return f"{_misfit(value, type_)}: {beyond}; declare VECTOR({type_.list_size}, DOUBLE)"
 
 
 def narrowed(floats: pa.Array, type_: pa.DataType) -> pa.Array | None:
@@ -451,7 +490,7 @@ def _plain(value: Any) -> Any:
 
 def _misfit(value: Any, type_: pa.DataType) -> str:
     try:
-        shown = repr(value)
+        shown = repr(value.tolist() if isinstance(value, np.ndarray) else value)
     except Exception as error:  # noqa: BLE001 - the author's __repr__ may raise anything
         shown = f"<a value whose repr fails: {type(error).__name__}>"
     if len(shown) > 200:
@@ -732,6 +771,8 @@ _CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[..., Any]], ..
 def _nested_caster(type_: pa.DataType) -> Callable[[Any], Any]:
     """Return the cast of a list, a map, a struct, or another type that Arrow checks."""
     kinds = pa.types
+    if is_vector(type_):
+        return lambda value: _vector_item(value, type_)
     if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
         item = _optional(_caster(type_.value_type))
         return lambda value: [item(each) for each in _iterable(value, type_)]
@@ -744,6 +785,13 @@ def _nested_caster(type_: pa.DataType) -> Callable[[Any], Any]:
             name: cast(each) for (name, cast), each in zip(fields, _members(value, type_), strict=True)
         }
     return lambda value: value
+
+
+def _vector_item(value: Any, type_: pa.DataType) -> Any:
+    try:
+        return _cast_vectors([value], type_)[0].as_py()
+    except CastError as error:
+        raise (OverflowError if error.code == "OVERFLOW" else TypeError)(str(error)) from None
 
 
 def _optional(cast: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -783,11 +831,13 @@ def cast_arguments(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, npt.N
     """Return an argument column of n values in the declared type. `can_widen` must hold for the types.
 
     Returns:
-        The values, and which of them do not fit a DECIMAL; bool, shape (n,), or None if all do. They are NULL.
+        The values, and which of them do not fit a DECIMAL or VECTOR and are NULL; bool, shape (n,), or None if all do.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if another declared type cannot hold a value (nanoseconds, distant years).
     """
+    if is_vector(type_):  # also of the same type, because Arrow does not refuse NULL items
+        return as_vectors(array, type_)
     if array.type == type_:
         return array, None
     if is_json(type_):

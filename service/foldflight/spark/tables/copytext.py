@@ -2,7 +2,7 @@ r"""Arrow tables in the text format of PostgreSQL's COPY: a line for each row, t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import pyarrow as pa
@@ -55,6 +55,8 @@ def type_of(name: str) -> pa.DataType | str:
     if name.endswith("[]"):
         inner = type_of(name.removesuffix("[]"))
         return name if isinstance(inner, str) else pa.list_(inner)
+    if is_pgvector(name):
+        return pa.list_(pa.float32())  # the database checks the length
     base, _, parameters = name.partition("(")
     if base == "numeric" and parameters:
         precision, scale = map(int, parameters.rstrip(")").split(","))
@@ -63,11 +65,24 @@ def type_of(name: str) -> pa.DataType | str:
     return name if parameters and base != "character varying" else _NAMES.get(base, name)
 
 
-def copy_text(rows: pa.Table) -> memoryview | bytes:
-    """Return rows as text for `COPY ... FROM STDIN`. A row is one line."""
+def is_pgvector(name: str) -> bool:
+    """Return whether a type, by its name in `format_type`, is the vector of pgvector."""
+    return name.partition("(")[0].rpartition(".")[2] == "vector"
+
+
+def copy_text(rows: pa.Table, vectors: Collection[str] = ()) -> memoryview | bytes:
+    """Return rows as text for `COPY ... FROM STDIN`. A row is one line.
+
+    Args:
+        rows: The rows.
+        vectors: The columns that are vectors of pgvector, whose text is that of JSON and not that of an array.
+    """
     if not rows.num_rows:
         return b""
-    columns = [_texts(pc.cast(column, column.type)) for column in rows.columns]
+    columns = [
+        _each(column, _vector_text) if name in vectors else _texts(pc.cast(column, column.type))
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+    ]
     lines = pc.binary_join_element_wise(
         *columns, pa.scalar("\t", _LARGE), null_handling="replace", null_replacement="\\N"
     )
@@ -108,6 +123,10 @@ def _binary_text(value: bytes) -> str:
 
 def _array_text(values: list[Any]) -> str:
     return "{" + ",".join("NULL" if value is None else _element(value) for value in values) + "}"
+
+
+def _vector_text(values: list[Any]) -> str:
+    return "[" + ",".join("NULL" if value is None else repr(value) for value in values) + "]"
 
 
 def _element(value: Any) -> str:

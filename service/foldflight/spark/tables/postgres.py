@@ -15,7 +15,7 @@ from pyarrow import types
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns, offsets_name, shown_key
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.spark.tables.copytext import ZERO, copy_text, postgres_type, type_of
+from foldflight.spark.tables.copytext import ZERO, copy_text, is_pgvector, postgres_type, type_of
 from foldflight.spark.tables.statements import driver, quoted
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class PostgresTable:
         self._epochs = quoted((*table[:-1], "foldflight_epochs"))
         self._name_in_schema = table[-1]
         self._takes_null_keys = False
+        self._vectors: frozenset[str] = frozenset()
 
     def prepare(self) -> None:
         """Create the table, or check its columns and its index, and add the columns that it lacks."""
@@ -123,7 +124,9 @@ class PostgresTable:
         return connection.execute("SELECT to_regclass(%s)", [table]).fetchone() != (None,)
 
     def _existing(self, connection: psycopg.Connection[Any]) -> dict[str, pa.DataType | str]:
-        return {name: type_of(type_) for name, type_ in connection.execute(_COLUMNS, [self._table])}
+        names = dict(connection.execute(_COLUMNS, [self._table]).fetchall())
+        self._vectors = frozenset(name for name, type_ in names.items() if is_pgvector(type_))
+        return {name: type_of(type_) for name, type_ in names.items()}
 
     def _check_index(self, connection: psycopg.Connection[Any]) -> None:
         keys = self._listed(self._keys)
@@ -249,7 +252,7 @@ class PostgresTable:
             # Arrow's texts are UTF-8, whatever the encoding of the connection is.
             copying = f"COPY {table} FROM STDIN (ENCODING 'UTF8')"
             with connection.cursor() as cursor, cursor.copy(copying) as copy:
-                copy.write(copy_text(rows))
+                copy.write(copy_text(rows, self._vectors))
         except psycopg.DataError as error:
             location = _LOCATION.search(error.diag.context or "")
             if location is None:

@@ -1,0 +1,128 @@
+"""VECTOR(n) in Spark: arrays whose length is checked, in batches, OVER, SQL, streams, views and tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import types as st
+
+from foldflight import RejectedError
+from foldflight.client import Functions
+from foldflight.spark import dead_letters, group_by, over, register, results, sql, with_columns, write_table
+from foldflight.spark.errors import error_of
+
+DDL = "k string, i int, v array<float>"
+ROWS = [
+    ("a", 1, [1.0, 2.0, 3.0]),
+    ("a", 2, None),
+    ("a", 3, [3.0, 4.0, 5.0]),
+    ("b", 4, None),
+    ("c", 5, [0.0, -0.0, 9.0]),
+]
+MEANS = [("a", [2.0, 3.0, 4.0]), ("b", None), ("c", [0.0, 0.0, 9.0])]
+
+
+def sorted_rows(df: Any) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, df.collect()))
+
+
+def test_vectors_in_batches(spark: Any, functions: Functions) -> None:
+    """Both plans, results that are arguments again, and OVER; NULL reaches the function."""
+    df = spark.createDataFrame(ROWS, DDL).repartition(3)
+    means = group_by(df, "k").agg(mean=functions["centroid"]("v"))
+    assert means.schema["mean"].dataType == st.ArrayType(st.FloatType())
+    assert sorted_rows(means) == MEANS
+    one_phase = group_by(df, "k", on_error="isolate").agg(mean=functions["centroid"]("v"))
+    assert sorted_rows(results(one_phase)) == MEANS
+    norms = with_columns(means, longer=functions["longer"]("mean"))
+    assert norms.schema["longer"].dataType == st.ArrayType(st.DoubleType())
+    assert sorted_rows(norms.selectExpr("k", "round(longer[3] * longer[3])")) == [("a", 29), ("b", None), ("c", 81)]
+    running = over(df, "k", order_by="i").agg(mean=functions["centroid"]("v").rows(-1, 0))
+    assert sorted_rows(running.select("i", "mean")) == [
+        (1, [1.0, 2.0, 3.0]),
+        (2, [1.0, 2.0, 3.0]),
+        (3, [3.0, 4.0, 5.0]),
+        (4, None),
+        (5, [0.0, 0.0, 9.0]),
+    ]
+
+
+def test_vectors_in_statements(spark: Any, embedded: Functions) -> None:
+    """A statement takes arrays as vectors, also from a subquery, and in the list plan."""
+    register(spark, embedded, {"centroid": "centroid"})
+    spark.createDataFrame(ROWS, DDL).createOrReplaceTempView("vectors")
+    assert sorted_rows(sql(spark, "SELECT k, centroid(v) AS mean FROM vectors GROUP BY k")) == MEANS
+    text = "SELECT k FROM vectors GROUP BY k HAVING centroid(v)[2] > 4 AND count(*) = (SELECT 1)"
+    assert sorted_rows(sql(spark, text)) == [("c",)]
+
+
+@pytest.mark.parametrize(("wrong", "why"), [([1.0, 2.0], "it has 2 items"), ([1.0, None, 2.0], "its item 1 is NULL")])
+def test_other_lists_are_errors_with_column_and_row(
+    classic: Any, functions: Functions, wrong: list[float | None], why: str
+) -> None:
+    """The error names the column, the group and the row, in each place; with dead letters only the group fails."""
+    df = classic.createDataFrame([*ROWS, ("b", 6, wrong)], DDL)
+    for found in (
+        group_by(df, "k").agg(mean=functions["centroid"]("v")),
+        with_columns(df, longer=functions["longer"]("v")),
+        over(df, "k", order_by="i").agg(mean=functions["centroid"]("v").rows(-1, 0)),
+    ):
+        with pytest.raises(PySparkException) as raised:
+            found.collect()
+        text = str(error_of(raised.value))
+        assert f"the argument v has a list that is no VECTOR(3): {why}" in text
+        assert "row: v=" in text
+    isolated = group_by(df, "k", on_error="isolate").agg(mean=functions["centroid"]("v"))
+    assert sorted_rows(results(isolated)) == [MEANS[0], MEANS[2]]
+    letters = dead_letters(isolated).collect()  # both rows of the group
+    assert [(letter["key"]["k"], why in letter["message"]) for letter in letters] == [("b", True)] * 2
+
+
+def test_items_of_another_type_are_refused_when_the_query_is_built(classic: Any, functions: Functions) -> None:
+    for type_ in ("array<double>", "array<int>", "array<string>", "float", "string"):
+        df = classic.createDataFrame([], f"k string, v {type_}")
+        with pytest.raises(RejectedError, match=r"VECTOR\(3\)"):
+            group_by(df, "k").agg(mean=functions["centroid"]("v"))
+
+
+@pytest.mark.parametrize("remote", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_stream_of_vectors_into_a_table(
+    classic: Any, embedded: Functions, request: pytest.FixtureRequest, tmp_path: Path, *, remote: bool
+) -> None:
+    """Rows come and go, the states are stored, and a table of arrays of a fixed length has the centroids."""
+    from foldflight import connect
+
+    functions = connect(request.getfixturevalue("server_url")) if remote else embedded
+    file = tmp_path / "tables.duckdb"
+    with duckdb.connect(str(file)) as database:
+        database.execute("CREATE TABLE means (k VARCHAR PRIMARY KEY, mean FLOAT[3])")
+    epochs = [
+        [("+I", *ROWS[0]), ("+I", *ROWS[1]), ("+I", *ROWS[2]), ("+I", *ROWS[4])],
+        [("-D", *ROWS[0]), ("-D", *ROWS[4]), ("+I", "d", 6, [1.0, 1.0, 1.0])],
+    ]
+    seen = []
+    for at, rows in enumerate(epochs):
+        table = pa.Table.from_pylist([dict(zip(("op", "k", "i", "v"), row, strict=True)) for row in rows])
+        (tmp_path / "input").mkdir(exist_ok=True)
+        v = table["v"].cast(pa.list_(pa.float32()))
+        pq.write_table(table.set_column(3, "v", v), tmp_path / "input" / f"{at}.parquet")
+        source = classic.readStream.schema(f"op string, {DDL}").parquet(str(tmp_path / "input"))
+        changes = group_by(source, "k", row_kind="op", buckets=2, emit="changelog").agg(mean=functions["centroid"]("v"))
+        query = write_table(
+            changes,
+            f"duckdb://{file}?table=means",
+            keys=["k"],
+            checkpoint=tmp_path / "checkpoint",
+            trigger="availableNow",
+        )
+        assert query.awaitTermination(600)
+        with duckdb.connect(str(file)) as database:
+            seen.append(database.execute("SELECT k, mean FROM means ORDER BY k").fetchall())
+    assert seen[0] == [("a", (2.0, 3.0, 4.0)), ("c", (0.0, 0.0, 9.0))]
+    assert seen[1] == [("a", (3.0, 4.0, 5.0)), ("d", (1.0, 1.0, 1.0))]

@@ -20,11 +20,11 @@ from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query
 from foldflight.errors import FunctionError, RejectedError
+from foldflight.ext.tracing import spans as spans_module
+from foldflight.ext.tracing.spans import OtelTracer
 from foldflight.functions import Call
 from foldflight.spark import tracing as tasks
 from foldflight.tracing import Traced, check_endpoint, ids_of
-from foldflight.tracing import spans as spans_module
-from foldflight.tracing.spans import Tracer
 from tests.unit.test_architecture import printed_by
 from tests.wire import traced_functions
 from tests.wire.traced_functions import Fatal
@@ -43,7 +43,7 @@ CALL = {"n": Call("fatal", ("value",))}
 class Memory(InMemorySpanExporter):
     """Keeps the spans of a tracer."""
 
-    tracer: Tracer
+    tracer: OtelTracer
 
     def seen(self, *names: str) -> list[Any]:
         """Return the spans of these names, the first of each."""
@@ -62,8 +62,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
 def memory_of(monkeypatch: pytest.MonkeyPatch) -> Memory:
     """Return an exporter that the tracer for ENDPOINT has from here on."""
     exporter = Memory()
-    exporter.tracer = Tracer("foldflight", exporter)
-    monkeypatch.setattr(Tracer, "_known", {(os.getpid(), ENDPOINT, "foldflight"): exporter.tracer})
+    exporter.tracer = OtelTracer("foldflight", exporter)
+    monkeypatch.setattr(OtelTracer, "_known", {(os.getpid(), ENDPOINT, "foldflight"): exporter.tracer})
     return exporter
 
 
@@ -339,7 +339,7 @@ try:
     connect("embedded:", otlp_endpoint="http://localhost:4318")
 except RejectedError as error:
     print(error)
-ours = ("opentelemetry", "foldflight.tracing.", "foldflight.client.traced")
+ours = ("opentelemetry", "foldflight.ext.tracing.spans", "foldflight.client.traced")
 print(*[name for name in sys.modules if name.startswith(ours)])
 """
 

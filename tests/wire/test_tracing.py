@@ -173,7 +173,7 @@ def test_a_collector_that_is_away_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Results are the same, and the log says that spans are lost."""
-    monkeypatch.setattr("foldflight.tracing.spans._EXPORT_S_MAX", 0.3)
+    monkeypatch.setattr("foldflight.ext.tracing.spans._EXPORT_S_MAX", 0.3)
     endpoint = "http://127.0.0.1:9"
     with serving(traced_functions) as server:
         transport = connect(server.url, otlp_endpoint=endpoint).transport

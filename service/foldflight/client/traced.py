@@ -5,17 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from foldflight.client.connection import Connection
 from foldflight.exchange.answers import Answer
 from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Open
 from foldflight.functions.author.context import LogRecord
-from foldflight.tracing import SHORT_S, TraceContext, ids_of, tracer_of
-
-if TYPE_CHECKING:
-    from foldflight.tracing.spans import Attributes, Tracer
-
+from foldflight.tracing import SHORT_S, Attributes, TraceContext, Tracer, ids_of, tracer_of
 
 Dial: TypeAlias = Callable[[str, Open], Connection]
 

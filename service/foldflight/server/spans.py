@@ -6,16 +6,13 @@ There is no span for a frame. A `fold` tells how long frames were folded within 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foldflight.errors import FoldflightError
 from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Chunk, Frame, Open, States
 from foldflight.exchange.serving import ServerExchange
-from foldflight.tracing import SHORT_S
-
-if TYPE_CHECKING:
-    from foldflight.tracing.spans import Tracer
+from foldflight.tracing import SHORT_S, Tracer
 
 
 class FoldSpans:

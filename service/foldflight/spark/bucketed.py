@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -32,10 +32,7 @@ from foldflight.spark.attempts import attempt
 from foldflight.spark.tracing import task_span
 from foldflight.spark.versions.states import StatefulProcessor, transform_with_state
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
-from foldflight.tracing import Traced
-
-if TYPE_CHECKING:
-    from foldflight.tracing.spans import Span
+from foldflight.tracing import Span, Traced
 
 OPERATOR: Final = "_foldflight_operator"
 """The attribute of a stream's result that holds its stateful operator."""

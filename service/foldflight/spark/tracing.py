@@ -10,15 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyspark import TaskContext
 
 from foldflight.spark.worker import at_end
-from foldflight.tracing import Traced, tracer_of
-
-if TYPE_CHECKING:
-    from foldflight.tracing.spans import Span
+from foldflight.tracing import Span, Traced, tracer_of
 
 TRACEPARENT: Final = "traceparent"
 _QUERY_ID: Final = "sql.streaming.queryId"

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Final, Literal, Self, TypeVar
 
 from opentelemetry import trace
@@ -21,9 +21,7 @@ from opentelemetry.sdk.trace.sampling import Decision, ParentBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from foldflight.errors import FoldflightError
-from foldflight.tracing import TRACEPARENT, TraceContext
-
-Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
+from foldflight.tracing import TRACEPARENT, Attributes, TraceContext
 
 # The spans that are kept while the collector does not answer, the spans of a request, the deadline of a request, and
 # the longest time between requests.
@@ -46,19 +44,19 @@ _NOT_THE_AUTHORS: Final = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\
 T = TypeVar("T")
 
 
-class Span:
+class OtelSpan:
     """A span that is the current span while items are produced. As a context manager it records an exception.
 
     Args:
         span: The span of OpenTelemetry.
-        send: Sends completed spans; see `Tracer.send`.
+        send: Sends completed spans; see `OtelTracer.send`.
     """
 
     def __init__(self, span: trace.Span, send: Callable[..., None]) -> None:
         self._span = span
         self._send = send
         self._current = trace.set_span_in_context(span)
-        self.context = _headers_of(self._current)
+        self.context: TraceContext = _headers_of(self._current)
 
     def end(self) -> None:
         """End the span, and send it. Repeated calls have no effect."""
@@ -96,7 +94,7 @@ class Span:
         self.end()
 
 
-class Tracer:
+class OtelTracer:
     """Creates spans, and sends them to a collector.
 
     The sending thread creates the spans of exchanges after they have ended. During a fold that would cost several times
@@ -107,7 +105,7 @@ class Tracer:
         exporter: Sends spans.
     """
 
-    _known: ClassVar[dict[tuple[int, str, str], Tracer]] = {}
+    _known: ClassVar[dict[tuple[int, str, str], OtelTracer]] = {}
 
     def __init__(self, service: str, exporter: SpanExporter) -> None:
         self._outbox = _Outbox(exporter)
@@ -120,7 +118,7 @@ class Tracer:
         self._follows_parents = isinstance(self._provider.sampler, ParentBased)
 
     @classmethod
-    def of(cls, endpoint: str, service: str) -> Tracer:
+    def of(cls, endpoint: str, service: str) -> OtelTracer:
         """Return the tracer of this process. PySpark forks its workers, and threads do not survive a fork."""
         key = os.getpid(), endpoint, service
         known = cls._known.get(key)
@@ -138,12 +136,12 @@ class Tracer:
         *,
         links: Sequence[trace.Link] = (),
         trace_id: int | None = None,
-    ) -> Span:
+    ) -> OtelSpan:
         """Start a span: the root of `trace_id`, if given; else a child of the current span, or of `parent`."""
         is_within = trace_id is None and trace.get_current_span().get_span_context().is_valid
         self._ids.chosen = trace_id, None
         above = None if is_within else _W3C.extract(parent if trace_id is None else {}, Context())
-        return Span(self._tracer.start_span(name, above, attributes=attributes, links=links), self.send)
+        return OtelSpan(self._tracer.start_span(name, above, attributes=attributes, links=links), self.send)
 
     def child_context(self, parent: TraceContext) -> tuple[TraceContext, TraceContext]:
         """Return the context of the current span, or else `parent`, and a new context for a child, for `record`."""

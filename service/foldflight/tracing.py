@@ -12,16 +12,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
 from foldflight.errors import RejectedError
-
-if TYPE_CHECKING:
-    from foldflight.tracing.spans import Tracer
+from foldflight.extensions import Extension
 
 TraceContext = Mapping[str, str]
 """A W3C trace context: `traceparent`, and perhaps `tracestate`."""
+
+Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
+
+T = TypeVar("T")
 
 SHORT_S: Final = 0.02  # seconds; shorter barriers and folds have no span
 _SERVICE: Final = "foldflight"
@@ -41,6 +43,75 @@ class Traced:
     context: TraceContext
 
 
+class Span(Protocol):
+    """A span that is the current span while items are produced. As a context manager it records an exception."""
+
+    context: TraceContext
+
+    def end(self) -> None:
+        """End the span, and send it. Repeated calls have no effect."""
+
+    def within(self, items: Iterator[T]) -> Iterator[T]:
+        """Yield items, and make this span the current one while each is produced. Record an error that ends them."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, _: object, error: BaseException | None, *rest: object) -> None: ...
+
+
+class Tracer(Protocol):
+    """Creates spans, and sends them to a collector."""
+
+    @classmethod
+    def of(cls, endpoint: str, service: str) -> Tracer:
+        """Return the tracer of this process for a collector."""
+
+    def span(
+        self,
+        name: str,
+        parent: TraceContext,
+        attributes: Attributes,
+        *,
+        links: Sequence[Any] = (),
+        trace_id: int | None = None,
+    ) -> Span:
+        """Start a span: the root of `trace_id`, if given; else a child of the current span, or of `parent`."""
+
+    def child_context(self, parent: TraceContext) -> tuple[TraceContext, TraceContext]:
+        """Return the context of the current span, or else `parent`, and a new context for a child, for `record`."""
+
+    def record(
+        self,
+        name: str,
+        parent: TraceContext,
+        attributes: Attributes,
+        began_ns: int,
+        ended_ns: int,
+        *,
+        context: TraceContext | None = None,
+        kind: Literal["INTERNAL", "CLIENT", "SERVER"] = "INTERNAL",
+        links: Sequence[Any] = (),
+        error: BaseException | None = None,
+    ) -> None:
+        """Record a completed span, independently of the current one. `context`: from `child_context`."""
+
+    def link_to(self, context: TraceContext) -> list[Any]:
+        """Return a link to the span of a context, if it has one."""
+
+    def send(self, *, wait: bool = False) -> None:
+        """Send completed spans. With `wait`, return when they have been sent, or when that has failed."""
+
+    @classmethod
+    def send_all(cls) -> None:
+        """Send the spans of all tracers of this process, and return when that is done."""
+
+    def close(self) -> None:
+        """Send the remaining spans, and forget the tracer."""
+
+
+_TRACERS: Final = Extension[type[Tracer]]("tracing")
+
+
 def check_endpoint(endpoint: str) -> str:
     """Return the URL of a collector, if it is one. Raises ValueError, with what is expected."""
     parts = urlsplit(str(endpoint))
@@ -55,7 +126,7 @@ def tracer_of(endpoint: str, service: str = _SERVICE) -> Tracer:
     OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come before `service`.
     """
     try:
-        from foldflight.tracing.spans import Tracer
+        tracers = _TRACERS.load()
     except ImportError as error:
         raise RejectedError(
             "MODULE",
@@ -63,7 +134,7 @@ def tracer_of(endpoint: str, service: str = _SERVICE) -> Tracer:
             "them on the driver, on the workers and on servers: pip install 'foldflight[otel]'; or leave "
             "otlp_endpoint out",
         ) from None
-    return Tracer.of(endpoint, service)
+    return tracers.of(endpoint, service)
 
 
 def ids_of(context: TraceContext) -> dict[str, str]:

@@ -1,0 +1,63 @@
+"""Load what the core runs without: the rooms of `foldflight.ext`.
+
+The core defines a protocol for what it uses of a room, and asks an `Extension` for it. So the core imports no room, and
+a room is loaded when it is first needed. The table names our own rooms; they need no metadata of an installed package,
+so they are also found in a zip, and on a PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final, Generic, TypeVar
+
+from foldflight.errors import RejectedError
+
+ROOMS: Final = {
+    "tracing": "spans of OpenTelemetry",
+}
+"""What each room is for, by the name of its package in `foldflight.ext`."""
+
+T = TypeVar("T")
+
+
+class Extension(Generic[T]):
+    """What a room of `foldflight.ext` provides: its function `provide` returns it.
+
+    Args:
+        room: The room, which `ROOMS` names.
+    """
+
+    def __init__(self, room: str) -> None:
+        self.room = room
+        self._purpose = ROOMS[room]
+        self._loaded: T | None = None
+
+    def load(self) -> T:
+        """Return what the room provides.
+
+        Raises:
+            RejectedError: MODULE, if this installation has no such room.
+        """
+        if self._loaded is None:
+            name = f"{__package__}.ext.{self.room}"
+            try:
+                module = importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name not in (
+                    name,
+                    f"{__package__}.ext",
+                ):  # the room is there, and something that it imports is not
+                    raise
+                raise RejectedError(
+                    "MODULE",
+                    f"{self._purpose}: the package {name} is missing in this installation; install all of foldflight",
+                ) from None
+            self._loaded = module.provide()
+        return self._loaded
+
+    def find(self) -> T | None:
+        """Return what the room provides; None if this installation has no such room. For callers that tell users so."""
+        try:
+            return self.load()
+        except RejectedError:
+            return None

@@ -1,0 +1,115 @@
+"""The core runs without each room of `ext`, and says where one is missing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from foldflight.extensions import ROOMS, Extension
+
+PACKAGE = Path(__file__).parents[2] / "service" / "foldflight"
+
+# A fold, embedded and on a server, over several functions and epochs.
+CORE = """
+import importlib.abc, sys, warnings
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+
+import pyarrow as pa
+from foldflight import RejectedError, connect, udaf, udf
+from foldflight.exchange.frames import Open
+from foldflight.functions import Call
+from foldflight.server.run.lifecycle import serving
+from foldflight.testing import run_epochs
+
+@udaf
+class Spread:
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def accumulate(self, values: list[int], value: int) -> None:
+        values.append(value)
+
+    def merge(self, values: list[int], other: list[int]) -> None:
+        values.extend(other)
+
+    def get_value(self, values: list[int]) -> int:
+        return max(values) - min(values)
+
+rows = pa.record_batch({"slot": pa.array([0, 0, 1], pa.int32()), "value": pa.array([1, 2, 3])})
+
+def folds(target):
+    with connect(target).transport.open(Open((Call("sum", ("value",)),), rows.schema)) as exchange:
+        exchange.chunk(rows)
+        exchange.barrier(1)
+        return exchange.results(1).column("output_0").to_pylist()
+
+with serving() as server:
+    assert folds(server.url) == folds("embedded:") == [3, 3]
+(epoch,) = run_epochs(
+    {"spread": connect("embedded:").register(Spread)["spread"]("v")}, [[{"v": 3}, {"v": 9}]], types={"v": "BIGINT"}
+)
+assert [row["spread"] for _, row in epoch.changelog] == [6]
+print("the core ran")
+try:
+    exec(sys.argv[2])
+except RejectedError as error:
+    print(error)
+"""
+
+# What needs a room.
+NEEDED = {
+    "tracing": "connect('embedded:', otlp_endpoint='http://localhost:4318')",
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_core_runs_without_a_room(room: str) -> None:
+    """Only what needs the room is refused, and the error names the room and the remedy."""
+    program = [sys.executable, "-c", CORE, f"foldflight.ext.{room}", NEEDED[room]]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    core, said, *_ = done.stdout.splitlines()
+    assert core == "the core ran"
+    assert said.startswith(f"MODULE: {ROOMS[room]}: the package foldflight.ext.{room} is missing in this installation;")
+
+
+def test_each_room_is_in_the_table_and_has_a_readme() -> None:
+    """A room that the table leaves out would never be loaded."""
+    rooms = {path.parent.name for path in (PACKAGE / "ext").glob("*/__init__.py")}
+    assert rooms == set(ROOMS)
+    for room in rooms:
+        readme = (PACKAGE / "ext" / room / "README.md").read_text(encoding="utf-8")
+        for part in ("*For whom*", "*How it plugs in*", "*Without it*"):
+            assert part in readme, room
+
+
+def test_only_the_loader_names_the_rooms() -> None:
+    """import-linter does not see modules that are imported by a string."""
+    named = [
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if not path.is_relative_to(PACKAGE / "ext")
+        and re.search(r"foldflight\.ext\.\w", path.read_text(encoding="utf-8"))
+    ]
+    assert named == []
+
+
+def test_what_a_room_lacks_is_not_said_of_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The room is there, and a package that it imports is not."""
+    broken = tmp_path / "broken_room.py"
+    broken.write_text("import package_that_is_nowhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    extension: Extension[object] = Extension("tracing")
+    monkeypatch.setattr("importlib.import_module", lambda name: __import__("broken_room"))
+    with pytest.raises(ModuleNotFoundError, match="package_that_is_nowhere"):
+        extension.find()

@@ -348,4 +348,4 @@ class Centroid:
 @udf
 def longer(v: Vector[3]) -> Vector[4, np.float64]:
     """The vector and its norm."""
-    return None if v is None else np.append(v, np.linalg.norm(v))
+    return None if v is None else np.append(v, np.linalg.norm(v))  # type: ignore[call-overload]

@@ -261,8 +261,11 @@ def test_schema_of_events(classic: Any) -> None:
         schema_of(frame, table="kinds")
     with pytest.raises(RejectedError, match="schema_of reads a batch"):
         schema_of(classic.readStream.format("rate").load().selectExpr("'' AS value"))
-    with pytest.raises(RejectedError, match=r"in one event and .* in another; .*table="):
-        schema_of(classic.createDataFrame(lines, "value binary"))
+    several = classic.createDataFrame(lines, "value binary")
+    with pytest.raises(RejectedError, match=r"of several tables, postgres\.inv\.evolving, postgres\.inv\.orders; name"):
+        schema_of(several)
+    with pytest.raises(RejectedError, match=r"in one event and .* in another; give the schema as text"):
+        schema_of(several, table="inv.*")
 
 
 @pytest.mark.parametrize(
@@ -555,6 +558,35 @@ def test_a_changelog_kept_as_a_table(classic: Any, tmp_path: Path) -> None:
         rows = shop.sql("SELECT customer, total, orders FROM totals").fetchall()
     assert {customer: (total, orders) for customer, total, orders in rows} == table.totals()
     assert len(rows) == len(table.totals())
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("id SERIAL, note TEXT", r"\(TEXT is STRING, SERIAL is INT in Spark\)"),
+        ("id INT, at TIMESTAMPTZ", r"\(TIMESTAMPTZ is TIMESTAMP in Spark\)"),
+        ("id INT, amount DECIMAL", r"without precision and scale \(amount\), which Spark takes for DECIMAL\(10,0\)"),
+        ("id DECIMAL(10, 0), amounts ARRAY<NUMERIC>", r"without precision and scale \(id, amounts\)"),
+    ],
+)
+def test_types_of_databases_have_other_names(classic: Any, schema: str, said: str) -> None:
+    """A DECIMAL alone is DECIMAL(10,0), with which unscaled values were other numbers."""
+    with pytest.raises(RejectedError, match=said):
+        from_debezium(kafka(classic), schema)
+
+
+def test_bytes_are_not_declared_as_texts(classic: Any) -> None:
+    """They were base64. A text that looks like base64 of a decimal is one if the events were decoded."""
+    with pytest.raises(RejectedError, match=r"decimals says .precise. of the column amount, .*declare DECIMAL"):
+        from_debezium(kafka(classic), "amount STRING", decimals={"amount": "precise"})
+    row = "named_struct('x', {value})"
+    for value, said in (("unhex('03e8')", "the column x of the events is BINARY"), ("'A+g='", None)):
+        events = classic.sql(f"SELECT 'c' AS op, NULL AS before, {row.format(value=value)} AS after")
+        if said is None:
+            assert changes(from_debezium(events, "x STRING")) == [("+I", "A+g=")]
+        else:
+            with pytest.raises(RejectedError, match=said):
+                from_debezium(events, "x STRING")
 
 
 def test_texts_of_a_bounded_length(classic: Any) -> None:

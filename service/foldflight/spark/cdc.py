@@ -39,6 +39,20 @@ DELTA_CHANGES: Final = {"insert": "+I", "update_preimage": "-U", "update_postima
 
 # Spark reads JSON and DataFrames as STRING only. Databases check the lengths.
 _BOUNDED_TEXT: Final = re.compile(r"\b(?:var)?char(?:acter)?\s*\(\s*\d+\s*\)", re.IGNORECASE)
+# Types of databases that Spark does not know, and what to declare for them.
+_OF_DATABASES: Final = {
+    **dict.fromkeys(("TEXT", "UUID", "JSON", "JSONB", "CITEXT", "ENUM", "MEDIUMTEXT", "LONGTEXT"), "STRING"),
+    **dict.fromkeys(("SERIAL", "INT4", "MEDIUMINT"), "INT"),
+    **dict.fromkeys(("BIGSERIAL", "INT8"), "BIGINT"),
+    **dict.fromkeys(("SMALLSERIAL", "INT2"), "SMALLINT"),
+    "TIMESTAMPTZ": "TIMESTAMP",
+    "DATETIME": "TIMESTAMP_NTZ",
+    "FLOAT4": "FLOAT",
+    **dict.fromkeys(("FLOAT8", "PRECISION"), "DOUBLE"),
+    "BOOL": "BOOLEAN",
+    **dict.fromkeys(("BYTEA", "BLOB", "VARBINARY"), "BINARY"),
+    "MONEY": "DECIMAL(19,2)",
+}
 _VALUE = "value"
 _ANY_ROW = "MAP<STRING, STRING>"
 _ROW = "row"
@@ -263,7 +277,10 @@ def table_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
         raise RejectedError(
             "SIGNATURE", f"the schema is a text such as 'id BIGINT, amount INT', or a StructType, not {schema!r}"
         )
-    with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}"):
+    words = {word.upper() for word in re.findall(r"\w+", schema)}
+    meant = [f"{name} is {sparks}" for name, sparks in _OF_DATABASES.items() if name in words]
+    hint = f" ({', '.join(meant)} in Spark)" if meant else ""
+    with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}{hint}"):
         return df.sparkSession.createDataFrame([], _BOUNDED_TEXT.sub("STRING", schema)).schema
 
 

@@ -161,7 +161,7 @@ def _assumed(type_: pa.DataType, words: Words) -> _Converts:
     if types.is_boolean(type_):
         return {_BOOLEAN: partial(pa.array, type=type_)}
     if types.is_string(type_):
-        return {_TEXT: _texts}
+        return {_TEXT: _texts_of_no_decimals if words.decimals in (None, "precise") else _texts}
     if types.is_binary(type_):
         of = {"base64": _of_base64, "bytes": _of_base64, "hex": binascii.unhexlify}.get(words.binary or "")
         return {} if of is None else {_TEXT: partial(_bytes, of)}
@@ -205,6 +205,11 @@ def _is_timestamp(type_: pa.DataType) -> bool:
 
 def _texts(values: Sequence[Any]) -> pa.Array | None:
     return pa.array(values, pa.string()) if connectvalues.UNAVAILABLE_FORMS.isdisjoint(values) else None
+
+
+def _texts_of_no_decimals(values: Sequence[Any]) -> pa.Array | None:
+    texts = _texts(values)
+    return None if texts is None or pc.any(pc.ends_with(texts, "="), min_count=0).as_py() else texts
 
 
 def _of_base64(text: str) -> bytes:

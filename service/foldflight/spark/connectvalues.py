@@ -53,6 +53,7 @@ _EPOCH_DAY: Final = _EPOCH.date().toordinal()
 _DAY_US: Final = 86_400_000_000
 _UNITS_US: Final = {"milliseconds": 1000, "microseconds": 1}
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_SHORT_BASE64_CHARS: Final = 12  # of 8 bytes
 _HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 _DIGITS: Final = re.compile(r"-?[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
@@ -501,6 +502,8 @@ def _assumed(type_: pa.DataType, words: Words) -> Decode:
         return _assumed_number
     if types.is_integer(type_):
         return _integer
+    if (types.is_string(type_) or types.is_large_string(type_)) and words.decimals in (None, "precise"):
+        return _text_of_no_decimal
     return _as_it_is
 
 
@@ -508,6 +511,27 @@ def _as_it_is(value: Any) -> Any:
     if isinstance(value, dict | list):
         raise Refused("which is an object or an array; declare STRUCT, MAP or ARRAY, or leave the column out")
     return value
+
+
+def _text_of_no_decimal(value: Any) -> Any:
+    if type(value) is str and value.endswith("=") and _may_be_unscaled(value):
+        raise Refused(
+            "which seems to be base64 of a decimal, as of decimal.handling.mode=precise; declare DECIMAL with the "
+            f"precision and scale of the database, or, if it is a text, write decimals={{{COLUMN}: 'string'}}, or keep "
+            "the schema block (value.converter.schemas.enable=true)"
+        )
+    return _as_it_is(value)
+
+
+def _may_be_unscaled(text: str) -> bool:
+    """Return whether a text may be base64 of the unscaled value of a decimal of up to 19 digits.
+
+    These are the fewest bytes of an integer in two's complement. Few other texts are so short, and base64.
+    """
+    if len(text) > _SHORT_BASE64_CHARS or not _BASE64.fullmatch(text):
+        return False
+    first, *rest = base64.b64decode(text)
+    return not rest or first not in (0, 255) or (rest[0] < 128) != (first == 0)
 
 
 def _likely_unit(number: int, units: Mapping[str, int]) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from foldflight.errors import RejectedError
+
+Table = tuple[str, ...]
+"""The database, the schema and the name of a table, as far as its events say them."""
 
 ROW_KINDS: Final[Mapping[str, str]] = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
 """The operations that change a row: inserts, rows of a snapshot, updates, deletes."""
@@ -44,22 +48,38 @@ def changes_no_row(event: Mapping[str, Any]) -> bool:
     return names in _HEARTBEATS or names >= _TRANSACTION or is_schema_change
 
 
-def is_of(table: str, source: object) -> bool:
-    """Return whether an event is of a table, which is named with its schema, its database, or both.
+def table_of(source: object) -> Table | None:
+    """Return the table of an event by what it says of its source: `table`, and `schema` and `db` if it names them."""
+    if not isinstance(source, Mapping) or source.get("table") is None:
+        return None
+    return tuple(str(part) for part in (source.get("db"), source.get("schema"), source["table"]) if part)
+
+
+def is_of(pattern: str, table: Table) -> bool:
+    """Return whether a table has a name, of which it or the pattern may lack the first parts.
 
     Args:
-        table: The name.
-        source: What the event says: `table`, and `schema` and `db` if it names them.
-
-    Raises:
-        RejectedError: SCHEMA_MISMATCH, if the event does not name its table.
+        pattern: `schema.table`, `database.table` or `database.schema.table`, in which `*` stands for any part of a
+            name without points.
+        table: The table.
     """
-    parts = [source.get(part) for part in ("db", "schema", "table")] if isinstance(source, Mapping) else [None]
-    if parts[-1] is None:
-        raise RejectedError(
-            "SCHEMA_MISMATCH",
-            f"an event does not name its table, so it is not known whether it is of {table}; let it have source.table "
-            "(flattened events: add table to add.fields), or leave table= out",
-        )
-    name = ".".join(str(part) for part in parts if part)
-    return table == name or name.endswith(f".{table}") or table.endswith(f".{name}")
+    name, parts = ".".join(table), pattern.split(".")
+    return re.fullmatch(expression_of(pattern), name) is not None or any(
+        re.fullmatch(_escaped(".".join(parts[first:])), name) for first in range(1, len(parts))
+    )
+
+
+def expression_of(pattern: str) -> str:
+    """Return the regular expression, of Python and of Java, for names of tables that a pattern stands for."""
+    return rf"(?:.*\.)?{_escaped(pattern)}"
+
+
+def pattern_of(one: Table, other: Table) -> str:
+    """Return a pattern for two tables."""
+    if len(one) != len(other) or len(one) == 1:
+        return "*.*"
+    return ".".join(first if first == second else "*" for first, second in zip(one, other, strict=True))
+
+
+def _escaped(pattern: str) -> str:
+    return r"[^.]*".join(map(re.escape, pattern.split("*")))

@@ -1,0 +1,796 @@
+"""The task that reads Debezium's events: batches of messages of Kafka to batches of rows.
+
+Events are decoded in Python, because the meaning of values may change from event to event: `connectvalues` says what
+each value means, and `connectcolumns` reads the values of a batch together. A batch is read column by column. If that
+does not go through, for whatever reason, it is read again value by value, which decides what is refused, and in which
+words.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.engine.query.layout import ROW_KIND
+from foldflight.errors import RejectedError
+from foldflight.spark.connectcolumns import UNPROVEN, ReadColumn, column_reader
+from foldflight.spark.connectvalues import COLUMN, Decode, Described, NotSent, Refused, Words, decoder
+from foldflight.spark.debeziumjson import UNPARSED, ParseEvent, event_parser, row_values
+from foldflight.spark.debeziumkinds import (
+    FLATTENED,
+    ROW_KINDS,
+    SKIPPED,
+    Table,
+    changes_no_row,
+    check_operation,
+    is_of,
+    pattern_of,
+    table_of,
+)
+from foldflight.spark.dialects import of_event
+from foldflight.spark.replicaidentity import OldRows, defaults_of, has_own_values
+from foldflight.spark.tombstones import Tombstones
+from foldflight.spark.worker import freeze_garbage_collector
+
+Row = dict[str, Any]
+Event = dict[str, Any]
+
+VALUE, KEY, PARTITION, OFFSET = "value", "key", "partition", "offset"
+"""The columns of messages. `partition` is a text that names the topic, too."""
+
+SEQUENCE, DELETED, UNSENT = "debezium_sequence", "debezium_deleted", "debezium_unsent"
+"""The columns that rows have with keys: the position of the event, whether it deletes, and the columns not sent."""
+
+# Position in the log, then in Kafka: an event may be sent again at a later offset.
+POSITION: Final = pa.struct(
+    [("log", pa.string()), ("position", pa.int64()), ("row", pa.int64()), ("offset", pa.int64())]
+)
+SCHEMAS_MAX: Final = 1000
+"""Schema blocks kept in memory; a topic has one for each version of its table."""
+
+_PAYLOAD: Final = b',"payload":'
+_NAMES: Final = ("db", "schema", "table")
+_LOG: Final = ("lsn", "file", "pos", "row")
+_NO_ROWS: Final = (bool, int, str, list, Decimal)
+_NO_ENVELOPE: Final = FLATTENED | {"schema"}
+_UNPARSED: Final = object()  # an event that is left to `json`
+_WHOLE_ROWS: Final = "let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
+_SELECT_KEY: Final = "select Kafka's columns key, topic, partition and offset beside value"
+_SHOWN_CHARS: Final = 80
+_LOG_DIGITS: Final = 10  # MySQL's binary logs are numbered up to 2**31
+_LOGGER: Final = "foldflight.spark"
+
+
+class RefusedColumns(Exception):  # noqa: N818 - reasons, which the reader completes to an error
+    """Why columns of one row are refused: sentences by the names of the columns."""
+
+    def __init__(self, why: Mapping[str, str]) -> None:
+        super().__init__(*why.values())
+        self.why = why
+
+
+def described_columns(block: Any) -> dict[str, Described]:
+    """Return the columns of a table as a schema block describes them; {} if it describes no row."""
+    fields = block.get("fields") if isinstance(block, dict) else None
+    if not isinstance(fields, list):
+        return {}
+    parts = {each.get("field"): each for each in fields if isinstance(each, dict)}
+    for name in ("after", "before"):
+        if name in parts and isinstance(parts[name].get("fields"), list):
+            fields = parts[name]["fields"]
+            break
+    return {str(each["field"]): Described.of(each) for each in fields if isinstance(each, dict) and "field" in each}
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """How to read the events with one schema block, or those without.
+
+    Args:
+        values: How to read a value of each declared column; None if the block lacks the column.
+        columns: The same for all values of a batch.
+        parse: What parses events quickly; None if nothing does.
+        is_described: Whether it is that of a schema block.
+        defaults: The defaults of columns that the block tells.
+    """
+
+    values: dict[str, Decode | None]
+    columns: dict[str, ReadColumn]
+    parse: ParseEvent | None
+    is_described: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """A batch of messages of Kafka, whose keys, partitions and offsets may not be known."""
+
+    batch: pa.RecordBatch
+
+    @property
+    def values(self) -> pa.Array:
+        return self.batch.column(VALUE)
+
+    @functools.cached_property
+    def keys(self) -> Sequence[bytes | None] | None:
+        return self._column(KEY)
+
+    @functools.cached_property
+    def partitions(self) -> Sequence[str | None]:
+        return self._column(PARTITION) or [None] * len(self.values)
+
+    @functools.cached_property
+    def offsets(self) -> Sequence[int | None]:
+        return self._column(OFFSET) or [None] * len(self.values)
+
+    def _column(self, name: str) -> list[Any] | None:
+        return self.batch.column(name).to_pylist() if name in self.batch.schema.names else None
+
+    def key(self, place: int) -> bytes | None:
+        """Return the key of a message; None if it has none, or none is known."""
+        return None if self.keys is None else self.keys[place]
+
+    def name(self, place: int) -> str:
+        """Return which message one is, for errors: its place in Kafka, its key, and its position in the log."""
+        key, offset = self.key(place), self.offsets[place]
+        parts = [
+            self.partitions[place],
+            None if offset is None else f"offset {offset}",
+            None if key is None else f"key {_text_of(key)}",
+            *_log_of(self.values[place].as_py()),
+        ]
+        known = ", ".join(filter(None, parts))
+        return f" (the event: {known})" if known else ""
+
+
+class _Change(NamedTuple):
+    """What an event does to one row: the row as it is in the JSON, and how to read it; None if it has been read.
+
+    With `keys`, `position` is that of the event, and of a deleted row only the key is read.
+    """
+
+    kind: str
+    row: Any
+    plan: _Plan | None
+    position: Row | None = None
+    is_deleted: bool = False
+
+
+@dataclass
+class Reader:
+    """The task that reads events: batches of messages to batches of rows.
+
+    Args:
+        types: The declared columns.
+        words: What the user says about each of them.
+        table: The only table that is read, or a pattern of its name. None: all events are of one table.
+        fills_missing: Whether a column that an event lacks is NULL.
+        is_case_sensitive: Whether names differ by case.
+        keys: The primary key, if the last row of each key is kept.
+        has_whole_rows: Whether the user says that old rows are whole.
+        is_stream: Whether a stream reads the events.
+    """
+
+    types: dict[str, pa.DataType]
+    words: dict[str, Words]
+    table: str | None
+    fills_missing: bool
+    is_case_sensitive: bool
+    keys: tuple[str, ...] | None
+    has_whole_rows: bool = False
+    is_stream: bool = True
+    _old_rows: OldRows = field(default_factory=OldRows)
+    _by_block: dict[bytes, _Plan] = field(default_factory=dict)
+    _latest: tuple[bytes, _Plan] | None = None  # how the latest event with a known schema block begins
+    _tables: dict[Table, bool] = field(default_factory=dict)  # those of events, and whether they are read
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each batch of events."""
+        tombstones = Tombstones(SEQUENCE) if self.keys else None
+        self._tables.clear()
+        for batch in batches:
+            messages = _Messages(batch)
+            attempt = copy.deepcopy(tombstones)
+            try:
+                columns = self.by_column(messages, attempt)
+            except (*UNPARSED, *UNPROVEN, RefusedColumns, RejectedError):
+                columns = self.by_value(messages, tombstones)
+            else:
+                tombstones = attempt
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if tombstones is not None and tombstones.is_waiting:
+            if not self.is_stream:
+                raise _refused(
+                    "a tombstone stands alone in what a task reads of its partition, so its place in the log of the "
+                    "database is not known; read the events in order (repartition('topic', 'partition')"
+                    ".sortWithinPartitions('offset')), or leave tombstones out (value IS NOT NULL)"
+                )
+            columns = self._columns([_Change("-D", row, None, row[SEQUENCE], True) for row in tombstones.rest()])
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        self._warn_of_other_tables()
+        freeze_garbage_collector()
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        own = {ROW_KIND: pa.string(), SEQUENCE: POSITION, DELETED: pa.bool_(), UNSENT: pa.list_(pa.string())}
+        names = [*([] if self.keys else [ROW_KIND]), *self.types, *((SEQUENCE, DELETED, UNSENT) if self.keys else [])]
+        return pa.schema([(name, self.types[name] if name in self.types else own[name]) for name in names])
+
+    def by_value(self, messages: _Messages, tombstones: Tombstones | None) -> list[pa.Array]:
+        """Return the columns of the rows. Raises RejectedError SCHEMA_MISMATCH with all columns that are refused.
+
+        A column is refused in the words of its first value that is. Another error is that of the first event.
+        """
+        rows: list[Row] = []
+        refused: dict[str, tuple[str, str]] = {}
+        for place, value in enumerate(messages.values.to_pylist()):
+            try:
+                rows.extend(self._rows(value, messages, place, tombstones))
+            except RefusedColumns as error:
+                for name, why in error.why.items():
+                    refused.setdefault(name, (why, messages.name(place)))
+            except RejectedError as error:
+                if refused:
+                    break
+                raise _refused(f"{error.message}{messages.name(place)}") from None
+        if refused:
+            by_event: dict[str, list[str]] = {}
+            for why, event in refused.values():
+                by_event.setdefault(event, []).append(why)
+            raise _refused("; also, ".join(f"{'; also, '.join(whys)}{event}" for event, whys in by_event.items()))
+        return [pa.array([row[field.name] for row in rows], field.type) for field in self.schema]
+
+    def _rows(
+        self, value: bytes | None, messages: _Messages, place: int, tombstones: Tombstones | None
+    ) -> Iterator[Row]:
+        event, plan = self._parsed(b"null" if value is None else value)
+        for change in self._changes(event, plan, messages, place, tombstones):
+            own = {ROW_KIND: change.kind, SEQUENCE: change.position, DELETED: change.is_deleted}
+            if change.plan is None:
+                yield {**change.row, **own, UNSENT: None}
+            else:
+                unsent: list[str] | None = [] if self.keys and not change.is_deleted else None
+                row = self._row(change.row, change.plan, self._names_read(change.is_deleted), unsent)
+                yield {**row, **own, UNSENT: unsent or None}
+
+    def by_column(self, messages: _Messages, tombstones: Tombstones | None) -> list[pa.Array]:
+        """Return what `by_value` returns, or raise an error of `UNPARSED` or `UNPROVEN`, or one that refuses."""
+        is_utf8 = _is_utf8(messages.values)
+        texts, common = self._without_common_block(messages.values) if is_utf8 else (messages.values, None)
+        changes: list[_Change] = []
+        for place, text in enumerate(texts.to_pylist()):
+            event, plan = None, common or self._undescribed
+            if text is not None:
+                if common is None:
+                    text, plan = self._without_block(text)  # noqa: PLW2901
+                event = self._parsed_quickly(text, plan) if is_utf8 else _UNPARSED
+                if event is _UNPARSED:
+                    event, plan = self._parsed(messages.values[place].as_py())
+            changes.extend(self._changes(event, plan, messages, place, tombstones))
+        return self._columns(changes)
+
+    def _columns(self, changes: Sequence[_Change]) -> list[pa.Array]:
+        """Return the columns of rows. Those of the table are read together for the rows that are read alike."""
+        ways: dict[tuple[_Plan | None, bool, bool], list[int]] = {}
+        for place, change in enumerate(changes):
+            ways.setdefault((change.plan, isinstance(change.row, dict), change.is_deleted), []).append(place)
+        unsent: dict[int, list[str]] = {}
+        parts = [self._read_alike(changes, places, unsent, *way) for way, places in ways.items()]
+        columns = parts[0] if len(parts) == 1 else {}
+        if len(parts) != 1:
+            order = pc.array_sort_indices(pa.array([place for places in ways.values() for place in places], pa.int64()))
+            for name, type_ in self.types.items():
+                columns[name] = pa.concat_arrays([pa.nulls(0, type_), *(part[name] for part in parts)]).take(order)
+        own: dict[str, list[Any]] = {
+            ROW_KIND: [change.kind for change in changes],
+            SEQUENCE: [change.position for change in changes],
+            DELETED: [change.is_deleted for change in changes],
+            UNSENT: [unsent.get(place) for place in range(len(changes))],
+        }
+        return [
+            columns[field.name] if field.name in self.types else pa.array(own[field.name], field.type)
+            for field in self.schema
+        ]
+
+    def _read_alike(
+        self,
+        changes: Sequence[_Change],
+        places: Sequence[int],
+        unsent: dict[int, list[str]],
+        plan: _Plan | None,
+        is_dict: bool,
+        is_deleted: bool,
+    ) -> dict[str, pa.Array]:
+        rows = [changes[place].row for place in places]
+        if plan is None:
+            return {name: pa.array([row[name] for row in rows], type_) for name, type_ in self.types.items()}
+        names = self._names_read(is_deleted)
+        values = [self._values(row, plan, names) for row in rows] if is_dict else [*map(row_values, rows)]
+        of_column = dict(zip(names if is_dict else self.types, zip(*values, strict=True), strict=True))
+        columns = {}
+        for name, type_ in self.types.items():
+            if name not in names:
+                columns[name] = pa.nulls(len(rows), type_)
+                continue
+            own: list[int] | None = None if self.keys is None or is_deleted or name in self.keys else []
+            columns[name] = plan.columns[name](of_column[name], own)
+            for place in own or ():
+                unsent.setdefault(places[place], []).append(name)
+        return columns
+
+    def _names_read(self, is_deleted: bool) -> Sequence[str]:
+        """Return the columns that are read of a row: the others of a deleted row are not its own."""
+        return self.keys or () if is_deleted else tuple(self.types)
+
+    def _changes(
+        self, event: Any, plan: _Plan, messages: _Messages, place: int, tombstones: Tombstones | None
+    ) -> Iterator[_Change]:
+        """Yield what a message does, and the tombstones that waited for it. Raises RejectedError SCHEMA_MISMATCH."""
+        if tombstones is None:
+            if event is not None:
+                yield from self._of_event(event, plan, messages, place)
+            return
+        partition = messages.partitions[place]
+        if event is not None:
+            for change in self._of_event(event, plan, messages, place):
+                assert change.position is not None
+                ready = tombstones.before(change.position, partition)
+                yield from (_Change("-D", row, None, row[SEQUENCE], True) for row in ready)
+                yield change
+            return
+        if messages.keys is None:
+            raise _refused(
+                "a message has no value, so it is a tombstone, which deletes the row of its key, and its key is not "
+                f"known; {_SELECT_KEY}, or leave the tombstones out (value IS NOT NULL)"
+            )
+        deleted = self._row_of_key(messages.keys[place], "a tombstone", of_any_table=False)
+        if deleted is not None:
+            ready = tombstones.placed(deleted, partition, messages.offsets[place] or 0)
+            yield from (_Change("-D", row, None, row[SEQUENCE], True) for row in ready)
+
+    def _row_of_key(self, message_key: bytes | None, what: str, *, of_any_table: bool) -> Row | None:
+        """Return a row with the columns of the key of a message; None if the message is of another table.
+
+        Args:
+            message_key: The key of the message.
+            what: The message, for errors.
+            of_any_table: Whether the table is known already. Otherwise only the schema block of the key names it.
+        """
+        assert self.keys is not None
+        try:
+            key = None if message_key is None else _json(message_key)
+        except ValueError:
+            is_registered = (message_key or b"")[:1] == b"\0"
+            raise _refused(
+                f"{what} has a key that is "
+                + ("written with a schema registry" if is_registered else f"not JSON: {_text_of(message_key)}")
+                + "; set the connector's key.converter to JSON, or leave such messages out (value IS NOT NULL)"
+            ) from None
+        plan, block = self._undescribed, None
+        if isinstance(key, dict) and set(key) == {"schema", "payload"}:
+            key, block = key["payload"], key["schema"]
+            plan = self._plan(block)
+        if self.table is not None and not of_any_table:
+            name = block.get("name") if isinstance(block, dict) else None
+            stem = name.removesuffix(".Key").partition(".")[2] if isinstance(name, str) else ""  # without the prefix
+            if not stem or not is_of(self.table, (stem,)):
+                return None
+        if len(self.keys) == 1 and key is not None and not isinstance(key, dict | list):
+            key = {self.keys[0]: key}
+        if not isinstance(key, dict):
+            raise _refused(
+                f"{what} has the key {_text_of(key)}, which does not hold {', '.join(self.keys)}, the columns of "
+                "keys=; leave such messages out (value IS NOT NULL)"
+            )
+        return self._row(key, plan, self.keys)
+
+    def _of_event(self, event: Any, plan: _Plan, messages: _Messages, place: int) -> Iterator[_Change]:
+        """Yield what an event does. Raises RejectedError SCHEMA_MISMATCH."""
+        if not isinstance(event, dict):
+            raise _refused(f"an event is not an object: {_text_of(messages.values[place].as_py())}")
+        op, source = event.get("op"), event.get("source")
+        if op is None or not FLATTENED.isdisjoint(event):
+            yield from self._without_op(event, plan, messages, place)
+            return
+        if op in SKIPPED or not self._is_read(source):
+            return
+        check_operation(op)
+        before, after = event.get("before"), event.get("after")
+        if self.keys:
+            position = _position(source, messages.offsets[place] or 0)
+            if op != "d":
+                if after is None:
+                    raise _refused(f"an event lacks its new row, after; its operation is {op}")
+                yield _Change(ROW_KINDS[op], after, plan, position)
+            elif before is not None:
+                yield _Change("-D", before, plan, position, is_deleted=True)
+            else:
+                yield _Change("-D", self._deleted_by_key(messages.key(place)), None, position, is_deleted=True)
+            return
+        if op in ("u", "d"):
+            self._check_old_row(event, plan, messages, place)
+            yield _Change("-U" if op == "u" else "-D", before, plan)
+        if op != "d":
+            if after is None:
+                raise _refused("an event lacks its new row, after")
+            yield _Change(ROW_KINDS[op], after, plan)
+
+    def _deleted_by_key(self, key: bytes | None) -> Row:
+        """Return the row that a delete without its old row names by the key of its message."""
+        if key is None:
+            raise _refused(f"an event lacks its old row, before; its operation is d; {_SELECT_KEY}, or {_WHOLE_ROWS}")
+        row = self._row_of_key(key, "a delete without its old row", of_any_table=True)
+        assert row is not None
+        return row
+
+    def _check_old_row(self, event: Event, plan: _Plan, messages: _Messages, place: int) -> None:
+        """Refuse the old row of an update or a delete if it is not there, or is not whole."""
+        before, after, is_delete = event.get("before"), event.get("after"), event.get("op") == "d"
+        of_keys = "or give keys= to keep the last row of each key"
+        if before is None:
+            raise _refused(f"an event lacks its old row, before; {_WHOLE_ROWS}, {of_keys}")
+        if isinstance(before, _NO_ROWS):
+            return  # which is refused when it is read
+        if isinstance(before, dict) and not (is_delete and plan.is_described):
+            lacking = [name for name in self._lacking(before, plan) if is_delete or self._has(after, name)]
+            is_misspelt = is_delete and not self.fills_missing and all(_similar(name, before) for name in lacking)
+            if lacking and not is_misspelt and not (self.fills_missing and self.has_whole_rows):
+                raise _refused(
+                    f"the old row of an event, before, lacks {_columns(lacking)}, as where the database does not log "
+                    f"whole old rows: {_text_of(before)}; {_WHOLE_ROWS}, {of_keys}. If old rows are whole, and a "
+                    "column was added later, write missing='null' and replica_identity='full'"
+                )
+        if is_delete and not self.has_whole_rows and self._is_invented(before, plan, messages, place):
+            raise _refused(
+                f"the old row of a delete may hold the key only, and values of the connector: {_text_of(before)}; "
+                f"{_WHOLE_ROWS} and write replica_identity='full', {of_keys}"
+            )
+
+    def _is_read(self, source: Any) -> bool:
+        """Return whether an event is of the table that is read. Raises RejectedError SCHEMA_MISMATCH.
+
+        Args:
+            source: What the event says: `table`, and `schema` and `db` if it names them.
+        """
+        table = table_of(source)
+        found = None if table is None else self._tables.get(table)
+        if found is not None:
+            return found
+        if self.table is not None:
+            if table is None:
+                raise _refused(
+                    f"an event does not name its table, so it is not known whether it is of {self.table}; let it have "
+                    "source.table (flattened events: add table to add.fields), or leave table= out"
+                )
+            found = is_of(self.table, table)
+            if not found and is_of(self.table.casefold(), tuple(map(str.casefold, table))):
+                raise _refused(
+                    f"table is {self.table!r}, and an event is of {'.'.join(table)}, which differs by case only; write "
+                    "the name as the database has it, or leave the events of the other table out"
+                )
+        elif table is not None:
+            for other in self._tables:
+                raise _refused(
+                    f"events are of two tables, {'.'.join(other)} and {'.'.join(table)}, whose rows would be added "
+                    f"together; write table={'.'.join(other)!r} to read one of them, or the pattern "
+                    f"table={pattern_of(other, table)!r} if they are parts of one table"
+                )
+            found = True
+        else:
+            return True
+        self._tables[table] = found
+        return found
+
+    def _warn_of_other_tables(self) -> None:
+        """Tell in the log of the worker if no event was of the table, and one of another table that may be meant."""
+        if self.table is None or not self._tables or any(self._tables.values()):
+            return
+        wanted = self.table.rpartition(".")[2]
+        names = [".".join(table) for table in self._tables]
+        likely = [".".join(table) for table in self._tables if table[-1] == wanted]
+        likely += difflib.get_close_matches(self.table, names)
+        if likely:
+            logging.getLogger(_LOGGER).warning(
+                "from_debezium: a task read no event of table=%r, and events of %s; did you mean that one?",
+                self.table,
+                likely[0],
+            )
+
+    def _is_invented(self, before: Any, plan: _Plan, messages: _Messages, place: int) -> bool:
+        """Return whether the old row of a delete may hold the key only, and values of the connector."""
+        key, has_key = messages.key(place), messages.keys is not None
+        if not isinstance(before, dict):  # a struct, which holds the declared columns
+            row = dict(zip(self.types, row_values(before), strict=True))
+            if has_own_values(row, plan.defaults, key, has_key=has_key):
+                return False
+        return self._old_rows.is_invented(messages.values[place].as_py(), key, has_key=has_key)
+
+    def _without_op(self, event: Event, plan: _Plan, messages: _Messages, place: int) -> Iterator[_Change]:
+        """Yield what an event does that is no envelope: a flattened event, or one that changes no row."""
+        if changes_no_row(event):
+            return
+        text = _text_of(messages.values[place].as_py())
+        if tool := of_event(event):
+            raise _refused(f"an event is not of Debezium, {tool}: {text}")
+        if self.keys is None:
+            raise _refused(
+                "an event has no operation op, so it is flattened (ExtractNewRecordState) or not of Debezium: "
+                f"{text}; give keys= to read flattened events, or remove the transformation"
+            )
+        is_removed = {"true": True, "false": False, None: None}.get(event.get("__deleted"))
+        op = event.get("__op")
+        if op is not None:
+            check_operation(op)
+        is_deleted = op == "d" if op is not None else is_removed
+        if is_deleted is None:
+            raise _refused(
+                "a flattened event does not say whether it deletes its row; set add.fields=op,lsn and "
+                f"delete.tombstone.handling.mode=rewrite: {text}"
+            )
+        source = {name: event.get(f"__{name}", event.get(f"__source_{name}")) for name in (*_LOG, *_NAMES)}
+        if not self._is_read(source):
+            return
+        position = _position(source, messages.offsets[place] or 0)
+        yield _Change("-D" if is_deleted else "+U", event, plan, position, is_deleted)
+
+    def _row(self, row: Any, plan: _Plan, names: Sequence[str], unsent: list[str] | None = None) -> Row:
+        """Return the declared columns of a row, with NULL for those that are not read.
+
+        With `unsent`, large values that were not sent are NULL, and it gets their names.
+
+        Raises:
+            RefusedColumns: With all columns whose values are refused.
+        """
+        found: Row = dict.fromkeys(self.types)
+        refused: dict[str, str] = {}
+        lacking = () if self.fills_missing else self._lacking(row, plan)
+        lacks = [name for name in names if name in lacking]
+        if lacks:
+            refused[lacks[0]] = _lacks(lacks, row)
+        there = [name for name in names if name not in lacks]
+        for name, value in zip(there, self._values(row, plan, there), strict=True):
+            decode = plan.values[name]
+            try:
+                found[name] = None if value is None or decode is None else decode(value)
+            except Refused as error:
+                if isinstance(error, NotSent) and unsent is not None and name not in (self.keys or ()):
+                    unsent.append(name)
+                    continue
+                why = str(error).replace(COLUMN, repr(name))
+                refused[name] = f"the column {name} of an event has the value {_text_of(value)}, {why}"
+        if refused:
+            raise RefusedColumns(refused)
+        return found
+
+    def _values(self, row: Any, plan: _Plan, names: Sequence[str]) -> list[Any]:
+        """Return the values of columns in the JSON of a row, NULL for those that it lacks.
+
+        Raises:
+            RefusedColumns: If it lacks one that is not filled.
+            RejectedError: SCHEMA_MISMATCH, if it is no object.
+        """
+        members = self._members(row)
+        values = []
+        for name in names:
+            member = name if name in row else members.get(name.casefold(), name)
+            if member in row and plan.values[name] is not None:
+                values.append(row[member])
+            elif self.fills_missing:
+                values.append(None)
+            else:
+                raise RefusedColumns({name: _lacks([name], row)})
+        return values
+
+    def _members(self, row: Any) -> Mapping[str, str]:
+        """Return the names of a row by their lower case; nothing if that is not needed."""
+        if not isinstance(row, dict):
+            raise _refused(f"the row of an event is not an object: {_text_of(row)}")
+        if self.is_case_sensitive or self.types.keys() <= row.keys():  # most events have the names as declared
+            return {}
+        return {each.casefold(): each for each in row}
+
+    def _has(self, row: Any, name: str) -> bool:
+        return isinstance(row, dict) and (name in row or name.casefold() in self._members(row))
+
+    def _lacking(self, row: Any, plan: _Plan) -> list[str]:
+        """Return the declared columns that a row lacks, or that its schema block does not describe."""
+        members = self._members(row)
+        return [
+            name for name in self.types if plan.values[name] is None or not (name in row or name.casefold() in members)
+        ]
+
+    def _without_common_block(self, values: pa.Array) -> tuple[pa.Array, _Plan | None]:
+        """Return events without the schema block with which all of them begin; with None if they do not."""
+        first = next((value.as_py() for value in values if value.is_valid), b"")
+        if first.endswith(b"}") and _PAYLOAD in first:
+            self._parsed(first)
+            self._without_block(first)
+        if self._latest is None:
+            return values, None
+        begin, plan = self._latest
+        if not (pc.all(pc.starts_with(values, begin)).as_py() and pc.all(pc.ends_with(values, b"}")).as_py()):
+            return values, None
+        return pc.binary_slice(values, len(begin), -1), plan
+
+    def _without_block(self, value: bytes) -> tuple[bytes, _Plan]:
+        """Return an event without its schema block, if this is known, and how to read the rest."""
+        if self._latest is not None and value.startswith(self._latest[0]) and value.endswith(b"}"):
+            return value[len(self._latest[0]) : -1], self._latest[1]
+        if self._by_block:
+            head, mark, rest = value.partition(_PAYLOAD)
+            if mark and head in self._by_block and value.endswith(b"}"):
+                self._latest = head + mark, self._by_block[head]
+                return rest[:-1], self._by_block[head]
+        return value, self._undescribed
+
+    def _parsed_quickly(self, text: bytes, plan: _Plan) -> Any:
+        """Return what `_parsed` returns, with only the members of the event that are read, and rows as structs."""
+        if plan.parse is None:
+            return _UNPARSED
+        try:
+            event = plan.parse(text)
+        except UNPARSED:
+            return _UNPARSED
+        is_envelope = event is None or (event.get("op") is not None and _NO_ENVELOPE.isdisjoint(event))
+        return event if is_envelope else _UNPARSED
+
+    def _parsed(self, value: bytes) -> tuple[Any, _Plan]:
+        """Return the event without its schema block, and how to read its rows."""
+        if value.strip() == b"null":
+            return None, self._undescribed
+        # The same block begins nearly all events of a table, and is longer than the rest: it is parsed once.
+        text, plan = self._without_block(value)
+        if len(text) < len(value):
+            try:
+                return _json(text), plan
+            except ValueError:
+                pass  # more members follow
+        try:
+            event = _json(value)
+        except ValueError as error:
+            if value[:1] == b"\0":
+                raise _refused(
+                    "an event was written with a schema registry (its first byte is 0): decode it first, for example "
+                    "with from_avro, and give the columns op, before and after"
+                ) from None
+            raise _refused(f"an event is not JSON ({error}): {_text_of(value)}") from None
+        if not (isinstance(event, dict) and set(event) == {"schema", "payload"}):
+            if isinstance(event, dict) and "payload" in event and event.keys().isdisjoint({"op", *FLATTENED}):
+                return event["payload"], self._plan(event.get("schema"))
+            return event, self._undescribed
+        plan = self._plan(event["schema"])
+        head, mark, _ = value.partition(_PAYLOAD)
+        if mark and len(self._by_block) < SCHEMAS_MAX and _is_block(head):
+            self._by_block[head] = plan
+        return event["payload"], plan
+
+    def _plan(self, block: Any) -> _Plan:
+        described = described_columns(block)
+        if not described:
+            return self._undescribed
+        fold = str if self.is_case_sensitive else str.casefold
+        by_name = {fold(name): each for name, each in described.items()}
+        found = {name: described.get(name) or by_name.get(fold(name)) for name in self.types}
+        values, columns = {}, {}
+        for name, type_ in self.types.items():
+            is_lacking = found[name] is None
+            values[name] = None if is_lacking else decoder(type_, found[name], self.words[name])
+            columns[name] = column_reader(type_, found[name], self.words[name])
+        parse = None if None in values.values() else self._parse
+        return _Plan(values, columns, parse, is_described=True, defaults=defaults_of(block))
+
+    @functools.cached_property
+    def _undescribed(self) -> _Plan:
+        """How to read events without a schema block."""
+        return _Plan(
+            {name: decoder(type_, None, self.words[name]) for name, type_ in self.types.items()},
+            {name: column_reader(type_, None, self.words[name]) for name, type_ in self.types.items()},
+            self._parse,
+        )
+
+    @functools.cached_property
+    def _parse(self) -> ParseEvent | None:
+        return event_parser(tuple(self.types), (*_NAMES, *(_LOG if self.keys else ())))
+
+
+def _is_utf8(values: pa.Array) -> bool:
+    try:
+        values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_block(head: bytes) -> bool:
+    """Return whether a text is an object up to its schema block: `{"schema": ...` without the last brace."""
+    try:
+        return set(json.loads(head + b"}")) == {"schema"}
+    except ValueError:
+        return False
+
+
+def _json(text: bytes) -> Any:
+    """Return the value of JSON; numbers with a fraction as Decimal. Raises ValueError."""
+    try:
+        return json.loads(text, parse_float=Decimal, parse_constant=_not_json)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except InvalidOperation:
+        raise ValueError("a number has too large an exponent") from None
+
+
+def _not_json(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _position(source: Any, offset: int) -> Row:
+    """Return the position of an event in the log of its database. Raises RejectedError SCHEMA_MISMATCH without one."""
+    log = source if isinstance(source, dict) else {}
+    if type(log.get("lsn")) is int:
+        return {"log": "", "position": log["lsn"], "row": 0, "offset": offset}
+    if type(log.get("file")) is str and type(log.get("pos")) is int:
+        name, _, number = log["file"].rpartition(".")  # of binlog.999999 and binlog.1000000 the second is later
+        file = f"{name}.{number:0>{_LOG_DIGITS}}"
+        return {"log": file, "position": log["pos"], "row": log.get("row") or 0, "offset": offset}
+    raise _refused(
+        "an event has no position in the log of its database (source.lsn, or source.file and source.pos), so the last "
+        "row of a key is not known; for flattened events set add.fields=op,lsn, or use upserts(df, sequence_by=...)"
+    )
+
+
+def _log_of(value: bytes | None) -> Iterator[str]:
+    """Yield where in the log of the database an event is, as far as it says that."""
+    try:
+        event = json.loads(value or b"null")
+    except (ValueError, RecursionError):
+        return
+    if isinstance(event, dict) and isinstance(event.get("payload"), dict):
+        event = event["payload"]
+    if not isinstance(event, dict):
+        return
+    source = event["source"] if isinstance(event.get("source"), dict) else {}
+    for name in _LOG:
+        found = source.get(name, event.get(f"__{name}"))
+        if found is not None:
+            yield f"{name} {found}"
+
+
+def _columns(names: Sequence[str]) -> str:
+    return f"the column{'' if len(names) == 1 else 's'} {', '.join(names)}"
+
+
+def _similar(name: str, row: Row) -> list[str]:
+    return difflib.get_close_matches(name, row, 1)
+
+
+def _lacks(names: Sequence[str], row: Row) -> str:
+    near = {name: found[0] for name in names if (found := _similar(name, row))}
+    meant = " and ".join(found if len(names) == 1 else f"{found} for {name}" for name, found in near.items())
+    hint = f"did you mean {meant}?" if near else f"it has {', '.join(row)}."
+    return (
+        f"an event lacks {_columns(names)}; {hint} A column that was added later is NULL in older events with "
+        "missing='null', and table= keeps the events of one table"
+    )
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, bytes):
+        text = value.decode(errors="replace")
+    else:
+        text = str(value) if isinstance(value, Decimal) else repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+def _refused(message: str) -> RejectedError:
+    return RejectedError("SCHEMA_MISMATCH", message)

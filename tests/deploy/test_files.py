@@ -14,6 +14,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from packaging.pylock import Pylock
+from packaging.utils import canonicalize_name
 
 from foldflight.server.ops.metrics import METRICS
 from foldflight.server.run.settings import SETTINGS
@@ -222,6 +224,42 @@ def test_no_file_names_a_registry_of_packages() -> None:
         assert not re.search(
             r"https?://|index-url|^# *syntax=", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE
         )
+
+
+def locked_packages(name: str) -> dict[tuple[str, str], set[str]]:
+    """Return the hashes of each (package, version) in a file of requirements."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    rows = [line.split(" --hash=sha256:") for line in text.splitlines()]
+    heads = [row[0].split(";")[0].strip().split("==") for row in rows]
+    return {(head[0], head[1]): {digest.strip() for digest in row[1:]} for head, row in zip(heads, rows, strict=True)}
+
+
+def test_both_forms_of_the_lock_agree() -> None:
+    """pylock.toml has the versions and hashes of requirements.txt, and names no host."""
+    text = (ROOT / "pylock.toml").read_text(encoding="utf-8")
+    lock = Pylock.from_dict(tomllib.loads(text))
+    files = {
+        (each.name, str(each.version)): [*(each.wheels or ()), *([each.sdist] if each.sdist else ())]
+        for each in lock.packages
+    }
+    digests = {package: {file.hashes["sha256"] for file in present} for package, present in files.items()}
+    assert digests == locked_packages("requirements.txt")
+    assert all(file.url is None and file.path is not None for present in files.values() for file in present)
+    assert not any(each.index for each in lock.packages)
+
+
+@pytest.mark.parametrize(
+    ("bill", "lock"), [("server", "requirements.txt"), ("spark", "requirements-spark.txt")], ids=["server", "spark"]
+)
+def test_a_bill_of_materials_is_that_of_the_lock(bill: str, lock: str) -> None:
+    """The bill of materials of an image has the packages that are locked for it, and depends on nothing else."""
+    content = json.loads((ROOT / f"deploy/{bill}.cdx.json").read_text(encoding="utf-8"))
+    components = {(canonicalize_name(each["name"]), each["version"]) for each in content["components"]}
+    assert components == set(locked_packages(lock))
+    named = {each["bom-ref"] for each in content["components"]} | {content["metadata"]["component"]["bom-ref"]}
+    assert {ref for each in content["dependencies"] for ref in each.get("dependsOn", ())} <= named
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert content["metadata"]["component"]["version"] == project["version"]
 
 
 def test_a_clone_needs_nothing_beside_it() -> None:

@@ -96,6 +96,22 @@ def test_it_says_what_it_is() -> None:
     assert docker("run", "--rm", "--entrypoint", "python", IMAGE, "-c", look) == "False"
 
 
+def test_its_bill_of_materials_lists_what_is_installed() -> None:
+    """The bill of materials of each image names the packages of its environment, with their versions."""
+    program = (
+        "import importlib.metadata as m, json, sys;"
+        "bill = json.load(open(sys.prefix + '/share/sbom/foldflight.cdx.json'));"
+        "name = lambda text: text.lower().replace('_', '-');"
+        "listed = {(name(each['name']), each['version']) for each in bill['components']};"
+        "installed = {(name(each.name), each.version) for each in m.distributions()};"
+        "print(json.dumps([sorted(listed - installed), sorted({name for name, _ in installed - listed})]))"
+    )
+    for image in (IMAGE, "foldflight/spark"):
+        missing, unlisted = json.loads(docker("run", "--rm", "--entrypoint", "python", image, "-c", program))
+        assert missing == []
+        assert set(unlisted) <= {"foldflight", "pip", "setuptools"}
+
+
 def test_it_folds_without_rights_and_with_a_bounded_share_of_the_machine() -> None:
     """Without a user name, with a read-only root file system and with workers, it serves on the CPUs of its quota."""
     server = Server(IMAGE, "serve", "--workers", "2").with_kwargs(**RESTRICTED, nano_cpus=10**9, mem_limit="1g")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -53,6 +54,19 @@ def test_the_wheel_has_the_package_only(wheel):
     }
     tracked = run("git", "ls-files", "service/foldflight", folder=ROOT).split()
     assert {each.removeprefix("service/") for each in tracked} <= names
+
+
+@pytest.mark.slow
+def test_the_wheel_states_what_it_contains(wheel):
+    """The wheel's bill of materials names its version, and states that nothing else is in it."""
+    archive = zipfile.ZipFile(wheel)
+    (path,) = (name for name in archive.namelist() if "/sboms/" in name)
+    bill = json.loads(archive.read(path))
+    root = bill["metadata"]["component"]
+    assert path == f"{wheel.name.removesuffix('-py3-none-any.whl')}.dist-info/sboms/foldflight.cdx.json"
+    assert root["purl"] == "pkg:pypi/" + wheel.name.removesuffix("-py3-none-any.whl").replace("-", "@")
+    assert bill["components"] == []
+    assert bill["compositions"] == [{"aggregate": "complete", "assemblies": [root["bom-ref"]]}]
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import foldflight.adapters  # noqa: F401 - it registers those of classes
 from foldflight.client import Aggregate, FunctionHandle, Functions, Transport, Use, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange.frames import FunctionInfo

@@ -13,6 +13,7 @@ from typing import Final, Generic, TypeVar
 from foldflight.errors import RejectedError
 
 ROOMS: Final = {
+    "dialects": "aggregate classes of other systems",
     "tracing": "spans of OpenTelemetry",
 }
 """What each room is for, by the name of its package in `foldflight.ext`."""

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionContext, FunctionError, RejectedError, connect, udaf
-from foldflight.adapters.beam import CombineFn
-from foldflight.adapters.pyflink import FlinkContext, arrow_of
-from foldflight.adapters.snowflake import Handled
-from foldflight.adapters.spark_aggregator import Aggregator
 from foldflight.compiler.programs import Programs
+from foldflight.ext.dialects.beam import CombineFn
+from foldflight.ext.dialects.pyflink import FlinkContext, arrow_of
+from foldflight.ext.dialects.snowflake import Handled
+from foldflight.ext.dialects.spark_aggregator import Aggregator
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner

@@ -16,17 +16,25 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, Final
 
-from foldflight.functions.author.adapters import ADAPTERS
-
 _PROTOCOL: Final = 5
-# The current modules of classes that accumulators may contain, by their modules in earlier releases.
+# The current modules of classes that pickled states and shipped code refer to, by their modules in earlier releases.
 _MOVED: Final = {
+    "foldflight.adapters.beam": "foldflight.ext.dialects.beam",
+    "foldflight.adapters.pyflink": "foldflight.ext.dialects.pyflink",
+    "foldflight.adapters.snowflake": "foldflight.ext.dialects.snowflake",
+    "foldflight.adapters.spark_aggregator": "foldflight.ext.dialects.spark_aggregator",
     "foldflight.functions.bundled": "foldflight.functions.author.bundled",
+    "foldflight.functions.dialects": "foldflight.ext.dialects.snowflake",
     "foldflight.functions.exact": "foldflight.functions.types.exact",
     "foldflight.functions.lists": "foldflight.functions.types.lists",
     "foldflight.functions.rowkind": "foldflight.functions.query.rowkind",
     "foldflight.functions.views": "foldflight.functions.types.views",
 }
+
+
+def current_module(module: str) -> str:
+    """Return the module that has what an earlier release had in `module`."""
+    return _MOVED.get(module, module)
 
 
 class UnknownName(pickle.UnpicklingError):
@@ -110,10 +118,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - the caller of `loads` trusts
         target = self._pickles.own(module, name)
         if target is not None:
             return target
-        for adapter in ADAPTERS.values():
-            if (module, name) in adapter.pickled:
-                return adapter.pickled[module, name]
-        module = _MOVED.get(module, module)
+        module = current_module(module)
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError) as error:

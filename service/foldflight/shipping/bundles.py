@@ -19,6 +19,7 @@ from importlib.metadata import version
 from typing import Any
 
 from foldflight.errors import RejectedError
+from foldflight.fold.pickles import current_module
 
 REGISTER_ACTION = "register"
 BUNDLE_KEY_BYTES_MIN = 16
@@ -136,7 +137,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - the callers trust the bytes
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the object that a pickle refers to. Functions that create classes get ids with the digest."""
-        target = super().find_class(module, name)
+        target = super().find_class(current_module(module), name)
         if module == "cloudpickle.cloudpickle" and name in _MAKERS:
             return functools.partial(_make, target, self._digest)
         return target

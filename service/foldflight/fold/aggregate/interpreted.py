@@ -23,7 +23,7 @@ from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
 from foldflight.fold.signing import StateSigner
-from foldflight.functions.author.adapters import ADAPTERS
+from foldflight.functions.author.adapters import adapter_named
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.serializer import field_names, has_plain_parts
@@ -60,8 +60,8 @@ class Method:
         self.method_name = method_name
         self.call = call
         self.returns = bound.function.returns
-        adapted = ADAPTERS.get(bound.function.adapter)
-        self.ignores = adapted is not None and not adapted.returns_accumulator
+        adapter = bound.function.adapter
+        self.ignores = adapter != "" and not adapter_named(adapter).returns_accumulator
 
     def accumulator_after(self, accumulator: Any, returned: Any) -> Any:
         """Return the accumulator after a call that returned `returned`."""

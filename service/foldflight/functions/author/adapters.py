@@ -5,13 +5,14 @@ class is not changed. `retract` and `migrate` may be added to a class of any sys
 `retract` takes a row as the method that adds one does.
 
 The classes of a system are recognised by the system's base class, by its module and name, so the system is not
-imported. A class without it is recognised by its methods. This module knows no system: `foldflight.adapters` registers
-those that there are.
+imported. A class without it is recognised by its methods. This module knows no system: the extension `dialects`
+provides those that there are.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.extensions import Extension
 from foldflight.functions.author.spec import Methods
 from foldflight.functions.types.serializer import StateSerializer, record_of, serializer_of_type
 from foldflight.functions.types.sql import parse_type
@@ -71,7 +73,6 @@ class Adapter(ABC):
         result: Name of the attribute with the type of the result; None if a class does not declare it.
         state: Name of the attribute with the type of the state; None if a class does not declare it.
         asks_determinism: Whether the system calls `is_deterministic` of a class.
-        pickled: Classes by the module and name that pickled states have for them, if these have changed.
     """
 
     name: str
@@ -85,7 +86,6 @@ class Adapter(ABC):
     result: str | None = None
     state: str | None = None
     asks_determinism: bool = False
-    pickled: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
     @abstractmethod
     def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:
@@ -146,13 +146,12 @@ class Adapter(ABC):
         return sum(self.method(cls, method_name) is not None for method_name in self.methods)
 
 
-ADAPTERS: Final[dict[str, Adapter]] = {}
-"""The adapters that are registered, by name."""
+_DIALECTS: Final = Extension[Mapping[str, Adapter]]("dialects")
 
 
-def register(adapter: Adapter) -> None:
-    """Have `udaf` recognise the classes of a system."""
-    ADAPTERS[adapter.name] = adapter
+def adapter_named(name: str) -> Adapter:
+    """Return the adapter of this name. Raises RejectedError MODULE, if this installation has no adapters."""
+    return _DIALECTS.load()[name]
 
 
 class AdaptedForm:
@@ -168,7 +167,7 @@ class AdaptedForm:
         self.adapter = adapter
 
     def __call__(self, literals: Mapping[str, Any]) -> Methods:
-        adapter = ADAPTERS[self.adapter]
+        adapter = adapter_named(self.adapter)
         written = {method_name for method_name in adapter.methods if adapter.method(self.cls, method_name) is not None}
         instance = self.cls(**literals)
         given = {
@@ -198,39 +197,50 @@ _OWN_METHODS: Final = ("create_accumulator", "accumulate", "retract", "merge", "
 
 def systems() -> frozenset[str]:
     """Return the packages of other systems. They are never shipped."""
-    return frozenset(each.base[0].partition(".")[0] for each in ADAPTERS.values() if each.base is not None)
+    adapters = _DIALECTS.find() or {}
+    return frozenset(each.base[0].partition(".")[0] for each in adapters.values() if each.base is not None)
 
 
 def adapter_of(cls: type, said: str | None) -> Adapter | None:
     """Return the adapter of a class: the named one, or the one that recognises it; None for foldflight's own form.
 
     Raises:
-        RejectedError: SIGNATURE, for an unknown name, and for a class that may be of two.
+        RejectedError: SIGNATURE, for an unknown name, and for a class that may be of two; MODULE, for a class that may
+            be of another system, if this installation has no adapters.
     """
+    if said is None and not _has_foreign_base(cls) and _DIALECTS.find() is None:
+        return None
+    adapters = _DIALECTS.load()
     if said is not None:
-        if said not in ADAPTERS:
-            names = ", ".join(map(repr, ADAPTERS))
+        if said not in adapters:
+            names = ", ".join(map(repr, adapters))
             raise RejectedError("SIGNATURE", f"{cls.__name__}: there is no engine {said!r}; adapt takes {names}")
-        return ADAPTERS[said]
-    for adapter in ADAPTERS.values():
+        return adapters[said]
+    for adapter in adapters.values():
         if adapter.system_part(cls):
             return adapter
     own = sum(getattr(cls, method_name, None) is not None for method_name in _OWN_METHODS)
     if all(getattr(cls, method_name, None) is not None for method_name in ("accumulate", "get_value")):
         return None
-    scores = {name: score for name, adapter in ADAPTERS.items() if (score := adapter.score(cls)) > own}
+    scores = {name: score for name, adapter in adapters.items() if (score := adapter.score(cls)) > own}
     best = [name for name, score in scores.items() if score == max(scores.values())]
     if len(best) > 1:
         shown = " and ".join(best)
         raise RejectedError(
             "SIGNATURE", f"{cls.__name__} has methods of {shown}; say which it is, as in @udaf(adapt={best[0]!r})"
         )
-    return ADAPTERS[best[0]] if best else None
+    return adapters[best[0]] if best else None
+
+
+def _has_foreign_base(cls: type) -> bool:
+    """Return whether a class inherits from one of another package, which may be that of a system."""
+    own = {cls.__module__.partition(".")[0], "foldflight", *sys.stdlib_module_names}
+    return any(each.__module__.partition(".")[0] not in own for each in cls.__mro__)
 
 
 def written_by_author(cls: type, adapter: str) -> tuple[type, ...]:
     """Return a class of another system and its bases, without those of the system."""
-    own = ADAPTERS[adapter].system_part(cls)
+    own = adapter_named(adapter).system_part(cls)
     return tuple(each for each in cls.__mro__ if each not in own and each is not object)
 
 
@@ -245,8 +255,9 @@ class Shipped:
         self._replaced: dict[tuple[str, str], type] = {}
         self._declaring: dict[type, tuple[str, ...]] = {}
         for cls, name in classes.items():
-            self._replaced.update(ADAPTERS[name].replaced)
-            self._declaring.update(dict.fromkeys(written_by_author(cls, name), ADAPTERS[name].declaring))
+            adapter = adapter_named(name)
+            self._replaced.update(adapter.replaced)
+            self._declaring.update(dict.fromkeys(written_by_author(cls, name), adapter.declaring))
 
     def replacement(self, value: Any) -> type | None:
         """Return the class that replaces a system's class; None for all other objects."""

@@ -15,7 +15,7 @@ from foldflight.functions.types.values import CastError
 class Handled:
     """An accumulator of the Snowflake adapter: the handler of a group, or a state from which it is created on demand.
 
-    Pickled states contain it under this name, or as `foldflight.functions.dialects.Handled`.
+    Pickled states contain it under this name, or under one that `foldflight.fold.pickles` lists.
     """
 
     __slots__ = ("handler", "state")
@@ -99,5 +99,4 @@ SNOWFLAKE: Final = _Snowflake(
     },
     marks=("aggregate_state",),
     returns_accumulator=False,
-    pickled={("foldflight.functions.dialects", "Handled"): Handled},
 )

@@ -400,7 +400,7 @@ def test_a_table_of_the_catalogue_without_merge(classic: Any) -> None:
         table = CatalogTable("totals_of_files", columns, KEYS)
         table.prepare(changes)
         with pytest.raises(Exception, match=r"UNSUPPORTED_FEATURE.TABLE_OPERATION.*MERGE INTO TABLE"):
-            table.merge(changes)
+            table.merge(changes, "query", 0)
         for column, said in (
             (
                 st.StructField("total", st.StringType()),

@@ -63,6 +63,19 @@ def offsets_name(query: str) -> str:
     return f"{query}/offsets"
 
 
+def older_checkpoint(table: str, query: str, last: int, epoch: int) -> RejectedError:
+    """Return the error of a table that has a later epoch of a query than the one that comes.
+
+    Spark formed the later epochs anew, from other rows than those that the table has.
+    """
+    return RejectedError(
+        "SETTINGS",
+        f"table {table} has epochs up to {last} of the query {query}, whose checkpoint goes on with epoch "
+        f"{epoch}: the checkpoint is older than the table, for example a copy, or two drivers use it. Stop the "
+        "other driver, or start with a new checkpoint and an empty table",
+    )
+
+
 def is_key(type_: pa.DataType) -> bool:
     """Return whether the values of a type can identify rows: all but lists, structs and maps."""
     return not types.is_nested(type_)

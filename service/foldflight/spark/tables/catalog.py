@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
@@ -13,7 +14,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.engine.targets import DELETE, holds
+from foldflight.engine.targets import DELETE, holds, older_checkpoint
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.errors import raise_error
 from foldflight.spark.tables.statements import merge_statement, quoted
@@ -30,7 +31,9 @@ class CatalogTable:
     """A table that Spark's executors change themselves.
 
     The statement sets values that do not depend on those before, and deletes by key. So the repeat of the last epoch
-    leaves the table as it is, and the table needs to remember no epoch.
+    leaves the table as it is. That of an earlier one would not: the statement marks its commit with the query and the
+    epoch, in the summary of Iceberg's snapshot and as a transaction of Delta. Delta itself leaves out a statement whose
+    transaction it has, and the marks of Iceberg's snapshots are compared here, until the snapshots expire.
 
     Spark runs the epochs of a query in a copy of the user's session, and each session may keep the table as it was
     when it read it first. So the table is refreshed before the statement, because of other writers, and after it in
@@ -46,6 +49,7 @@ class CatalogTable:
         self.name = table
         self._columns, self._keys = columns, list(keys)
         self._session: SparkSession | None = None
+        self._is_iceberg = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}  # sessions of Connect are not sent to their server
@@ -62,8 +66,10 @@ class CatalogTable:
         try:
             with quiet():
                 schema = spark.table(self.name).schema
+                described = spark.sql(f"DESCRIBE TABLE EXTENDED {self.name}").where("col_name = 'Provider'").collect()
         except PySparkException as error:
             raise RejectedError("SETTINGS", f"there is no table {self.name}: {error.getCondition()}") from error
+        self._is_iceberg = [row["data_type"].lower() for row in described][-1:] == ["iceberg"]
         types = {field.name.lower(): field.dataType for field in schema}
         for field in self._columns:
             type_ = types.get(field.name.lower())
@@ -81,10 +87,11 @@ class CatalogTable:
                     "elements or fields, and the query may have some there. Change the table; nothing was written",
                 )
 
-    def merge(self, changes: DataFrame) -> None:
+    def merge(self, changes: DataFrame, query: str, epoch: int) -> None:
         """Merge the changes of an epoch.
 
         Raises:
+            RejectedError: SETTINGS, if a table of Iceberg has a later epoch of the query.
             RetryableError: UNREACHABLE, if another writer changed the table meanwhile; the statement may be repeated.
         """
         spark = changes.sparkSession
@@ -93,7 +100,14 @@ class CatalogTable:
         refresh = f"REFRESH TABLE {self.name}"
         try:
             spark.sql(refresh)
-            spark.sql(merge_statement(self.name, view, self._keys, self._columns.names, "`"))
+            last = self._last_epoch(spark, query)
+            if last is not None and last > epoch:
+                raise older_checkpoint(self.name, query, last, epoch)
+            # It changes the table of the snapshot whose mark was read, or Iceberg refuses it.
+            with _marked(spark, query, epoch):
+                spark.sql(merge_statement(self.name, view, self._keys, self._columns.names, "`"))
+        except RejectedError:
+            raise
         except Exception as error:
             conflict = _CONFLICT.search(str(error))
             if conflict is None:
@@ -105,6 +119,37 @@ class CatalogTable:
             spark.catalog.dropTempView(view)
         if self._session is not None:
             self._session.sql(refresh)
+
+    def _last_epoch(self, spark: SparkSession, query: str) -> int | None:
+        """Return the last epoch that a snapshot of Iceberg has; None if no snapshot has one, or in other formats."""
+        if not self._is_iceberg:
+            return None
+        # A snapshot that was rolled back is no ancestor of the current one.
+        marks = f"SELECT max(CAST(summary['{_mark(query)}'] AS BIGINT)) FROM {self.name}.snapshots"
+        ancestors = f"SELECT snapshot_id FROM {self.name}.history WHERE is_current_ancestor"
+        last: int | None = spark.sql(f"{marks} WHERE snapshot_id IN ({ancestors})").collect()[0][0]
+        return last
+
+
+def _mark(query: str) -> str:
+    return f"foldflight-{query}"
+
+
+@contextmanager
+def _marked(spark: SparkSession, query: str, epoch: int) -> Iterator[None]:
+    """Let the commits of Iceberg and Delta have the mark of an epoch. The session is one of the query alone."""
+    settings = {
+        f"spark.sql.iceberg.snapshot-property.{_mark(query)}": epoch,
+        "spark.databricks.delta.write.txnAppId": _mark(query),
+        "spark.databricks.delta.write.txnVersion": epoch,
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, str(value))
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
 
 
 def _takes(type_: st.DataType, values: st.DataType) -> bool:

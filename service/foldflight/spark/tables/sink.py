@@ -25,7 +25,7 @@ from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined, u
 
 from foldflight.client.logs import log_event
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
-from foldflight.engine.targets import Target, is_key, netted, offsets_name
+from foldflight.engine.targets import Target, is_key, netted, offsets_name, older_checkpoint
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.spark.columns import rejecting
 from foldflight.spark.rowkinds import refuse_unsaid
@@ -74,12 +74,14 @@ def write_table(
     it. Without the column `row_kind` all rows set values. NULL in a key equals NULL.
 
     An epoch is read in parts of about `part_rows` rows, so the driver's memory does not grow with the epoch (except
-    for `delta:`). Each epoch is logged as `table_epoch` under `foldflight.spark.tables`, with rows and rates.
+    for `delta:` and `iceberg:`). Each epoch is logged as `table_epoch` under `foldflight.spark.tables`, with rows and
+    rates.
 
     Args:
         changes: The stream, for example of `group_by(...).agg(...)`, with or without the column `row_kind`.
-        target: `duckdb:///path?table=t`, `postgresql://user@host/db?table=t` or `delta:///path`; the name of a table
-            of the session's catalogue whose format has MERGE; or a `Target`.
+        target: `duckdb:///path?table=t`, `postgresql://user@host/db?table=t`, `delta:///path`, or
+            `iceberg://catalog/namespace.table` of a catalogue that pyiceberg knows; the name of a table of the
+            session's catalogue whose format has MERGE; or a `Target`.
         keys: The columns that identify a row of the table.
         checkpoint: The folder in which Spark keeps the query's progress.
         trigger: How often an epoch begins, as "10 seconds", or "available now" to end after all that has arrived.
@@ -280,13 +282,7 @@ class Sink:
                 "way until now, leave out create=True once",
             )
         if last is not None and last > epoch:
-            # Spark formed the later epochs anew, from other rows than those that the table has.
-            raise RejectedError(
-                "SETTINGS",
-                f"table {self._name} has epochs up to {last} of the query {query}, whose checkpoint goes on with epoch "
-                f"{epoch}: the checkpoint is older than the table, for example a copy, or two drivers use it. Stop the "
-                "other driver, or start with a new checkpoint and an empty table",
-            )
+            raise older_checkpoint(self._name, query, last, epoch)
         return last == epoch and self._is_repeat(query, epoch, offsets)
 
     def _is_repeat(self, query: str, epoch: int, offsets: int | None) -> bool:
@@ -318,10 +314,12 @@ class Sink:
 
     def _apply(self, changes: DataFrame, epoch: int, rows: int, offsets: int | None) -> None:
         target, query = self._table, self._query
+        if query is None:
+            return
         if isinstance(target, CatalogTable):
             if rows:
-                self._patiently(lambda: target.merge(changes))
-        elif query is not None:
+                self._patiently(lambda: target.merge(changes, query, epoch))
+        else:
             count = -(-rows // self._part_rows)
             if isinstance(target, _OURS):
                 self._patiently(lambda: target.apply(query, epoch, self._parts(changes, count), offsets))

@@ -1,9 +1,10 @@
-"""What a driver with Iceberg does in tests: functions for `tests.spark_process`."""
+"""What a driver with Iceberg or Delta does in tests: functions for `tests.spark_process`."""
 
 from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,12 @@ from pyspark.sql import DataFrame
 from foldflight.errors import RejectedError
 from foldflight.spark import write_table
 from foldflight.spark.tables.catalog import CatalogTable
+from tests.spark_sessions import SPARK
 
 COLUMNS = "row_kind STRING, k STRING, small SMALLINT, amount DECIMAL(10,2), words ARRAY<STRING>"
-TABLE = "lake.shop.totals"
+FORMAT = {(4, 1): "iceberg", (4, 0): "delta"}.get(SPARK, "none")
+BEFORE, AFTER = "before the commit of the table", "between the commits of the table and of Spark"
+TABLE = "lake.shop.totals" if FORMAT == "iceberg" else "totals"
 
 
 def run(spark: Any, *statements: str) -> list[tuple[Any, ...]]:
@@ -37,16 +41,51 @@ def write(spark: Any, files: Path, checkpoint: Path, **options: Any) -> list[tup
     return run(spark, f"SELECT * FROM {TABLE}")
 
 
-def write_between(spark: Any, files: Path, checkpoint: Path, other: str) -> list[tuple[Any, ...]]:
-    """Write as `write` does, while another session runs a statement between the epochs."""
+def write_between(spark: Any, files: Path, checkpoint: Path, *others: str) -> list[tuple[Any, ...]] | str:
+    """Write as `write` does, while another session runs statements between the epochs."""
     session, merge = spark.newSession(), CatalogTable.merge
 
-    def after_another(table: CatalogTable, changes: DataFrame) -> None:
-        session.sql(other)
-        merge(table, changes)
+    def after_others(table: CatalogTable, changes: DataFrame, *epoch: Any) -> None:
+        for other in others:
+            session.sql(other)
+        merge(table, changes, *epoch)
 
-    with patched(after_another):
+    with patched(after_others):
+        return write_or_say(spark, files, checkpoint)
+
+
+def write_and_die(spark: Any, files: Path, checkpoint: Path, point: str) -> list[tuple[Any, ...]] | str:
+    """Write as `write` does until the first epoch ends at a point. Return why it ended, or the table."""
+    merge = CatalogTable.merge
+
+    def dying(table: CatalogTable, *arguments: Any) -> None:
+        if point == AFTER:
+            merge(table, *arguments)
+        raise RuntimeError(point)
+
+    with patched(dying):
+        return write_or_say(spark, files, checkpoint)
+
+
+def write_or_say(spark: Any, files: Path, checkpoint: Path) -> list[tuple[Any, ...]] | str:
+    """Write as `write` does. Return the table, or why the query failed."""
+    try:
         return write(spark, files, checkpoint)
+    except Exception as error:
+        return str(error)  # errors of Spark cannot go to another process
+
+
+def write_counted(spark: Any, files: Path, checkpoint: Path, runs: Path) -> int:
+    """Write as `write` does, and return how often the changes were computed."""
+
+    def count(batches: Iterable[Any]) -> Iterator[Any]:
+        (runs / uuid.uuid4().hex).touch()
+        yield from batches
+
+    changes = rows_of(spark, files).coalesce(1)
+    counted = changes.mapInArrow(count, changes.schema)
+    write_table(counted, TABLE, keys=["k"], checkpoint=checkpoint, trigger="available now").awaitTermination()
+    return len(list(runs.iterdir()))
 
 
 def write_during(spark: Any, files: Path, checkpoint: Path, other: str) -> list[tuple[Any, ...]]:
@@ -66,8 +105,8 @@ def write_during(spark: Any, files: Path, checkpoint: Path, other: str) -> list[
         session.sql(other)
         done.touch()
 
-    def around_another(table: CatalogTable, changes: DataFrame) -> None:
-        merge(table, changes.coalesce(1).mapInArrow(wait, changes.schema))
+    def around_another(table: CatalogTable, changes: DataFrame, *epoch: Any) -> None:
+        merge(table, changes.coalesce(1).mapInArrow(wait, changes.schema), *epoch)
 
     thread = threading.Thread(target=change)
     thread.start()
@@ -78,7 +117,7 @@ def write_during(spark: Any, files: Path, checkpoint: Path, other: str) -> list[
 
 
 @contextmanager
-def patched(merge: Callable[[CatalogTable, DataFrame], None]) -> Iterator[None]:
+def patched(merge: Callable[..., None]) -> Iterator[None]:
     before = CatalogTable.merge
     CatalogTable.merge = merge  # type: ignore[method-assign]
     try:

@@ -66,7 +66,10 @@ def events_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int]]:
     ("kind", "emit"),
     [
         ("duckdb", "update"),
-        *(pytest.param(name, "changelog", marks=pytest.mark.slow) for name in ("duckdb", "postgresql", "delta")),
+        *(
+            pytest.param(name, "changelog", marks=pytest.mark.slow)
+            for name in ("duckdb", "postgresql", "delta", "iceberg")
+        ),
     ],
     indirect=["kind"],
 )

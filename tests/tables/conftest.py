@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.postgres import MISSING, private_postgres, programs
-from tests.tables.kinds import DeltaFiles, DuckDBFile, Kind, PostgresDatabase
+from tests.tables.kinds import DeltaFiles, DuckDBFile, IcebergFiles, Kind, PostgresDatabase
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +21,7 @@ def postgres() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["duckdb", "postgresql", "delta"])
+@pytest.fixture(params=["duckdb", "postgresql", "delta", "iceberg"])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     """A place for tables of each kind, in turn."""
     match request.param:
@@ -29,5 +29,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
             return DuckDBFile(tmp_path / "tables.duckdb")
         case "delta":
             return DeltaFiles(tmp_path)
+        case "iceberg":
+            return IcebergFiles(tmp_path)
         case _:
             return PostgresDatabase(request.getfixturevalue("postgres"), f"s{uuid.uuid4().hex}")

@@ -1,7 +1,9 @@
-"""The three kinds of tables alike: how they are named, opened and read."""
+"""The kinds of tables alike: how they are named, opened and read."""
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from psycopg.rows import dict_row
 
 from foldflight.spark.tables.delta import DeltaTable
 from foldflight.spark.tables.duckdb import DuckDBTable
+from foldflight.spark.tables.iceberg import IcebergTable
 from foldflight.spark.tables.postgres import PostgresTable
 
 Rows = list[dict[str, Any]]
@@ -89,3 +92,32 @@ class DeltaFiles(Kind):
 
     def rows(self, table: str) -> Rows:
         return Delta(self.folder / table).to_pyarrow_table().to_pylist()
+
+
+class IcebergFiles(Kind):
+    """A catalogue in a file of SQLite, which the environment describes. To import pyiceberg takes a second."""
+
+    def __init__(self, folder: Path) -> None:
+        import pyiceberg.catalog
+        from pyiceberg.utils.config import Config
+
+        self.catalog = f"t{uuid.uuid4().hex}"
+        uri, warehouse = f"sqlite:///{folder / 'catalog.db'}", f"file://{folder / 'warehouse'}"
+        for name, value in {"type": "sql", "uri": uri, "warehouse": warehouse}.items():
+            os.environ[f"PYICEBERG_CATALOG__{self.catalog.upper()}__{name.upper()}"] = value
+        pyiceberg.catalog._ENV_CONFIG = Config()  # pyiceberg reads the environment once
+
+    def url(self, table: str) -> str:
+        return f"iceberg://{self.catalog}/shop.{table}"
+
+    def target(self, table: str, columns: pa.Schema, keys: Sequence[str], **options: bool) -> IcebergTable:
+        return IcebergTable(self.catalog, ("shop", table), columns, keys, **options)
+
+    def rows(self, table: str) -> Rows:
+        with self.opened_catalog() as catalog:
+            return catalog.load_table(("shop", table)).scan().to_arrow().to_pylist()
+
+    def opened_catalog(self) -> Any:
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog(self.catalog)

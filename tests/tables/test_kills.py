@@ -74,7 +74,15 @@ def expected(epochs: int) -> Any:
     return orders.totals()
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(70, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [
+        *((kind, 6) for kind in ("duckdb", "postgresql", "delta")),
+        *(pytest.param(kind, 70, marks=pytest.mark.slow) for kind in ("duckdb", "postgresql", "delta")),
+        pytest.param("iceberg", 12, marks=pytest.mark.slow),  # each start imports pyiceberg
+    ],
+    indirect=["kind"],
+)
 def test_a_driver_that_is_killed(kind: Kind, tmp_path: Path, kills: int) -> None:
     """Killed at random points, above all between the two commits, the table equals the batch result after each start.
 

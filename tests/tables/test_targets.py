@@ -33,10 +33,11 @@ from examples import json_target
 from foldflight import RejectedError, RetryableError
 from foldflight.engine.targets import offsets_name
 from foldflight.spark.tables.address import Address
+from foldflight.spark.tables.iceberg import IcebergTable
 from foldflight.spark.tables.postgres import PostgresTable
 from foldflight.testing import TARGET_COLUMNS, TARGET_KEYS, check_target
 from tests.postgres import MISSING, WITH_PASSWORD, programs
-from tests.tables.kinds import DeltaFiles, DuckDBFile, Kind, PostgresDatabase
+from tests.tables.kinds import DeltaFiles, DuckDBFile, IcebergFiles, Kind, PostgresDatabase
 
 
 def test_postgresql_is_installed() -> None:
@@ -154,11 +155,11 @@ def test_values_of_all_types(kind: Kind) -> None:
 
 
 def test_intervals_are_stored_or_refused(kind: Kind) -> None:
-    """PostgreSQL and DuckDB have a type for them, also for keys; Delta has none."""
+    """PostgreSQL and DuckDB have a type for them, also for keys; Delta and Iceberg have none."""
     columns = pa.schema([("key", pa.duration("us")), ("took", pa.duration("us"))])
     times = [dt.timedelta(days=40, microseconds=1), -dt.timedelta(days=3, seconds=7)]
-    if isinstance(kind, DeltaFiles):
-        with pytest.raises(RejectedError, match=r"Delta has no type for the column key .*duration.*CAST"):
+    if isinstance(kind, DeltaFiles | IcebergFiles):
+        with pytest.raises(RejectedError, match=r"(Delta|Iceberg) has no type for the column key .*duration.*CAST"):
             kind.opened("times", columns, ["key"])
         return
     for epoch in range(2):  # the second time the table is there
@@ -318,7 +319,10 @@ def test_a_text_that_is_too_long(database: PostgresDatabase) -> None:
     assert error.group == {"key": "abcd"}
 
 
-@pytest.mark.parametrize(("module", "package"), [("psycopg", "postgres"), ("duckdb", "duckdb"), ("deltalake", "delta")])
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("psycopg", "postgres"), ("duckdb", "duckdb"), ("deltalake", "delta"), ("pyiceberg", "iceberg")],
+)
 def test_a_package_that_is_missing(module: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error tells what to install."""
     monkeypatch.setitem(sys.modules, module, None)
@@ -327,6 +331,7 @@ def test_a_package_that_is_missing(module: str, package: str, tmp_path: Path, mo
         "psycopg": PostgresTable("postgresql://me@127.0.0.1:9/db", ("t",), PAIRS, ["key"], **options),
         "duckdb": DuckDBFile(tmp_path / "t.duckdb").target("t", PAIRS, ["key"], **options),
         "deltalake": DeltaFiles(tmp_path).target("t", PAIRS, ["key"], **options),
+        "pyiceberg": IcebergTable("lake", ("shop", "t"), PAIRS, ["key"], **options),
     }
     with pytest.raises(RejectedError, match=rf"needs .*: pip install 'foldflight\[{package}\]'"):
         targets[module].prepare()
@@ -735,10 +740,10 @@ def test_a_table_that_was_dropped_has_no_epochs(kind: DuckDBFile | PostgresDatab
     assert [kind.opened("t", PAIRS, ["key"]).last_epoch(name) for name in names] == [0, 6]
 
 
-def test_another_writer_of_a_delta_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["delta", "iceberg"], indirect=True)
+def test_another_writer_of_files(kind: Kind) -> None:
     """A commit between the comparison of epochs and the commit of ours is an error that passes: both are done again."""
-    files = DeltaFiles(tmp_path)
-    target = files.opened("t", PAIRS, ["key"])
+    files, target = kind, kind.opened("t", PAIRS, ["key"])
 
     def meanwhile() -> Iterator[pa.Table]:
         files.opened("t", PAIRS, ["key"]).apply("q", 0, [changes_of([{"key": "a", "value": 1}], PAIRS)])
@@ -748,3 +753,134 @@ def test_another_writer_of_a_delta_table(tmp_path: Path) -> None:
         target.apply("q", 0, meanwhile())
     target.apply("q", 0, meanwhile())
     assert files.rows("t") == [{"key": "a", "value": 1}]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> IcebergFiles:
+    return IcebergFiles(tmp_path)
+
+
+def test_many_composite_keys_in_iceberg(lake: IcebergFiles) -> None:
+    """A few changes of many rows whose keys have two columns, NULL among them, leave the other rows as they are."""
+    columns = pa.schema([("day", pa.date32()), ("number", pa.int32()), ("value", pa.int64())])
+    target = lake.opened("t", columns, ["day", "number"])
+    days = [None, *(dt.date(2025, 1, 1) + dt.timedelta(number) for number in range(999))]
+    expected: dict[Any, int] = {(day, number): 0 for day in days for number in [None, *range(99)]}
+    assert len(expected) == 100_000
+    chance = random.Random(20)
+    changes = [list(expected), chance.sample(list(expected), 50_000), [(None, None)]]
+    for epoch, some in enumerate(changes):
+        deleted = set(some[::3]) if epoch else set()
+        expected |= dict.fromkeys(some, epoch)
+        expected = {key: value for key, value in expected.items() if key not in deleted}
+        kinds = ["-D" if key in deleted else "+U" for key in some]
+        rows = pa.Table.from_pylist([{"day": day, "number": number, "value": epoch} for day, number in some], columns)
+        target.apply("q", epoch, [rows.add_column(0, "row_kind", pa.array(kinds))])
+    found = lake.rows("t")
+    assert len(found) == len(expected)
+    assert {(row["day"], row["number"]): row["value"] for row in found} == expected
+
+
+def plain(value: Any) -> Any:
+    """Return 0.0 for -0.0."""
+    return 0.0 if isinstance(value, float) and value == 0.0 else value
+
+
+def test_any_changes_of_iceberg(lake: IcebergFiles) -> None:
+    """Keys of all types, with NULL, zeros and NaN, in files of their own, beside a column that only the table has."""
+    chance = random.Random(7)
+    keys: dict[str, tuple[pa.DataType, list[Any]]] = {
+        "text": (pa.string(), [None, "", "a", "b", "c"]),
+        "flag": (pa.bool_(), [None, True, False]),
+        "ratio": (pa.float64(), [None, math.nan, 0.0, -0.0, 1.5]),
+        "small": (pa.int16(), [None, 0, -1, 32767]),
+        "price": (pa.decimal128(10, 2), [None, Decimal("0.00"), Decimal("-1.25")]),
+        "data": (pa.binary(), [None, b"", b"\x00"]),
+        "at": (pa.timestamp("us"), [None, AT]),
+    }
+    for number in range(6):
+        names = chance.sample(sorted(keys), 1 + number % 3)
+        fields = [(name, keys[name][0]) for name in names]
+        columns = pa.schema([*fields, ("value", pa.int64())])
+        lake.opened(f"t{number}", pa.schema([*columns, ("note", pa.string())]), names)
+        target, expected = lake.opened(f"t{number}", columns, names), {}
+        for epoch in range(8):
+            changes = {}
+            for _ in range(chance.randint(0, 5)):
+                # NaN is one object here, so it equals itself.
+                key = tuple(plain(chance.choice(keys[name][1])) for name in names)
+                changes[key] = chance.choice(("+U", "+U", "-D"))
+            for key, row_kind in changes.items():
+                expected.pop(key, None)
+                if row_kind == "+U":
+                    expected[key] = epoch
+            rows = [
+                {"row_kind": row_kind, **dict(zip(names, key, strict=True)), "value": epoch}
+                for key, row_kind in changes.items()
+            ]
+            target.apply("q", epoch, [changes_of(rows, columns)] if rows else [])
+        found = [(tuple(row[name] for name in names), row["value"]) for row in lake.rows(f"t{number}")]
+        assert sorted(map(repr, found)) == sorted(map(repr, expected.items())), names
+
+
+def test_columns_that_only_an_iceberg_table_has(lake: IcebergFiles) -> None:
+    """They keep their values, and are NULL in new rows; a required one takes no NULL."""
+    whole = pa.schema([*PAIRS, pa.field("note", pa.string())])
+    rows = [{"key": key, "value": 1, "note": f"of {key}"} for key in ("a", "b", "c")]
+    lake.opened("t", whole, ["key"]).apply("other", 0, [changes_of(rows, whole)])
+    changes = [{"key": "b", "value": 2}, {"key": "d", "value": 2}, {"row_kind": "-D", "key": "c"}]
+    lake.opened("t", PAIRS, ["key"]).apply("q", 0, [changes_of(changes, PAIRS)])
+    assert sorted(lake.rows("t"), key=lambda row: row["key"]) == [
+        {"key": "a", "value": 1, "note": "of a"},
+        {"key": "b", "value": 2, "note": "of b"},
+        {"key": "d", "value": 2, "note": None},
+    ]
+    required = pa.schema([pa.field("key", pa.string(), nullable=False), *list(PAIRS)[1:]])
+    with lake.opened_catalog() as catalog:
+        catalog.create_table(("shop", "required"), schema=required)
+    target = lake.opened("required", PAIRS, ["key"])
+    target.apply("q", 0, [changes_of([{"key": "a", "value": 1}], PAIRS)])
+    with pytest.raises(RejectedError, match="the column key is required, and a change has NULL there"):
+        target.apply("q", 1, [changes_of([{"key": None, "value": 1}], PAIRS)])
+    assert (target.last_epoch("q"), lake.rows("required")) == (0, [{"key": "a", "value": 1}])
+
+
+def test_epochs_of_an_iceberg_table(lake: IcebergFiles) -> None:
+    """They remain when snapshots expire, and go back with the table when it is rolled back."""
+    target = lake.opened("t", PAIRS, ["key"])
+    snapshots = []
+    for epoch, query in enumerate(("first", "q", "q", "q")):
+        target.apply(query, epoch, [changes_of([{"key": "a", "value": epoch}], PAIRS)], 100 + epoch)
+        with lake.opened_catalog() as catalog:
+            snapshots.append(catalog.load_table(("shop", "t")).current_snapshot().snapshot_id)
+    for snapshot, marks in ((snapshots[2], [2, 102, 0]), (snapshots[0], [None, None, 0])):
+        with lake.opened_catalog() as catalog:
+            catalog.load_table(("shop", "t")).manage_snapshots().rollback_to_snapshot(snapshot).commit()
+        assert [target.last_epoch(name) for name in ("q", offsets_name("q"), "first")] == marks
+    target.apply("q", 1, [changes_of([{"key": "a", "value": 1}], PAIRS)])
+    target.apply("last", 7, [])
+    with lake.opened_catalog() as catalog:
+        table = catalog.load_table(("shop", "t"))
+        current = table.current_snapshot().snapshot_id
+        expired = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != current]
+        table.maintenance.expire_snapshots().by_ids(expired).commit()
+        assert len(catalog.load_table(("shop", "t")).snapshots()) == 1
+    assert [target.last_epoch(name) for name in ("first", "q", "last")] == [0, 1, 7]
+
+
+def test_iceberg_tables_that_cannot_be_written(lake: IcebergFiles) -> None:
+    """The format's version, a name without a namespace, and a catalogue that nothing describes."""
+    lake.opened("new", PAIRS, ["key"])
+    with lake.opened_catalog() as catalog:
+        metadata = Path(catalog.load_table(("shop", "new")).metadata_location.removeprefix("file://"))
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "format-version": 3, "next-row-id": 0}))
+    with pytest.raises(RejectedError, match="has the format version 3, and pyiceberg writes up to 2"):
+        lake.opened("new", PAIRS, ["key"])
+    with pytest.raises(
+        RejectedError, match=r"the catalogue nowhere of the target is not configured: .*\.pyiceberg\.yaml"
+    ):
+        IcebergTable("nowhere", ("shop", "t"), PAIRS, ["key"], create=True, add_columns=False).prepare()
+    assert Address.of("iceberg://lake/shop.eu.t").in_catalog() == ("lake", ("shop", "eu", "t"))
+    for url in ("iceberg://lake/t", "iceberg:///shop.t", "iceberg:lake/shop.t", "iceberg://lake/shop."):
+        with pytest.raises(RejectedError, match="the target iceberg has a catalogue and a table with its namespace"):
+            Address.of(url).in_catalog()

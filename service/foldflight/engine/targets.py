@@ -193,17 +193,20 @@ def holds(type_: pa.DataType, values: pa.DataType) -> bool:
     if types.is_struct(type_) and types.is_struct(values):
         names = [field.name for field in type_] == [field.name for field in values]
         return names and all(holds(type_[at].type, values[at].type) for at in range(len(list(type_))))
-    if types.is_fixed_size_list(type_) and (types.is_list(values) or types.is_large_list(values)):
+    if types.is_fixed_size_list(type_) and _is_list(values):
         return holds(type_.value_type, values.value_type)  # the database checks the length
-    for nested in (types.is_map, types.is_list, types.is_large_list):
-        if nested(type_) and nested(values):
-            if types.is_map(type_):
-                return holds(type_.key_type, values.key_type) and holds(type_.item_type, values.item_type)
-            return holds(type_.value_type, values.value_type)
+    if types.is_map(type_) and types.is_map(values):
+        return holds(type_.key_type, values.key_type) and holds(type_.item_type, values.item_type)
+    if _is_list(type_) and _is_list(values):
+        return holds(type_.value_type, values.value_type)
     for alike in (types.is_signed_integer, types.is_floating):
         if alike(type_) and alike(values):
             return type_.bit_width >= values.bit_width
     return type_ == values or _plain(type_) == _plain(values)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return types.is_list(type_) or types.is_large_list(type_)
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:

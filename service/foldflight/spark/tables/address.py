@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from foldflight.errors import RejectedError
 
-KINDS = "duckdb:///path?table=t, postgresql://user@host/db?table=t or delta:///path"
+KINDS = "duckdb:///path?table=t, postgresql://user@host/db?table=t, delta:///path or iceberg://catalog/namespace.table"
 _TABLE: Final = "table="
 
 
@@ -15,7 +15,7 @@ class Address(NamedTuple):
     """A URL in parts. It is never shown, because it may have a password.
 
     Args:
-        scheme: The kind of target: `duckdb`, `postgresql`, `delta`.
+        scheme: The kind of target: `duckdb`, `postgresql`, `delta`, `iceberg`.
         url: The URL without the name of the table.
         location: What follows the scheme, without parameters: `///path` for files.
         table: The name of the table in its parts: schema and table, or table. None if the URL names none.
@@ -65,3 +65,17 @@ class Address(NamedTuple):
                 "SETTINGS", f"the target {self.scheme} has an absolute path behind three slashes, as in {KINDS}"
             )
         return self.location.removeprefix("//")
+
+    def in_catalog(self) -> tuple[str, tuple[str, ...]]:
+        """Return the name of a catalogue and that of a table in it, in parts.
+
+        Raises:
+            RejectedError: SETTINGS, if the URL does not have both.
+        """
+        catalog, _, table = self.location.removeprefix("//").partition("/")
+        parts = tuple(table.split("."))
+        if not self.location.startswith("//") or not catalog or len(parts) < 2 or not all(parts):
+            raise RejectedError(
+                "SETTINGS", f"the target {self.scheme} has a catalogue and a table with its namespace, as in {KINDS}"
+            )
+        return catalog, parts

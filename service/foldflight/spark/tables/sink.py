@@ -34,6 +34,7 @@ from foldflight.spark.tables.address import KINDS, Address
 from foldflight.spark.tables.catalog import CatalogTable
 from foldflight.spark.tables.delta import DeltaTable
 from foldflight.spark.tables.duckdb import DuckDBTable
+from foldflight.spark.tables.iceberg import IcebergTable
 from foldflight.spark.tables.postgres import PostgresTable
 from foldflight.spark.tables.statements import quoted
 from foldflight.spark.versions.facts import TABLES, require
@@ -43,7 +44,7 @@ from foldflight.spark.versions.types import arrow_type
 AVAILABLE_NOW: Final = "available now"
 _PART_ROWS: Final = 500_000
 _PAUSE_S: Final = (0.1, 5.0)  # the first pause after a lost connection, and the longest
-_OURS: Final = (DuckDBTable, PostgresTable, DeltaTable)
+_OURS: Final = (DuckDBTable, PostgresTable, DeltaTable, IcebergTable)
 _Answer = TypeVar("_Answer")
 _logger = logging.getLogger("foldflight.spark.tables")
 
@@ -191,6 +192,9 @@ def _opened(
             return PostgresTable(address.url, address.named_table(), columns, keys, **options)
         case "delta":
             return DeltaTable(address.local_path(), columns, keys, **options)
+        case "iceberg":
+            catalog, table = address.in_catalog()
+            return IcebergTable(catalog, table, columns, keys, **options)
         case scheme:
             raise RejectedError(
                 "SETTINGS", f"there is no target {scheme}:; a target is {KINDS}, or the name of a table of Spark"

@@ -16,7 +16,7 @@ help: ## Say what can be made
 
 setup: $(STAMP) ## Make .venv with the locked requirements (repeats only when they changed)
 
-$(STAMP): requirements-dev.txt pyproject.toml scripts/venv.sh service/hatch_build.py service/foldflight/adapters/java/src/foldflight/Loops.java
+$(STAMP): requirements-dev.txt pyproject.toml scripts/venv.sh service/hatch_build.py service/foldflight/ext/java/src/foldflight/Loops.java
 	scripts/venv.sh $(VENV) requirements-dev.txt
 	touch $@
 

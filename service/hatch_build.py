@@ -15,7 +15,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_JAVA = Path("service") / "foldflight" / "adapters" / "java"
+_JAVA = Path("service") / "foldflight" / "ext" / "java"
 _RELEASE = 17
 
 

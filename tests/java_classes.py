@@ -18,7 +18,7 @@ import pyspark
 import pytest
 
 from foldflight import udaf
-from foldflight.adapters.java import machine
+from foldflight.ext.java import machine
 
 LOOPS = Path(machine.__file__).parent / "src" / "foldflight" / "Loops.java"
 needs_javac = pytest.mark.skipif(shutil.which("javac") is None, reason="there is no javac; CI installs one")

@@ -14,6 +14,7 @@ from foldflight.errors import RejectedError
 
 ROOMS: Final = {
     "dialects": "aggregate classes of other systems",
+    "java": "functions in Java",
     "tracing": "spans of OpenTelemetry",
 }
 """What each room is for, by the name of its package in `foldflight.ext`."""

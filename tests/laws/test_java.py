@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, RejectedError
-from foldflight.adapters.java import bridge, classes, java_functions, machine
 from foldflight.compiler import Programs
+from foldflight.ext.java import bridge, classes, machine
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
+from foldflight.functions.author.java import java_functions
 from foldflight.testing import check_laws
 from tests.effort import examples
 from tests.folds import open_fold

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,6 @@ import pytest
 from foldflight.extensions import ROOMS, Extension
 
 PACKAGE = Path(__file__).parents[2] / "service" / "foldflight"
-# Names that authors import, and names in stored states.
-NAMING = {"functions/flink.py", "fold/pickles.py"}
 
 # A fold, embedded and on a server, over several functions and epochs.
 CORE = """
@@ -74,6 +71,7 @@ for statement in sys.argv[2:]:
 # What needs a room.
 NEEDED = {
     "dialects": ["udaf(adapt='beam')(Spread)", "udaf(type('Foreign', (Spread, pa.RecordBatchReader), {}))"],
+    "java": ["connect('embedded:', java=['functions.jar::com.acme.WeightedAvg'])"],
     "tracing": ["connect('embedded:', otlp_endpoint='http://localhost:4318')"],
 }
 
@@ -98,13 +96,6 @@ def test_each_room_is_in_the_table_and_has_a_readme() -> None:
         readme = (PACKAGE / "ext" / room / "README.md").read_text(encoding="utf-8")
         for part in ("*For whom*", "*How it plugs in*", "*Without it*"):
             assert part in readme, room
-
-
-def test_only_the_loader_names_the_rooms() -> None:
-    """import-linter does not see modules that are imported by a string."""
-    core = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(PACKAGE / "ext")]
-    naming = {path for path in core if re.search(r"foldflight\.ext\.\w", path.read_text(encoding="utf-8"))}
-    assert {path.relative_to(PACKAGE).as_posix() for path in naming} == NAMING
 
 
 def test_what_a_room_lacks_is_not_said_of_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

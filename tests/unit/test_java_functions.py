@@ -16,11 +16,12 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, connect
-from foldflight.adapters.java import classes, java_functions, machine
+from foldflight.ext.java import classes, machine
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry
+from foldflight.functions.author.java import java_functions
 from foldflight.shipping.pickling import unpickled_copy
 from tests.folds import open_fold
 from tests.java_classes import SUM_OF_BOXES, WEIGHTED_AVG, jar, needs_javac
@@ -440,7 +441,7 @@ def test_no_thread_is_detached_when_the_process_ends(monkeypatch: pytest.MonkeyP
 def test_a_process_ends_while_buffers_are_freed() -> None:
     """The thread that frees buffers of Python for Java does not abort the process."""
     code = """
-from foldflight.adapters.java.machine import java
+from foldflight.ext.java.machine import java
 jpype = java()
 for _ in range(20000):
     jpype.nio.convertToDirectBuffer(bytearray(8))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from foldflight import FunctionError, RejectedError, RetryableError, connect
-from foldflight.adapters.java import machine
+from foldflight.ext.java import machine
 from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import load_registry, serving
 from foldflight.server.run.settings import load_settings

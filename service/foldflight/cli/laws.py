@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
-from foldflight.adapters.java import java_functions
 from foldflight.client.connect import EMBEDDED
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import AnyFunction, Registry, ScalarFunction
+from foldflight.functions.author.java import java_functions
 
 if TYPE_CHECKING:
     from foldflight.testing import LawResult  # imports Hypothesis, which servers do not have

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from foldflight.adapters.java import java_functions
 from foldflight.client.embedded import EmbeddedTransport
 from foldflight.client.functions import Functions
 from foldflight.client.process import PROGRAMS
@@ -18,6 +17,7 @@ from foldflight.client.urls import server_urls
 from foldflight.errors import RejectedError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
+from foldflight.functions.author.java import java_functions
 from foldflight.functions.registry import Registry
 from foldflight.recording import Recordings
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN

@@ -20,6 +20,10 @@ _PROTOCOL: Final = 5
 # The current modules of classes that pickled states and shipped code refer to, by their modules in earlier releases.
 _MOVED: Final = {
     "foldflight.adapters.beam": "foldflight.ext.dialects.beam",
+    "foldflight.adapters.java.bridge": "foldflight.ext.java.bridge",
+    "foldflight.adapters.java.classes": "foldflight.ext.java.classes",
+    "foldflight.adapters.java.machine": "foldflight.ext.java.machine",
+    "foldflight.adapters.java.values": "foldflight.ext.java.values",
     "foldflight.adapters.pyflink": "foldflight.ext.dialects.pyflink",
     "foldflight.adapters.snowflake": "foldflight.ext.dialects.snowflake",
     "foldflight.adapters.spark_aggregator": "foldflight.ext.dialects.spark_aggregator",

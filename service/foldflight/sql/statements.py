@@ -33,7 +33,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from foldflight.adapters.java import function_name, java_functions
 from foldflight.client import FunctionHandle, Functions, connect
 from foldflight.engine.query.layout import REAL, SLOT
 from foldflight.errors import FoldflightError, RejectedError
@@ -53,6 +52,7 @@ from foldflight.functions import (
     udf,
     udtf,
 )
+from foldflight.functions.author.java import JAVA, java_functions
 from foldflight.spark.columns import spark_name
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry
@@ -452,7 +452,7 @@ def _java_function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     link = declared.link
     if link is not None and not jar:
         catalog.release(declared.name)
-        return catalog.link(link)[function_name(class_name)]
+        return catalog.link(link)[JAVA.load().function_name(class_name)]
     function = replace(java_functions([class_name], jar or None)[0], name=declared.name)
     if link is None:
         return catalog.embed(declared.name, function)

@@ -34,12 +34,12 @@ from typing import Any, NoReturn, Self, TextIO
 import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
-from foldflight.adapters.java import java_functions, limit_heap
 from foldflight.compiler import Programs
 from foldflight.compiler.store import LoopStore
 from foldflight.errors import RejectedError
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
+from foldflight.functions.author.java import JAVA, java_functions
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry
 from foldflight.server.authentication import check_keys
@@ -330,8 +330,8 @@ def check_before_start(settings: Settings, registry: Registry, programs: Program
 def load_registry(settings: Settings) -> Registry:
     """Load the modules and Java classes that the settings name. Raises RejectedError MODULE or SIGNATURE."""
     limit = memory_limit_of(settings)
-    if limit:
-        limit_heap(limit // _HEAP_SHARE)
+    if limit and (java := JAVA.find()) is not None:  # clients may ship functions in Java
+        java.limit_heap(limit // _HEAP_SHARE)
     return Registry.load([*settings.modules, *_java_functions(settings)])
 
 

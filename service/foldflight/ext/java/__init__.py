@@ -5,8 +5,10 @@ class of ours, with the same answers; without its compiled form everything is ca
 the first Java function is loaded, and the virtual machine of a process starts then (`machine.py`).
 """
 
-from foldflight.adapters.java.classes import function_name
-from foldflight.adapters.java.machine import limit_heap
-from foldflight.adapters.java.sources import java_functions
+from foldflight.ext.java import sources
+from foldflight.functions.author.java import JavaReader
 
-__all__ = ["function_name", "java_functions", "limit_heap"]
+
+def provide() -> JavaReader:
+    """Return what reads jars."""
+    return sources

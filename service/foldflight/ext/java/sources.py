@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from foldflight.adapters.java.classes import function_in
-from foldflight.adapters.java.machine import Jar
 from foldflight.errors import RejectedError
+from foldflight.ext.java.classes import function_in, function_name
+from foldflight.ext.java.machine import Jar, limit_heap
 from foldflight.functions.author.spec import Function
+
+__all__ = ["function_name", "java_functions", "limit_heap"]
 
 _SEPARATOR: Final = "::"
 

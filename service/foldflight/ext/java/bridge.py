@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.adapters.java.values import Value
+from foldflight.ext.java.values import Value
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted
 from foldflight.fold.aggregate.migration import StateOrigin

@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from foldflight.adapters.java.bridge import bridge_of, has_loop
-from foldflight.adapters.java.machine import Jar, java, loaders
-from foldflight.adapters.java.values import UnknownType, Value, hint_of, into_object, value_of
 from foldflight.errors import FunctionError, RejectedError
+from foldflight.ext.java.bridge import bridge_of, has_loop
+from foldflight.ext.java.machine import Jar, java, loaders
+from foldflight.ext.java.values import UnknownType, Value, hint_of, into_object, value_of
 from foldflight.functions.author.declaring import snake_case
 from foldflight.functions.author.spec import Capabilities, Function, Methods, Parameter
 from foldflight.functions.types.serializer import StateSerializer, serializer_of_type

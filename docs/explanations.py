@@ -111,6 +111,11 @@ EXPLANATIONS: Final = {
         "Correct the exception that the message shows. Install the same versions of packages on both sides, and put "
         "the module where the process can import it.",
     ),
+    "SOURCE_FILE": Explanation(
+        "A file of a `scan` was replaced after the query was planned, or is damaged.",
+        "Make the scan again, which lists the files anew. If the file is damaged, `scan(...).df` tells what Spark "
+        "makes of it.",
+    ),
     "USER_CODE": Explanation(
         "A method of the function raised an exception, or was interrupted after `fold_s_max` seconds. The lines below "
         "the message name function, group, row and trace.",

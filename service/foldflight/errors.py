@@ -142,6 +142,7 @@ class RejectedError(FoldflightError):
             "LIMIT",
             "SETTINGS",
             "MODULE",
+            "SOURCE_FILE",
         }
     )
     # The other codes may concern one server, its modules, keys or versions: the next attempt may meet another server.

@@ -21,6 +21,7 @@ from foldflight.spark.grouping import GroupedFrame, group_by
 from foldflight.spark.lateral import join_lateral
 from foldflight.spark.over import OverFrame, over
 from foldflight.spark.scalar import with_columns
+from foldflight.spark.scans.scan import Scan, scan
 from foldflight.spark.settings import configure
 from foldflight.spark.stored import check_checkpoint, state_table
 from foldflight.spark.tables import Target, write_table
@@ -36,6 +37,7 @@ __all__ = [
     "PROCESSING_TIME",
     "GroupedFrame",
     "OverFrame",
+    "Scan",
     "Target",
     "Window",
     "check_checkpoint",
@@ -53,6 +55,7 @@ __all__ = [
     "over",
     "register",
     "results",
+    "scan",
     "schema_of",
     "session",
     "split_changes",

@@ -34,6 +34,7 @@ from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, hash_of, spark_schema, step_of, together
 from foldflight.spark.expressions import SIGN, error_text, text
 from foldflight.spark.lifted import lifted_result
+from foldflight.spark.scans.source import Source
 from foldflight.spark.types import FLOATING, equal_by, is_grouped_as_it_is
 from foldflight.spark.versions.sessions import is_spark
 
@@ -43,7 +44,9 @@ _NO_ROW: Final = (
 )
 
 
-def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType], *, strict: bool = False) -> DataFrame:
+def batch_result(
+    query: Query, rows: DataFrame, outputs: Sequence[st.DataType], *, strict: bool = False, source: Source | None = None
+) -> DataFrame:
     """Return the result of a batch query.
 
     Args:
@@ -51,6 +54,7 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType], 
         rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
         outputs: Spark's types of the outputs.
         strict: Whether a retraction without a row is an error.
+        source: The same rows for tasks to read, if they are folded before the shuffle; None: Spark reads them.
     """
     if query.layout.has_kinds:
         rows = _with_their_rows(query, rows, strict=strict)
@@ -61,7 +65,11 @@ def batch_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType], 
     if merges:
         partial = PartialFold(query, query.bounds)
         schema = spark_schema(query, rows, partial.output)
-        arrived = rows.mapInArrow(arrow_function(partial, step_of(query, "fold_partial"), query.traced), schema)
+        step = step_of(query, "fold_partial")
+        if source is None:
+            arrived = rows.mapInArrow(arrow_function(partial, step, query.traced), schema)
+        else:
+            arrived = source.mapped(rows.sparkSession, partial, query.bounds, step, query.traced, schema)
     final = FinalFold(query, merges=merges)
     parted = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
     step = step_of(query, "merge" if merges else "fold")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from foldflight.engine.query.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, Qu
 from foldflight.engine.query.lifting import BatchPlan, Groups
 from foldflight.engine.query.query import Emit, Query, StreamOptions
 from foldflight.errors import RejectedError
+from foldflight.fold.mode import Mode
 from foldflight.spark.batch import batch_result
 from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quoted, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
@@ -23,6 +24,8 @@ from foldflight.spark.expressions import Text
 from foldflight.spark.lifted import lifted_text
 from foldflight.spark.months import as_intervals, as_months, in_months, is_months, storage_types_of
 from foldflight.spark.rowkinds import UNSAID, Unsaid, refuse_unsaid
+from foldflight.spark.scans.scan import Scan, as_dataframe
+from foldflight.spark.scans.source import Source, UnreadableError
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.storage_types import SPARK
 from foldflight.spark.stream import stream_result
@@ -31,10 +34,12 @@ from foldflight.spark.versions.sessions import check_workers, estimated_rows, is
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
 _BUCKETS_MAX = 1 << 15
+# The modes in which folding what tasks have read is faster than aggregations of Spark over what it has read.
+_FAST = (Mode.COMPILED, Mode.COMPILED_WHEN_HOT, Mode.VECTORISED)
 
 
 def group_by(
-    df: DataFrame,
+    df: DataFrame | Scan,
     *keys: str | Column | Sequence[str | Column],
     row_kind: str | Column | Unsaid | None = UNSAID,
     row_kinds: Mapping[str, str] | None = None,
@@ -54,7 +59,7 @@ def group_by(
     Its state lives in Spark's RocksDB state store.
 
     Args:
-        df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect.
+        df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect; or a `scan` of files.
         keys: Column names, SQL expressions, or Columns (named by their alias); or one list of them. Without keys all
             rows form one group, and the result has one row even for an empty input. NULL is a group, all NaN values are
             one group, and -0.0 equals 0.0.
@@ -96,6 +101,8 @@ def group_by(
         RejectedError: SIGNATURE, also if it is not said what row kinds mean; SCHEMA_MISMATCH; CANNOT_RETRACT for
             sessions over rows with kinds, and for updates without old values (`emit="update"`) as row kinds.
     """
+    scan = df if isinstance(df, Scan) else None
+    df = as_dataframe(df)
     _check_input(df, window)
     if isinstance(row_kind, Unsaid):
         refuse_unsaid(
@@ -136,6 +143,7 @@ def group_by(
         plan=plan,
         groups=None if groups is None else Groups(groups, "groups="),
         strict=strict,
+        scan=scan,
     )
 
 
@@ -224,6 +232,7 @@ class GroupedFrame:
     plan: BatchPlan = "auto"
     groups: Groups | None = None
     strict: bool = False
+    scan: Scan | None = None
 
     def __repr__(self) -> str:
         return f"<{self.df!r} grouped by {', '.join(self.names) or 'nothing'}; call agg(...)>"
@@ -265,7 +274,7 @@ class GroupedFrame:
         Raises:
             RejectedError: The same errors as `agg`, for mistakes in the query.
         """
-        print(self.query(*aliased, **named).explain())  # noqa: T201 - as DataFrame.explain does
+        print(self.planned(*aliased, **named).explain())  # noqa: T201 - as DataFrame.explain does
 
     def planned(self, /, *aliased: Aggregate, **named: Aggregate) -> Planned:
         """Return the plan of `agg`. Raises the same errors as `agg` for mistakes in the query."""
@@ -311,7 +320,31 @@ class GroupedFrame:
         results = columns.result_types(uses, given, query.layout.outputs.types)
         wanted = {name: field.dataType for name, field in zip(self.names, given, strict=False)}
         types = wanted | dict(zip(query.layout.outputs.names, results, strict=True))
-        return Planned(query, columns, given, types, self.strict)
+        query, reader = self._read(query, columns)
+        return Planned(query, columns, given, types, self.strict, reader)
+
+    def _read(self, query: Query, columns: Columns) -> tuple[Query, Source | str]:
+        """Return the query, and who reads its rows: tasks of its own, or Spark, for a reason.
+
+        Rows that the tasks read are folded, also those of a query that would be lifted, if machine code folds them.
+        """
+        if self.scan is None:
+            return query, ""
+        if columns.df is not self.scan.df:
+            return query, "rows of windows are made by Spark"
+        if (plain := columns.plain) is None:
+            return query, "row kinds, expressions, and queries without columns are evaluated by Spark"
+        if not query.folds_before_shuffle.taken:
+            return query, f"rows are not folded before the shuffle: {query.folds_before_shuffle.why}"
+        if query.lifted.taken and self.plan == "lifted":
+            return query, "plan='lifted'"
+        if query.lifted.taken and (slow := _interpreted(query)):
+            return query, f"rows are lifted, which is faster than to interpret {slow}"
+        try:
+            source = self.scan.source(list(plain.values()))
+        except UnreadableError as error:
+            return query, str(error)
+        return replace(query, unliftable="the tasks that fold the rows read them"), source
 
     def _estimated(self, columns: Columns) -> Groups | None:
         """Return what the statistics of tables tell about the number of groups, if Spark keeps them."""
@@ -353,6 +386,7 @@ class Planned:
         given: Spark's types of these.
         types: Spark's types of the keys and outputs, by name.
         strict: Whether a retraction without a row is an error, in a batch.
+        reader: The rows for its tasks to read; or why Spark reads them, which is empty if there is no scan.
     """
 
     query: Query
@@ -360,6 +394,7 @@ class Planned:
     given: st.StructType
     types: Mapping[str, st.DataType]
     strict: bool
+    reader: Source | str = ""
 
     @property
     def _outputs(self) -> list[st.DataType]:
@@ -381,11 +416,19 @@ class Planned:
         if not self._is_without_python:
             check_workers(session)
         if query.stream is None:
-            result = batch_result(query, rows, self._outputs, strict=self.strict)
+            source = self.reader if isinstance(self.reader, Source) else None
+            result = batch_result(query, rows, self._outputs, strict=self.strict, source=source)
         else:
             check_provider(self.columns.df)
             result = stream_result(query, rows, self._outputs)
         return as_intervals(result, self.types)
+
+    def explain(self) -> str:
+        """Return a description of the query, and who reads the rows of a scan. Raises RetryableError as the query's."""
+        lines = [self.query.explain()]
+        if self.reader:
+            lines.append(f"  reader: {'' if isinstance(self.reader, Source) else 'Spark, because '}{self.reader}")
+        return "\n".join(lines)
 
     @property
     def is_text(self) -> bool:
@@ -404,6 +447,13 @@ class Planned:
         columns = {name: quoted(written) for name, written in (self.columns.plain or {}).items()}
         session = self.columns.df.sparkSession
         return lifted_text(self.query, Text(source), columns, self._outputs, session, names).sql
+
+
+def _interpreted(query: Query) -> str:
+    """Return the functions of a query that no machine code folds, as text; empty if there are none."""
+    modes = {info.name: info.folding for info in query.transport.infos(look=True)}
+    names = dict.fromkeys(call.function for call in query.open_request.calls)
+    return ", ".join(name for name in names if (folding := modes.get(name)) is None or folding.mode not in _FAST)
 
 
 def named_outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Aggregate]:

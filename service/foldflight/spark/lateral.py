@@ -22,13 +22,14 @@ from foldflight.spark.arrow import step_name
 from foldflight.spark.columns import Columns, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.scalar import ERROR_CARRIER, check_df, check_kinds, chunk_schema, letter_beside, rows_with
+from foldflight.spark.scans.scan import Scan, as_dataframe
 from foldflight.spark.storage_types import SPARK
 from foldflight.spark.types import arrow_fields
 from foldflight.spark.versions.types import spark_type
 
 
 def join_lateral(
-    df: DataFrame,
+    df: DataFrame | Scan,
     use: Use,
     /,
     *,
@@ -54,6 +55,7 @@ def join_lateral(
             SCHEMA_MISMATCH for columns that cannot be resolved or do not fit the function.
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
     """
+    df = as_dataframe(df)
     check_df(df, "join_lateral")
     if not isinstance(use, Use) or not use.is_table:
         raise RejectedError(

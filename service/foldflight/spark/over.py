@@ -46,6 +46,7 @@ from foldflight.spark.grouping import check_buckets, listed, named_outputs, one_
 from foldflight.spark.months import as_intervals, as_months, storage_types_of
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.rowkinds import refuse_unsaid
+from foldflight.spark.scans.scan import Scan, as_dataframe
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.storage_types import SPARK
 from foldflight.spark.types import arrow_fields, check_keys, check_returned
@@ -57,7 +58,7 @@ _MEASURED: Final = (st.NumericType, st.DateType, st.TimestampType, st.TimestampN
 
 
 def over(
-    df: DataFrame,
+    df: DataFrame | Scan,
     *keys: str | Column | Sequence[str | Column],
     partition_by: str | Column | Sequence[str | Column] = (),
     order_by: str | Column | Sequence[str | Column] = (),
@@ -72,7 +73,7 @@ def over(
     RANGE from an interval before it, or without a beginning. The state lives in Spark's RocksDB state store.
 
     Args:
-        df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect.
+        df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect. Of a `scan`, Spark reads the rows.
         keys: The columns of PARTITION BY: column names, SQL expressions, or Columns; or one list of them. Without keys
             all rows are one partition, which one task computes.
         partition_by: The same columns by name, instead of `keys`: `over(df, partition_by="k", order_by="at")`.
@@ -94,6 +95,8 @@ def over(
         RejectedError: SIGNATURE, also for a stream without a watermark on its order; SCHEMA_MISMATCH; CANNOT_RETRACT
             for a stream of changes.
     """
+    is_scan = isinstance(df, Scan)
+    df = as_dataframe(df)
     if not isinstance(df, DataFrame):
         raise RejectedError("SIGNATURE", f"over takes a DataFrame of Spark, and this is {type(df).__qualname__}")
     named = tuple(partition_by) if isinstance(partition_by, (list, tuple)) else (partition_by,)
@@ -111,7 +114,7 @@ def over(
     elif idle is not None:
         raise RejectedError("SIGNATURE", "idle bounds the state of a stream, and this is a batch; leave it out")
     refuse_unsaid(df, "over", "leave the column out, to take each change for a row")
-    return OverFrame(df, chosen, columns, names, order, buckets, idle)
+    return OverFrame(df, chosen, columns, names, order, buckets, idle, is_scan)
 
 
 def _check_stream(df: DataFrame, order: Sequence[OrderKey]) -> None:
@@ -158,6 +161,7 @@ class OverFrame:
     order: tuple[OrderKey, ...]
     buckets: int = 1
     idle: str | None = None
+    is_scan: bool = False
 
     def agg(self, /, *aliased: Aggregate, **named: Aggregate) -> DataFrame:
         """Compute each call for each row.
@@ -198,6 +202,8 @@ class OverFrame:
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: each call with its window frame, how that is folded, and why. Raises its errors."""
         print(self._resolved(aliased, named)[0].explain())  # noqa: T201 - as DataFrame.explain does
+        if self.is_scan:
+            print("  reader: Spark, because rows are shuffled before they are folded")  # noqa: T201
 
     def _resolved(
         self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]

@@ -44,6 +44,7 @@ from foldflight.spark.columns import Columns, spark_name, text_of, zone_remedy
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, storage_types_of
 from foldflight.spark.rowkinds import kinds_in
+from foldflight.spark.scans.scan import Scan, as_dataframe
 from foldflight.spark.storage_types import SPARK, result_types
 from foldflight.spark.types import arrow_fields, check_returned, check_udf
 from foldflight.spark.versions.facts import ARROW_UDFS
@@ -58,7 +59,7 @@ _HISTORY: Final = "_foldflight_mapped"
 
 
 def with_columns(
-    df: DataFrame,
+    df: DataFrame | Scan,
     /,
     *aliased: Use,
     on_error: OnError = "fail",
@@ -91,6 +92,7 @@ def with_columns(
             that cannot be resolved or do not fit the function; CANNOT_RETRACT as said of `row_kind`.
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
     """
+    df = as_dataframe(df)
     check_df(df, "with_columns")
     uses = named_uses(aliased, named)
     for name, use in uses.items():

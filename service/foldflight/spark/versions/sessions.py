@@ -188,3 +188,15 @@ def in_daemon() -> bool:
     """Return whether this process is a worker of Spark's, which PySpark's daemon has forked."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == "pyspark.daemon"
+
+
+def parallelism(session: SparkSession) -> int:
+    """Return how many tasks a session runs at the same time, as far as it tells.
+
+    A session of Spark Connect tells it only in the text of a plan.
+    """
+    if not is_remote(session):
+        return max(int(session.sparkContext.defaultParallelism), 1)
+    plan = str(type(session).sql(session, "EXPLAIN SELECT * FROM range(1)").collect()[0][0])
+    match = re.search(r"splits=(?:Some\()?(\d+)", plan)
+    return 1 if match is None else int(match[1])

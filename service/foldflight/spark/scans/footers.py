@@ -1,0 +1,191 @@
+"""What the footer of a Parquet file tells about it: whether Arrow may read it, and its row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+from pyspark.sql import types as st
+
+from foldflight.spark.scans.predicate import Predicate
+from foldflight.spark.scans.readable import Modes, is_readable, is_rebased
+
+OpenFilesystem: TypeAlias = "Callable[[], fs.FileSystem]"
+"""Makes the file system, in each process that reads."""
+
+INT96_UNIT: Final = "us"
+"""The unit in which Arrow reads INT96, as Spark does; in nanoseconds, years after 2262 would not fit."""
+
+# The length of the footer, and the letters PAR1.
+_TAIL: Final = 8
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group.
+
+    Args:
+        index: Its number in the file.
+        rows: Its rows.
+        size: Bytes of the columns that are read.
+    """
+
+    index: int
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Footer:
+    """A file as it was when the query was planned.
+
+    Args:
+        path: Its path in the file system.
+        refusal: Why Arrow may not read it, as text for users; empty: it may.
+        size: Its size in bytes.
+        changed_ns: When it was last changed, in nanoseconds since 1970; 0 where that is not known.
+        groups: The row groups in which rows may pass the predicate.
+        left_out: The number of its other row groups.
+        missing: The columns that it does not have.
+    """
+
+    path: str
+    refusal: str
+    size: int = 0
+    changed_ns: int = 0
+    groups: tuple[RowGroup, ...] = ()
+    left_out: int = 0
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a query wants of each file.
+
+    Args:
+        columns: The columns that are read, with Spark's types in the scan.
+        constants: The names of columns whose values are in the names of folders.
+        predicate: The condition that rows must pass.
+        modes: The modes of the session for old days.
+        is_case_sensitive: Whether names that differ by case are different.
+    """
+
+    columns: Mapping[str, st.DataType]
+    constants: tuple[str, ...]
+    predicate: Predicate
+    modes: Modes
+    is_case_sensitive: bool
+
+
+class _RefusedError(Exception):
+    """A file is left to Spark. Its text tells why, for users."""
+
+
+def footers(paths: Sequence[str], open_filesystem: OpenFilesystem, wanted: Wanted) -> Iterator[Footer]:
+    """Yield the description of each file."""
+    filesystem = open_filesystem()
+    for path in paths:
+        yield footer(path, filesystem, wanted)
+
+
+def footer(path: str, filesystem: fs.FileSystem, wanted: Wanted) -> Footer:
+    """Return the description of a file. Errors are refusals: Spark shall read the file, or tell what is wrong."""
+    try:
+        info = filesystem.get_file_info(path)
+        if not info.size and info.type == fs.FileType.File:
+            return Footer(path, "", 0, info.mtime_ns or 0)  # Spark reads nothing in it
+        with (
+            filesystem.open_input_file(path) as file,
+            pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as read,
+        ):
+            _check_whole(file, info.size, read.metadata)
+            leaves = _leaves(read, wanted)
+            metadata = read.metadata.metadata or {}
+            for name, leaf in leaves.items():
+                if is_rebased(read.schema.column(leaf), metadata, wanted.modes):
+                    raise _RefusedError(f"the days of its column {name!r} may be counted in the old calendar")
+            groups = [read.metadata.row_group(index) for index in range(read.metadata.num_row_groups)]
+            chosen = [
+                RowGroup(
+                    index, group.num_rows, sum(group.column(leaf).total_compressed_size for leaf in leaves.values())
+                )
+                for index, group in enumerate(groups)
+                if _may_pass(group, leaves, wanted.predicate)
+            ]
+    except _RefusedError as refused:
+        return Footer(path, str(refused))
+    except (pa.ArrowException, OSError) as error:
+        return Footer(path, f"Arrow cannot read its footer: {str(error).splitlines()[0]}")
+    missing = tuple(name for name in wanted.columns if name not in leaves)
+    return Footer(path, "", info.size, info.mtime_ns or 0, tuple(chosen), len(groups) - len(chosen), missing)
+
+
+def _check_whole(file: Any, size: int, metadata: pq.FileMetaData) -> None:
+    """Refuse a file whose footer has more than Arrow has read.
+
+    A file with encrypted columns and a plain footer has a signature there. Arrow ends the process when it is asked for
+    the description of such a column.
+    """
+    tail = file.read_at(_TAIL, size - _TAIL)
+    if int.from_bytes(tail[:4], "little") != metadata.serialized_size:
+        raise _RefusedError("its footer has more than descriptions, as that of an encrypted file")
+
+
+def _leaves(read: pq.ParquetFile, wanted: Wanted) -> dict[str, int]:
+    """Return the number of the leaf of each wanted column that the file has."""
+    arrow = read.schema_arrow
+    fold: Callable[[str], str] = str if wanted.is_case_sensitive else str.casefold
+    alike: dict[str, list[str]] = {}
+    for name in arrow.names:
+        alike.setdefault(fold(name), []).append(name)
+    for name in wanted.constants:
+        if fold(name) in alike:
+            raise _RefusedError(f"it has the column {name!r}, which is in the names of folders, too")
+    leaves: dict[str, int] = {}
+    numbers = {read.schema.column(index).path: index for index in range(len(read.schema))}
+    for name, type_ in wanted.columns.items():
+        found = alike.get(fold(name), [])
+        if not found:
+            continue
+        if found != [name]:
+            raise _RefusedError(
+                f"its columns {', '.join(found)} are called like {name!r}, but not exactly so, or twice"
+            )
+        number = numbers.get(name)
+        leaf = None if number is None else read.schema.column(number)
+        if (
+            number is None
+            or leaf is None
+            or leaf.name != name
+            or leaf.max_repetition_level
+            or leaf.max_definition_level > 1
+        ):
+            raise _RefusedError(f"its column {name!r} has members")
+        if not is_readable(leaf, arrow.field(name).type, type_):
+            kind = str(leaf.logical_type) if leaf.logical_type.type != "NONE" else leaf.physical_type
+            raise _RefusedError(
+                f"its column {name!r} is {kind} in Parquet, which only Spark reads as {type_.simpleString()}"
+            )
+        leaves[name] = number
+    return leaves
+
+
+def _may_pass(group: Any, leaves: Mapping[str, int], predicate: Predicate) -> bool:
+    """Return whether rows of a row group may pass, by the bounds of whole numbers and dates that it tells."""
+    for comparison in predicate.comparisons:
+        if not comparison.is_ordered or comparison.column not in leaves:
+            continue
+        statistics = group.column(leaves[comparison.column]).statistics
+        if statistics is None or not statistics.has_min_max:
+            continue
+        try:
+            least, largest = statistics.min, statistics.max
+        except (ValueError, OverflowError):  # a day after the year 9999
+            continue
+        if not comparison.may_hold(least, largest):
+            return False
+    return True

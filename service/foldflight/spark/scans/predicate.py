@@ -1,0 +1,278 @@
+"""The conditions of a scan that Arrow evaluates with the meaning of Spark.
+
+Only comparisons of a column with a constant are taken, where the types leave no doubt: whole numbers, DECIMAL, DATE,
+BOOLEAN, and texts, which both compare by their bytes. Floating-point numbers are not taken, because for Spark NaN is
+the largest and equals itself. Whatever is not certain to be of this grammar is left to Spark.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as st
+
+_TOKEN: Final = re.compile(
+    r"\s*(?:(?P<name>[A-Za-z_]\w*)|`(?P<quoted>[^`]+)`|(?P<number>-?\d+(?:\.\d+)?)(?![\w.])|'(?P<text>[^'\\]*)'(?!\s*')"
+    r"|(?P<symbol><=>|<=|>=|<>|!=|==|[=<>(),]))",
+    re.ASCII,
+)
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_COMPARISONS: Final = {
+    "=": "equal",
+    "==": "equal",
+    "<>": "not_equal",
+    "!=": "not_equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+}
+# Words that Spark reads as values where no column is meant; a name in backquotes is always a column.
+_NO_COLUMNS: Final = frozenset(
+    {"not", "null", "false", "true", "localtime", "localtimestamp", "session_user", "user", "current_catalog"}
+    | {"current_database", "current_date", "current_schema", "current_time", "current_timestamp", "current_timezone"}
+    | {"current_user"}
+)
+_INTEGERS: Final[Mapping[type[st.DataType], int]] = {
+    st.ByteType: 8,
+    st.ShortType: 16,
+    st.IntegerType: 32,
+    st.LongType: 64,
+}
+
+
+class UnclearError(Exception):
+    """A condition is not certain to mean the same to Arrow and Spark. Its text tells why, for users."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of a column.
+
+    Args:
+        column: The column.
+        operator: The name of Arrow's function, or `in`, `not_in`, `is_null`, `is_valid`.
+        values: The constants, of `type_`; none for the last two.
+        type_: The type of the column and the constants.
+    """
+
+    column: str
+    operator: str
+    values: tuple[Any, ...]
+    type_: pa.DataType
+
+    def holds(self, column: pa.Array) -> pa.Array:
+        """Return for n values where the comparison is true; n booleans, which may be NULL where it is not."""
+        match self.operator:
+            case "is_null":
+                return pc.is_null(column)
+            case "is_valid":
+                return pc.is_valid(column)
+            case "in" | "not_in":
+                found = pc.is_in(column, pa.array(self.values, self.type_))
+                return pc.and_(pc.is_valid(column), found if self.operator == "in" else pc.invert(found))
+            case _:
+                compared: pa.Array = getattr(pc, self.operator)(column, pa.scalar(self.values[0], self.type_))
+                return compared
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the bounds of whole numbers and dates, which writers have always got right, tell about it."""
+        return pa.types.is_integer(self.type_) or pa.types.is_date(self.type_)
+
+    def may_hold(self, least: Any, largest: Any) -> bool:
+        """Return whether the comparison may hold for a value within bounds."""
+        values = self.values
+        match self.operator:
+            case "equal" | "in":
+                return any(least <= value <= largest for value in values)
+            case "less":
+                return bool(least < values[0])
+            case "less_equal":
+                return bool(least <= values[0])
+            case "greater":
+                return bool(largest > values[0])
+            case "greater_equal":
+                return bool(largest >= values[0])
+            case _:
+                return True
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """Comparisons that all hold; with none, every row passes."""
+
+    comparisons: tuple[Comparison, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are compared, each once."""
+        return tuple(dict.fromkeys(each.column for each in self.comparisons))
+
+    def mask(self, columns: Mapping[str, pa.Array]) -> pa.Array:
+        """Return which of n rows pass, as booleans that may be NULL, for at least one comparison."""
+        return reduce(pc.and_kleene, (each.holds(columns[each.column]) for each in self.comparisons))
+
+
+def parse(text: str, schema: st.StructType) -> Predicate:
+    """Return the predicate of a condition in Spark's SQL, over columns of a schema.
+
+    Raises:
+        UnclearError: The condition is not one of comparisons with constants, or of types that are not compared here.
+    """
+    return Predicate(tuple(_Parser(text, schema).comparisons()))
+
+
+class _Parser:
+    """Reads `column operator constant AND ...`."""
+
+    def __init__(self, text: str, schema: st.StructType) -> None:
+        self._tokens = list(_tokens(text))
+        self._at = 0
+        self._schema = schema
+
+    def comparisons(self) -> Iterator[Comparison]:
+        """Yield all comparisons."""
+        while True:
+            yield from self._comparison()
+            if self._at == len(self._tokens):
+                return
+            self._expect("AND")
+
+    def _comparison(self) -> Iterator[Comparison]:
+        name = self._column()
+        type_ = self._schema[name].dataType
+        arrow = _arrow_type(name, type_)
+        kind, value = self._next()
+        word = value.upper() if kind == "name" else ""
+        if kind == "symbol" and value in _COMPARISONS:
+            yield Comparison(name, _COMPARISONS[value], (self._constant(name, type_),), arrow)
+            return
+        if word == "IS":
+            is_not = self._skips("NOT")
+            self._expect("NULL")
+            yield Comparison(name, "is_valid" if is_not else "is_null", (), arrow)
+            return
+        if word == "BETWEEN":
+            yield Comparison(name, "greater_equal", (self._constant(name, type_),), arrow)
+            self._expect("AND")
+            yield Comparison(name, "less_equal", (self._constant(name, type_),), arrow)
+            return
+        is_not = word == "NOT"
+        if is_not:
+            self._expect("IN")
+        elif word != "IN":
+            raise _unclear(f"{value!r} after {name}")
+        self._expect("(")
+        values = [self._constant(name, type_)]
+        while self._skips(","):
+            values.append(self._constant(name, type_))
+        self._expect(")")
+        yield Comparison(name, "not_in" if is_not else "in", tuple(values), arrow)
+
+    def _column(self) -> str:
+        kind, value = self._next()
+        if kind not in {"name", "quoted"} or (kind == "name" and value.lower() in _NO_COLUMNS):
+            raise _unclear(repr(value))
+        if [each.name for each in self._schema if each.name.casefold() == value.casefold()] != [value]:
+            raise UnclearError(f"{value!r} is not exactly the name of one column")
+        return value
+
+    def _constant(self, name: str, type_: st.DataType) -> Any:
+        kind, value = self._next()
+        if kind == "number" and type(type_) in _INTEGERS and "." not in value:
+            if -(1 << 63) <= int(value) < 1 << 63 and _fits(int(value), type_):
+                return int(value)
+        elif kind == "number" and isinstance(type_, st.DecimalType):
+            number = decimal.Decimal(value)
+            exponent = number.as_tuple().exponent
+            assert isinstance(exponent, int)
+            if -exponent <= type_.scale and abs(number) < 10 ** (type_.precision - type_.scale):
+                return number
+        elif kind == "text" and type_ == st.StringType() and "${" not in value:  # Spark puts a variable there
+            return value
+        elif kind == "name" and value.upper() == "DATE" and isinstance(type_, st.DateType):
+            return self._date()
+        elif kind == "name" and value.upper() in {"TRUE", "FALSE"} and isinstance(type_, st.BooleanType):
+            return value.upper() == "TRUE"
+        raise UnclearError(
+            f"{name} is {type_.simpleString()}, and {value!r} is not a constant that is compared with it"
+        )
+
+    def _date(self) -> datetime.date:
+        kind, value = self._next()
+        if kind != "text" or not _DATE.fullmatch(value):
+            raise _unclear(f"DATE {value!r}")
+        try:
+            return datetime.date.fromisoformat(value)
+        except ValueError:
+            raise _unclear(f"DATE {value!r}") from None
+
+    def _next(self) -> tuple[str, str]:
+        if self._at == len(self._tokens):
+            raise _unclear("its end")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _skips(self, word: str) -> bool:
+        if self._at < len(self._tokens) and _is_word(self._tokens[self._at], word):
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, word: str) -> None:
+        token = self._next()
+        if not _is_word(token, word):
+            raise _unclear(f"{token[1]!r}, which is not {word}")
+
+
+def _is_word(token: tuple[str, str], word: str) -> bool:
+    return token[0] in {"name", "symbol"} and token[1].upper() == word
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    end = len(text.rstrip())
+    while at < end:
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _unclear(repr(text[at : at + 20].strip()))
+        at = match.end()
+        kind = match.lastgroup
+        assert kind is not None
+        yield kind, match[kind]
+
+
+def _unclear(what: str) -> UnclearError:
+    return UnclearError(f"{what} is more than comparisons of columns with constants, joined by AND")
+
+
+def _fits(value: int, type_: st.DataType) -> bool:
+    return -(1 << (_INTEGERS[type(type_)] - 1)) <= value < 1 << (_INTEGERS[type(type_)] - 1)
+
+
+def _arrow_type(name: str, type_: st.DataType) -> pa.DataType:
+    """Return the type in which a column is compared. Raises UnclearError for types that are not compared here."""
+    known: Sequence[tuple[st.DataType, pa.DataType]] = (
+        (st.BooleanType(), pa.bool_()),
+        (st.ByteType(), pa.int8()),
+        (st.ShortType(), pa.int16()),
+        (st.IntegerType(), pa.int32()),
+        (st.LongType(), pa.int64()),
+        (st.StringType(), pa.string()),
+        (st.DateType(), pa.date32()),
+    )
+    if isinstance(type_, st.DecimalType):
+        return pa.decimal128(type_.precision, type_.scale)
+    arrow = next((each for spark, each in known if spark == type_), None)
+    if arrow is None:
+        raise UnclearError(f"{name} is {type_.simpleString()}, whose values are compared by Spark only")
+    return arrow

@@ -1,0 +1,164 @@
+"""The part of a scan that runs in tasks: reads row groups by Arrow, and gives them to the fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.errors import RejectedError
+from foldflight.spark.scans.footers import INT96_UNIT, OpenFilesystem
+from foldflight.spark.scans.predicate import Predicate
+
+Task: TypeAlias = "Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
+
+# A column chunk is read through a buffer of this size, so that a row group of any size takes little memory.
+_BUFFER_BYTES: Final = 1 << 20
+# Rows of a batch of texts, before it is known how long they are.
+_FIRST_ROWS: Final = 1 << 15
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row groups of a file, which one task reads.
+
+    Args:
+        path: The path of the file in the file system.
+        size: Its size in bytes when the query was planned.
+        changed_ns: When it was last changed then.
+        groups: The numbers of the row groups.
+        rows: Their rows.
+        missing: The columns that the file does not have.
+        constants: The values of the columns that are in the names of its folders.
+    """
+
+    path: str
+    size: int
+    changed_ns: int
+    groups: tuple[int, ...]
+    rows: int
+    missing: frozenset[str]
+    constants: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ReadSplits:
+    """A task that reads splits, and passes their rows to another task.
+
+    Args:
+        splits: The splits of each partition. A row from Spark has the number of one.
+        columns: The names of the columns that the other task gets, in its order.
+        types: The types of these, and of those that the predicate compares, by name.
+        predicate: The condition that rows must pass.
+        open_filesystem: Makes the file system.
+        bounds: The limits of a block.
+        task: The other task.
+    """
+
+    splits: tuple[tuple[Split, ...], ...]
+    columns: tuple[str, ...]
+    types: dict[str, pa.DataType]
+    predicate: Predicate
+    open_filesystem: OpenFilesystem
+    bounds: BlockBounds
+    task: Task
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the other task over the rows of the splits that the batches name."""
+        numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+        return self.task(self._rows(split for number in numbers for split in self.splits[number]))
+
+    def _rows(self, splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
+        filesystem = self.open_filesystem()
+        size = _BatchSize(self.types, self.bounds)
+        for split in splits:
+            for batch in self._read(split, filesystem, size):
+                yield self._passing(batch)
+
+    def _passing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        chosen = pa.RecordBatch.from_arrays([batch.column(name) for name in self.columns], names=list(self.columns))
+        if not self.predicate.comparisons:
+            return chosen
+        return chosen.filter(self.predicate.mask({name: batch.column(name) for name in self.predicate.columns}))
+
+    def _read(self, split: Split, filesystem: fs.FileSystem, size: _BatchSize) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split with all columns. Raises RejectedError SOURCE_FILE."""
+        _check_unchanged(split, filesystem)
+        rows = 0
+        try:
+            for batch in self._batches(split, filesystem, size):
+                rows += batch.num_rows
+                yield self._typed(batch, split)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(split, f"cannot be read: {str(error).splitlines()[0]}") from None
+        if rows != split.rows:
+            raise _unreadable(split, f"has {rows:,} rows where its footer tells of {split.rows:,}")
+        _check_unchanged(split, filesystem)
+
+    def _batches(self, split: Split, filesystem: fs.FileSystem, size: _BatchSize) -> Iterator[pa.RecordBatch]:
+        names = [name for name in self.types if name not in split.missing and name not in split.constants]
+        if not names:
+            for start in range(0, split.rows, self.bounds.rows_max):
+                count = min(self.bounds.rows_max, split.rows - start)
+                yield pa.RecordBatch.from_arrays([pa.nulls(count)], names=[""])
+            return
+        with (
+            filesystem.open_input_file(split.path) as file,
+            pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT, buffer_size=_BUFFER_BYTES) as read,
+        ):
+            for group in split.groups:
+                for batch in read.iter_batches(size.rows, row_groups=[group], columns=names, use_threads=False):
+                    size.seen(batch)
+                    yield batch
+
+    def _typed(self, batch: pa.RecordBatch, split: Split) -> pa.RecordBatch:
+        arrays = []
+        for name, type_ in self.types.items():
+            if name in split.missing:
+                arrays.append(pa.nulls(batch.num_rows, type_))
+            elif name in split.constants:
+                arrays.append(pa.repeat(pa.scalar(split.constants[name], type_), batch.num_rows))
+            else:
+                arrays.append(batch.column(name).cast(type_))
+        return pa.RecordBatch.from_arrays(arrays, names=list(self.types))
+
+
+class _BatchSize:
+    """How many rows are read at once, so that they are a block: of texts this shows in those read before."""
+
+    def __init__(self, types: dict[str, pa.DataType], bounds: BlockBounds) -> None:
+        self._bounds = bounds
+        self._is_fixed = all(map(_is_fixed, types.values()))
+        self.rows = bounds.rows_max if self._is_fixed else min(_FIRST_ROWS, bounds.rows_max)
+        self._width = 1.0
+
+    def seen(self, batch: pa.RecordBatch) -> None:
+        """Take the width of rows that were read into account for the next row group."""
+        if self._is_fixed or not batch.num_rows:
+            return
+        self._width = max(self._width, batch.nbytes / batch.num_rows)
+        self.rows = max(min(int(self._bounds.bytes_max / self._width), self._bounds.rows_max), 1)
+
+
+def _is_fixed(type_: pa.DataType) -> bool:
+    return not (pa.types.is_string(type_) or pa.types.is_binary(type_))
+
+
+def _check_unchanged(split: Split, filesystem: fs.FileSystem) -> None:
+    """Refuse a file that is not the one which was planned. Raises RejectedError SOURCE_FILE."""
+    info = filesystem.get_file_info(split.path)
+    if (info.size, info.mtime_ns or 0) != (split.size, split.changed_ns):
+        what = "is gone" if info.type == fs.FileType.NotFound else "was replaced"
+        raise _unreadable(split, f"{what} after the query was planned")
+
+
+def _unreadable(split: Split, what: str) -> RejectedError:
+    return RejectedError(
+        "SOURCE_FILE",
+        f"{split.path} {what}; make the scan again, or give scan(...).df, which Spark reads",
+    )

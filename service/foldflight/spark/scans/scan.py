@@ -1,0 +1,130 @@
+"""`scan(spark, files)`: files whose rows the tasks that fold them read themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
+
+from foldflight.errors import RejectedError
+from foldflight.spark.columns import column_named
+from foldflight.spark.scans.footers import OpenFilesystem
+from foldflight.spark.scans.predicate import Predicate, UnclearError, parse
+from foldflight.spark.scans.source import Files, Source, UnreadableError
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, a pattern, a folder, or a list of these."""
+
+
+class Scan:
+    """Files of Parquet; made by `scan`.
+
+    Attributes:
+        df: Spark's own read of the same rows and columns.
+    """
+
+    def __init__(self, files: Files, df: DataFrame, paths: tuple[str, ...], where: str | None) -> None:
+        self.df = df
+        self._files = files
+        self._paths = paths
+        self._where = where
+
+    def __repr__(self) -> str:
+        where = "" if self._where is None else f", where={self._where!r}"
+        return f"scan({', '.join(map(repr, self._paths))}{where})"
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.df.columns)
+
+    @property
+    def schema(self) -> st.StructType:
+        """The columns, as Spark describes them."""
+        return self.df.schema
+
+    def source(self, columns: Sequence[str]) -> Source:
+        """Return the rows of some columns, for tasks to read.
+
+        Raises:
+            UnreadableError: Spark has to read them. Its text tells why.
+        """
+        return self._files.source(columns, self._predicate())
+
+    def _predicate(self) -> Predicate:
+        if self._where is None:
+            return Predicate()
+        try:
+            return parse(self._where, self._files.df.schema)
+        except UnclearError as error:
+            raise UnreadableError(f"the condition is evaluated by Spark, because {error}") from None
+
+
+def as_dataframe(given: DataFrame | Scan) -> DataFrame:
+    """Return a DataFrame as it is, and of a scan Spark's own read."""
+    return given.df if isinstance(given, Scan) else given
+
+
+def scan(
+    spark: SparkSession,
+    files: Paths,
+    *,
+    where: str | None = None,
+    columns: Sequence[str] | None = None,
+    filesystem: Callable[[], Any] | None = None,
+) -> Scan:
+    """Take files of Parquet in the place of a DataFrame, so that the tasks that fold their rows read them themselves.
+
+    The rows are those of `spark.read.parquet`. Where it is not certain that Arrow reads the same, Spark reads them, and
+    `explain` tells why. The files are listed now, and a file that changes later fails the query.
+
+    Args:
+        spark: The session, of classic PySpark or of Spark Connect.
+        files: A file, a folder, a pattern such as `lake/orders/*.parquet`, or a list of these.
+        where: A condition that rows must pass, in Spark's SQL. Arrow evaluates comparisons of whole numbers, DECIMAL,
+            DATE, BOOLEAN and texts with constants, joined by AND; for others, Spark reads the files.
+        columns: The columns of the result. Default: all.
+        filesystem: Makes the file system of pyarrow that has the files, in each process that reads: for files that are
+            not on a disk of each machine. It gets no arguments, and takes credentials from where it runs, because it
+            travels with the query.
+
+    Returns:
+        Scan: What `group_by`, `over` and `with_columns` take in the place of a DataFrame.
+
+    Raises:
+        RejectedError: SIGNATURE for arguments that are none of these.
+        AnalysisException: Spark's error, if it cannot read the files, or the condition.
+
+    >>> orders = scan(spark, "lake/orders", where="day >= DATE'2026-01-01'")
+    >>> group_by(orders, "customer").agg(price=weighted_avg("price", "qty"))
+    DataFrame[customer: bigint, price: double]
+    """
+    if isinstance(files, (str, os.PathLike)):
+        files = [files]
+    if (
+        not isinstance(files, (list, tuple))
+        or not files
+        or not all(isinstance(each, (str, os.PathLike)) for each in files)
+    ):
+        raise RejectedError("SIGNATURE", f"scan takes a path or a list of paths, and this is {files!r}")
+    if where is not None and not isinstance(where, str):
+        raise RejectedError(
+            "SIGNATURE", f"where is a condition as text, as in \"day >= DATE'2026-01-01'\", not {where!r}"
+        )
+    if columns is not None and (isinstance(columns, str) or not all(isinstance(each, str) for each in columns)):
+        raise RejectedError("SIGNATURE", f"columns is a list of names of columns, not {columns!r}")
+    if filesystem is not None and not callable(filesystem):
+        raise RejectedError(
+            "SIGNATURE",
+            f"filesystem is a function that makes one, as in lambda: pyarrow.fs.S3FileSystem(), and not "
+            f"{type(filesystem).__name__}; a file system itself would carry its credentials in the query",
+        )
+    paths = tuple(map(os.fspath, files))
+    read = spark.read.parquet(*paths)
+    df = read if where is None else read.where(where)
+    chosen = df if columns is None else df.select(*map(column_named, columns))
+    opened: OpenFilesystem | None = filesystem
+    return Scan(Files(read, opened), chosen, paths, where)

@@ -1,0 +1,373 @@
+"""`scan`: the rows are those that Spark reads, whoever reads them."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+from pyspark.sql import DataFrame
+from pyspark.sql import types as st
+
+from foldflight.engine.query.blocks import BlockBounds
+from foldflight.errors import RejectedError
+from foldflight.spark import group_by, over, scan
+from foldflight.spark.scans import source as source_module
+from foldflight.spark.scans.scan import Scan
+from foldflight.spark.scans.source import Source, UnreadableError
+from tests.spark.scan_tables import WRITERS, table_of
+
+
+class AsTheyAre:
+    """A task that returns its rows."""
+
+    def __call__(self, batches: Any) -> Any:
+        yield from batches
+
+
+def read(source: Source, given: Scan, columns: list[str]) -> DataFrame:
+    """Return the rows that tasks read."""
+    schema = st.StructType([given.schema[name] for name in columns])
+    return source.mapped(given.df.sparkSession, AsTheyAre(), BlockBounds(rows_max=64), "read", None, schema)
+
+
+def bits(df: DataFrame) -> list[str]:
+    """Return rows as texts that differ wherever values do, in the order of these."""
+    rows = df.selectExpr(*(_text(each.name, each.dataType) for each in df.schema)).collect()
+    return sorted(str(tuple(row)) for row in rows)
+
+
+def _text(name: str, type_: st.DataType) -> str:
+    if isinstance(type_, (st.FloatType, st.DoubleType)):  # the sign of zeros, and the bits of others but NaN
+        return f"IF(`{name}` = 0, string(atan2(`{name}`, -1)), string(`{name}`))"
+    if isinstance(type_, (st.StringType, st.BinaryType)):
+        return f"hex(`{name}`)"
+    return f"string(`{name}`)"
+
+
+def reader(given: Scan, columns: list[str]) -> str:
+    """Return why Spark reads; empty if the tasks do."""
+    try:
+        given.source(columns)
+    except UnreadableError as error:
+        return str(error)
+    return ""
+
+
+def same_rows(given: Scan, columns: list[str], seed: object = "") -> None:
+    """Check that the tasks read what Spark reads."""
+    assert bits(read(given.source(columns), given, columns)) == bits(
+        given.df.select(*(f"`{each}`" for each in columns))
+    ), f"{given}, seed {seed}"
+
+
+_QUICK = ("arrow", "spark", "spark, LEGACY days")
+# A new one each day, which a failure names.
+_SEED = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+
+
+@pytest.mark.parametrize(
+    "writer", [pytest.param(each, marks=() if each in _QUICK else pytest.mark.slow) for each in WRITERS]
+)
+def test_types(writer: str, classic: Any, tmp_path: Path) -> None:
+    """Of each type by each writer, the tasks read Spark's values, and they read what the list says."""
+    write, given, must = WRITERS[writer]
+    table = table_of(given, 200, random.Random(f"{writer} {_SEED}"))
+    write(classic, table, tmp_path / "t")
+    scanned = scan(classic, str(tmp_path / "t"))
+    reasons = {name: reader(scanned, [name]) for name in scanned.columns}
+    assert {name: why for name, why in reasons.items() if name in must.split() and why} == {}
+    chosen = [name for name, why in reasons.items() if not why]
+    assert chosen == [name for name in given.split() if name in must.split()]
+    same_rows(scanned, chosen, _SEED)
+
+
+def two_files(folder: Path, first: pa.Table, second: pa.Table) -> str:
+    """Write two files, of which Spark takes the columns of the first."""
+    folder.mkdir()
+    for name, table in (("a", first), ("b", second)):
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=3)
+    return str(folder)
+
+
+INTS = pa.table({"k": pa.array([1, 2, 1, None, 5], pa.int64()), "v": pa.array([1, None, 3, 4, 5], pa.int32())})
+
+
+def test_layouts(classic: Any, tmp_path: Path) -> None:
+    """Folders of partitions, hidden and empty files, and missing columns are what they are for Spark."""
+    for day, city in (("2026-01-01", "Köln am"), ("2026-01-02", "__HIVE_DEFAULT_PARTITION__")):
+        folder = tmp_path / "t" / f"day={day}" / "n=7" / f"city={city}"
+        folder.mkdir(parents=True)
+        pq.write_table(INTS, folder / "a b%.parquet")
+        pq.write_table(INTS, folder / "_hidden.parquet")
+        pq.write_table(INTS, folder / ".hidden.parquet")
+        pq.write_table(INTS.slice(0, 0), folder / "none.parquet")
+        pq.write_table(INTS.select(["k"]), folder / "fewer.parquet")
+        (folder / "empty.parquet").touch()
+    given = scan(classic, tmp_path / "t")
+    assert given.columns == ["k", "v", "day", "n", "city"]
+    for columns in (given.columns, ["v", "city"], ["day"], ["v"]):
+        same_rows(given, columns)
+    same_rows(scan(classic, tmp_path / "t", where="day = DATE'2026-01-02' AND v > 3"), ["k", "day"])
+    below = scan(classic, tmp_path / "t" / "day=2026-01-01" / "n=7")
+    assert below.columns == ["k", "v", "city"]
+    same_rows(below, below.columns)
+    same_rows(scan(classic, f"{tmp_path}/t/*/*/*/*.parquet"), ["k", "v"])
+    files = sorted((tmp_path / "t").rglob("f*.parquet"))
+    same_rows(scan(classic, files), ["k"])
+
+
+def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
+    """Where it is not certain which column a name means, or where types differ, Spark reads."""
+    wide = INTS.set_column(1, "v", INTS["v"].cast(pa.int64()))
+    upper = INTS.rename_columns(["k", "V"])
+    assert "only Spark reads as bigint" in reader(scan(classic, two_files(tmp_path / "a", wide, INTS)), ["v"])
+    assert "called like 'v'" in reader(scan(classic, two_files(tmp_path / "b", INTS, upper)), ["v"])
+    assert not reader(scan(classic, two_files(tmp_path / "b2", INTS, upper)), ["k"])
+    for name, text in (("n=01", "by Spark only"), ("n=1.5", "double"), ("v=1", "'v'"), ("V=1", "'V'")):
+        folder = tmp_path / name / name
+        two_files(folder.parent, INTS, INTS)
+        folder.mkdir()
+        for each in folder.parent.glob("*.parquet"):
+            each.rename(folder / each.name)
+        given = scan(classic, folder.parent)
+        assert text in reader(given, given.columns), name
+    two_files(tmp_path / "k=1", INTS, INTS)
+    # The folder has the name of a column, and is none of the partition that Spark sees.
+    assert "named like a column" in reader(scan(classic, tmp_path / "k=1" / "a.parquet"), ["k"])
+    pq.write_metadata(INTS.schema, tmp_path / "a" / "_common_metadata")
+    assert "summaries" in reader(scan(classic, tmp_path / "a"), ["k"])
+
+
+def test_settings(classic: Any, tmp_path: Path) -> None:
+    """A setting of the session that may change a read leaves it to Spark."""
+    days = pa.table({"k": INTS["k"], "day": pa.array([0, 1, 2, 3, None], pa.date32())})
+    path = two_files(tmp_path / "t", days, days)
+    for name, value, spark_reads in (
+        ("spark.sql.files.ignoreCorruptFiles", "true", ["k", "day"]),
+        ("spark.sql.files.ignoreMissingFiles", "TRUE", ["k", "day"]),
+        ("spark.sql.parquet.fieldId.read.enabled", "true", ["k", "day"]),
+        ("spark.sql.parquet.int96TimestampConversion", "true", ["k", "day"]),
+        ("spark.sql.parquet.datetimeRebaseModeInRead", "EXCEPTION", ["day"]),
+        ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY", ["day"]),
+        ("spark.sql.parquet.int96RebaseModeInRead", "LEGACY", []),
+        ("spark.sql.caseSensitive", "true", []),
+        ("spark.sql.parquet.mergeSchema", "true", []),
+    ):
+        before = classic.conf.get(name)
+        classic.conf.set(name, value)
+        try:
+            given = scan(classic, path)
+            assert [each for each in given.columns if reader(given, [each])] == spark_reads, name
+        finally:
+            classic.conf.set(name, before)
+    given = scan(classic, path)
+    given.df.cache()
+    try:
+        assert "cached" in reader(given, ["k"])
+        assert "cached" in reader(scan(classic, path), ["k"])
+    finally:
+        given.df.unpersist()
+
+
+@pytest.mark.parametrize("case", ["spark.sql.parquet.binaryAsString", "spark.sql.legacy.parquet.nanosAsLong"])
+def test_settings_of_types(case: str, classic: Any, tmp_path: Path) -> None:
+    """Where a setting changes the type that Spark tells, Spark reads."""
+    table = pa.table({"a": pa.array([b"x"], pa.binary()) if "binary" in case else pa.array([1], pa.timestamp("ns"))})
+    path = two_files(tmp_path / "t", table, table)
+    before = classic.conf.get(case)
+    classic.conf.set(case, "true")
+    try:
+        assert "only Spark reads" in reader(scan(classic, path), ["a"])
+    finally:
+        classic.conf.set(case, before)
+
+
+def test_where(classic: Any, tmp_path: Path) -> None:
+    """A condition that the tasks evaluate passes the rows that Spark passes, and leaves out row groups."""
+    chosen = random.Random(4)
+    table = table_of("bigint smallint string date boolean decimal(5,2) double", 300, chosen)
+    table = table.append_column("n", pa.array([*range(299), None], pa.int16()))
+    path = two_files(tmp_path / "t", table, table.slice(0, 50).drop_columns("string"))
+    for where in (
+        "n < 7",
+        "n BETWEEN 5 AND 20 AND string IS NOT NULL",
+        "n not in (1, 2, 299)",
+        "`n` IN (4, 8) and boolean = TRUE",
+        "string > 'a' AND boolean <> true",
+        "string IN ('', 'ä', 'a ')",
+        "date >= DATE'1900-01-01' AND date < DATE '9999-12-31'",
+        "`decimal(5,2)` <= -1.5 AND bigint <> 0",
+        "`decimal(5,2)` = 999.99",
+        "smallint = -32768",
+        "string IS NULL AND n >= 100",
+    ):
+        given = scan(classic, path, where=where, columns=["n", "string", "double"])
+        same_rows(given, given.columns)
+    assert scan(classic, path, where="n < 7").source(["n"]).left_out > 100
+    for where, why in (
+        ("double = 0.0", "double"),
+        ("n < 7 OR n > 8", "joined by AND"),
+        ("n + 1 < 7", "joined by AND"),
+        ("n < 7.5", "not a constant"),
+        ("n < 70000", "not a constant"),
+        ("string > 'a' 'b'", "joined by AND"),
+        ("string = 'it''s'", "joined by AND"),
+        ("string = '\\\\'", "joined by AND"),
+        ("N < 7", "exactly"),
+        ("date > '2020-01-01'", "not a constant"),
+        ("`decimal(5,2)` < 1.005", "not a constant"),
+        ("n IN (SELECT 1)", "not a constant"),
+        ("lower(string) = 'a'", "exactly"),
+    ):
+        assert why in reader(scan(classic, path, where=where), ["n"]), where
+
+
+def test_bad_files(classic: Any, tmp_path: Path) -> None:
+    """Damaged and encrypted footers are left to Spark, and a file that has changed fails the query."""
+    path = Path(two_files(tmp_path / "t", INTS, INTS))
+    given = scan(classic, path)
+    source = given.source(["k", "v"])
+    pq.write_table(INTS.slice(1), path / "b.parquet")
+    with pytest.raises(Exception, match=r"SOURCE_FILE.*was replaced after the query was planned"):
+        read(source, given, ["k", "v"]).collect()
+    (path / "b.parquet").unlink()
+    with pytest.raises(Exception, match=r"SOURCE_FILE.*is gone after the query was planned"):
+        read(source, given, ["k", "v"]).collect()
+    assert "Arrow cannot read its footer" in reader(given, ["k"])
+    whole = (path / "a.parquet").read_bytes()
+    (path / "b.parquet").write_bytes(whole[:-12] + bytes(4) + whole[-8:])
+    assert "b.parquet" in reader(scan(classic, path / "*"), ["k"])
+    (path / "b.parquet").write_bytes(whole[:4] + bytes(200) + whole[204:])
+    given = scan(classic, path / "a.parquet", columns=["k", "v"])
+    (path / "b.parquet").replace(path / "a.parquet")
+    with pytest.raises(Exception, match=r"SOURCE_FILE.*cannot be read"):
+        read(given.source(["k", "v"]), given, ["k", "v"]).collect()
+
+
+@pytest.mark.parametrize("plaintext", [True, False])
+def test_encrypted(plaintext: bool, classic: Any, tmp_path: Path) -> None:
+    """An encrypted file is left to Spark."""
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):
+        def __init__(self, _config: Any) -> None:
+            super().__init__()
+
+        def wrap_key(self, key: bytes, _name: str) -> bytes:
+            return base64.b64encode(key)
+
+        def unwrap_key(self, key: bytes, _name: str) -> bytes:
+            return base64.b64decode(key)
+
+    configured = encryption.EncryptionConfiguration(
+        footer_key="f", column_keys={"k": ["v"]}, plaintext_footer=plaintext
+    )
+    factory = encryption.CryptoFactory(Keys)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), configured)
+    path = Path(two_files(tmp_path / "t", INTS, INTS))
+    with pq.ParquetWriter(path / "b.parquet", INTS.schema, encryption_properties=properties) as writer:
+        writer.write_table(INTS)
+    text = "encrypted file" if plaintext else "Arrow cannot read its footer"
+    assert text in reader(scan(classic, path), ["k"])
+
+
+def printed(capsys: pytest.CaptureFixture[str], explain: Any) -> str:
+    """Return what `explain` prints of the reader."""
+    capsys.readouterr()
+    explain()
+    return next((line for line in capsys.readouterr().out.splitlines() if "reader:" in line), "")
+
+
+@pytest.mark.every_way
+def test_group_by(spark: Any, functions: Any, tmp_path: Path, rows_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tasks that read their rows make the groups of those that get them from Spark, embedded and from servers."""
+    table = pa.concat_tables([INTS] * 40)
+    given = scan(spark, two_files(tmp_path / "t", table, table.slice(7)), where="v > 1")
+    uses = {"x": functions["weighted_avg"]("k", "v"), "n": functions["count"](), "m": functions["max"]("k")}
+    assert "tasks read 1" in printed(capsys, lambda: group_by(given, "v").explain(**uses))
+    assert rows_of(group_by(given, "v").agg(**uses)) == rows_of(group_by(given.df, "v", plan="fold").agg(**uses))
+    assert rows_of(group_by(given).agg(**uses)) == rows_of(group_by(given.df, plan="fold").agg(**uses))
+
+
+def test_left_to_spark(classic: Any, embedded: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where tasks do not read what they fold, `explain` tells why."""
+    given = scan(classic, two_files(tmp_path / "t", INTS, INTS))
+    count, average = embedded["count"](), embedded["weighted_avg"]("k", "v")
+    for explain, why in (
+        (lambda: group_by(given, "k + 1").explain(x=average), "expressions"),
+        (lambda: group_by(given, "k").explain(x=average.where("v > 1")), "expressions"),
+        (lambda: group_by(given).explain(n=count), "queries without columns"),
+        (lambda: group_by(given, "k", plan="lifted").explain(x=embedded["sum"]("v")), "plan='lifted'"),
+        (lambda: group_by(given, "k", on_error="isolate").explain(x=average), "errors are isolated"),
+        (lambda: over(given, "k", order_by="v").explain(x=average), "shuffled before"),
+        (lambda: group_by(scan(classic, tmp_path / "t", where="v > 1.5"), "k").explain(x=average), "not a constant"),
+    ):
+        line = printed(capsys, explain)
+        assert "Spark, because" in line
+        assert why in line
+    assert printed(capsys, lambda: group_by(given.df, "k").explain(x=average)) == ""
+    assert over(given, "k", order_by="v").agg(x=average).count() == 2 * len(INTS)
+
+
+def test_mistakes(classic: Any, tmp_path: Path) -> None:
+    """Arguments of other kinds are refused, and a file system that would carry its credentials."""
+    path = two_files(tmp_path / "t", INTS, INTS)
+    for arguments, why in (
+        ({"files": []}, "a path or a list of paths"),
+        ({"files": 7}, "a path or a list of paths"),
+        ({"files": path, "where": 7}, "a condition as text"),
+        ({"files": path, "columns": "k"}, "a list of names"),
+        ({"files": path, "filesystem": fs.LocalFileSystem()}, "credentials"),
+    ):
+        with pytest.raises(RejectedError, match=why):
+            scan(classic, **arguments)
+    given = scan(classic, path, filesystem=fs.LocalFileSystem)
+    same_rows(given, ["k", "v"])
+
+
+def test_many_files(classic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of Spark read the footers of many files."""
+    monkeypatch.setattr(source_module, "_FOOTERS_MAX", 1)
+    path = two_files(tmp_path / "t", INTS, INTS.select(["k"]))
+    given = scan(classic, path, where="k = 5")
+    assert given.source(["k"]).left_out == 2
+    same_rows(given, ["k", "v"])
+    (Path(path) / "c.parquet").write_bytes(b"PAR1")
+    assert "Arrow cannot read its footer" in reader(scan(classic, path), ["k"])
+
+
+_KEYS = "tinyint int bigint double float string date timestamp_us boolean decimal(18,0) binary".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, *(pytest.param(each, marks=pytest.mark.slow) for each in range(4, 40))])
+def test_random_tables(seed: int, classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
+    """A query over a scan has the rows of the same query over Spark's read."""
+    chosen = random.Random(seed)
+    types = chosen.sample(_KEYS, 4)
+    share, rows = chosen.random(), chosen.randint(0, 400)
+    table = table_of(" ".join(types), rows, chosen, null_share=share)
+    for name in ("v", "w"):
+        values = [chosen.choice([None, chosen.randint(-99, 99)]) for _ in range(table.num_rows)]
+        table = table.append_column(name, pa.array(values, pa.int64() if name == "v" else pa.int32()))
+    (tmp_path / "t").mkdir()
+    for at in range(chosen.randint(1, 4)):
+        folder = tmp_path / "t" / f"p={chosen.randint(1, 2)}"
+        folder.mkdir(exist_ok=True)
+        part = table.slice(chosen.randint(0, 50), chosen.randint(0, 300))
+        if at and chosen.random() < 0.3:
+            part = part.drop_columns([chosen.choice([*types, "w"])])
+        pq.write_table(part, folder / f"{at}.parquet", row_group_size=chosen.randint(1, 100))
+    where = chosen.choice([None, "v > 0", "w IS NOT NULL AND v <> 3", "p = 1", "v BETWEEN -5 AND 5 AND p IN (1, 2)"])
+    given = scan(classic, tmp_path / "t", where=where)
+    assert reader(given, given.columns) == ""
+    uses = {"x": embedded["weighted_avg"]("v", "w"), "n": embedded["count"]("w"), "s": embedded["sum"]("v")}
+    keys = chosen.sample([*types, "p"], chosen.randint(0, 2))
+    expected = rows_of(group_by(given.df, *keys, plan="fold").agg(**uses))
+    assert list(map(repr, rows_of(group_by(given, *keys).agg(**uses)))) == list(map(repr, expected))

@@ -6,10 +6,11 @@ import datetime as dt
 import random
 import resource
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
-from foldflight import Applied, ListView, MapView, Segment, Vector, udaf, udf
+from foldflight import Applied, ListView, MapView, Segment, udaf, udf
 
 
 class WeightedState:
@@ -312,11 +313,16 @@ class LogSeen(CountSeen):
         return ",".join(acc.log)
 
 
+V3 = Annotated[np.ndarray, "VECTOR(3)"]
+W3 = Annotated[np.ndarray, "VECTOR(3, DOUBLE)"]
+W4 = Annotated[np.ndarray, "VECTOR(4, DOUBLE)"]
+
+
 @dataclass
 class Vectors:
     """The sum and the number of vectors."""
 
-    total: Vector[3, np.float64] = field(default_factory=lambda: np.zeros(3))
+    total: W3 = field(default_factory=lambda: np.zeros(3))
     n: int = 0
 
 
@@ -327,12 +333,12 @@ class Centroid:
     def create_accumulator(self) -> Vectors:
         return Vectors()
 
-    def accumulate(self, acc: Vectors, v: Vector[3]) -> None:
+    def accumulate(self, acc: Vectors, v: V3) -> None:
         if v is not None:
             acc.total += v
             acc.n += 1
 
-    def retract(self, acc: Vectors, v: Vector[3]) -> None:
+    def retract(self, acc: Vectors, v: V3) -> None:
         if v is not None:
             acc.total -= v
             acc.n -= 1
@@ -341,11 +347,11 @@ class Centroid:
         acc.total += other.total
         acc.n += other.n
 
-    def get_value(self, acc: Vectors) -> Vector[3]:
+    def get_value(self, acc: Vectors) -> V3 | None:
         return acc.total / acc.n if acc.n else None
 
 
 @udf
-def longer(v: Vector[3]) -> Vector[4, np.float64]:
+def longer(v: V3) -> W4 | None:
     """The vector and its norm."""
     return None if v is None else np.append(v, np.linalg.norm(v))  # type: ignore[call-overload]

@@ -23,11 +23,13 @@ from foldflight.testing import check_laws, run_epochs
 
 THREE = parse_type("VECTOR(3)")
 WIDE = parse_type("VECTOR(3, DOUBLE)")
+V3 = Annotated[np.ndarray, "VECTOR(3)"]
+W3 = Annotated[np.ndarray, "VECTOR(3, DOUBLE)"]
 
 
 @dataclass
 class Mean:
-    total: Vector[3, np.float64] = field(default_factory=lambda: np.zeros(3))
+    total: W3 = field(default_factory=lambda: np.zeros(3))
     n: int = 0
 
 
@@ -36,12 +38,12 @@ class Centroid:
     def create_accumulator(self) -> Mean:
         return Mean()
 
-    def accumulate(self, acc: Mean, v: Vector[3]) -> None:
+    def accumulate(self, acc: Mean, v: V3) -> None:
         if v is not None:
             acc.total += v
             acc.n += 1
 
-    def retract(self, acc: Mean, v: Vector[3]) -> None:
+    def retract(self, acc: Mean, v: V3) -> None:
         if v is not None:
             acc.total -= v
             acc.n -= 1
@@ -50,14 +52,14 @@ class Centroid:
         acc.total += other.total
         acc.n += other.n
 
-    def get_value(self, acc: Mean) -> Vector[3]:
+    def get_value(self, acc: Mean) -> V3 | None:
         return acc.total / acc.n if acc.n else None
 
 
 class Known:
     """The last vector of each kind."""
 
-    last: MapView[str, Vector[3]]
+    last: MapView[str, V3]
     way: float
 
 
@@ -70,7 +72,7 @@ class Way:
         known.last, known.way = MapView(), 0.0
         return known
 
-    def accumulate(self, acc: Known, kind: str, v: Vector[3]) -> None:
+    def accumulate(self, acc: Known, kind: str, v: V3) -> None:
         before = acc.last.get(kind)
         if before is not None:
             acc.way += float(np.abs(v - before).sum())
@@ -81,7 +83,7 @@ class Way:
 
 
 @udf
-def doubled(v: Vector[3]) -> Vector[3, np.float64]:
+def doubled(v: V3) -> W3:
     return 2.0 * v
 
 
@@ -114,9 +116,9 @@ def test_types_come_back_from_pickles() -> None:
 
 
 def test_annotations() -> None:
-    for annotation in (Vector[3], Annotated[np.ndarray, "VECTOR(3)"], Annotated[np.ndarray, THREE], Vector[3] | None):
+    for annotation in (V3, Vector[3], Annotated[np.ndarray, THREE], V3 | None):  # type: ignore[type-arg]
         assert serializer_of_annotation(annotation).arrow == THREE
-    assert serializer_of_annotation(Vector[3, np.float64]).arrow == WIDE
+    assert serializer_of_annotation(Vector[3, np.float64]).arrow == WIDE  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_storage_types_of_engines_without_vectors() -> None:
 
 
 def test_states_of_another_shape_are_refused() -> None:
-    serializer = serializer_of_annotation(Vector[3, np.float64])
+    serializer = serializer_of_annotation(W3)
     good = np.array([math.nan, -0.0, 5e-324])
     assert serializer.from_arrow(serializer.to_arrow([good, None]))[0].tobytes() == good.tobytes()
     for wrong, why in (
@@ -239,7 +241,7 @@ def test_states_of_another_shape_are_refused() -> None:
 
 
 def test_states_that_are_loaded_can_be_changed_and_do_not_share_memory() -> None:
-    serializer = serializer_of_annotation(Vector[3, np.float64])
+    serializer = serializer_of_annotation(W3)
     states = serializer.to_arrow([np.zeros(3), np.ones(3)])
     one, other = serializer.from_arrow(states)
     one += 5
@@ -287,7 +289,7 @@ def test_null_items_that_arrow_lets_through_are_refused() -> None:
     with pytest.raises(ValueError, match="item 1 of a vector of 3 items is NULL"):
         to_python(pa.array([[[1, None, 3]]], pa.list_(THREE)))
     with pytest.raises(ValueError, match="item 1 of a vector of 3 items is NULL"):
-        serializer_of_annotation(Vector[3]).from_arrow(bare)
+        serializer_of_annotation(V3).from_arrow(bare)
 
 
 def test_different_vectors() -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import databend_udf
 import grpc
@@ -22,7 +22,7 @@ import pytest
 from databend_udf.client import UDFClient
 
 from bench.environments import NotInstalledError, arrow_udf_server
-from foldflight import Registry, Vector, udaf, udf, udtf
+from foldflight import Registry, udaf, udf, udtf
 from foldflight.adapters.wire import calls, wire_adapter_of
 from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import Server, serving
@@ -99,11 +99,15 @@ def shown(pair, pairs):
     return "; ".join(f"{each['a']} {each['b']}" for each in [pair, *pairs])
 
 
+V2 = Annotated[np.ndarray, "VECTOR(2)"]
+W2 = Annotated[np.ndarray, "VECTOR(2, DOUBLE)"]
+
+
 @dataclass
 class VectorTotal:
     """A sum of vectors."""
 
-    total: Vector[2, np.float64]
+    total: W2
 
 
 PRICES = "STRUCT<price DECIMAL(10, 2), name STRING, at TIMESTAMPTZ, old MAP<STRING, DECIMAL(5, 1)>, spans INTERVAL[]>"
@@ -120,7 +124,7 @@ def turned(vector):
 
 
 @udf
-def scaled(v: Vector[2]) -> Vector[2]:
+def scaled(v: V2) -> V2 | None:
     return None if v is None else v / 2
 
 
@@ -129,10 +133,10 @@ class VectorSum:
     def create_accumulator(self) -> VectorTotal:
         return VectorTotal(np.zeros(2))
 
-    def accumulate(self, acc: VectorTotal, v: Vector[2]) -> None:
+    def accumulate(self, acc: VectorTotal, v: V2) -> None:
         acc.total += v
 
-    def get_value(self, acc: VectorTotal) -> Vector[2]:
+    def get_value(self, acc: VectorTotal) -> V2:
         return acc.total
 
 

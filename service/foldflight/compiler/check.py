@@ -15,6 +15,7 @@ from foldflight.compiler.containers import EMPTIES, ContainerType, put_whole
 from foldflight.compiler.records import Items, Reference
 from foldflight.compiler.structs import Struct
 from foldflight.compiler.value_types import kind_of
+from foldflight.compiler.vectors import VectorType
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.mode import Unsupported
 
@@ -50,6 +51,8 @@ def _check_statement(statement: ir.Stmt, state: Any) -> None:
                 actual = actual.type  # storing None raises, and the interpreter repeats the row
             _check_same(f"the attribute {statement.attr}", expected, actual)
         case ir.Return():
+            if isinstance(state.return_type, VectorType):
+                raise Unsupported("it returns a vector")  # its items may be on the stack of the function
             _check_same("its return value", state.return_type, state.typemap[statement.value.name])
 
 
@@ -185,10 +188,11 @@ def _check_type(type_: types.Type) -> None:
             types.Omitted,
             ContainerType,
             Struct,
+            VectorType,
         ),
     ):
         return
-    if isinstance(type_, types.Optional) and isinstance(type_.type, (ContainerType, Struct)):
+    if isinstance(type_, types.Optional) and isinstance(type_.type, (ContainerType, Struct, VectorType)):
         return
     if isinstance(type_, types.BaseTuple):
         for each in type_:

@@ -1,8 +1,8 @@
 """Convert the argument columns of rows to NumPy arrays for compiled code.
 
 A number, date, time, str or bytes is one number. An array is a range of words between two offsets; items of 64 bits
-stay in Arrow's buffers, so nothing is copied for a row. A struct is replaced by its fields, each as a column of its
-own.
+stay in Arrow's buffers, so nothing is copied for a row. A vector is a row of a matrix in these buffers. A struct is
+replaced by its fields, each as a column of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from foldflight.fold.datetimes import MOMENTS, to_numbers
 from foldflight.fold.decimals import DECIMALS, to_words
 from foldflight.fold.rows import Mask, Rows
 from foldflight.fold.strings import TEXTS, to_addresses, too_long
+from foldflight.functions.types.vectors import matrix_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,15 @@ class Members:
     kinds: tuple[str, ...]
 
 
-Kind: TypeAlias = str | Contents | Members
+@dataclass(frozen=True)
+class Items:
+    """The items of an argument that is a vector: their number and their NumPy format, `f4` or `f8`."""
+
+    size: int
+    format: str
+
+
+Kind: TypeAlias = str | Contents | Members | Items
 """The kind of an argument's values, or what the containers in it hold, or the fields of the structs in it."""
 _ENTRIES_MAX: Final = 64  # entries of a map in a column: its keys are searched one by one
 
@@ -45,8 +54,8 @@ def columns_of(
     The last value is a mask of the rows that compiled code does not accept, because of a string that is too long, a
     NULL inside an array or map, or a map of many entries; None if it accepts all rows. The columns are None if one has
     a date, timestamp or map that Python cannot represent, or a decimal of 39 digits. Decimals have shape (n, 2). A
-    column of arrays or maps is a pair, both int64: n + 1 offsets and the words of all items. `leaves_of` lists the
-    columns.
+    column of arrays or maps is a pair, both int64: n + 1 offsets and the words of all items. Vectors of k items have
+    shape (n, k). `leaves_of` lists the columns.
 
     Args:
         rows: The rows.
@@ -63,7 +72,14 @@ def columns_of(
     for array, (dtype, kind) in zip(arrays, leaves_of(arguments), strict=True):
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
-        converted, misfits = _containers(array, kind) if isinstance(kind, Contents) else _numbers(array, dtype, kind)
+        converted: Any | None
+        misfits: Mask | None = None
+        if isinstance(kind, Items):
+            converted = matrix_of(array)
+        elif isinstance(kind, Contents):
+            converted, misfits = _containers(array, kind)
+        else:
+            converted, misfits = _numbers(array, dtype, kind)
         if converted is None:
             return None, (), None
         if misfits is not None:
@@ -72,9 +88,9 @@ def columns_of(
     return tuple(values), tuple(valid), unfit
 
 
-def leaves_of(arguments: Sequence[tuple[Any, Kind]]) -> list[tuple[Any, str | Contents]]:
+def leaves_of(arguments: Sequence[tuple[Any, Kind]]) -> list[tuple[Any, str | Contents | Items]]:
     """Return the types and kinds of the columns. A struct is a column of flags, for its own NULLs, and its fields."""
-    leaves: list[tuple[Any, str | Contents]] = []
+    leaves: list[tuple[Any, str | Contents | Items]] = []
     for dtype, kind in arguments:
         if isinstance(kind, Members):
             leaves += [(np.dtype(np.bool_), "bool"), *zip(kind.types, kind.kinds, strict=True)]

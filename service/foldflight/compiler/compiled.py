@@ -566,6 +566,8 @@ def _record_would_change(accumulator: Any, fields: Sequence[RecordField]) -> boo
     """Return whether a record would change an accumulator: an int among floats, or a decimal that is -0."""
     for index, field in enumerate(fields):
         value = accumulator[index] if isinstance(accumulator, tuple) else getattr(accumulator, field.name, accumulator)
+        if field.vector:
+            continue  # its state has the same items, or is refused
         if field.contents is None:
             part = Element((field.kind,))
             actual: list[tuple[Element, Any]] = [(part, value if field.length else (value,))]

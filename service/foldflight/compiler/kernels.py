@@ -22,10 +22,10 @@ from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler import containers, decimals, memory, operators
 from foldflight.compiler.arena import HEADER, Contents
-from foldflight.compiler.columns import Kind, Members, leaves_of
+from foldflight.compiler.columns import Items, Kind, Members, leaves_of
 from foldflight.compiler.control_block import address_of_array, enter
+from foldflight.compiler.records import Items as ListItems
 from foldflight.compiler.records import (
-    Items,
     RecordField,
     RecordLayout,
     Reference,
@@ -39,6 +39,7 @@ from foldflight.compiler.records import (
 from foldflight.compiler.rewrite import ClassCompiler
 from foldflight.compiler.structs import Struct
 from foldflight.compiler.value_types import CONVERTERS, KINDS, as_number, implementation, kind_of, number_type
+from foldflight.compiler.vectors import VectorType, row_address
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.mode import Unsupported
 
@@ -240,7 +241,7 @@ class Kernels:
         columns = [
             types.UniTuple(_WORDS, 2)
             if isinstance(kind, Contents)
-            else _vector(numba.from_dtype(dtype), readonly=True, pairs=kind in DECIMALS)
+            else _vector(numba.from_dtype(dtype), readonly=True, pairs=isinstance(kind, Items) or kind in DECIMALS)
             for dtype, kind in leaves_of([*zip(self.plan.arguments, self.plan.kinds, strict=True)])
         ]
         flags = [_MASK] * (len(columns) if nulls else 0)
@@ -405,6 +406,12 @@ def _view_of(contents: Contents) -> Any:
     return view
 
 
+def _leaf_type(kind: str | Contents | Items) -> types.Type:
+    if isinstance(kind, Items):
+        return VectorType(kind.size, kind.format, changeable=False)
+    return containers.ContainerType(kind, changeable=False) if isinstance(kind, Contents) else KINDS[kind]
+
+
 def _row_of(kinds: tuple[Kind, ...]) -> Any:
     """Return `row_of(columns, valid, index)`, which returns the values of one row, with None for NULL.
 
@@ -420,7 +427,7 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
             if isinstance(kind, Members):
                 inner = Struct(dict(zip(kind.names, map(type_of, kind.kinds), strict=True)))
             else:
-                inner = containers.ContainerType(kind, changeable=False) if isinstance(kind, Contents) else KINDS[kind]
+                inner = _leaf_type(kind)
             return types.Optional(inner) if nulls else inner
 
         result = types.Tuple([type_of(kind) for kind in kinds])
@@ -453,6 +460,9 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
                     actual.insert(0, builder.ptrtoint(value, llvm.IntType(64)))
                     context.compile_internal(builder, _view_of(kind), of_header, actual)
                     return builder.bitcast(value, cgutils.voidptr_t)
+                if isinstance(kind, Items):
+                    data = context.make_array(column)(context, builder, builder.extract_value(arguments[0], position))
+                    return row_address(builder, data.data, where, _leaf_type(kind))
                 if kind in DECIMALS:
                     return decimals.joined(builder, *(at(position, 0, word) for word in _PAIR))
                 # Dates and times have the same integers in memory.
@@ -539,7 +549,7 @@ def _write_back_value(record: Any, returned: Any) -> Any:
         return lambda record, returned: None
     if expected.contents is not None:
         return lambda record, returned: containers.put_whole(record.value, returned)
-    if expected.length and isinstance(returned, Items):
+    if expected.length and isinstance(returned, ListItems):
         return lambda record, returned: copy(record.value, returned)
     if expected.length or not _fits(str(kind_of(returned)), expected):
         label = f"{'a list of ' * (expected.length > 0)}{expected.kind}"

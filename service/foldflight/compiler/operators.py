@@ -24,6 +24,7 @@ from foldflight.compiler.value_types import (
     kind_of,
     require_value,
 )
+from foldflight.compiler.vectors import VectorType
 from foldflight.fold.datetimes import MOMENTS
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.mode import Unsupported
@@ -200,7 +201,7 @@ not_true: Final = register_jitable(lambda a: not truth(a))
 @implementation
 def is_none(a: Any) -> Any:
     """Implement `a is None`."""
-    if kind_of(a) is None and not isinstance(a, (containers.ContainerType, Struct, types.Optional)):
+    if kind_of(a) is None and not isinstance(a, (containers.ContainerType, Struct, VectorType, types.Optional)):
         raise Unsupported(f"{a} is compared with None")
     return lambda a: a is None
 

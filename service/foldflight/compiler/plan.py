@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.compiler.arena import Contents, Element
-from foldflight.compiler.columns import Kind, Members
+from foldflight.compiler.columns import Items, Kind, Members
 from foldflight.compiler.datetimes import number_of
 from foldflight.compiler.decimals import constant_of
 from foldflight.compiler.kernels import CompilePlan
@@ -42,6 +42,7 @@ from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.serializer import Nullable, may_be_none
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import CastError
+from foldflight.functions.types.vectors import is_vector
 
 _METHODS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool, "byte": int}
@@ -50,9 +51,10 @@ _COPIED_MAX: Final = 64  # items of a list: compiled code copies the whole recor
 _MOMENTS: Final = ("date", "datetime", "time", "timedelta", "timezone", "UTC")
 _HARMLESS: Final = (
     *(None, int, float, bool, str, bytes, list, dict, set, super, object, math, datetime, decimal, collections),
-    *(decimal.Decimal, *CONTAINERS),
+    *(decimal.Decimal, np, *CONTAINERS),
     *(getattr(datetime, name) for name in _MOMENTS),
 )
+_ARRAY_MAKERS: Final = ("zeros", "ones", "full")  # functions of NumPy that make an array and change nothing
 _MAKERS: Final = ("__init__", "__new__", "__post_init__")
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
 # Attributes of classes that the plan depends on, in addition to the names that occur in their code.
@@ -224,6 +226,9 @@ def _argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
     kind = text_of(type_) or decimal_of(type_)
     if kind is not None:
         return np.dtype(np.int64), kind
+    if is_vector(type_):
+        dtype = np.dtype(type_.value_type.to_pandas_dtype())
+        return dtype, Items(type_.list_size, f"f{dtype.itemsize}")
     if pa.types.is_list(type_) or pa.types.is_map(type_):
         actual = [type_.value_type] if pa.types.is_list(type_) else [type_.key_type, type_.item_type]
         items = [str(_argument_kind(name, each)[1]) for each in actual]
@@ -321,6 +326,8 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
 
 def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:
     """Return the record field of a member of the accumulator, or of the accumulator itself. Reasons call it `shown`."""
+    if is_vector(type_) and not may_be_null and type_.list_size <= _LENGTH_MAX:
+        return RecordField(name, "float", length=type_.list_size, vector=f"f{type_.value_type.bit_width // 8}")
     contents = None if may_be_null else _holding(label or "its accumulator", type_, value)
     if contents is not None:
         return RecordField(name, contents.shape, contents=contents)
@@ -394,7 +401,7 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
         if field.contents is not None:
             continue
         if field.length:
-            record[field.name] = _items(field, member)
+            record[field.name] = member if field.vector else _items(field, member)
             continue
         if field.kind in DECIMALS and constant_of(member) is not None:
             words = words_of(member, scale_of(field.kind))
@@ -479,6 +486,10 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
             value = function.__globals__.get(name, getattr(builtins, name, None))
             if not (plain_kind(value) is not None or any(value is each for each in (*classes, *_HARMLESS))):
                 raise Unsupported(f"{what} uses {name}")
+        elif effect == "makes":
+            module, _, maker = name.partition(".")
+            if function.__globals__.get(module) is not np:
+                raise Unsupported(f"{what} calls or changes {maker}")
         elif effect == "calls or changes" or what == "create_accumulator":
             raise Unsupported(f"{what} {effect} {name}")
 
@@ -487,18 +498,21 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
 def _effects(code: CodeType) -> tuple[tuple[str, str], ...]:
     """Return pairs of `uses`, `calls` or `changes` (of an attribute of the first parameter) and a name."""
     first = code.co_varnames[0] if code.co_argcount else ""
-    effects, loaded = [], None
+    effects, loaded, module = [], None, ""
     for step in dis.get_instructions(code):
         name = step.argval
         is_method = step.opname == "LOAD_METHOD" or "NULL|self" in step.argrepr  # Python 3.11; then 3.12 and later
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             effects.append(("uses", str(name)))
+        elif is_method and module and name in _ARRAY_MAKERS:
+            effects.append(("makes", f"{module}.{name}"))
         elif step.opname in ("STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "CALL_FUNCTION_EX") or (
             is_method and name != "__init__"
         ):
             effects.append(("calls or changes", str(name)))
         elif step.opname == "STORE_ATTR" and loaded == first:
             effects.append(("changes", f"{first}.{name}"))
+        module = str(name) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") else ""
         loaded = None
         if "LOAD_FAST" in step.opname:  # from Python 3.13 on, a step may load two variables
             loaded = name[-1] if isinstance(name, tuple) else name

@@ -27,6 +27,7 @@ from foldflight.fold.scalar.scalar import InterpretedScalar
 from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction, ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Function, Methods
 from foldflight.functions.types.serializer import views_in
+from foldflight.functions.types.vectors import is_vector
 
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import CompilePlan, Kernels
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 # The interpreter folds this many rows in about half a second; compiling a function takes one to three seconds.
 HOT_ROWS: Final = 1 << 18
+_ITEMS_OF_A_ROW: Final = 128  # items of a vector for which the interpreter takes as long as for one more row
 _KNOWN_MAX: Final = 256  # entries of each cache of this process
 _logger: Final = logging.getLogger(__name__)
 _Bound: TypeAlias = BoundFunction | BoundScalar
@@ -157,7 +159,7 @@ class Programs(Accelerator):
         known = self._decisions.get(key)
         if known is not None and known.mode is Mode.INTERPRETED:
             return NoProgram(known.reason)
-        so_far = self._rows.get(key, 0) + rows
+        so_far = self._rows.get(key, 0) + rows * _rows_of_numbers(bound)
         _remember(self._rows, key, so_far)
         if known is None and so_far < self._hot_rows:
             return None
@@ -296,6 +298,11 @@ class Programs(Accelerator):
         if key not in self._logged_keys:
             _remember(self._logged_keys, key, None)
             _logger.info("%s %s", name, text)
+
+
+def _rows_of_numbers(bound: _Bound) -> int:
+    """Return how many rows of single numbers take the interpreter about as long as a row: more than one for vectors."""
+    return 1 + sum(type_.list_size for type_ in bound.input_types if is_vector(type_)) // _ITEMS_OF_A_ROW
 
 
 def _precheck(bound: _Bound) -> NoProgram | None:

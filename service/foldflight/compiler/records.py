@@ -22,6 +22,7 @@ from foldflight.compiler.containers import ContainerType
 from foldflight.compiler.generated import generated
 from foldflight.compiler.iterators import IteratorType, lower_iterators
 from foldflight.compiler.value_types import KINDS, exactly
+from foldflight.compiler.vectors import VectorType
 from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.strings import TEXTS
@@ -39,6 +40,7 @@ class RecordField:
         optional: Whether it may be None.
         length: The length of a list of fixed length; else 0.
         contents: The types in a growing list, a dict or a set, whose `kind` is `list`, `dict` or `set`; else None.
+        vector: The NumPy format of the items of a vector, which has `length` items; else empty.
     """
 
     name: str
@@ -46,6 +48,7 @@ class RecordField:
     optional: bool = False
     length: int = 0
     contents: Contents | None = None
+    vector: str = ""
 
     @property
     def refers_to_texts(self) -> bool:
@@ -57,7 +60,7 @@ class RecordField:
         """The NumPy format of the attribute in a record."""
         if self.contents is not None:
             return "i8", HEADER
-        return (FORMATS[self.kind], self.length) if self.length else FORMATS[self.kind]
+        return (self.vector or FORMATS[self.kind], self.length) if self.length else FORMATS[self.kind]
 
     @property
     def valid(self) -> str:
@@ -119,6 +122,8 @@ class Reference(types.Type):
             return None
         if field.contents is not None:
             return ContainerType(field.contents, changeable=self.changeable)
+        if field.vector:
+            return VectorType(field.length, field.vector, changeable=self.changeable)
         if field.length:
             return Items(field.kind, field.length, changeable=self.changeable)
         return types.Optional(KINDS[field.kind]) if field.optional else KINDS[field.kind]

@@ -23,11 +23,12 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
-from foldflight.compiler import containers, datetimes, decimals, operators, string_ops, strings, structs
+from foldflight.compiler import containers, datetimes, decimals, operators, string_ops, strings, structs, vectors
 from foldflight.compiler.check import Check
 from foldflight.compiler.literals import EMPTY, Fill, inline_comprehensions
 from foldflight.compiler.records import EXACTLY, Items, Reference
 from foldflight.compiler.value_types import decode_kind, kind_of, require_value, takes
+from foldflight.compiler.vectors import VectorType
 from foldflight.fold.mode import Unsupported
 
 _CONSTANTS: Final = (int, float, bool, type(None))
@@ -168,6 +169,9 @@ class _Rewriter:
         self.constants: dict[str, Any] = {}
         self.methods: dict[str, _Method] = {}
         self.made: list[ir.Stmt] = []
+        # Vectors that operators have made, or changed in place: then with the record and the attribute.
+        self.vectors: dict[str, tuple[Any, str] | None] = {}
+        self.is_repeated = False  # whether the block is in a loop
         # Variables that hold the return value of each branch. The cast is inserted where they are assigned.
         self.returned: set[str] = set()
 
@@ -177,8 +181,11 @@ class _Rewriter:
             self.find_returned()
         # What is on the stack, such as a function to call, is known before it is used, whatever the blocks' numbers:
         # those of comprehensions, and of the code after them, are the highest.
-        for label in ir_utils.compute_cfg_from_blocks(self.code.blocks).topo_order():
+        flow = ir_utils.compute_cfg_from_blocks(self.code.blocks)
+        repeated = {label for loop in flow.loops().values() for label in loop.body}
+        for label in flow.topo_order():
             block = self.code.blocks[label]
+            self.is_repeated = label in repeated
             if label in doomed:
                 # The interpreter repeats the row, so the code before the exception need not run.
                 block.body = [ir.StaticRaise(ArithmeticError, None, block.loc)]
@@ -271,6 +278,9 @@ class _Rewriter:
                     )
                 if statement.attr not in reference.fields:
                     raise Unsupported(f"it assigns {statement.attr}, which the accumulator's class does not annotate")
+                if reference.fields[statement.attr].vector:
+                    self.put_vector(statement)
+                    return
                 if reference.fields[statement.attr].length:
                     raise Unsupported(f"it replaces the list {statement.attr}; only its items can be assigned")
                 if reference.fields[statement.attr].contents is not None:
@@ -341,6 +351,8 @@ class _Rewriter:
             function = expr.fn
             if function is operator.not_ and expr.value.name in self.constants:
                 self.object(statement, not self.is_true(expr.value))
+            elif function in vectors.OPERATORS and self.is_vector(expr.value):
+                self.make_vector(target, function, (expr.value,), loc)
             else:
                 self.emit_call(target, self.implementation(function), (expr.value,), loc)
         elif expr.op == "getattr":
@@ -390,12 +402,51 @@ class _Rewriter:
             asks = operators.is_none if function is operator.is_ else operators.is_some
             self.emit_call(statement.target, asks, (value,), statement.loc)
             return
+        if function in vectors.OPERATORS and (self.is_vector(expr.lhs) or self.is_vector(expr.rhs)):
+            self.of_vectors(statement, expr, function)
+            return
         if function is operator.contains and self.contains(statement, expr.lhs, expr.rhs):
             return
         made = self.implementation(function)
         if expr.op == "inplace_binop":
             made = operators.IN_PLACE.get(function, made)
         self.emit_call(statement.target, made, (expr.lhs, expr.rhs), statement.loc)
+
+    def of_vectors(self, statement: ir.Assign, expr: ir.Expr, function: Any) -> None:
+        """Replace an operator of vectors."""
+        if expr.op == "binop":
+            self.make_vector(statement.target, function, (expr.lhs, expr.rhs), statement.loc)
+            return
+        read = self.root(expr.lhs)
+        if not (isinstance(read, ir.Expr) and read.op == "getattr" and isinstance(self.type_of(expr.lhs), VectorType)):
+            raise Unsupported("it changes a vector in place that is no attribute of the accumulator")
+        self.vectors[statement.target.name] = (self.root(read.value), read.attr)
+        self.emit_call(statement.target, vectors.IN_PLACE[function], (expr.lhs, expr.rhs), statement.loc)
+
+    def make_vector(self, target: ir.Var, function: Any, operands: tuple[ir.Var, ...], loc: Any) -> None:
+        if self.is_repeated:  # each turn would write to the same temporary array
+            raise Unsupported("it makes a vector in a loop; only +=, -=, *= and /= of vectors are compiled there")
+        self.vectors[target.name] = None
+        self.emit_call(target, vectors.OPERATORS[function], operands, loc)
+
+    def put_vector(self, statement: ir.SetAttr) -> None:
+        """Omit an assignment that is a part of `accumulator.attr += value`; the operator has changed the items."""
+        if self.vectors.get(statement.value.name) != (self.root(statement.target), statement.attr):
+            raise Unsupported(
+                f"it replaces the vector {statement.attr}, and others may refer to it; change it by +=, -=, *= or /="
+            )
+
+    def is_vector(self, var: ir.Var) -> bool:
+        """Return whether a variable is certainly a vector."""
+        while var.name not in self.vectors:
+            type_ = self.type_of(var)
+            if isinstance(getattr(type_, "type", type_), VectorType):
+                return True
+            definitions = self.code._definitions[var.name]
+            if len(definitions) != 1 or not isinstance(definitions[0], ir.Var):
+                return False
+            var = definitions[0]
+        return True
 
     def contains(self, statement: ir.Assign, holder: ir.Var, item: ir.Var) -> bool:
         """Replace `item in holder` of a collection of constants. Return whether it is one."""

@@ -14,6 +14,7 @@ from foldflight.fold.datetimes import from_numbers, moment_of, to_numbers
 from foldflight.fold.decimals import DIGITS_MAX, from_words, to_words
 from foldflight.fold.strings import from_addresses, text_of, to_addresses
 from foldflight.functions.types.values import narrowed
+from foldflight.functions.types.vectors import from_matrix, is_vector, matrix_of
 
 
 class Member(Protocol):
@@ -40,7 +41,8 @@ class Member(Protocol):
 def record_dtype(members: tuple[Member, ...]) -> np.dtype[Any]:
     """Return the type of a record with these members, the widest first. Its size is a multiple of eight bytes."""
     named = [(each.name, each.format) for each in members] + [(each.valid, "?") for each in members if each.optional]
-    ordered = sorted(named, key=lambda member: np.dtype(member[1]).base.itemsize == 1)
+    # Each member begins at a multiple of its items' size: behind those of eight bytes those of four, then flags.
+    ordered = sorted(named, key=lambda member: -min(np.dtype(member[1]).base.itemsize, 8))
     sizes = [np.dtype(format_).itemsize for _, format_ in ordered]
     return np.dtype(
         {
@@ -84,6 +86,8 @@ def struct_of(columns: Sequence[pa.Array | None], type_: pa.DataType, *, narrow:
 
 def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool) -> pa.Array | None:
     """Return one attribute of n records as a column of the type `wanted`. `narrow` and None are as in `states_of`."""
+    if is_vector(wanted):
+        return from_matrix(records[member.name], wanted)
     if records.dtype[member.name].shape:
         column = _lists_of(records[member.name])
     else:
@@ -115,7 +119,9 @@ def fill_member(records: Any, member: Member, column: pa.Array) -> bool:
     shape = records.dtype[member.name].shape
     moment = moment_of(column.type)
     numbers: Any = None
-    if shape:
+    if shape and is_vector(column.type):
+        numbers = matrix_of(column)
+    elif shape:
         numbers = _items_of(column, shape[0])
     elif moment is not None and records.dtype[member.name].kind == "i":
         numbers = to_numbers(column, moment)

@@ -1,0 +1,261 @@
+"""Vectors in compiled code have NumPy's bits, whatever the items, the chunks and the order of merges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foldflight import udaf
+from foldflight.compiler import Programs
+from foldflight.compiler.program import Program
+from foldflight.compiler.store import LoopStore
+from foldflight.fold.mode import Mode
+from foldflight.fold.rows import Column, Rows
+from foldflight.functions import function_of, parse_type
+from foldflight.functions.types.vectors import from_matrix
+from tests.effort import examples
+from tests.laws.alike import REAL, Samples, folds_alike, interpreted, refusal
+
+# NumPy warns of infinities and NaN, which compiled code makes without a word.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+V5 = Annotated[np.ndarray, "VECTOR(5)"]
+W5 = Annotated[np.ndarray, "VECTOR(5, DOUBLE)"]
+V, W = parse_type("VECTOR(5)"), parse_type("VECTOR(5, DOUBLE)")
+SINGLE = st.floats(width=32) | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1e-45, 3.4e38])
+SAMPLES: Samples = {
+    V: st.lists(SINGLE, min_size=5, max_size=5),
+    W: st.lists(REAL, min_size=5, max_size=5),
+    pa.float64(): REAL,
+}
+
+
+@dataclass
+class Moments:
+    """The members stand in an order in which padding would be needed."""
+
+    flag: bool = False
+    low: V5 = field(default_factory=lambda: np.zeros(5, np.float32))
+    mean: W5 = field(default_factory=lambda: np.zeros(5))
+    squares: W5 = field(default_factory=lambda: np.zeros(5))
+    n: int = 0
+    weight: float = 1.0
+
+
+@udaf
+class Natural:
+    """All operators, of both widths, with numbers, in place and with temporary vectors; it takes NULL."""
+
+    def create_accumulator(self) -> Moments:
+        return Moments()
+
+    def accumulate(self, acc: Moments, v: V5, w: W5, x: float) -> None:
+        if v is None or w is None:
+            acc.flag = True
+            return
+        acc.n += 1
+        before = v - acc.mean
+        acc.mean += before / acc.n
+        acc.squares += before * (v - acc.mean)
+        acc.low += w * 0.1
+        acc.low *= 3
+        acc.low -= 1.5 - v / 7
+        if x is not None and x > 0:
+            acc.weight += x
+            acc.squares /= acc.weight
+            acc.mean -= -(x * w)
+        else:
+            for _ in range(2):
+                acc.low += v
+
+    def retract(self, acc: Moments, v: V5, w: W5, x: float) -> None:
+        if v is not None:
+            acc.n -= 1
+            acc.mean -= v
+
+    def merge(self, acc: Moments, other: Moments) -> None:
+        acc.flag = acc.flag or other.flag
+        acc.mean += other.mean * other.n
+        acc.squares += other.squares
+        acc.low += other.squares
+        acc.n += other.n
+        acc.weight += other.weight
+
+    def get_value(self, acc: Moments) -> W5:
+        return acc.mean if acc.flag else acc.squares + acc.low
+
+
+@pytest.fixture(scope="module")
+def hot() -> Programs:
+    return Programs(LoopStore("user"), hot_rows=0)
+
+
+def bound_to(cls: Any, *types: pa.DataType) -> Any:
+    function = function_of(cls)
+    assert function is not None
+    return function.bind(types, {})
+
+
+@settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_compiled_vectors_equal_the_interpreter(hot: Programs, data: st.DataObject) -> None:
+    """States and results are the interpreter's, bit for bit, over chunks with NULLs, retractions and merges."""
+    bound = bound_to(Natural, V, W, pa.float64())
+    program = hot.program(bound, bound.instantiate())
+    assert isinstance(program, Program), program
+    program.demand_nulls()
+    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, SAMPLES)
+
+
+LONG, GROUPS = 3072, 100_000
+W2 = Annotated[np.ndarray, "VECTOR(2, DOUBLE)"]
+
+
+def centroid_of(size: int) -> Any:
+    """Return a function of vectors of this size, written naturally."""
+    vector, total = (Annotated[np.ndarray, f"VECTOR({size}{item})"] for item in ("", ", DOUBLE"))
+
+    class Mean:
+        def __init__(self) -> None:
+            self.total, self.n = np.zeros(size), 0
+
+    Mean.__annotations__ = {"total": total, "n": int}
+
+    @udaf(input_types=[vector], result_type=vector)
+    class Centroid:
+        def create_accumulator(self) -> Mean:
+            return Mean()
+
+        def accumulate(self, acc, v):
+            acc.total += v
+            acc.n += 1
+
+        def retract(self, acc, v):
+            acc.total -= v
+            acc.n -= 1
+
+        def merge(self, acc, other):
+            acc.total += other.total
+            acc.n += other.n
+
+        def get_value(self, acc):
+            return acc.total / acc.n if acc.n else None
+
+    return Centroid
+
+
+def rows_of(matrix: Any, slots: Any, type_: pa.DataType, retracts: Any = None) -> Rows:
+    return Rows(slots.astype(np.int32), retracts, [Column("v", from_matrix(matrix, type_))])
+
+
+@pytest.mark.parametrize(("size", "groups"), [(LONG, 7), (2, GROUPS)])
+def test_long_vectors_and_many_groups(hot: Programs, size: int, groups: int) -> None:
+    """Any chunks, merges and retractions give the interpreter's states, in records of eight bytes an item."""
+    type_ = parse_type(f"VECTOR({size})")
+    bound = bound_to(centroid_of(size), type_)
+    program = hot.program(bound, bound.instantiate())
+    assert isinstance(program, Program), program
+    assert program.dtype.itemsize <= 8 * size + 64
+    chosen = np.random.default_rng(5)
+    count = 2 * groups if size == 2 else 40
+    matrix = chosen.standard_normal((count, size)).astype(np.float32)
+    matrix[0, :2] = math.inf, -0.0
+    slots = np.concatenate([np.arange(groups), chosen.integers(0, groups, count - groups)])
+    one, other, merged = interpreted(bound), hot.accumulators(interpreted(bound)), hot.accumulators(interpreted(bound))
+    one.update(rows_of(matrix, slots, type_))
+    for start, stop in ((0, count // 3), (count // 3, count)):
+        other.update(rows_of(matrix[start:stop], slots[start:stop], type_))
+        merged.update(rows_of(matrix[start:stop], slots[start:stop], type_))
+    assert (one.mode, other.mode) == (Mode.INTERPRETED, Mode.COMPILED)
+    every = np.arange(groups, dtype=np.int32)
+    assert one.state(every).equals(other.state(every))
+    assert one.evaluate(every).equals(other.evaluate(every))
+    again, backwards = interpreted(bound), every[::-1].copy()
+    again.update(rows_of(matrix, slots, type_))
+    for target in (again, merged):
+        target.merge(backwards, one.state(backwards))
+    assert merged.mode == Mode.COMPILED
+    assert merged.state(every).equals(again.state(every))
+    back = np.ones(count, np.bool_)
+    finite = np.where(np.isfinite(matrix), matrix, 0)
+    for target in (one, other):
+        target.update(rows_of(finite, slots, type_, back))
+    empty = other.state(every)
+    assert empty.equals(one.state(every))
+    assert set(empty.field("n").to_pylist()) == {0}
+    assert other.evaluate(every).null_count == groups  # no rows, whatever rounding has left of the sums
+
+
+@dataclass
+class Two:
+    total: W2 = field(default_factory=lambda: np.zeros(2))
+    other: W2 = field(default_factory=lambda: np.ones(2))
+    n: int = 0
+
+
+ZERO = np.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("acc.total = acc.total + v", "it replaces the vector total, and others may refer to it; change it by +="),
+        ("acc.total = v", "it replaces the vector total"),
+        ("acc.total = acc.other", "it replaces the vector total"),
+        ("acc.total = acc.total[:1]", "replaces the vector total"),
+        ("v += 1", "it changes a vector in place that is no attribute of the accumulator"),
+        ("acc.n += int(v[0])", "VECTOR(2)"),
+        ("acc.n += int(v.sum())", "it uses the attribute sum of a value"),
+        ("acc.n += len(v)", "VECTOR(2)"),
+        ("acc.n += int(np.dot(v, v))", "it calls dot"),
+        ("acc.total **= 2", "it replaces the vector total"),
+        ("acc.total += v @ v", "it uses the operator matmul"),
+        ("acc.total += ZERO", "it uses array([0., 0.]) as a value"),
+        ("acc.total += True", "+= of VECTOR(2, DOUBLE) and bool"),
+        ("acc.total += np.sqrt(v)", "sqrt"),
+        ("acc.n += 1 if v > 0 else 0", "VECTOR(2)"),
+        ("for i in range(2): acc.total += v * i", "it makes a vector in a loop"),
+        ("acc.total += half(v)", "it returns a vector"),
+        ("x = v if acc.n else acc.total; acc.total += x", "No implementation of function"),
+    ],
+)
+def test_what_is_not_compiled(hot: Programs, body: str, reason: str) -> None:
+    """What may have other bits or another meaning than in Python is interpreted, with the reason."""
+    scope: dict[str, Any] = {"Two": Two, "np": np, "ZERO": ZERO, "half": half}
+    exec(f"def accumulate(self, acc: Two, v: object) -> None:\n    {body}", scope)
+
+    def create_accumulator(self: Any) -> Two:
+        return Two()
+
+    members = {"create_accumulator": create_accumulator, "get_value": lambda self, acc: acc.n}
+    members["accumulate"] = scope["accumulate"]
+    cls = udaf(input_types=["VECTOR(2)"], result_type="BIGINT")(type("Written", (), members))
+    assert reason in refusal(hot, bound_to(cls, parse_type("VECTOR(2)")))
+
+
+def half(v: Any) -> Any:
+    return v / 2
+
+
+def test_vectors_that_accumulators_share_are_interpreted(hot: Programs) -> None:
+    """A new accumulator with an array of the module would share its sums with all others."""
+
+    @udaf(input_types=["VECTOR(2)"], result_type="BIGINT")
+    class Shared:
+        def create_accumulator(self) -> Two:
+            return Two(ZERO, np.ones(2))
+
+        def accumulate(self, acc, v):
+            acc.total += v
+
+        def get_value(self, acc):
+            return acc.n
+
+    assert "ZERO" in refusal(hot, bound_to(Shared, parse_type("VECTOR(2)")))

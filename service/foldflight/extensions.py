@@ -16,6 +16,7 @@ ROOMS: Final = {
     "dialects": "aggregate classes of other systems",
     "java": "functions in Java",
     "tracing": "spans of OpenTelemetry",
+    "wire": "stateless calls of RisingWave and Databend",
 }
 """What each room is for, by the name of its package in `foldflight.ext`."""
 

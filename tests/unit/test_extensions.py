@@ -24,7 +24,9 @@ class Hidden(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Hidden())
 
 import pyarrow as pa
+import pyarrow.flight as fl
 from foldflight import RejectedError, connect, udaf, udf
+from foldflight.client.error_translation import translated
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
 from foldflight.server.run.lifecycle import serving
@@ -59,6 +61,17 @@ with serving() as server:
 )
 assert [row["spread"] for _, row in epoch.changelog] == [6]
 print("the core ran")
+
+def called_without_states(name):
+    with serving() as server, fl.connect(server.url) as client:
+        try:
+            writer, reader = client.do_exchange(fl.FlightDescriptor.for_path(name))
+            writer.begin(pa.schema({"value": pa.list_(pa.int64())}))
+            writer.done_writing()
+            reader.read_all()
+        except fl.FlightError as error:
+            raise translated(error, url=server.url, deadline_s=60)
+
 for statement in sys.argv[2:]:
     try:
         exec(statement)
@@ -73,6 +86,7 @@ NEEDED = {
     "dialects": ["udaf(adapt='beam')(Spread)", "udaf(type('Foreign', (Spread, pa.RecordBatchReader), {}))"],
     "java": ["connect('embedded:', java=['functions.jar::com.acme.WeightedAvg'])"],
     "tracing": ["connect('embedded:', otlp_endpoint='http://localhost:4318')"],
+    "wire": ["called_without_states('aggregate:sum')"],
 }
 
 

@@ -23,7 +23,8 @@ from databend_udf.client import UDFClient
 
 from bench.environments import NotInstalledError, arrow_udf_server
 from foldflight import Registry, udaf, udf, udtf
-from foldflight.adapters.wire import calls, wire_adapter_of
+from foldflight.ext.wire import calls
+from foldflight.ext.wire.risingwave import RisingWave
 from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import Server, serving
 from tests import scalar_functions
@@ -593,7 +594,7 @@ def test_a_mistake_of_ours_is_no_bad_argument(monkeypatch: pytest.MonkeyPatch) -
     """Values that cannot be read are the caller's; any other exception passes, as it is no mistake of the caller."""
     same = udf(input_types=["BIGINT"], result_type="BIGINT", name="same")(lambda x: x)
     function = Registry.load([same])["same"]
-    call = calls.ScalarCall(wire_adapter_of("same")[0], function, pa.schema({"x": pa.int64()}))
+    call = calls.ScalarCall(RisingWave(), function, pa.schema({"x": pa.int64()}))
 
     def mistaken(*_: object) -> None:
         raise AttributeError("mistake")

@@ -18,8 +18,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.adapters.wire import PROTOCOL_VERSION_ACTION, PROTOCOL_VERSION_ANSWER, wire_adapter_of
-from foldflight.adapters.wire.calls import StatelessCall, stateless_call
 from foldflight.compiler import Programs
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
@@ -49,6 +47,7 @@ from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
 from foldflight.server.ports import authority
 from foldflight.server.run.settings import Settings
 from foldflight.server.spans import FoldSpans
+from foldflight.server.stateless import STATELESS, StatelessCall
 from foldflight.server.stream import check_columns, received, schema_of, send
 from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.tracing import ids_of, tracer_of
@@ -106,6 +105,7 @@ class FlightServer(FlightBase):
         self._limits = Limits.of(settings)
         self._tracer = tracer_of(settings.otlp_endpoint, _SERVICE) if settings.otlp_endpoint else None
         self._record = recordings_of(settings)
+        self._stateless = STATELESS.find()
         self._exchanges = Exchanges(settings, server_id, metrics=metrics, on_spent=on_spent, logger=logger)
         super().__init__(
             authority(settings.host, settings.port),
@@ -115,7 +115,9 @@ class FlightServer(FlightBase):
             refuse=to_flight_error,
             on_idle=MemoryTrimmer(),
             admit=tokens_of(settings, registry, metrics=metrics, logger=logger),
-            answers_to_all={"DoAction": fl.Result(PROTOCOL_VERSION_ANSWER).serialize()},
+            answers_to_all={}
+            if self._stateless is None
+            else {"DoAction": fl.Result(self._stateless.version_answer).serialize()},
             **tls_of(settings),
         )
         self._exchanges.watch.start()
@@ -167,14 +169,16 @@ class FlightServer(FlightBase):
 
     def _info_of(self, context: Any, descriptor: Any) -> Any:
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
-            adapter, name, takes_lists = wire_adapter_of(_function_name(descriptor))
+            path = _function_name(descriptor)
+            route = None if self._stateless is None else self._stateless.route(path)
+            name = path if route is None else route.name
             function = self._function(context, name)
             info = self._flight_of(name)
-            if not takes_lists and not isinstance(function, ScalarFunction):
+            if route is None or (not route.takes_lists and not isinstance(function, ScalarFunction)):
                 return info
-            _check_kind(function, takes_lists=takes_lists)
+            _check_kind(function, takes_lists=route.takes_lists)
             count = len(function.input_names)
-            return flight_info(adapter.schema(function), descriptor, app_metadata_in(info.serialize()), records=count)
+            return flight_info(route.schema(function), descriptor, app_metadata_in(info.serialize()), records=count)
         open_request = self._open_of(context, descriptor)
         open_reply = self._exchanges.watch.run(
             lambda: describe(
@@ -243,8 +247,8 @@ class FlightServer(FlightBase):
                 fl.Result(encode_info(FunctionInfo.of(function, code_digest=function.code_digest)))
                 for function in functions
             ]
-        if action.type == PROTOCOL_VERSION_ACTION:
-            return [fl.Result(PROTOCOL_VERSION_ANSWER)]
+        if self._stateless is not None and action.type == self._stateless.version_action:
+            return [fl.Result(self._stateless.version_answer)]
         if action.type != STATUS_ACTION:
             return self.not_served(f"DoAction({action.type!r})")
         status = self._status()
@@ -257,11 +261,14 @@ class FlightServer(FlightBase):
     @edge
     def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow's signature)
         """List the actions."""
-        return [
+        actions = [
             fl.ActionType(STATUS_ACTION, "Return the status of the fleet, as JSON."),
             fl.ActionType(REGISTER_ACTION, "Check a signed bundle, and return descriptions of its functions."),
-            fl.ActionType(PROTOCOL_VERSION_ACTION, "Return the version of arrow-udf's protocol, for RisingWave."),
         ]
+        if self._stateless is not None:
+            version = "Return the version of arrow-udf's protocol, for RisingWave."
+            actions.append(fl.ActionType(self._stateless.version_action, version))
+        return actions
 
     def _take_bundle(self, sealed: bytes, context: Any) -> tuple[AnyFunction, ...]:
         functions = self._bundles.functions_in(sealed, context)
@@ -384,13 +391,13 @@ class FlightServer(FlightBase):
         return self._registry[name]
 
     def _stateless_call(self, context: Any, descriptor: Any, reader: Any) -> StatelessCall:
-        adapter, name, takes_lists = wire_adapter_of(_function_name(descriptor))
-        function = self._function(context, name)
-        _check_kind(function, takes_lists=takes_lists)
+        route = STATELESS.load().route(_function_name(descriptor))
+        function = self._function(context, route.name)
+        _check_kind(function, takes_lists=route.takes_lists)
         # Some engines give up if no answer begins within five seconds, however long the rows take.
         context.begin()
         columns = schema_of(reader, context)
-        return self._exchanges.watch.run(lambda: stateless_call(adapter, function, columns))
+        return self._exchanges.watch.run(lambda: route.call(function, columns))
 
     def _carry_stateless(
         self, call: StatelessCall, running: Running, context: Any, reader: Any, writer: Any, _questions: _Questions

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.adapters.wire.adapter import EXTENSION, WireAdapter
+from foldflight.ext.wire.adapter import EXTENSION, WireAdapter
 from foldflight.fold.failures import ERROR
 from foldflight.fold.scalar.bound import ROW
 from foldflight.functions import AnyFunction, FunctionKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from foldflight.adapters.wire.adapter import WireAdapter
+from foldflight.ext.wire.adapter import WireAdapter
 from foldflight.functions import AnyFunction, FunctionKind
 from foldflight.functions.types.arrow import is_json
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, Final
 
@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.adapters.wire.adapter import WireAdapter, is_list
 from foldflight.errors import RejectedError
-from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Returns
-from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
+from foldflight.exchange.frames import Barrier, Chunk, Forget, Open, Returns
+from foldflight.ext.wire.adapter import WireAdapter, is_list
+from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step, StepArgument
@@ -22,25 +22,13 @@ from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.sql import check_plain, sql_name
 from foldflight.functions.types.values import CastError, cast_results, to_python
 from foldflight.functions.types.vectors import as_vectors, is_vector, list_misfit
+from foldflight.server.stateless import Ask
 
 _ONE: Final = "one"
 _COUNTS: Final = "counts"
 
 
-def stateless_call(adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> StatelessCall:
-    """Return the call of a function. Raises the errors of `StatelessCall`."""
-    return (
-        ScalarCall(adapter, function, columns)
-        if isinstance(function, ScalarFunction)
-        else GroupCall(adapter, function, columns)
-    )
-
-
-Ask = Callable[[Frame], Iterator[Any]]
-"""Sends a frame to an open exchange, and yields its answers."""
-
-
-class StatelessCall(ABC):
+class _Call(ABC):
     """A call of one function over the batches of one stream.
 
     Args:
@@ -132,7 +120,7 @@ class StatelessCall(ABC):
         return RejectedError("SCHEMA_MISMATCH", message, function=self.function.name)
 
 
-class ScalarCall(StatelessCall):
+class ScalarCall(_Call):
     """A scalar or table function: an expression of one step."""
 
     def __init__(self, adapter: WireAdapter, function: AnyFunction, columns: pa.Schema) -> None:
@@ -155,7 +143,7 @@ class ScalarCall(StatelessCall):
             yield self._to_wire(mapped.batch)
 
 
-class GroupCall(StatelessCall):
+class GroupCall(_Call):
     """An aggregate function over lists. A client's row is a group, and its lists are the arguments of the group's rows.
 
     RisingWave passes groups in this form for `aggregate:f(x)`, and every system with `array_agg` can do it.

@@ -256,7 +256,7 @@ def test_encrypted(plaintext: bool, classic: Any, tmp_path: Path) -> None:
     """An encrypted file is left to Spark."""
     encryption = pytest.importorskip("pyarrow.parquet.encryption")
 
-    class Keys(encryption.KmsClient):
+    class Keys(encryption.KmsClient):  # type: ignore[name-defined]
         def __init__(self, _config: Any) -> None:
             super().__init__()
 

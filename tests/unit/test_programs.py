@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from numba.core.event import install_recorder
 
 from examples.weighted_avg import WeightedAvg
 from foldflight import FoldflightError, connect, udaf
@@ -20,6 +21,7 @@ from foldflight.cli.main import cli
 from foldflight.compiler import Programs
 from foldflight.compiler.compiled import Compiled
 from foldflight.compiler.kernels import Kernels
+from foldflight.compiler.kernels import __file__ as kernels_file
 from foldflight.compiler.store import LoopStore
 from foldflight.exchange.frames import Open
 from foldflight.fold.aggregate.calls import bind_calls
@@ -289,6 +291,60 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
     assert [line for line in caplog.messages if "for chunks with a NULL argument" in line] == [
         "LastOf is interpreted for chunks with a NULL argument: not today"
     ]
+
+
+@udaf(skip_nulls=True)
+class LastKnown(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total = value
+
+
+def loops_tried(cls: type, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the loops that folding a NULL, and the values after each row, make of a class; the results are checked."""
+    tried = []
+    compiled = Kernels._compile_loop
+
+    def note(kernels: Kernels, name: str, *arguments: Any) -> Any:
+        tried.append(name)
+        return compiled(kernels, name, *arguments)
+
+    monkeypatch.setattr(Kernels, "_compile_loop", note)
+    columns = pa.schema([("x", pa.int64())])
+    (call,) = bind_calls(Registry.load([cls]), [Call(Registry.load([cls]).authored[0].name, ("x",))], columns)
+    fold = open_fold([call], accelerator=Programs(hot_rows=0), row_outputs=True)
+    outputs = fold.fold_each(pa.record_batch([pa.array([4, None, 6], pa.int64())], schema=columns))
+    assert outputs.column(0).to_pylist() == [4, 4, 6]
+    return tried
+
+
+def test_null_arguments_need_no_loop_of_their_own_if_their_rows_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With skip_nulls no loop reads a NULL, so the values after each row come from the loop for rows without NULL."""
+    assert loops_tried(LastKnown, monkeypatch) == ["fold", "values", "each"]
+
+
+@udaf
+class LastRounded(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        if value is not None:
+            accumulator.total = value
+
+    def get_value(self, accumulator: Total) -> int:
+        return int(round(accumulator.total, 2))
+
+
+def test_a_loop_with_an_interpreted_get_value_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values after each row need get_value, so their loop is not even begun where it is interpreted."""
+    assert loops_tried(LastRounded, monkeypatch) == ["fold", "values"]
+
+
+def test_what_lies_between_a_loop_and_methods_is_compiled_within_the_loop() -> None:
+    """Each function that is compiled by itself is optimised again with all that it calls."""
+    with install_recorder("numba:compile") as recorder:
+        assert warm(WeightedAvg, Programs()) == "compiled"
+    functions = [event.data["dispatcher"].py_func for _, event in recorder.buffer if event.is_start]
+    names = [each.__name__ for each in functions if each.__code__.co_filename == kernels_file]
+    assert {"fold", "merge", "values"} <= {*names}
+    assert "one_row" not in names
 
 
 def test_compile_true_fails_before_the_first_row() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.compiler.arena import CONTROLS, MARK, RAISED, Arena, Element, container_fields, room
-from foldflight.compiler.columns import columns_of
+from foldflight.compiler.columns import Members, columns_of
 from foldflight.compiler.program import NoProgram, Program
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
@@ -128,6 +128,8 @@ class Compiled(GroupsAccumulator):
         Both are None if the loop cannot be used for this chunk.
         """
         columns, valid, unfit = columns_of(rows, program.arguments)
+        if self.inner.bound.function.skip_nulls and not any(isinstance(kind, Members) for _, kind in program.arguments):
+            valid = ()  # a row with NULL is in no mask, so no loop reads its values
         kernel = loop(nulls=bool(valid))
         takes = rows.retracts is None or self.inner.bound.function.capabilities.retract
         if kernel is None or columns is None or not takes:

@@ -108,6 +108,9 @@ _SLOTS = _vector(types.int32, readonly=True)
 _PROGRESS = _vector(types.int64)
 _WORDS = _vector(types.int64, readonly=True)
 _TABLE = (_BYTES, _FLAGS, _BYTES)
+# A function between a loop and the author's: numba copies its code into the loop before it infers types. Compiled by
+# itself, it would be optimised with all that it calls, and LLVM would see the author's code once more for each of them.
+_inlined: Final = numba.njit(inline="always")
 # Rows and slots are never negative. The mask tells LLVM so, and it omits the code for negative indexes.
 _PLUS: Final = (1 << 63) - 1
 
@@ -209,15 +212,13 @@ class Kernels:
         """Return `call(instance, accumulator, arguments)` for use in a loop."""
         function = self.author.compiled(self.plan.methods[method_name], result)
         if method_name in self.plan.with_self:
-            return register_jitable(
-                lambda instance, accumulator, arguments: function(instance, accumulator, *arguments)
-            )
-        return register_jitable(lambda instance, accumulator, arguments: function(accumulator, *arguments))
+            return _inlined(lambda instance, accumulator, arguments: function(instance, accumulator, *arguments))
+        return _inlined(lambda instance, accumulator, arguments: function(accumulator, *arguments))
 
     def _step(self, method_name: str) -> Any:
         """Return `step(instance, record, arguments)`, which changes the record."""
         call, accumulator_of, put = self._method(method_name), _accumulator_of(self.plan), _write_back_of(self.plan)
-        return register_jitable(
+        return _inlined(
             lambda instance, record, arguments: put(record, call(instance, accumulator_of(record), arguments))
         )
 
@@ -227,7 +228,7 @@ class Kernels:
         row_of, retracts_rows = _row_of(self.plan.kinds), "retract" in self.plan.methods
         retract = self._step("retract" if retracts_rows else "accumulate")
 
-        @register_jitable
+        @_inlined
         def one_row(instance, record, retracts, columns, valid, row):
             arguments = row_of(columns, valid, row)
             if retracts_rows and len(retracts) and retracts[row]:
@@ -330,7 +331,7 @@ class Kernels:
 
     def _step_merge(self) -> Any:
         step, accumulator_of = self._step("merge"), _accumulator_of(self.plan)
-        return register_jitable(lambda me, record, state: step(me, record, (accumulator_of(state),)))
+        return _inlined(lambda me, record, state: step(me, record, (accumulator_of(state),)))
 
     def _get_value(self) -> Any:
         """Return `get_value(instance, record)`, cast to the kind of the result."""
@@ -338,7 +339,7 @@ class Kernels:
             raise Unsupported(self.plan.unresolved)
         call = self._method("get_value", result=operators.result_of(self.plan.result, self.plan.result_bits))
         accumulator_of = _accumulator_of(self.plan)
-        return register_jitable(lambda me, record: call(me, accumulator_of(record), ()))
+        return _inlined(lambda me, record: call(me, accumulator_of(record), ()))
 
     def _values(self) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, get_value = reference_at(self.read_only_record), self._at_instance, self._get_value()
@@ -364,9 +365,9 @@ class Kernels:
         cast = operators.result_of(self.plan.result, self.plan.result_bits)
         function = self.author.compiled(self.plan.methods["eval"], cast)
         if "eval" in self.plan.with_self:
-            call = register_jitable(lambda me, arguments: function(me, *arguments))
+            call = _inlined(lambda me, arguments: function(me, *arguments))
         else:
-            call = register_jitable(lambda me, arguments: function(*arguments))
+            call = _inlined(lambda me, arguments: function(*arguments))
         at_instance, row_of = self._at_instance, _row_of(self.plan.kinds)
 
         def mapped(instance, progress, columns, valid, values, known):

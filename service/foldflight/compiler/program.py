@@ -178,8 +178,8 @@ class Program(Loops):
                 raise Unsupported(f"{self.interprets}, and {why}") from None
 
     def each(self, *, nulls: bool) -> Any:
-        """Return the loop that gives an output after each row; None if it cannot be compiled."""
-        return self._loop(self._kernels.each, nulls=nulls)
+        """Return the loop that gives an output after each row; None if it or get_value cannot be compiled."""
+        return None if self.values is None else self._loop(self._kernels.each, nulls=nulls)
 
 
 def _shows_order(plan: CompilePlan) -> bool:

@@ -15,6 +15,7 @@ from foldflight.errors import RejectedError
 ROOMS: Final = {
     "dialects": "aggregate classes of other systems",
     "java": "functions in Java",
+    "recording": "recordings of exchanges and their replay",
     "tracing": "spans of OpenTelemetry",
     "wire": "stateless calls of RisingWave and Databend",
 }

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from foldflight import Recordings, connect
 from foldflight.cli.main import cli
-from foldflight.recording.file import read_recording
+from foldflight.ext.recording.file import read_recording
 from foldflight.spark import dead_letters, group_by
 from tests.unit.recorded_functions import Ratio
 

@@ -25,7 +25,8 @@ sys.meta_path.insert(0, Hidden())
 
 import pyarrow as pa
 import pyarrow.flight as fl
-from foldflight import RejectedError, connect, udaf, udf
+from foldflight import Recordings, RejectedError, connect, udaf, udf
+from foldflight.cli.main import cli
 from foldflight.client.error_translation import translated
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
@@ -85,16 +86,21 @@ for statement in sys.argv[2:]:
 NEEDED = {
     "dialects": ["udaf(adapt='beam')(Spread)", "udaf(type('Foreign', (Spread, pa.RecordBatchReader), {}))"],
     "java": ["connect('embedded:', java=['functions.jar::com.acme.WeightedAvg'])"],
+    "recording": [
+        "connect('embedded:', record=Recordings('recordings'))",
+        "serving(record='recordings').__enter__()",
+        "cli.commands['replay'].main(['a.recording', '--shrink'], standalone_mode=False)",
+    ],
     "tracing": ["connect('embedded:', otlp_endpoint='http://localhost:4318')"],
     "wire": ["called_without_states('aggregate:sum')"],
 }
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_the_core_runs_without_a_room(room: str) -> None:
+def test_the_core_runs_without_a_room(room: str, tmp_path: Path) -> None:
     """Only what needs the room is refused, and the error names the room and the remedy."""
     program = [sys.executable, "-c", CORE, f"foldflight.ext.{room}", *NEEDED[room]]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     core, *said = done.stdout.splitlines()
     assert core == "the core ran"

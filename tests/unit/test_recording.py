@@ -28,12 +28,8 @@ from foldflight.errors import CorruptError, FunctionError, RejectedError
 from foldflight.exchange.encoding import encode_open, read_batch
 from foldflight.exchange.frames import Barrier, Chunk, Open, Results, Returns, States
 from foldflight.exchange.ipc import write_batch
-from foldflight.fold.aggregate.fold import Fold
-from foldflight.functions import Call, Registry
-from foldflight.functions.query.step import Step, StepArgument
-from foldflight.functions.types.arrow import JSON
-from foldflight.recording.code import functions_for
-from foldflight.recording.file import (
+from foldflight.ext.recording.code import functions_for
+from foldflight.ext.recording.file import (
     ABOUT,
     GROUPS,
     MAGIC,
@@ -45,11 +41,15 @@ from foldflight.recording.file import (
     read_recording,
     write_recording,
 )
-from foldflight.recording.masks import Masks
-from foldflight.recording.replay import fold_again
-from foldflight.recording.shrink import shrink
+from foldflight.ext.recording.masks import Masks
+from foldflight.ext.recording.replay import fold_again
+from foldflight.ext.recording.shrink import shrink
+from foldflight.ext.recording.testfile import test_text as text_of_test
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.functions import Call, Registry
+from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.types.arrow import JSON
 from foldflight.testing import run_epochs, run_over
-from foldflight.testing.testfile import test_text as text_of_test
 from tests.java_classes import jar
 from tests.unit import recorded_functions
 from tests.unit.recorded_functions import Longest, Pickled, Ratio
@@ -167,7 +167,7 @@ def test_a_message_with_brackets_is_printed_as_it_is(tmp_path: Path) -> None:
 
 def test_code_without_a_digest_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of Spark have no source of a class that was sent to them, so its digest is empty."""
-    monkeypatch.setattr("foldflight.recording.code._digest_of", lambda _: "")
+    monkeypatch.setattr("foldflight.ext.recording.code._digest_of", lambda _: "")
     record(tmp_path, [*ROWS, BAD])
     run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio")
     assert f"ratio: folded with {PLACE}:Ratio; whether its code has changed since is not known" in run.output

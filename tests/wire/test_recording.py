@@ -18,8 +18,8 @@ from foldflight.cli.main import cli
 from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Open
+from foldflight.ext.recording.file import read_recording
 from foldflight.functions import Call
-from foldflight.recording.file import read_recording
 from foldflight.server.run.lifecycle import run_server, serving
 from foldflight.server.run.settings import load_settings
 from tests.unit.recorded_functions import Ratio

@@ -18,12 +18,13 @@ from foldflight.cli.demo import demo
 from foldflight.cli.init import init
 from foldflight.cli.laws import check
 from foldflight.cli.listing import functions
-from foldflight.cli.replay import printable, replay
 from foldflight.cli.serve import serve
 from foldflight.cli.sql import sql
 from foldflight.cli.state import state
 from foldflight.cli.status import status
+from foldflight.cli.terminal import printable
 from foldflight.errors import FoldflightError
+from foldflight.recording import RECORDING
 
 EXIT_ERROR = 1
 
@@ -48,6 +49,21 @@ def cli() -> None:
         sys.path.insert(0, folder)
 
 
+def _replay() -> click.Command:
+    """Return the command of the extension, or one that says that the extension is missing."""
+    room = RECORDING.find()
+    if room is not None:
+        return room.command()
+
+    @click.command("replay", context_settings={"ignore_unknown_options": True})
+    @click.argument("arguments", nargs=-1)
+    def missing(arguments: tuple[str, ...]) -> None:  # noqa: ARG001 - it takes all
+        """Fold a recording again: missing in this installation."""
+        RECORDING.load()
+
+    return missing
+
+
 cli.add_command(init)
 cli.add_command(serve)
 cli.add_command(functions)
@@ -56,7 +72,7 @@ cli.add_command(check)
 cli.add_command(conform)
 cli.add_command(demo)
 cli.add_command(state)
-cli.add_command(replay)
+cli.add_command(_replay())
 cli.add_command(sql)
 
 

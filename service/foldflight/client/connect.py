@@ -19,7 +19,7 @@ from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.author.java import java_functions
 from foldflight.functions.registry import Registry
-from foldflight.recording import Recordings
+from foldflight.recording import RECORDING, Recordings
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
 from foldflight.tracing import check_endpoint, tracer_of
 
@@ -176,6 +176,7 @@ def _check_record(record: object) -> None:
         raise RejectedError("SIGNATURE", f"record must be a Recordings, such as Recordings('folder'), not {record!r}")
     if find_spec("google.protobuf") is None:
         raise RejectedError("MODULE", "recordings need protobuf, which is missing here: pip install protobuf")
+    RECORDING.load()  # an error of the driver rather than of each task
     record.make_folder()
 
 

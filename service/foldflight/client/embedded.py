@@ -28,7 +28,7 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.registry import Registry
 from foldflight.lift.lifting import lift_text, listed_lift
-from foldflight.recording import Recordings
+from foldflight.recording import RECORDING, Recordings
 from foldflight.shipping.bundles import unpickle
 from foldflight.shipping.pickling import pickle_functions
 
@@ -102,9 +102,7 @@ class EmbeddedTransport:
         complete = self._complete(open)
         recorder = None
         if self._record is not None:
-            from foldflight.recording.recorder import Recorder
-
-            recorder = Recorder(self._record, complete, self._registry, SERVER_ID, _tell)
+            recorder = RECORDING.load().recorder(self._record, complete, self._registry, SERVER_ID, _tell)
 
         def serve(ask: Callable[[Wanted], Iterable[Frame]]) -> ServerExchange:
             return ServerExchange(

@@ -32,8 +32,7 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.lift.lifting import lift_text, listed_lift
-from foldflight.recording import Recordings
-from foldflight.recording.recorder import Recorder
+from foldflight.recording import RECORDING, Recordings
 from foldflight.server.authentication import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
@@ -303,7 +302,7 @@ class FlightServer(FlightBase):
                 spans.versions = [registry[name].version for name in open_request.functions if name in registry]
             if self._record is not None:
                 record = dataclasses.replace(self._record, key=self._bundles.signing_key)
-                recorder = Recorder(record, open_request, registry, self._server_id, tell)
+                recorder = RECORDING.load().recorder(record, open_request, registry, self._server_id, tell)
             exchange = ServerExchange(
                 open_request,
                 registry,
@@ -479,6 +478,7 @@ def recordings_of(settings: Settings) -> Recordings | None:
         mask=settings.record_mask == "text",
         bytes_max=settings.record_bytes_max,
     )
+    RECORDING.load()  # the server does not start without it
     record.make_folder()
     try:
         tempfile.TemporaryFile(dir=record.folder).close()

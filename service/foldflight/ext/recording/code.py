@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from foldflight.errors import RejectedError
+from foldflight.ext.recording.file import Recording
 from foldflight.functions import AnyFunction, Function
 from foldflight.functions.author.java import java_functions
 from foldflight.functions.registry import Registry, import_module, unknown_function
-from foldflight.recording.file import Recording
 from foldflight.shipping.bundles import check_made_with, unpickle, unseal
 
 

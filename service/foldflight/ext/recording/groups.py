@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
 from foldflight.exchange import frames as fr
+from foldflight.ext.recording.file import Pair, Recording
 from foldflight.functions.types.arrow import with_column
-from foldflight.recording.file import Pair, Recording
 
 # Groups that an error message names.
 _NAMED_MAX: Final = 5

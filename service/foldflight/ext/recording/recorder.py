@@ -30,12 +30,12 @@ from foldflight.exchange.frames import Chunk, Forget, Frame, Log, Mapped, Open, 
 from foldflight.exchange.ipc import write_batch
 from foldflight.exchange.messages import encode_error
 from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, SlotSet, check_slots
+from foldflight.ext.recording import file as format_
+from foldflight.ext.recording.code import facts_of, module_of, options_for
+from foldflight.ext.recording.file import RecordingPart, parts_in, write_part, write_recording
+from foldflight.ext.recording.groups import of_slots, slots_of
+from foldflight.ext.recording.masks import Masks, mask_error, mask_open_request
 from foldflight.fold.failures import ERROR
-from foldflight.recording import file as format_
-from foldflight.recording.code import facts_of, module_of, options_for
-from foldflight.recording.file import RecordingPart, parts_in, write_part, write_recording
-from foldflight.recording.groups import of_slots, slots_of
-from foldflight.recording.masks import Masks, mask_error, mask_open_request
 
 if TYPE_CHECKING:
     from foldflight.functions.registry import Registry
@@ -79,7 +79,7 @@ _OPEN_BUDGET: Final = ByteBudget()
 _MEMORY_BUDGET: Final = ByteBudget()
 
 
-class Recorder:
+class ExchangeRecorder:
     """Records one exchange, as configured. Problems of the file system are logged, and the exchange continues.
 
     Attributes:

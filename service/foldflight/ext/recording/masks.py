@@ -13,9 +13,9 @@ from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.encoding import read_batch
 from foldflight.exchange.frames import Open
 from foldflight.exchange.ipc import write_batch
+from foldflight.ext.recording.file import ENGINE, RecordingPart
 from foldflight.fold.failures import ERROR
 from foldflight.functions.types.arrow import with_members
-from foldflight.recording.file import ENGINE, RecordingPart
 
 _STATES = ("states", "entries")
 _Change = Callable[[pa.Array], pa.Array]

@@ -16,14 +16,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from foldflight.cli.terminal import printable
 from foldflight.client.connect import NO_STATE_KEY
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import AnyFunction, Registry, RowKind
 
 if TYPE_CHECKING:
-    from foldflight.recording.file import Recording
-    from foldflight.recording.replay import Difference, Outcome
-    from foldflight.recording.shrink import ShrinkResult
+    from foldflight.ext.recording.file import Recording
+    from foldflight.ext.recording.replay import Difference, Outcome
+    from foldflight.ext.recording.shrink import ShrinkResult
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -102,9 +103,9 @@ def replay(
     given. Prints the error of the function, and the groups whose answers differ. Exits with 1 if a function raises or
     an answer differs.
     """
-    from foldflight.recording import replay as folding
-    from foldflight.recording.code import function_at, functions_for
-    from foldflight.recording.groups import groups_named, of_groups
+    from foldflight.ext.recording import replay as folding
+    from foldflight.ext.recording.code import function_at, functions_for
+    from foldflight.ext.recording.groups import groups_named, of_groups
 
     given = [function_at(each) for each in functions]
     recording = _read(file, given, arguments, literals, recording_key)
@@ -133,8 +134,8 @@ def _read(
     file: Path, given: Sequence[AnyFunction], arguments: str | None, literals: tuple[str, ...], key: str | None
 ) -> Recording:
     from foldflight.cli.laws import literals_in
-    from foldflight.recording.dead_letters import read_dead_letters
-    from foldflight.recording.file import read_recording
+    from foldflight.ext.recording.dead_letters import read_dead_letters
+    from foldflight.ext.recording.file import read_recording
 
     if file.is_dir() or file.suffix == ".parquet":
         columns = None if arguments is None else [each.strip() for each in arguments.split(",")]
@@ -154,7 +155,7 @@ def _parse_groups(groups: Iterable[str]) -> Mapping[str, str]:
 
 def _describe(recording: Recording, registry: Registry) -> None:
     """Print the origin of a recording, and which code has changed since."""
-    from foldflight.recording.code import has_changed, module_of
+    from foldflight.ext.recording.code import has_changed, module_of
 
     about = recording.about
     if "at" in about:
@@ -180,16 +181,9 @@ def _say(text: str, style: str = "") -> None:
     Console().print(Text(printable(text), style), soft_wrap=True)
 
 
-def printable(text: str) -> str:
-    """Escape characters that a terminal may interpret, because a recording is untrusted."""
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
-    )
-
-
 def _shrink(recording: Recording, registry: Registry, state_keys: Sequence[bytes], test: Path | None) -> None:
     """Print the fewest rows that fail, and write them to a test."""
-    from foldflight.recording.shrink import shrink
+    from foldflight.ext.recording.shrink import shrink
 
     console = Console()
     with console.status("looking for the fewest rows"):
@@ -206,7 +200,7 @@ def _shrink(recording: Recording, registry: Registry, state_keys: Sequence[bytes
 
 def _write_test(test: Path, recording: Recording, registry: Registry, shows: FoldflightError | Difference) -> None:
     """Write a test of an error, or of the first answer that differs."""
-    from foldflight.testing.testfile import test_text
+    from foldflight.ext.recording.testfile import test_text
 
     text = test_text(recording, registry, shows=shows)
     try:
@@ -260,9 +254,9 @@ def _debug(error: FoldflightError) -> None:
 
 def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, differences: Sequence[Difference]) -> bool:
     """Print the differences from the recording. Return True if no function raised and no answer differs."""
-    from foldflight.recording.code import has_changed
-    from foldflight.recording.groups import slots_in
-    from foldflight.recording.replay import COMPARED_FRAMES
+    from foldflight.ext.recording.code import has_changed
+    from foldflight.ext.recording.groups import slots_in
+    from foldflight.ext.recording.replay import COMPARED_FRAMES
 
     if differences:
         Console().print(_differences_table(differences))

@@ -15,12 +15,12 @@ import pyarrow as pa
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import frames as fr
 from foldflight.exchange.serving import ServerExchange
+from foldflight.ext.recording.file import Recording
+from foldflight.ext.recording.groups import of_groups, slots_in, slots_of
 from foldflight.fold.failures import ERROR
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry
-from foldflight.recording.file import Recording
-from foldflight.recording.groups import of_groups, slots_in, slots_of
 
 # Memory grows with the largest slot, so a single number in a hostile recording could exhaust it.
 _SLOTS_MAX: Final = 1 << 24

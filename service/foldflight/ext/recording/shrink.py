@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Entries, States
+from foldflight.ext.recording.file import Pair, Recording
+from foldflight.ext.recording.groups import of_groups, slots_in
+from foldflight.ext.recording.replay import fold_again
 from foldflight.fold.failures import ERROR
 from foldflight.functions import Registry, RowKind
-from foldflight.recording.file import Pair, Recording
-from foldflight.recording.groups import of_groups, slots_in
-from foldflight.recording.replay import fold_again
 
 _RUNS_MAX: Final = 2000  # replays of a search
 # The index of a frame and of a row in it; row 0 stands for a whole barrier.

@@ -1,16 +1,20 @@
-"""Record exchanges to files, in the encoding of the wire, and replay them.
-
-This module does not import protobuf: embedded functions need it only if they record.
-"""
+"""Which exchanges are recorded, and what the core knows of the extension that records and replays them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from foldflight.errors import RejectedError
+from foldflight.exchange import serving
+from foldflight.exchange.frames import Open
+from foldflight.extensions import Extension
+from foldflight.functions import Registry
+
+if TYPE_CHECKING:
+    import click
 
 RECORDING_KEY_BYTES_MIN = 16
 _BYTES_MAX = 1 << 30  # default of `bytes_max`: 1 GiB
@@ -75,3 +79,33 @@ class Recordings:
             raise RejectedError(
                 "SETTINGS", f"the folder of recordings, {self.folder}, cannot be created: {error.strerror}"
             ) from None
+
+
+class Recorder(serving.Recorder, Protocol):
+    """Records one exchange.
+
+    Attributes:
+        group_of: Returns the keys of a slot; None where keys are unknown, as on servers.
+    """
+
+    group_of: Callable[[int], Mapping[str, Any]] | None
+
+
+class RecordingRoom(Protocol):
+    """What the extension provides."""
+
+    def recorder(
+        self,
+        plan: Recordings,
+        open_request: Open,
+        registry: Registry,
+        server_id: str,
+        log: Callable[[str, Mapping[str, Any]], None],
+    ) -> Recorder:
+        """Return the recorder of an exchange. It logs problems of the file system, and the exchange continues."""
+
+    def command(self) -> click.Command:
+        """Return the command `replay`."""
+
+
+RECORDING: Final = Extension[RecordingRoom]("recording")

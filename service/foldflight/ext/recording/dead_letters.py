@@ -12,9 +12,9 @@ import pyarrow.dataset as ds
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Open
+from foldflight.ext.recording.code import facts_of
+from foldflight.ext.recording.file import Pair, Recording
 from foldflight.functions import AnyFunction, Call, Function, RowKind
-from foldflight.recording.code import facts_of
-from foldflight.recording.file import Pair, Recording
 
 _COLUMNS: Final = ("code", "function", "message", "row_kind", "row")
 _KINDS: Final = {kind.short: int(kind) for kind in RowKind}

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Open, States
+from foldflight.ext.recording.code import is_java, module_of
+from foldflight.ext.recording.file import Pair, Recording
+from foldflight.ext.recording.groups import slots_in
+from foldflight.ext.recording.replay import Difference
 from foldflight.functions import Call, Registry, RowKind, ScalarFunction
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.types.sql import sql_name
-from foldflight.recording.code import is_java, module_of
-from foldflight.recording.file import Pair, Recording
-from foldflight.recording.groups import slots_in
-from foldflight.recording.replay import Difference
 
 _WIDTH: Final = 84
 _ROWS_MAX: Final = 1000

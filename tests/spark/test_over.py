@@ -240,3 +240,18 @@ def test_the_keys_may_be_named(classic: Any) -> None:
     with pytest.raises(RejectedError, match="PARTITION BY twice") as raised:
         over(df, "k", partition_by="k")
     assert raised.value.code == "SIGNATURE"
+
+
+def test_columns_of_one_name_pass_through(classic: Any, embedded: Functions) -> None:
+    """A join may have two columns of one name: both are in the result, and only a query that names them fails."""
+    left = classic.createDataFrame([(1, "a", 10)], "id int, note string, v bigint")
+    joined = left.join(classic.createDataFrame([(1, "b")], "id int, NOTE string"), left["id"] == 1)
+    frame = over(joined, "v", order_by=left["id"])
+    calls = {"n": embedded.count("v"), "some": embedded.sum("v + 1").where("v > 1")}
+    result = frame.agg(**calls)
+    assert result.columns == ["id", "note", "v", "id", "NOTE", "n", "some"]
+    assert [tuple(row) for row in result.collect()] == [(1, "a", 10, 1, "b", 1, 11)]
+    with pytest.raises(RejectedError, match=r"(?i)ambiguous"):
+        frame.agg(last=embedded.last("note"))
+    with pytest.raises(RejectedError, match="'ID' is the name of two columns of the result"):
+        frame.agg(ID=embedded.count("v"))

@@ -29,6 +29,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.spark.arrow import arrow_function, hash_of, step_name, together
+from foldflight.spark.bucketed import OPERATOR
 from foldflight.spark.columns import (
     Columns,
     by_text,
@@ -190,14 +191,14 @@ class OverFrame:
         check_workers(self.df.sparkSession)
         if isinstance(query, StreamedOver):
             check_provider(self.df)
-            return as_intervals(over_stream(query, rows, results), wanted)
+            return self._renamed(as_intervals(over_stream(query, rows, results), wanted))
         keys = [sf.col(name) for name in query.layout.keys.names]
         order = zip(query.layout.order.names, self.order, strict=True)
         sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
         arrived = together(rows, hash_of(rows, query.layout.keys) if keys else None, sorting)
         functions = [call.function for part in query.parts for call in part.query.open_request.calls]
         function = arrow_function(OverFold(query), step_name("over", functions), query.traced)
-        return as_intervals(arrived.mapInArrow(function, results), wanted)
+        return self._renamed(as_intervals(arrived.mapInArrow(function, results), wanted))
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: each call with its window frame, how that is folded, and why. Raises its errors."""
@@ -211,7 +212,8 @@ class OverFrame:
         """Return the query, the rows that its task reads, what its task makes, and the types of the result."""
         aggregates = named_outputs(aliased, named)
         transport = one_transport(aggregates)
-        refuse_doubles((*self.df.columns, *aggregates), "is the name of two columns of the result")
+        for name in dict.fromkeys(self.df.columns):  # a join may have two columns of one name, which stay as they are
+            refuse_doubles((name, *aggregates), "is the name of two columns of the result")
         columns = Columns(self.df, self.keys, self.names, reserved=(SLOT, KIND, EMIT))
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
         given = columns.schema()  # its errors name the key or argument that is wrong
@@ -245,11 +247,30 @@ class OverFrame:
         uses = [(each.function, each.columns) for each in aggregates.values()]
         types = columns.result_types(uses, given, outputs.types)
         check_returned((f"the column {each.name!r}", each.dataType) for each in self.df.schema)
-        wanted = {each.name: nullable(each.dataType) for each in self.df.schema}
+        wanted = dict(zip(self._apart, (nullable(each.dataType) for each in self.df.schema), strict=True))
         wanted |= dict(zip(outputs.names, types, strict=True))
         sent_types = [*layout.payload.types, *outputs.types]
         fields = map(st.StructField, wanted, storage_types_of(list(wanted.values()), sent_types))
         return query, rows, st.StructType(list(fields)), wanted
+
+    @property
+    def _apart(self) -> tuple[str, ...]:
+        """The names of the input's columns in the query, where a name of two columns becomes two names."""
+        names = [name.casefold() for name in self.df.columns]  # Spark compares names without case
+        return tuple(
+            name if names.count(name.casefold()) == 1 else f"foldflight column {index}: {name}"
+            for index, name in enumerate(self.df.columns)
+        )
+
+    def _renamed(self, result: DataFrame) -> DataFrame:
+        """Return a result whose columns have the names of the input again."""
+        names = self.df.columns
+        if self._apart == tuple(names):
+            return result
+        renamed = result.toDF(*names, *result.columns[len(names) :])
+        if hasattr(result, OPERATOR):
+            setattr(renamed, OPERATOR, getattr(result, OPERATOR))
+        return renamed
 
     @property
     def _buckets(self) -> int:
@@ -276,7 +297,7 @@ class OverFrame:
         In a batch a column of the input is sent once, even if it is a key, the order and an argument as well. The state
         of a stream has a column for each use.
         """
-        named = {f"in_{index}": name for index, name in enumerate(self.df.columns)}
+        named = {f"in_{index}": name for index, name in enumerate(self._apart)}
         chosen = {sent: column_named(name) for sent, name in named.items()}
         inputs = {} if self.df.isStreaming else by_text(named)
         sent = {"in": list(chosen)}
@@ -295,7 +316,14 @@ class OverFrame:
                 names.append(name)
         sent["end"] = list(ends)
         with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the order or a frame of the query"):
-            rows = columns.input.select([column.alias(name) for name, column in {**chosen, **ends}.items()])
+            if self._apart == tuple(self.df.columns):
+                rows = columns.input.select([column.alias(name) for name, column in {**chosen, **ends}.items()])
+            else:
+                # Only their places tell columns of one name apart. The input may have conditions after its own.
+                uses_of = {name: column for name, column in {**chosen, **ends}.items() if name not in named}
+                every = columns.input.select("*", *(column.alias(name) for name, column in uses_of.items()))
+                others = every.columns[len(named) :]
+                rows = every.toDF(*named, *others).select(*named, *uses_of)
             rows.schema  # noqa: B018 - resolves the columns now
         return as_months(rows), sent
 
@@ -315,7 +343,7 @@ class OverFrame:
         fields = {use: arrow_fields(schema, roles[use]) for use, schema in given.items()}
         return OverLayout(
             payload=fields["in"],
-            names=tuple(self.df.columns),
+            names=self._apart,
             keys=fields["key"],
             key_names=self.names,
             order=fields["order"],

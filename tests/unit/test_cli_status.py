@@ -118,3 +118,9 @@ def test_watching_goes_on_until_it_is_interrupted(capsys):
     _watch([Reader({"servers": [server("a", 1)]}, away, back, KeyboardInterrupt())], interval_s=0)
     shown = capsys.readouterr().out
     assert "7,777" in shown
+
+
+def test_the_rates_of_calls_are_summed_over_the_servers():
+    """Each server may make the calls that its functions declare, so replicas multiply them."""
+    servers = [server(name, 1, call_rates={"asking": 2.5}, rows_per_s=None) for name in ("a", "b")]
+    assert "asking may make 5 calls/s on all servers together" in shown(servers)

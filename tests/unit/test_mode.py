@@ -34,6 +34,7 @@ def test_the_text_is_that_of_version_1() -> None:
         "compiled when hot",
         "decided when bound",
         "bundled",
+        "async",
     ]
 
 

@@ -34,6 +34,9 @@ class Task:
     def stageId(self) -> int:  # noqa: N802
         return 7
 
+    def getLocalProperty(self, name: str) -> None:  # noqa: N802
+        return None
+
     def partitionId(self) -> int:  # noqa: N802
         return self.partition
 

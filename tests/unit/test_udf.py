@@ -129,19 +129,95 @@ def test_mistakes_are_refused_with_their_remedy(make, message: str) -> None:
         make()
 
 
+def test_async_functions_declare_their_bounds() -> None:
+    """`async def` is evaluated with bounds, is not deterministic unless it says so, and with `batch` takes lists."""
+
+    @udf(concurrency=3, timeout_s=2, retries=0, rate=0.5)
+    async def asked(text: str) -> str:
+        return text
+
+    @udf(batch=8, deterministic=True)
+    class Embedded:
+        async def open(self, context: FunctionContext) -> None: ...
+
+        async def eval(self, texts: list[str], weights: list[float]) -> list[list[float]]:
+            return [[1.0]] * len(texts)
+
+    one, other = function_of(asked), function_of(Embedded)
+    assert (one.bounds.concurrency, one.bounds.timeout_s, one.bounds.retries, one.bounds.rate) == (3, 2, 0, 0.5)
+    assert one.bounds.rows_at_once == 3
+    assert other.bounds.rows_at_once == 64 * 8
+    assert (one.is_deterministic, other.is_deterministic) == (False, True)
+    assert described(Embedded) == "embedded(texts STRING, weights DOUBLE) -> ARRAY<DOUBLE>"
+    assert function_of(udf(input_types=["INT"], result_type="INT")(abs_)).bounds is None
+
+
+def _plain(x: int) -> int:
+    return x
+
+
+async def _waits(x: int) -> int:
+    return x
+
+
+async def _yields(x: int) -> int:
+    yield x
+
+
+class _OpensAsync:
+    async def open(self, context): ...
+
+    def eval(self, x: int) -> int:
+        return x
+
+
+class _Keyed:
+    def __init__(self, api_key: str, max_tokens: int = 3): ...
+
+    async def eval(self, x: int) -> int:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        (_plain, {"concurrency": 3}, "declared concurrency=3 and is no async def.*drop concurrency"),
+        (_plain, {"rate": 3}, "none of its calls waits"),
+        (_waits, {"concurrency": 0}, "a whole number from 1 to 4096"),
+        (_waits, {"concurrency": True}, "a whole number"),
+        (_waits, {"timeout_s": 0}, "a number, more than 0"),
+        (_waits, {"timeout_s": float("nan")}, "a number"),
+        (_waits, {"retries": -1}, "a whole number from 0"),
+        (_waits, {"rate": "20"}, "rate='20'"),
+        (_waits, {"batch": 3}, "takes and returns lists.*annotate"),
+        (_waits, {"vectorised": "arrow"}, "give batch"),
+        (_waits, {"compile": True}, "drop compile"),
+        (_yields, {}, "async generator"),
+        (_OpensAsync, {}, r"\.open is a coroutine.*make eval async"),
+        (_Keyed, {}, "direct argument api_key.*from the environment or a file"),
+    ],
+)
+def test_what_does_not_go_with_async_is_refused(target, options, message) -> None:
+    """Bounds of plain functions, bounds out of range, other forms, and secrets as direct arguments."""
+    with pytest.raises(RejectedError, match=message):
+        udf(target, **options)
+
+
+def test_table_functions_cannot_wait() -> None:
+    """A table function is no coroutine; the remedy is a scalar function with a list."""
+    with pytest.raises(RejectedError, match=r"is a coroutine.*@udf, which may return a list"):
+
+        @udtf(result_types={"word": "STRING"})
+        async def split(text: str): ...
+
+
 def test_methods_of_the_wrong_kind_are_refused() -> None:
-    """Generators, coroutines and Flink's is_deterministic are refused, with a remedy."""
+    """Generators and Flink's is_deterministic are refused, with a remedy."""
     with pytest.raises(RejectedError, match="use @udtf"):
 
         @udf
         def yields(x: int) -> int:
             yield x
-
-    with pytest.raises(RejectedError, match="without async"):
-
-        @udf
-        async def waits(x: int) -> int:
-            return x
 
     with pytest.raises(RejectedError, match="deterministic=False"):
 

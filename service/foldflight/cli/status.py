@@ -141,7 +141,7 @@ def status_view(servers: Servers, *, wide: bool = True) -> Group:
         *_version_texts("functions", functions, len(answering)),
     ]
     code = _servers_by_version(answering, lambda server: server.get("code_digests", {}))
-    return Group(table, *silent, *_failing(answering), *alike, *_differing(code))
+    return Group(table, *silent, *_failing(answering), *alike, *_differing(code), *_call_rates(answering))
 
 
 def _failing(servers: Servers) -> Iterator[Text]:
@@ -154,6 +154,15 @@ def _failing(servers: Servers) -> Iterator[Text]:
             counts[function]["groups isolated"] += groups
     for function, codes in sorted(counts.items()):
         yield Text(f"{function} raised: {', '.join(f'{code} {count:,}' for code, count in codes.items())}", "red")
+
+
+def _call_rates(servers: Servers) -> Iterator[Text]:
+    """Yield the bounds of the calls of async functions, summed over all servers."""
+    sums: Counter[str] = Counter()
+    for server in servers:
+        sums.update(server.get("call_rates", {}))
+    for function, rate in sorted(sums.items()):
+        yield Text(f"{function} may make {rate:g} calls/s on all servers together")
 
 
 def _numbers(server: Mapping[str, Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import logging
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ from typing import Any
 from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.exchange import OpenExchange, SingleServerExchange
 from foldflight.client.logs import log_event, set_up
-from foldflight.client.process import PROGRAMS
+from foldflight.client.process import PROGRAMS, task_scope
+from foldflight.coroutines import PROCESS_LOOP
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import UNBOUNDED, Frame, FunctionInfo, Open, Opened, Wanted
 from foldflight.exchange.serving import ServerExchange, describe
@@ -104,7 +106,7 @@ class EmbeddedTransport:
         if self._record is not None:
             recorder = RECORDING.load().recorder(self._record, complete, self._registry, SERVER_ID, _tell)
 
-        def serve(ask: Callable[[Wanted], Iterable[Frame]]) -> ServerExchange:
+        def serve(ask: Callable[[Wanted], Iterable[Frame]], check: Callable[[], None] | None = None) -> ServerExchange:
             return ServerExchange(
                 complete,
                 self._registry,
@@ -112,18 +114,22 @@ class EmbeddedTransport:
                 server_id=SERVER_ID,
                 signer=self._signer,
                 accelerator=PROGRAMS,
+                coroutines=PROCESS_LOOP,
+                check=check,
                 ask=ask,
                 part_bytes_max=UNBOUNDED.message_bytes_max,  # nothing is sent, so nothing is gained by parts
                 recorder=recorder,
             )
 
+        waits = any(self._registry[name].bounds for name in complete.functions if name in self._registry)
+        connect = WaitingConnection if waits and complete.maps else EmbeddedConnection
         if self.otlp_endpoint is None:
-            connection: Connection = EmbeddedConnection(complete, serve, resolve)
+            connection: Connection = connect(complete, serve, resolve)
         else:
             from foldflight.client.traced import traced_dial
 
             def dial(*_: object) -> Connection:
-                return EmbeddedConnection(complete, serve, resolve)
+                return connect(complete, serve, resolve)
 
             versions = [self._registry[name].version for name in complete.functions if name in self._registry]
             connection = traced_dial(dial, self.otlp_endpoint, versions)(SERVER_ID, complete)
@@ -133,9 +139,20 @@ class EmbeddedTransport:
         return exchange
 
     def _complete(self, open_request: Open) -> Open:
-        if not self._job_parameters:
-            return open_request
-        return dataclasses.replace(open_request, job_parameters={**self._job_parameters, **open_request.job_parameters})
+        for function in (self._registry[name] for name in open_request.functions if name in self._registry):
+            if function.bounds is not None and function.bounds.rate:
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"{function.name} is declared rate={function.bounds.rate:g}, which cannot hold without a server: "
+                    "Spark runs functions in as many processes as it likes. Serve the function (foldflight serve) and "
+                    "connect to the server, or drop rate",
+                    function=function.name,
+                )
+        return dataclasses.replace(
+            open_request,
+            job_parameters={**self._job_parameters, **open_request.job_parameters},
+            call_scope=open_request.call_scope or task_scope(),
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, with the functions in pickled form only."""
@@ -147,20 +164,18 @@ class EmbeddedTransport:
 class EmbeddedConnection(Connection):
     """A connection to a `ServerExchange` in this process."""
 
-    def __init__(
-        self,
-        open_request: Open,
-        serve: Callable[[Callable[[Wanted], Iterable[Frame]]], ServerExchange],
-        resolve: Resolve | None,
-    ) -> None:
+    def __init__(self, open_request: Open, serve: Callable[..., ServerExchange], resolve: Resolve | None) -> None:
         super().__init__(open_request, resolve)
-        self._server = serve(self._answer_to)
+        self._server = serve(self._answer_to, self._check)
         self._replies: deque[Frame] = deque([self._server.open_reply])
         self._start()
 
     @property
     def modes(self) -> Sequence[Mode | None]:
         return self._server.folds  # those of now, not of opening
+
+    def _check(self) -> None:
+        """Raise if nobody waits for the answers: the caller does, in this thread."""
 
     def _answer_to(self, wanted: Wanted) -> Iterator[Frame]:
         self._engine.receive(wanted)
@@ -178,6 +193,50 @@ class EmbeddedConnection(Connection):
         except FunctionError:
             if not self._failed:  # otherwise the first error, which says more, is being raised
                 raise
+
+
+class _CutError(Exception):
+    """The exchange was cut while its functions waited."""
+
+
+class WaitingConnection(EmbeddedConnection):
+    """A connection to steps of which some wait: a thread evaluates each frame, so that the caller can go on."""
+
+    def __init__(self, open_request: Open, serve: Callable[..., ServerExchange], resolve: Resolve | None) -> None:
+        self._evaluating: threading.Thread | None = None
+        self._problem: BaseException | None = None
+        self._is_cut = False
+        super().__init__(open_request, serve, resolve)
+
+    def _check(self) -> None:
+        if self._is_cut:
+            raise _CutError
+
+    def _write(self, frame: Frame) -> None:
+        def evaluate() -> None:
+            try:
+                self._replies.extend(self._server.handle(frame))
+            except BaseException as error:  # noqa: BLE001 - it is raised in the thread that reads
+                self._problem = error
+
+        self._evaluating = threading.Thread(target=evaluate, name="foldflight-waiting", daemon=True)
+        self._evaluating.start()
+
+    def _read(self) -> Frame | None:
+        self._await_thread()
+        if self._problem is not None:
+            raise self._problem
+        return super()._read()
+
+    def _end(self) -> None:
+        self._is_cut = True  # ends the waiting; what does not wait comes to its end
+        self._await_thread()
+        super()._end()
+
+    def _await_thread(self) -> None:
+        if self._evaluating is not None:
+            self._evaluating.join()
+            self._evaluating = None
 
 
 @dataclasses.dataclass(frozen=True)

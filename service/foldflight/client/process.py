@@ -19,13 +19,26 @@ KEY_LOOPS: Final = KeyLoops(_STORE)
 _first_turns: Final[list[int]] = []
 
 
-def begin_task(number: int) -> None:
+_scopes: Final[list[str]] = [""]
+
+
+def begin_task(number: int, scope: str = "") -> None:
     """Choose servers by the number of a task, from its next exchange on.
 
     The tasks of an engine begin together, in processes that do not know of each other. By successive numbers they
     spread over all servers; by random ones, two tasks would share one of two servers half the time.
+
+    Args:
+        number: The number.
+        scope: `Open.call_scope` of the exchanges of the task.
     """
     _first_turns[:] = [number]
+    _scopes[:] = [scope]
+
+
+def task_scope() -> str:
+    """Return the scope of the task that runs; empty if there is none."""
+    return _scopes[0]
 
 
 def take_first_turn() -> int | None:

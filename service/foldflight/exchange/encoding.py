@@ -55,7 +55,15 @@ _T = TypeVar("_T")
 _SIZELESS_MAX: Final = 1 << 20
 _LITERALS_BYTES_MAX: Final = 1 << 20
 # What a message and its value have alike.
-_OPEN: Final = ("initial_outputs", "row_outputs", "emits", "isolate_errors", "keeps_views", "protocol_version")
+_OPEN: Final = (
+    "initial_outputs",
+    "row_outputs",
+    "emits",
+    "isolate_errors",
+    "keeps_views",
+    "call_scope",
+    "protocol_version",
+)
 _CALL: Final = ("function", "distinct", "materialize", "fingerprint")
 _OPENED_CALL: Final = (
     "fingerprint",
@@ -66,6 +74,7 @@ _OPENED_CALL: Final = (
     "is_ordered",
     "code_digest",
     "value_varies",
+    "rows_at_once",
 )
 # The metadata of every chunk.
 _CHUNK: Final = pb.EngineFrame(chunk=pb.Chunk()).SerializeToString()

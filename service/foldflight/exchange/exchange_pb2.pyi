@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Open(_message.Message):
-    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors", "bundles", "steps", "outputs", "emits", "keeps_views")
+    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors", "bundles", "steps", "outputs", "emits", "keeps_views", "call_scope")
     class JobParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Open(_message.Message):
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     EMITS_FIELD_NUMBER: _ClassVar[int]
     KEEPS_VIEWS_FIELD_NUMBER: _ClassVar[int]
+    CALL_SCOPE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     calls: _containers.RepeatedCompositeFieldContainer[Call]
     columns: bytes
@@ -52,7 +53,8 @@ class Open(_message.Message):
     outputs: _containers.RepeatedScalarFieldContainer[int]
     emits: bool
     keeps_views: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ..., bundles: _Optional[_Iterable[bytes]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., outputs: _Optional[_Iterable[int]] = ..., emits: _Optional[bool] = ..., keeps_views: _Optional[bool] = ...) -> None: ...
+    call_scope: str
+    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ..., bundles: _Optional[_Iterable[bytes]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., outputs: _Optional[_Iterable[int]] = ..., emits: _Optional[bool] = ..., keeps_views: _Optional[bool] = ..., call_scope: _Optional[str] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("function", "arguments", "literals", "fingerprint", "outer")
@@ -230,7 +232,7 @@ class Opened(_message.Message):
     def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., knows_if_reopen: _Optional[bool] = ..., knows_emits: _Optional[bool] = ..., knows_views: _Optional[bool] = ...) -> None: ...
 
 class OpenedCall(_message.Message):
-    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate", "is_ordered", "views", "folded", "lift", "code_digest", "value_varies")
+    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate", "is_ordered", "views", "folded", "lift", "code_digest", "value_varies", "rows_at_once")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CAN_RETRACT_FIELD_NUMBER: _ClassVar[int]
     CAN_MERGE_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +245,7 @@ class OpenedCall(_message.Message):
     LIFT_FIELD_NUMBER: _ClassVar[int]
     CODE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     VALUE_VARIES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     can_retract: bool
     can_merge: bool
@@ -255,7 +258,8 @@ class OpenedCall(_message.Message):
     lift: str
     code_digest: str
     value_varies: bool
-    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ..., is_ordered: _Optional[bool] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ..., folded: _Optional[str] = ..., lift: _Optional[str] = ..., code_digest: _Optional[str] = ..., value_varies: _Optional[bool] = ...) -> None: ...
+    rows_at_once: int
+    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ..., is_ordered: _Optional[bool] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ..., folded: _Optional[str] = ..., lift: _Optional[str] = ..., code_digest: _Optional[str] = ..., value_varies: _Optional[bool] = ..., rows_at_once: _Optional[int] = ...) -> None: ...
 
 class View(_message.Message):
     __slots__ = ("name", "types", "is_list", "prefetch")

@@ -52,6 +52,9 @@ class Open(Request):
             `unanswered` is the exception.
         trace_context: W3C trace context of the caller. Exchanges that differ only in it are equal, and bound once.
         bundles: Shipped functions, each a signed bundle (`shipping.bundles`).
+        call_scope: What the engine computes, as text that is the same if it does so again: the query, its partition
+            and, in a stream, the epoch. The ids of calls of async functions depend on it. It is left out of
+            comparisons, as each task has its own.
         protocol_version: The protocol version of the engine.
     """
 
@@ -60,6 +63,7 @@ class Open(Request):
     initial_outputs: bool = False
     trace_context: Mapping[str, str] = field(default_factory=dict, compare=False)
     bundles: tuple[bytes, ...] = field(default=(), repr=False)
+    call_scope: str = field(default="", compare=False)
     protocol_version: int = PROTOCOL_VERSION
 
     @cached_property
@@ -256,6 +260,7 @@ class OpenedCall:
             (`foldflight.lift.lift_text`); empty if the server does not tell, as in an open exchange.
         code_digest: Digest of the function's code; empty if the server does not tell.
         value_varies: Whether the values of one state may differ, because the function is not deterministic.
+        rows_at_once: For an async function, the rows that a process evaluates at once; 0 for others.
     """
 
     fingerprint: str
@@ -270,6 +275,7 @@ class OpenedCall:
     lift: str = ""
     code_digest: str = ""
     value_varies: bool = False
+    rows_at_once: int = 0
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from foldflight.exchange.slots import check_chunk, check_slots, check_states
 from foldflight.exchange.views import split_entries
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.aggregate.calls import BoundCall
+from foldflight.fold.coroutines import Coroutines
 from foldflight.fold.evaluators import BoundRequest, bind
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import CachedView, Resources, Unanswered
@@ -115,6 +116,8 @@ class ServerExchange:
         part_bytes_max: Bytes of the parts in which results, saved states and mapped rows are returned.
         recorder: Is told the frames and the answers.
         tells_code: Whether Opened has the digests of the functions' code: servers may have different ones.
+        coroutines: Runs async functions, which are refused without it.
+        check: Raises if the engine has left. It is called while async functions wait.
 
     Raises:
         RejectedError: As `describe`; SETTINGS if states would be pickled and there is no signer.
@@ -135,6 +138,8 @@ class ServerExchange:
         part_bytes_max: int = _PART_BYTES,
         recorder: Recorder | None = None,
         tells_code: bool = False,
+        coroutines: Coroutines | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self.stats = ExchangeStats()
         self._open_request = open_request
@@ -150,7 +155,18 @@ class ServerExchange:
         self._send_wanted = ask
         self._asking_failed: BaseException | None = None
         self._entry_bytes = 0  # of the entries that were received since the last states were returned
-        self._evaluator = bound.open(Resources(signer, metrics, self._take_log, accelerator, self._ask))
+        self._check_engine = check
+        resources = Resources(
+            signer,
+            metrics,
+            self._take_log,
+            accelerator,
+            self._ask,
+            coroutines,
+            self._check_left if check is not None else Resources.check,
+            open_request.call_scope,
+        )
+        self._evaluator = bound.open(resources)
         self.stats.isolated = self._evaluator.isolated
         self._told = self.folds  # the modes that the engine knows: those of Opened, later those of results
         digests = _digests(bound, registry) if tells_code else ()
@@ -302,6 +318,15 @@ class ServerExchange:
             return read(answers)
         except BaseException as error:
             # Functions may catch what is raised here, so it is raised again when they have returned.
+            self._asking_failed = self._asking_failed or error
+            raise Unanswered from error
+
+    def _check_left(self) -> None:
+        """Stop waiting for calls of async functions if the engine has left."""
+        assert self._check_engine is not None
+        try:
+            self._check_engine()
+        except BaseException as error:
             self._asking_failed = self._asking_failed or error
             raise Unanswered from error
 
@@ -563,6 +588,7 @@ def _open_reply_of(
                 mode=mode,
                 code_digest=digest,
                 value_varies=call.value_varies,
+                rows_at_once=call.rows_at_once,
             )
             for call, is_ordered, mode, digest in zip(
                 calls, ordered, modes, digests or [""] * len(ordered), strict=True

@@ -14,8 +14,9 @@ class Mode(StrEnum):
     Modes of a call: INTERPRETED calls the author's methods row by row, VECTORISED calls the vectorised methods with
     whole chunks, BUNDLED calls `fold_bundle` with the rows of all groups of a chunk, COMPILED runs machine code of the
     author's methods, JAVA runs a loop over the rows of a chunk in the Java virtual machine, and COUNTED keeps rows with
-    their counts. A function without a decision may also be COMPILED_WHEN_HOT, if a first check finds no obstacle to
-    compiling, or DECIDED_WHEN_BOUND, if types, direct arguments or `open` decide it for each call.
+    their counts. ASYNC runs the author's coroutine for the rows of a chunk side by side. A function without a decision
+    may also be COMPILED_WHEN_HOT, if a first check finds no obstacle to compiling, or DECIDED_WHEN_BOUND, if types,
+    direct arguments or `open` decide it for each call.
     """
 
     INTERPRETED = "interpreted"
@@ -26,6 +27,7 @@ class Mode(StrEnum):
     COMPILED_WHEN_HOT = "compiled when hot"
     DECIDED_WHEN_BOUND = "decided when bound"
     BUNDLED = "bundled"
+    ASYNC = "async"
 
     @classmethod
     def from_text(cls, text: str) -> Mode | None:

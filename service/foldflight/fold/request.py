@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import pyarrow as pa
 
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
+from foldflight.fold.coroutines import Check, Coroutines
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import LogRecord, MetricSink
 from foldflight.functions.query.call import Call
@@ -97,6 +98,10 @@ class Request(Options):
     outputs: tuple[int, ...] = field(default=(), kw_only=True)
 
 
+def _go_on() -> None:
+    """Raise nothing: who opened the evaluation waits for its answers."""
+
+
 @dataclass(frozen=True)
 class Resources:
     """The resources that a process passes to its evaluators.
@@ -107,6 +112,9 @@ class Resources:
         log: Receives each line that a function logs.
         accelerator: Evaluates calls faster than the interpreter, unless it is the interpreter itself.
         ask: Asks the engine for entries of views; used if the options have `keeps_views`.
+        coroutines: Runs the coroutines of async functions; None where they are refused.
+        check: Raises if the engine has left, so that no call goes on for it.
+        call_scope: `Open.call_scope`.
     """
 
     signer: StateSigner | None = None
@@ -114,6 +122,9 @@ class Resources:
     log: Callable[[LogRecord], None] | None = None
     accelerator: Accelerator = INTERPRETER
     ask: Asking | None = None
+    coroutines: Coroutines | None = None
+    check: Check = _go_on
+    call_scope: str = ""
 
 
 class Stateless:

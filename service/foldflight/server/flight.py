@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.compiler import Programs
+from foldflight.coroutines import PROCESS_LOOP
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_open, encode
@@ -71,6 +72,7 @@ class FlightServer(FlightBase):
         status: Returns the answer to the action `status`.
         on_spent: Called when this process should end: a function cannot be interrupted, or memory was not released.
         logger: The log.
+        share: The part of the rates of functions that this process has.
 
     Raises:
         RejectedError: SETTINGS if this process already exceeds its memory limit.
@@ -89,6 +91,7 @@ class FlightServer(FlightBase):
         status: Callable[[], dict[str, Any]],
         on_spent: Callable[[], None],
         logger: Logger,
+        share: float = 1.0,
     ) -> None:
         self.metrics = metrics
         self._status = status
@@ -102,6 +105,7 @@ class FlightServer(FlightBase):
         self._signer = signer
         self._programs = programs
         self._limits = Limits.of(settings)
+        self._coroutines = PROCESS_LOOP.reporting(metrics, share)
         self._tracer = tracer_of(settings.otlp_endpoint, _SERVICE) if settings.otlp_endpoint else None
         self._record = recordings_of(settings)
         self._stateless = STATELESS.find()
@@ -145,6 +149,7 @@ class FlightServer(FlightBase):
         stopper = threading.Thread(target=self._calls.close, name="foldflight-shutdown", daemon=True)
         stopper.start()
         stopper.join(grace_s)
+        self._coroutines.close_instances()
         if self._tracer is not None:
             self._tracer.send(wait=True)
         return not stopper.is_alive()
@@ -296,6 +301,10 @@ class FlightServer(FlightBase):
         def tell(event: str, fields: Mapping[str, Any]) -> None:
             logger.warning(event, **fields)
 
+        def check() -> None:
+            if context.is_cancelled():
+                raise VanishedError
+
         def make() -> Running:
             registry, recorder = self._registry_for(open_request, context), None
             if spans is not None:
@@ -311,6 +320,8 @@ class FlightServer(FlightBase):
                 signer=self._signer,
                 metrics=self.metrics,
                 accelerator=self._programs,
+                coroutines=self._coroutines,
+                check=check,
                 ask=questions.ask,
                 recorder=recorder,
                 tells_code=True,

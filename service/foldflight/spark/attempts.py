@@ -50,7 +50,7 @@ def attempt(step: str) -> Iterator[None]:
         yield
         return
     # The first of a query's tasks begins at any server, the others at those after it, and a repeated task at the next.
-    begin_task(crc32(step.encode()) + context.partitionId() + context.attemptNumber())
+    begin_task(crc32(step.encode()) + context.partitionId() + context.attemptNumber(), _scope_of(context, step))
     folder = private_folder()
     path = folder and folder / f"{step}-{context.stageId()}-{context.partitionId()}{_SUFFIX}"
     try:
@@ -62,6 +62,12 @@ def attempt(step: str) -> Iterator[None]:
             _store(path, error, context.attemptNumber())
         hide_traceback()
         raise
+
+
+def _scope_of(context: Any, step: str) -> str:
+    """Return what a task computes. In a stream, it is the same after a restart of the query, which gets other steps."""
+    query, epoch = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
+    return f"{f'{query} {epoch}' if query and epoch else step} {context.partitionId()}"
 
 
 class _Shown(str):

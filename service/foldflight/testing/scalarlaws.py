@@ -43,6 +43,13 @@ class ScalarSubject:
     def __init__(self, function: ScalarFunction, literals: Mapping[str, Any]) -> None:
         (there,) = unpickled_copy([function])
         assert isinstance(there, ScalarFunction)
+        if there.bounds is not None:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{there.name} is async, so its laws are not checked: generated rows would be sent to what it calls. "
+                "Test it against a model of your own, through connect(...)",
+                function=there.name,
+            )
         self.function = there
         self.types = argument_types(there, literals)
         names = [f"argument_{index}" for index in range(len(self.types))]

@@ -24,6 +24,8 @@ from foldflight.tracing import Traced, planning
 
 # A block that is remote travels while another one is evaluated. More exchanges gain little and take up servers' places.
 _REMOTE_EXCHANGES: Final = 2
+# The answer to a block waits for its slowest row. Meanwhile the calls of an async function go on for later blocks.
+_WAITING_EXCHANGES: Final = 4
 _BLOCK_ROWS: Final = 1 << 16
 # A table function may turn each row into many. Each answer is held as a whole, so answers tell how many rows fit.
 _TABLE_BLOCK_ROWS: Final = 1 << 13
@@ -123,6 +125,7 @@ class ScalarQuery:
             are its columns.
         is_table: Whether there is a table function, so that answers have the column `row`.
         bounds: The limits of a block.
+        exchanges: The number of exchanges that take blocks in turn.
     """
 
     transport: Transport
@@ -130,6 +133,7 @@ class ScalarQuery:
     outputs: pa.Schema
     is_table: bool
     bounds: BlockBounds
+    exchanges: int = 1
 
     @classmethod
     def of(
@@ -174,12 +178,16 @@ class ScalarQuery:
             (struct,) = given
             names, given = [field.name for field in struct], [field.type for field in struct]
         rows_max = _TABLE_BLOCK_ROWS if is_table else _BLOCK_ROWS
+        exchanges = 1 if isinstance(transport, EmbeddedTransport) else _REMOTE_EXCHANGES
+        if at_once := [call.rows_at_once for call in open_reply.calls if call.rows_at_once]:
+            rows_max, exchanges = min(rows_max, *at_once), _WAITING_EXCHANGES
         return cls(
             transport=transport,
             open_request=open_request.pinned(open_reply.fingerprints),
             outputs=pa.schema(list(zip(names, types.results(names, given), strict=True))),
             is_table=is_table,
             bounds=BlockBounds(rows_max=rows_max),
+            exchanges=exchanges,
         )
 
     @property
@@ -193,14 +201,14 @@ class ScalarQuery:
     ) -> Iterator[tuple[pa.RecordBatch, pa.Table]]:
         """Yield each block with its answer, in order.
 
-        On servers several exchanges take blocks in turn, so that one block travels while another one is evaluated. Each
-        exchange is read before it is written again, so that no side waits for the other.
+        On servers, and for async functions, several exchanges take blocks in turn, so that one block travels or waits
+        while another one is evaluated. Each exchange is read before it is written again, so that no side waits for the
+        other.
 
         Args:
             blocks: Rows.
             chunk_of: Returns the chunk of a block, in the schema of the chunks. Default: the block is the chunk.
         """
-        count = 1 if isinstance(self.transport, EmbeddedTransport) else _REMOTE_EXCHANGES
         with contextlib.ExitStack() as stack:
             idle: list[OpenExchange] = []
             waiting: deque[tuple[OpenExchange, pa.RecordBatch]] = deque()
@@ -209,7 +217,7 @@ class ScalarQuery:
             if self.is_table:  # so that answers have about so many rows, or fewer
                 size = AdaptiveSize(self.bounds.rows_max, _TABLE_ANSWER_ROWS, first=_TABLE_FIRST_ROWS, growth=8)
             for block in blocks if size is None else size.pieces(blocks):
-                if opened_count < count:
+                if opened_count < self.exchanges:
                     idle.append(stack.enter_context(self.transport.open(self.open_request)))
                     opened_count += 1
                 elif not idle:

@@ -134,6 +134,12 @@ class BoundCall:
         """Whether the values of one state may differ. Those of built-in functions depend on the order of rows only."""
         return not self.bound.function.is_deterministic and not is_built_in(self.bound.function)
 
+    @property
+    def rows_at_once(self) -> int:
+        """The groups whose values a process computes at once, if `get_value` is async; otherwise 0."""
+        bounds = self.bound.function.bounds
+        return 0 if bounds is None else bounds.rows_at_once
+
     @cached_property
     def views(self) -> tuple[ViewSpec, ...]:
         """The views of its states. Counted rows are one, if the engine keeps them, and otherwise have none."""

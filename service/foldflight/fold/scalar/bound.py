@@ -43,6 +43,12 @@ class BoundStep:
     views = ()
 
     @property
+    def rows_at_once(self) -> int:
+        """The rows that a process evaluates at once, if its function is async; otherwise 0."""
+        bounds = self.bound.function.bounds
+        return 0 if bounds is None else bounds.rows_at_once
+
+    @property
     def fingerprint(self) -> str:
         """The fingerprint of its function, as 16 hexadecimal digits."""
         return self.bound.fingerprint

@@ -20,6 +20,7 @@ from foldflight.fold.rows import Column, Rows, Slots
 from foldflight.fold.scalar.evaluation import Scalar
 from foldflight.fold.scalar.scalar import InterpretedScalar, VectorisedScalar
 from foldflight.fold.scalar.table import Part, TableInstance
+from foldflight.fold.scalar.waiting import AsyncScalar
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.query.step import Step, StepArgument
@@ -75,15 +76,17 @@ class OpenExpressions(Stateless):
                     metrics=resources.metrics,
                     log=resources.log,
                 )
-                self._evaluations.append(self._open_step(step, each, context, resources))
+                self._evaluations.append(self._open_step(step, each, context, request, resources))
         except FoldflightError:
             with contextlib.suppress(FunctionError):  # the first error is the cause
                 self.close()
             raise
 
     def _open_step(
-        self, step: Step, bound: BoundScalar, context: FunctionContext, resources: Resources
+        self, step: Step, bound: BoundScalar, context: FunctionContext, request: Request, resources: Resources
     ) -> Scalar | TableInstance:
+        if bound.function.bounds is not None:
+            return AsyncScalar(bound, context, self.failures, request, resources)
         if bound.function.is_table:
             return TableInstance(bound, context, self.failures, outer=step.outer)
         if bound.function.vectorised is not None:

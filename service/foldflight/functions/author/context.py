@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 _LEVELS: Final = {"exception": "error", "fatal": "critical", "warn": "warning", "msg": "info"}
 
@@ -27,6 +28,22 @@ class LogRecord:
     message: str
     fields: Mapping[str, str] = field(default_factory=dict)
     slot: int | None = None
+
+
+class OpenCall(NamedTuple):
+    """A call of an async function that is open.
+
+    Args:
+        ids: The id of each of its rows.
+        log: Receives each line that it logs.
+    """
+
+    ids: tuple[str, ...]
+    log: Callable[[LogRecord], None] | None
+
+
+OPEN_CALL: Final[ContextVar[OpenCall | None]] = ContextVar("foldflight_open_call", default=None)
+"""The call in which code of an async function runs. Exchanges share the function's instance, so it is not there."""
 
 
 class MetricSink(Protocol):
@@ -99,6 +116,9 @@ class Distribution:
 class FunctionContext:
     """The argument of `open(self, context)`, which runs once for each call of the function in an exchange.
 
+    The `open` of an async scalar function runs once in a process, for all exchanges with the same direct arguments and
+    job parameters.
+
     Args:
         function: Name of the function.
         job_parameters: The parameters that the job passed to `connect(..., job_parameters=...)`.
@@ -116,10 +136,39 @@ class FunctionContext:
     ) -> None:
         self.function: Final = function
         self.job_parameters: Final[Mapping[str, str]] = dict(job_parameters or {})
-        self._metrics = metrics or NullMetrics()
+        self.metrics: Final[MetricSink] = metrics or NullMetrics()
         self._log = log
         # The fold sets the current group's slot here, so that each logged line names its group.
         self.slot_at_work: Callable[[], int | None] = lambda: None
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        """The id of each row of the call that is open: 32 hexadecimal digits each.
+
+        An id is a hash of the function (name, version, types, direct arguments), the query, its partition and epoch,
+        and the arguments of the row or the state of the group. So it is the same if the call is repeated, after an
+        error or by another process, and serves as an idempotency key. Rows of one partition with equal arguments have
+        the same id.
+
+        Raises:
+            RuntimeError: No call of an async function is open.
+        """
+        call = OPEN_CALL.get()
+        if call is None:
+            raise RuntimeError("context.call_id and call_ids are known only while an async def of the function runs")
+        return call.ids
+
+    @property
+    def call_id(self) -> str:
+        """The id of the only row of the call that is open; see `call_ids`.
+
+        Raises:
+            RuntimeError: No call of an async function is open, or it has several rows.
+        """
+        ids = self.call_ids
+        if len(ids) != 1:
+            raise RuntimeError(f"this call has {len(ids)} rows (batch=...): use context.call_ids, with an id for each")
+        return ids[0]
 
     @cached_property
     def logger(self) -> Any:
@@ -134,25 +183,27 @@ class FunctionContext:
 
     def counter(self, name: str) -> Counter:
         """Return the counter of this name."""
-        return Counter(lambda amount: self._metrics.add(self.function, name, amount))
+        return Counter(lambda amount: self.metrics.add(self.function, name, amount))
 
     def meter(self, name: str) -> Meter:
         """Return the meter of this name."""
-        return Meter(lambda amount: self._metrics.add(self.function, name, amount))
+        return Meter(lambda amount: self.metrics.add(self.function, name, amount))
 
     def gauge(self, name: str) -> Gauge:
         """Return the gauge of this name."""
-        return Gauge(lambda value: self._metrics.set(self.function, name, value))
+        return Gauge(lambda value: self.metrics.set(self.function, name, value))
 
     def distribution(self, name: str) -> Distribution:
         """Return the distribution of this name."""
-        return Distribution(lambda value: self._metrics.observe(self.function, name, value))
+        return Distribution(lambda value: self.metrics.observe(self.function, name, value))
 
     def _to_record(self, _: Any, method: str, event: MutableMapping[str, Any]) -> Any:
-        if self._log is not None:
+        call = OPEN_CALL.get()
+        log = self._log if call is None else call.log
+        if log is not None:
             message = str(event.pop("event", ""))
             fields = {key: str(value) for key, value in event.items()}
-            self._log(LogRecord(_LEVELS.get(method, method), self.function, message, fields, self.slot_at_work()))
+            log(LogRecord(_LEVELS.get(method, method), self.function, message, fields, self.slot_at_work()))
         from structlog import DropEvent
 
         raise DropEvent

@@ -24,12 +24,13 @@ Vectorised = Literal["arrow", "numpy", "pandas"]
 class ScalarMethods:
     """The methods of one instance of an author's class, or the author's function as `eval`.
 
-    `eval` takes the arguments of one row or, if the function is vectorised, whole columns.
+    `eval` takes the arguments of one row or, if the function is vectorised, whole columns. All three may be coroutines
+    if `eval` is one.
     """
 
     eval: Callable[..., Any]
-    open: Callable[[FunctionContext], None] | None = None
-    close: Callable[[], None] | None = None
+    open: Callable[[FunctionContext], Any] | None = None
+    close: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

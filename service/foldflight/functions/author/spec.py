@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.functions.author.bounds import CallBounds
 from foldflight.functions.author.codedigest import code_digest
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.query.literals import check_names, fits
@@ -192,6 +193,7 @@ class Registered(ABC):
         compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
         zoned: The same function with a zone in each `datetime` of an annotation, if an argument has such an annotation.
         defaults: Defaults of its last arguments, by name, which a call may leave out.
+        bounds: The bounds of its calls, if it is async; otherwise None.
     """
 
     name: str
@@ -205,6 +207,7 @@ class Registered(ABC):
     compile: bool | Literal["auto"] = "auto"
     zoned: Registered | None = field(default=None, compare=False, repr=False)
     defaults: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    bounds: CallBounds | None = None
 
     @property
     @abstractmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
@@ -13,11 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.functions.author.bounds import CallBounds, bounds_of
 from foldflight.functions.author.declaring import Inputs, SignatureBuilder, registering, snake_case
 from foldflight.functions.author.scalar import ScalarFunction, Vectorised
 from foldflight.functions.author.spec import Declared
 from foldflight.functions.types.annotations import signature_of
 from foldflight.functions.types.sql import parse_type, sql_name, type_variables
+
+# Names of parameters for secrets. `max_tokens` is none.
+_SECRET: Final = re.compile(r"(^|_)(api_?key|password|secret|(?<!max_)token|credentials?)$", re.IGNORECASE)
 
 Columns = Mapping[str, Declared] | Callable[..., Mapping[str, Any]]
 
@@ -48,9 +53,15 @@ def scalar_of(
     name: str | None = None,
     version: str | Callable[..., str] = "1",
     skip_nulls: bool = False,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     vectorised: Vectorised | None = None,
     compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the usual name for it
+    concurrency: int | None = None,
+    batch: int | None = None,
+    batch_wait_s: float | None = None,
+    timeout_s: float | None = None,
+    retries: int | None = None,
+    rate: float | None = None,
 ) -> ScalarFunction:
     """Make a function or a class, under `@udf`, a scalar function: it returns one value for each row.
 
@@ -71,6 +82,21 @@ def scalar_of(
     `skip_nulls=True` where that matters. Numbers that are computed row by row are compiled to machine code instead
     (see `compile`), which is faster than NumPy.
 
+    An *async* function, `async def` or a class with `async def eval`, waits for something outside, such as a model:
+
+        @udf(concurrency=16, timeout_s=10, retries=2)
+        class Summary:
+            async def open(self, context: FunctionContext) -> None:
+                self.client = Client(key=os.environ["MODEL_KEY"])
+
+            async def eval(self, text: str) -> str:
+                return await self.client.ask(f"In one sentence: {text}")
+
+    The rows of a chunk run side by side in the event loop of the process, within the bounds below, and their order is
+    kept. The instance, and so what `open` loads, is shared by all exchanges of a process with the same direct arguments
+    and job parameters. A call may be repeated: by `retries`, or because an engine repeats rows after a failure. Code
+    that computes for long belongs into `await asyncio.to_thread(...)`, because it would hold up all other calls.
+
     Args:
         target: The function or class.
         input_types: Types of the arguments: SQL names, Arrow types, PySpark types or annotations; or a callable from
@@ -83,11 +109,25 @@ def scalar_of(
         skip_nulls: Whether rows with a NULL argument get the result NULL without a call.
         deterministic: False if equal arguments may give different results. The function is then called once for each
             row that Spark evaluates; Spark evaluates rows again after a failure, and samples them before ORDER BY. It
-            is refused for changelogs, because a retraction must equal the row that it retracts.
+            is refused for changelogs, because a retraction must equal the row that it retracts. Default: False for
+            async functions, True for all others.
         vectorised: The form of whole columns, `"arrow"`, `"numpy"` or `"pandas"`; None for a call for each row.
         compile: `"auto"` compiles the code to machine code if the results are identical to Python's: numbers,
             booleans, arithmetic, comparisons, `math`; dates and times. True raises before the
             first row if it cannot be compiled. False always interprets.
+        concurrency: For an async function: calls that are open at once in a process. Default: 64.
+        batch: For an async function: it takes lists of up to this many values for each argument, and returns a list of
+            as many results. Rows of several exchanges may share a call. Default: a call has the values of one row.
+        batch_wait_s: For a function with `batch`: the longest time for which a call waits for further rows, in seconds.
+            Default: 0.005.
+        timeout_s: For an async function: the time after which a call is cancelled, and counts as failed, in seconds.
+            Default: 30.
+        retries: For an async function: how often a call is repeated after an error that may pass: not after errors of
+            code (TypeError, ValueError, LookupError and the like) and HTTP statuses below 500 except 408, 425 and 429.
+            The pauses grow from 0.1 seconds; a `Retry-After` of the error, or an attribute `retry_after` in seconds, is
+            obeyed by all calls of the function. Default: 3.
+        rate: For an async function: calls that begin within one second, in a server with all its workers. Default: no
+            bound. It is refused without a server, since the number of Spark's processes is not known.
 
     Returns:
         The scalar function; `@udf` returns the function or class itself, which can be called as before.
@@ -102,13 +142,23 @@ def scalar_of(
     """
     builder = _ScalarBuilder(target, _name_of(target, name), vectorised)
     builder.check()
+    builder.bounds = bounds_of(
+        builder.name,
+        builder.is_async,
+        concurrency=concurrency,
+        batch=batch,
+        batch_wait_s=batch_wait_s,
+        timeout_s=timeout_s,
+        retries=retries,
+        rate=rate,
+    )
     return builder.of_both_kinds(
         lambda: builder.scalar_function(
             builder.inputs(input_types),
             builder.result(result_type),
             version=version,
             skip_nulls=skip_nulls,
-            deterministic=deterministic,
+            deterministic=not builder.is_async if deterministic is None else deterministic,
             compile=compile,
         )
     )
@@ -183,7 +233,15 @@ def _name_of(target: Any, given: str | None) -> str:
 class _MapBuilder(SignatureBuilder):
     """Builds a scalar or table function from a function or a class with `eval`."""
 
+    async_remedy = "make it a plain function; an async function is a @udf, which may return a list to be exploded"
+
     vectorised: Vectorised | None = None
+    bounds: CallBounds | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the author's code is a coroutine."""
+        return inspect.iscoroutinefunction(getattr(self.cls, "eval", None) if isinstance(self.cls, type) else self.cls)
 
     def takes(self) -> tuple[Any, str]:
         is_class = isinstance(self.cls, type)
@@ -222,9 +280,11 @@ class _MapBuilder(SignatureBuilder):
             )
 
     def check_method(self, method: Any, shown: str) -> None:
-        """Refuse coroutines."""
-        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
-            raise self.error(f"{shown} is a coroutine", "make it a plain function, without async")
+        """Refuse what is async here."""
+        if inspect.isasyncgenfunction(method):
+            raise self.error(f"{shown} is an async generator", "return a list, or make it a plain generator")
+        if inspect.iscoroutinefunction(method):
+            raise self.error(f"{shown} is a coroutine", self.async_remedy)
 
     def check_count(self, method: Any, method_name: str, parameters: str) -> None:
         """Refuse `open` and `close` with wrong parameters."""
@@ -264,6 +324,7 @@ class _MapBuilder(SignatureBuilder):
             vectorised=self.vectorised,
             parameters=self.direct_arguments() if isinstance(self.cls, type) else (),
             compile=compile,
+            bounds=self.bounds,
             defaults=self.defaults(inputs),
         )
 
@@ -291,6 +352,7 @@ class _MapBuilder(SignatureBuilder):
 
 class _ScalarBuilder(_MapBuilder):
     decorator = "@udf"
+    async_remedy = "make it a plain method, because eval is none that waits; or make eval async as well"
 
     def __init__(self, target: Any, name: str, vectorised: Vectorised | None) -> None:
         super().__init__(target, name)
@@ -302,13 +364,22 @@ class _ScalarBuilder(_MapBuilder):
             raise self.error(
                 f" is declared vectorised={self.vectorised!r}", 'give "arrow", "numpy" or "pandas", or leave it out'
             )
+        if self.is_async:
+            self.check_async()
 
     def check_method(self, method: Any, shown: str) -> None:
-        super().check_method(method, shown)
+        if not (self.is_async and inspect.iscoroutinefunction(method)):
+            super().check_method(method, shown)
         if inspect.isgeneratorfunction(method):
             raise self.error(f"{shown} is a generator", "return one value, or use @udtf for several rows")
 
     def scalar_function(self, inputs: Any, result: Any, **options: Any) -> ScalarFunction:
+        if self.is_async:
+            if options["compile"] is True:
+                raise self.error(" is async and declared compile=True", "drop compile: the time goes by outside")
+            options["compile"] = False
+            if self.bounds is not None and self.bounds.batch is not None and not callable(inputs) and not inputs:
+                raise self.error(" is declared with batch and has no arguments", "drop batch: there is nothing to list")
         if self.vectorised is not None:
             if options["compile"] is True:
                 raise self.error(" is declared vectorised and compile=True", "choose one")
@@ -319,7 +390,31 @@ class _ScalarBuilder(_MapBuilder):
             )
         return super().scalar_function(inputs, result, **options)
 
+    def check_async(self) -> None:
+        """Refuse what does not go with a coroutine, and direct arguments for secrets."""
+        if self.vectorised is not None:
+            raise self.error(
+                f" is async and declared vectorised={self.vectorised!r}", "give batch=..., which passes lists of values"
+            )
+        for each in self.direct_arguments() if isinstance(self.cls, type) else ():
+            if _SECRET.search(each.name):
+                raise self.error(
+                    f" has the direct argument {each.name}, and direct arguments are sent, logged and recorded",
+                    "read the secret in open(self, context), from the environment or a file of the server",
+                )
+
     def inferred(self, annotation: Any, where: str) -> pa.DataType:
+        if (
+            self.bounds is not None
+            and self.bounds.batch is not None
+            and where not in (", input_types", ", result_type")
+        ):
+            if typing.get_origin(annotation) not in (list, collections.abc.Sequence):
+                raise self.error(
+                    f"{where}: a function with batch takes and returns lists",
+                    "annotate list[str] or the like, or give @udf(input_types=[...], result_type=...)",
+                )
+            (annotation,) = get_args(annotation)
         if self.vectorised is not None and where not in (", input_types", ", result_type"):
             element = _element(annotation)
             if element is None:

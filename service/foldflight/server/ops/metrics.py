@@ -29,6 +29,7 @@ _BUCKETS: Mapping[str, tuple[float, ...]] = {
     "foldflight_barrier_seconds": _SECONDS,
     "foldflight_fold_seconds": _SECONDS,
     "foldflight_function_distribution": _DISTRIBUTION,
+    "foldflight_async_call_seconds": _SECONDS,
 }
 _METRICS_OF_A_FUNCTION_MAX = 100
 _SHIPPED_FUNCTIONS_MAX = 100
@@ -79,8 +80,8 @@ METRICS: Mapping[str, Metric] = {
             "counter",
             "calls",
             ("function", "fold"),
-            "Calls of admitted exchanges, by their initial fold: interpreted, compiled, vectorised, bundled, java, or "
-            "counted (DISTINCT and materialized).",
+            "Calls of admitted exchanges, by their initial fold: interpreted, compiled, vectorised, bundled, java, "
+            "counted (DISTINCT and materialized) or async.",
         ),
         Metric(
             "foldflight_function_compiled",
@@ -151,6 +152,37 @@ METRICS: Mapping[str, Metric] = {
             ("limit",),
             "Errors sent to engines because a bound was exceeded, by the setting of the bound.",
         ),
+        Metric(
+            "foldflight_async_calls_total",
+            "counter",
+            "calls",
+            ("function", "outcome"),
+            "Calls of async functions that ended, by outcome: done, failed, timed out or cancelled.",
+        ),
+        Metric(
+            "foldflight_async_calls_open", "gauge", "calls", ("function",), "Calls of async functions that are open."
+        ),
+        Metric(
+            "foldflight_async_call_seconds",
+            "histogram",
+            "seconds",
+            ("function",),
+            "Time of one call of an async function, without the time in which its rows waited for it.",
+        ),
+        Metric(
+            "foldflight_async_retries_total",
+            "counter",
+            "calls",
+            ("function",),
+            "Calls of async functions that are repeated after an error.",
+        ),
+        Metric(
+            "foldflight_async_rate_waits_total",
+            "counter",
+            "calls",
+            ("function",),
+            "Calls of async functions that waited because of their rate.",
+        ),
         Metric("foldflight_draining", "gauge", "-", (), "1 while the server drains."),
         Metric(
             "foldflight_function_count_total",
@@ -217,6 +249,11 @@ class Metrics:
         self.isolated = self._counter("foldflight_groups_isolated_total")
         self.view_questions = self._counter("foldflight_view_questions_total")
         self.limit_errors = self._counter("foldflight_limit_errors_total")
+        self._async_calls = self._counter("foldflight_async_calls_total")
+        self._async_open = self._gauge("foldflight_async_calls_open", "livesum")
+        self._async_seconds = self._histogram("foldflight_async_call_seconds")
+        self._async_retries = self._counter("foldflight_async_retries_total")
+        self._async_rate_waits = self._counter("foldflight_async_rate_waits_total")
         self.draining = self._gauge("foldflight_draining", "livemax")
         self._function_count = self._counter("foldflight_function_count_total")
         self._function_gauge = self._gauge("foldflight_function_gauge", "livemostrecent")
@@ -254,6 +291,25 @@ class Metrics:
     def observe(self, function: str, metric: str, value: float) -> None:
         """Record one value of a distribution of a function."""
         self._function_distribution.labels(*self._bounded_label(function, metric)).observe(value)
+
+    def call_began(self, function: str) -> None:
+        """Count a call of an async function."""
+        self._async_open.labels(self.named(function)).inc()
+
+    def call_ended(self, function: str, outcome: str, seconds: float) -> None:
+        """Count the end of a call of an async function, and its time."""
+        name = self.named(function)
+        self._async_open.labels(name).dec()
+        self._async_calls.labels(name, outcome).inc()
+        self._async_seconds.labels(name).observe(seconds)
+
+    def call_retried(self, function: str) -> None:
+        """Count a call of an async function that is repeated."""
+        self._async_retries.labels(self.named(function)).inc()
+
+    def call_delayed(self, function: str) -> None:
+        """Count a call of an async function that waits because of its rate."""
+        self._async_rate_waits.labels(self.named(function)).inc()
 
     def named(self, function: str) -> str:
         """Return the label of a function: its name, or (more) if there are too many shipped functions."""

@@ -35,7 +35,7 @@ STATUS_ACTION = "status"
 FLEET_PATH = "/status"
 OWN_PATH = "/status/own"
 # The entries of a server that contain names of functions.
-BY_FUNCTION = ("functions", "code_digests", "kinds", "folded", "function_errors", "groups_isolated")
+BY_FUNCTION = ("functions", "code_digests", "kinds", "folded", "call_rates", "function_errors", "groups_isolated")
 _ANSWER_S = 2.0
 _ANSWER_BYTES_MAX = 4 * 2**20
 _HEAD = re.compile(rb"HTTP/1\.[01] (\d{3}) .*\r\ncontent-length: (\d+)\r\n", re.DOTALL | re.IGNORECASE)
@@ -92,6 +92,11 @@ class Status:
             "code_digests": {name: self._functions[name].code_digest for name in sorted(self._functions)},
             "kinds": {name: str(self._functions[name].kind) for name in sorted(self._functions)},
             "folded": self._modes(values),
+            "call_rates": {
+                name: bounds.rate
+                for name in sorted(self._functions)
+                if (bounds := self._functions[name].bounds) is not None and bounds.rate
+            },
             "function_errors": values.by_labels("foldflight_function_errors_total", "function", "code"),
             "groups_isolated": values.by_label("foldflight_groups_isolated_total", "function"),
             "exchanges": {

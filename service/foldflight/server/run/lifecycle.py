@@ -149,6 +149,7 @@ class Server:
         status: Returns the answer to the action `status`, if another process knows more than this one.
         warms: Whether to compile functions before the server is ready, instead of when they are hot.
         on_spent: Called when this process should end: a function cannot be interrupted, or memory was not released.
+        share: The part of the rates of functions that this process has: 1 divided by the number of workers.
 
     Raises:
         RejectedError: SETTINGS if a port is taken, a key or certificate is invalid, or states of a function are pickled
@@ -164,10 +165,12 @@ class Server:
         status: Callable[[], dict[str, Any]] | None = None,
         warms: bool = False,
         on_spent: Callable[[], None] | None = None,
+        share: float = 1.0,
     ) -> None:
         self.programs = programs_of(settings)
         check_before_start(settings, registry, self.programs)
         self.settings = settings
+        self.share = share
         self.server_id = settings.server_id or default_server_id()
         self.logger = logger.bind(server_id=self.server_id)
         self.metrics = Metrics()
@@ -242,6 +245,7 @@ def run_server(
     log_stream: TextIO | None = None,
     on_ready: Callable[[dict[str, Any]], None] | None = None,
     status: Callable[[], dict[str, Any]] | None = None,
+    share: float = 1.0,
 ) -> int:
     """Serve until `stop` is set, then drain.
 
@@ -251,6 +255,7 @@ def run_server(
         log_stream: Stream of the log. Default: standard error.
         on_ready: Called once with the ready line. Default: print it to standard output.
         status: As for `Server`.
+        share: As for `Server`.
 
     Returns:
         int: The exit code, for `leave_process`: 0 drained, 3 cut off, 4 spent.
@@ -265,7 +270,7 @@ def run_server(
             from foldflight.server.run.workers import run_workers  # workers.py builds on this module
 
             return run_workers(settings, stop, logger=logger, on_ready=on_ready)
-        return _run_alone(settings, stop, logger=logger, on_ready=on_ready, status=status)
+        return _run_alone(settings, stop, logger=logger, on_ready=on_ready, status=status, share=share)
 
 
 def _run_alone(
@@ -275,6 +280,7 @@ def _run_alone(
     logger: Logger,
     on_ready: Callable[[dict[str, Any]], None],
     status: Callable[[], dict[str, Any]] | None,
+    share: float,
 ) -> int:
     spent = threading.Event()
 
@@ -283,7 +289,9 @@ def _run_alone(
         stop.set()
 
     reuse_freed()
-    with Server(settings, load_registry(settings), logger, status=status, warms=True, on_spent=end) as server:
+    with Server(
+        settings, load_registry(settings), logger, status=status, warms=True, on_spent=end, share=share
+    ) as server:
         announce(server.ready_line, settings, logger, on_ready)
         await_stop(stop)
         drained = server.drain()
@@ -450,6 +458,7 @@ def _bind_flight(
             status=status,
             on_spent=on_spent,
             logger=server.logger,
+            share=server.share,
         )
     except (pa.ArrowException, OSError) as error:
         check_port_free("port", settings.host, settings.port)  # it was free when the server began

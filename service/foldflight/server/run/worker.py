@@ -52,7 +52,7 @@ def main() -> None:
 
     status_at = task["status_at"]
     status = None if status_at is None else partial(fleet_of, *status_at)
-    leave_process(run_server(Settings(**given), stop, on_ready=on_ready, status=status))
+    leave_process(run_server(Settings(**given), stop, on_ready=on_ready, status=status, share=task["share"]))
 
 
 def _beat(pipe: int) -> None:

@@ -87,7 +87,11 @@ def run_workers(
         probes = Probes(settings, server_id, registry, _registry(metrics_dir, workers, settings, cpus), programs)
         stack.callback(probes.close)
         welcome = _Welcome(probes, workers)
-        told = {"status_at": _status_at(settings, probes), "cpus": max(cpus // len(workers), 1)}
+        told = {
+            "status_at": _status_at(settings, probes),
+            "cpus": max(cpus // len(workers), 1),
+            "share": 1.0 / len(workers),
+        }
         start_s_max = _START_S_MAX + _COMPILE_S_MAX * len(registry.authored)
         # The first worker compiles the functions. The others load them from the folder of compiled code.
         for some in (workers[:1], workers[1:]):

@@ -1,0 +1,279 @@
+"""The event loop of a process: a thread in which the coroutines of all exchanges run.
+
+An exchange waits in its own thread. It looks up every tenth of a second, so that a server can interrupt it, and notices
+whether the loop still turns: code that does not await holds up the calls of all exchanges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import ctypes
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from foldflight.coroutines.instances import Instances
+from foldflight.coroutines.queues import FunctionCalls, Queue, Report
+from foldflight.errors import FunctionError
+from foldflight.fold.coroutines import Calls, Check, SharedInstance
+from foldflight.functions.author.bounds import CallBounds
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.scalar import BoundScalar
+
+_LOOK_S: Final = 0.1
+# Time for which the loop may stand still before the code that holds it up is named in the log.
+_STILL_S: Final = 1.0
+# Time after which such code is interrupted, in addition to the timeout of the function that waits.
+_STUCK_S: Final = 5.0
+_CANCEL_S: Final = 2.0
+_FUNCTIONS_MAX: Final = 256
+_OURS: Final = str(Path(__file__).parent.parent) + os.sep
+_LIBRARY: Final = str(Path(asyncio.__file__).parent.parent) + os.sep
+_logger = logging.getLogger("foldflight.coroutines")
+
+
+class BlockedLoop(BaseException):
+    """Raised in code that holds up the event loop for too long.
+
+    It is no Exception, so that the code does not catch it by accident, and no SystemExit, which would end the loop.
+    """
+
+
+class _NoReport:
+    """Drops what happens to calls."""
+
+    def call_began(self, function: str) -> None:
+        """Drop it."""
+
+    def call_ended(self, function: str, outcome: str, seconds: float) -> None:
+        """Drop it."""
+
+    def call_retried(self, function: str) -> None:
+        """Drop it."""
+
+    def call_delayed(self, function: str) -> None:
+        """Drop it."""
+
+
+class _Turning:
+    """A running event loop and its thread."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.beat_s = time.monotonic()
+        self.functions: OrderedDict[tuple[str, str, CallBounds], FunctionCalls] = OrderedDict()
+        self.named: set[str] = set()  # the places that were logged because they hold up the loop
+        self.thread = threading.Thread(target=self._turn, name="foldflight-coroutines", daemon=True)
+        self.thread.start()
+
+    def _turn(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_soon(self._beat)
+        while True:
+            # A task that an author has started may raise SystemExit, which ends a loop and must not end this one.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
+
+    def _beat(self) -> None:
+        self.beat_s = time.monotonic()
+        self.loop.call_later(_LOOK_S, self._beat)
+
+    @property
+    def still_s(self) -> float:
+        """For how long the loop has stood still, in seconds."""
+        return max(time.monotonic() - self.beat_s - _LOOK_S, 0.0)
+
+    def place(self) -> str | None:
+        """Return where authors' code holds up the loop, with its file and line; None if none does."""
+        frame = sys._current_frames().get(self.thread.ident or 0)  # noqa: SLF001 - the only way to see another thread
+        if frame is None:
+            return None
+        stack = [
+            each
+            for each in traceback.extract_stack(frame)
+            if not each.filename.startswith((_OURS, _LIBRARY + "asyncio", _LIBRARY + "threading.py", "<frozen"))
+        ]
+        if not stack:
+            return None
+        task = asyncio.current_task(self.loop)
+        own = [each for each in stack if not each.filename.startswith(_LIBRARY)] or stack
+        name = "" if task is None else f"{task.get_name()}, "
+        return f"{name}{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}"
+
+
+class EventLoop:
+    """Runs the coroutines of a process. It implements `fold.coroutines.Coroutines`.
+
+    The thread begins with the first call, and so after a fork.
+
+    Args:
+        report: Is told what happens to calls. Default: nobody.
+        share: The part of the rates of functions that this process has: 1 divided by the number of workers.
+    """
+
+    def __init__(self, report: Report | None = None, share: float = 1.0) -> None:
+        self._report: Report = report or _NoReport()
+        self._share = share
+        self._process = _Process()
+
+    def reporting(self, report: Report, share: float = 1.0) -> EventLoop:
+        """Return the same loop for the exchanges of a server.
+
+        Args:
+            report: Is told what happens to their calls.
+            share: As of the constructor.
+        """
+        other = EventLoop(report, share)
+        other._process = self._process
+        return other
+
+    @property
+    def still_s(self) -> float:
+        """For how long code has held up the loop, in seconds; 0 if there is no loop."""
+        turning = self._process.turning
+        return 0.0 if turning is None or turning.pid != os.getpid() else turning.still_s
+
+    def answer(self, calls: Calls, check: Check) -> None:
+        """Wait for the answers of calls; see `Coroutines.answer`."""
+        turning = self._process.turn()
+        queue = Queue(calls, self._report)
+        key = (calls.function.name, calls.function.code_digest, calls.bounds)
+        share = self._share
+
+        def add() -> None:
+            functions = turning.functions
+            if key not in functions:
+                for old in [each for each, known in functions.items() if known.is_idle][:-_FUNCTIONS_MAX]:
+                    del functions[old]
+                functions[key] = FunctionCalls(calls.bounds, share, self._process.instances.users)
+            functions[key].add(queue)
+
+        def remove() -> None:
+            turning.functions[key].remove(queue)
+
+        turning.loop.call_soon_threadsafe(add)
+        try:
+            self._await(turning, queue.done, calls.function.name, calls.bounds.timeout_s, check)
+        except BaseException:
+            turning.loop.call_soon_threadsafe(remove)
+            queue.ended.wait(_CANCEL_S)
+            raise
+        turning.loop.call_soon_threadsafe(remove)
+
+    def run(self, function: str, coroutine: Any, check: Check) -> None:
+        """Wait for a coroutine without bounds; see `Coroutines.run`."""
+        turning = self._process.turn()
+        done = threading.Event()
+        errors: list[BaseException] = []
+        tasks: list[asyncio.Task[Any]] = []
+
+        async def call() -> None:
+            try:
+                await coroutine
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+                errors.append(error)
+            finally:
+                done.set()
+
+        def begin() -> None:
+            tasks.append(turning.loop.create_task(call(), name=function))
+
+        turning.loop.call_soon_threadsafe(begin)
+        try:
+            self._await(turning, done, function, None, check)
+        except BaseException:
+            turning.loop.call_soon_threadsafe(lambda: [each.cancel() for each in tasks])
+            raise
+        if errors:
+            raise errors[0]
+
+    def instance(
+        self, bound: BoundScalar, job_parameters: Mapping[str, str], context: FunctionContext, check: Check
+    ) -> SharedInstance:
+        """Return a shared instance; see `Coroutines.instance`."""
+        self._process.turn()
+        return self._process.instances.lend(bound, job_parameters, context, self, check)
+
+    def close_instances(self) -> None:
+        """Close the instances that no exchange uses, so that they release what they hold."""
+        self._process.instances.close_unused(self)
+
+    def _await(
+        self, turning: _Turning, done: threading.Event, function: str, timeout_s: float | None, check: Check
+    ) -> None:
+        interrupted_s: float | None = None
+        while not done.wait(_LOOK_S):
+            check()
+            still_s = turning.still_s
+            if still_s < _STILL_S:
+                interrupted_s = None
+                continue
+            place = turning.place()
+            if place is None:  # the machine is busy, or a call has just ended
+                continue
+            if place not in turning.named:
+                turning.named.add(place)
+                _logger.warning(
+                    "code of an async function has held up the event loop for %.1f s, and with it all calls of this "
+                    "process: %s; await what takes time, or put it into asyncio.to_thread",
+                    still_s,
+                    place,
+                )
+            if timeout_s is None or still_s < timeout_s + _STUCK_S:
+                continue
+            if interrupted_s is None:
+                interrupted_s = still_s
+                _raise_in(turning.thread, BlockedLoop)
+            elif still_s > interrupted_s + _STUCK_S:
+                raise FunctionError(
+                    "USER_CODE",
+                    f"there is no answer, because the event loop has been held up for {still_s:.0f} s: {place}; that "
+                    "code must await what takes time, or put it into asyncio.to_thread",
+                    function=function,
+                    repeats=False,
+                )
+
+
+class _Process:
+    """What all views of the loop of a process share."""
+
+    def __init__(self) -> None:
+        self.turning: _Turning | None = None
+        self.instances = Instances()
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Begin anew in a child: threads do not survive a fork, and neither do connections of instances."""
+        self.turning = None
+        self.instances = Instances()
+        self._lock = threading.Lock()
+
+    def turn(self) -> _Turning:
+        """Return the running loop."""
+        with self._lock:
+            if self.turning is None:
+                # Its thread must not keep the context of the exchange that happens to be the first.
+                self.turning = contextvars.Context().run(_Turning)
+            return self.turning
+
+
+def _raise_in(thread: threading.Thread, exception: type[BaseException]) -> None:
+    """Raise an exception in another thread, between two of its byte codes."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(exception))
+
+
+PROCESS_LOOP: Final = EventLoop()
+"""The event loop of this process."""

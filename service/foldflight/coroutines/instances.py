@@ -1,0 +1,156 @@
+"""The instances of async functions, which the exchanges of a process share: each is opened once, and closed later."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from foldflight.errors import FunctionError
+from foldflight.fold.coroutines import Check, Coroutines
+from foldflight.fold.failures import user_failure
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
+
+# Instances that nobody uses and that are kept, because the next exchange may need what they have loaded.
+_UNUSED_MAX: Final = 8
+_LOOK_S: Final = 0.1
+_logger = logging.getLogger("foldflight.coroutines")
+
+
+class _Kept:
+    """An instance that is open or is being opened."""
+
+    def __init__(self, bound: BoundScalar) -> None:
+        self.name = bound.function.name
+        self.target = bound.function.target  # so that its identity is not that of another one
+        self.methods: ScalarMethods | None = None
+        self.users = 0
+        self.opening = threading.Lock()
+
+
+class _Lent:
+    """A loan of an instance to one exchange."""
+
+    def __init__(self, instances: Instances, kept: _Kept, coroutines: Coroutines) -> None:
+        assert kept.methods is not None
+        self.kept = kept
+        self.methods = kept.methods
+        self._instances = instances
+        self._coroutines = coroutines
+        self._is_closed = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Lent) and other.kept is self.kept
+
+    def __hash__(self) -> int:
+        return id(self.kept)
+
+    def close(self) -> None:
+        """Return the instance. Repeated calls have no effect."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._instances.take_back(self.kept, self._coroutines)
+
+
+class Instances:
+    """The instances of a process, by function, direct arguments and job parameters."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[int, str, str], _Kept] = OrderedDict()
+
+    def users(self, lent: object) -> int:
+        """Return how many exchanges use the instance of a loan."""
+        return lent.kept.users if isinstance(lent, _Lent) else 1
+
+    def lend(
+        self,
+        bound: BoundScalar,
+        job_parameters: Mapping[str, str],
+        context: FunctionContext,
+        coroutines: Coroutines,
+        check: Check,
+    ) -> _Lent:
+        """Return the instance; see `Coroutines.instance`."""
+        # Equal code may refer to unequal objects, so only one and the same class or function shares an instance.
+        key = (id(bound.function.target), bound.fingerprint, repr(sorted(job_parameters.items())))
+        with self._lock:
+            kept = self._kept.setdefault(key, _Kept(bound))
+            self._kept.move_to_end(key)
+            kept.users += 1
+        try:
+            while not kept.opening.acquire(timeout=_LOOK_S):
+                check()
+            try:
+                if kept.methods is None:
+                    kept.methods = _opened(bound, job_parameters, context, coroutines, check)
+            finally:
+                kept.opening.release()
+        except BaseException:
+            self.take_back(kept, coroutines)
+            raise
+        return _Lent(self, kept, coroutines)
+
+    def take_back(self, kept: _Kept, coroutines: Coroutines) -> None:
+        """End the use of an instance, and close those that have not been used for the longest time."""
+        with self._lock:
+            kept.users -= 1
+            unused = [key for key, each in self._kept.items() if not each.users]
+            # One that could not be opened is dropped at once, so that the next exchange tries again.
+            dropped = [key for key in unused if self._kept[key].methods is None]
+            opened = [key for key in unused if self._kept[key].methods is not None]
+            dropped += opened[: max(len(opened) - _UNUSED_MAX, 0)]
+            closing = [self._kept.pop(key) for key in dropped]
+        _close(closing, coroutines)
+
+    def close_unused(self, coroutines: Coroutines) -> None:
+        """Close the instances that nobody uses."""
+        with self._lock:
+            unused = [key for key, each in self._kept.items() if not each.users]
+            closing = [self._kept.pop(key) for key in unused]
+        _close(closing, coroutines)
+
+
+def _opened(
+    bound: BoundScalar,
+    job_parameters: Mapping[str, str],
+    context: FunctionContext,
+    coroutines: Coroutines,
+    check: Check,
+) -> ScalarMethods:
+    """Return the methods of a new instance, after its `open`."""
+    name = bound.function.name
+    try:
+        methods = bound.instantiate()
+    except (Exception, SystemExit) as error:
+        raise user_failure(name, "__init__", error) from error
+    if methods.open is not None:
+        # The log of this exchange ends with it, and the instance goes on.
+        lasting = FunctionContext(name, job_parameters=job_parameters, metrics=context.metrics)
+        try:
+            _run(name, methods.open, (lasting,), coroutines, check)
+        except (Exception, SystemExit) as error:
+            raise user_failure(name, "open", error) from error
+    return methods
+
+
+def _close(closing: list[_Kept], coroutines: Coroutines) -> None:
+    """Close instances. What their `close` raises concerns no exchange, and is logged."""
+    for kept in closing:
+        if kept.methods is not None and kept.methods.close is not None:
+            try:
+                _run(kept.name, kept.methods.close, (), coroutines, lambda: None)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
+                failure: FunctionError = user_failure(kept.name, "close", error)
+                _logger.warning("%s: %s", kept.name, failure.message)
+
+
+def _run(name: str, method: Any, arguments: tuple[Any, ...], coroutines: Coroutines, check: Check) -> None:
+    """Call a method: a coroutine in the event loop, and any other in this thread, because it may take long."""
+    returned = method(*arguments)
+    if inspect.isawaitable(returned):
+        coroutines.run(name, returned, check)

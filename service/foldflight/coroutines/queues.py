@@ -1,0 +1,395 @@
+"""The calls of one function: which rows wait, when the next call begins, and what becomes of its rows.
+
+All of this runs in the thread of the event loop, so it needs no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from foldflight.coroutines.retries import may_pass, pause_s, retry_after_s
+from foldflight.errors import FunctionError
+from foldflight.fold.coroutines import Answer, Calls
+from foldflight.functions.author.bounds import CallBounds
+from foldflight.functions.author.context import OPEN_CALL, OpenCall
+
+# Time in which a cancelled coroutine has to end. After that it is left alone, and its place is given to another.
+_END_S: Final = 1.0
+# A little more than 1, so that rounding never lets one more call into a second.
+_SPACE: Final = 1.000001
+
+
+class Report(Protocol):
+    """Is told what happens to calls, for metrics."""
+
+    def call_began(self, function: str) -> None:
+        """A call has begun."""
+
+    def call_ended(self, function: str, outcome: str, seconds: float) -> None:
+        """A call has ended: `done`, `failed`, `timed out` or `cancelled`."""
+
+    def call_retried(self, function: str) -> None:
+        """A row will be called again after an error."""
+
+    def call_delayed(self, function: str) -> None:
+        """A call waits because of the rate."""
+
+
+@dataclass
+class Row:
+    """One row that waits for its call.
+
+    Args:
+        queue: The queue of its exchange.
+        index: Its number there.
+        attempts: The number of calls so far.
+        batch_max: The largest number of rows of its next call.
+        is_alone: Whether its next call has only rows of its exchange, because one with others has failed.
+    """
+
+    queue: Queue
+    index: int
+    attempts: int = 0
+    batch_max: int = 1
+    is_alone: bool = False
+
+
+@dataclass(eq=False)
+class Queue:
+    """The rows of one exchange that have no answer yet.
+
+    Attributes:
+        done: Set when no answer is missing, or a row has failed and the calls stop.
+        ended: Set when no call of these rows is running any more.
+    """
+
+    calls: Calls
+    report: Report
+    since_s: float = 0.0
+    done: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    is_over: bool = False
+    running: dict[asyncio.Task[None], Sequence[Queue]] = field(default_factory=dict)
+    again: deque[Row] = field(default_factory=deque)
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    _left: int = field(init=False)
+    _begun: int = field(init=False, default=0)  # rows below this one have begun
+
+    def __post_init__(self) -> None:
+        self._left = len(self.calls.arguments)
+        if not self._left:
+            self._finish()
+
+    @property
+    def waiting(self) -> int:
+        """The number of rows that may begin now."""
+        return 0 if self.is_over else len(self.again) + len(self.calls.arguments) - self._begun
+
+    @property
+    def head(self) -> Row:
+        """The row that is next."""
+        return self.again[0] if self.again else Row(self, self._begun, batch_max=self.calls.bounds.batch or 1)
+
+    def take(self) -> Row:
+        """Remove the row that is next, and return it."""
+        if self.again:
+            return self.again.popleft()
+        row = self.head
+        self._begun += 1
+        return row
+
+    def answer(self, row: Row, answer: Answer) -> None:
+        """Keep the answer of a row."""
+        if self.is_over:
+            return
+        self.calls.answers[row.index] = answer
+        self._left -= 1
+        if not self._left or (answer.error is not None and self.calls.stops):
+            self._finish()
+
+    def _finish(self) -> None:
+        self.is_over = True
+        self.done.set()
+
+    def cancel(self) -> None:
+        """Let no further row begin, and cancel the calls for which nobody waits any more."""
+        self.is_over = True
+        for task, owners in list(self.running.items()):
+            if all(each.is_over for each in owners):
+                task.cancel()
+            else:  # it goes on for the others
+                del self.running[task]
+        self.end_if_idle()
+
+    def end_if_idle(self) -> None:
+        """Tell who waits for the end, if no call is running."""
+        if self.is_over and not self.running:
+            self.ended.set()
+
+
+class FunctionCalls:
+    """The waiting and the open calls of one function of this process.
+
+    Args:
+        bounds: The bounds of the function.
+        share: The part of its rate that this process has.
+        users: Returns how many exchanges use a shared instance: when all of them wait, no further row can come.
+    """
+
+    def __init__(self, bounds: CallBounds, share: float, users: Callable[[object], int]) -> None:
+        self._bounds = bounds
+        self._interval_s = 0.0 if bounds.rate is None else _SPACE / (bounds.rate * share)
+        self._users = users
+        self._waiting: deque[Queue] = deque()
+        self._present: dict[object, int] = {}  # by shared instance, the number of queues that are not over
+        self._open = 0
+        self._next_s = 0.0  # when the rate permits the next call
+        self._delayed_s = 0.0  # which of these has been reported as a delay
+        self._paused_until_s = 0.0  # as Retry-After has asked
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or runs, and the rate permits a call."""
+        return not self._open and not self._waiting and self._loop.time() > max(self._next_s, self._paused_until_s)
+
+    def add(self, queue: Queue) -> None:
+        """Take the rows of an exchange."""
+        queue.since_s = self._loop.time()
+        shared = queue.calls.shared
+        self._present[shared] = self._present.get(shared, 0) + 1
+        self._waiting.append(queue)
+        self._go_on()
+
+    def remove(self, queue: Queue) -> None:
+        """Cancel what is left of the rows of an exchange, which does not wait any more."""
+        shared = queue.calls.shared
+        left = self._present.get(shared, 0) - 1
+        if left > 0:
+            self._present[shared] = left
+        else:
+            self._present.pop(shared, None)
+        if queue in self._waiting:
+            self._waiting.remove(queue)
+        queue.cancel()
+        self._go_on()
+
+    # -- beginning calls ---------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Begin as many calls as the bounds permit."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._open < self._bounds.concurrency and self._turn():
+            now_s = self._loop.time()
+            queue = self._waiting[0]
+            begins_s = max(self._next_s, self._paused_until_s, self._full_at_s(queue))
+            if begins_s > now_s:
+                if self._next_s > now_s and self._delayed_s != self._next_s:
+                    self._delayed_s = self._next_s
+                    queue.report.call_delayed(queue.calls.function.name)
+                self._timer = self._loop.call_at(begins_s, self._go_on)
+                return
+            self._next_s = max(self._next_s, now_s) + self._interval_s if self._interval_s else 0.0
+            self._begin(self._next_rows())
+
+    def _turn(self) -> bool:
+        """Put an exchange that has rows to the front. Return whether there is one."""
+        for _ in range(len(self._waiting)):
+            if self._waiting[0].waiting:
+                return True
+            self._waiting.popleft()
+        return False
+
+    def _full_at_s(self, queue: Queue) -> float:
+        """Return when the next call need not wait any longer for more rows."""
+        head = queue.head
+        if head.batch_max == 1 or head.is_alone or self._bounds.batch is None:
+            return 0.0
+        shared = queue.calls.shared
+        present = [each for each in self._waiting if each.calls.shared == shared and each.waiting]
+        are_all = self._present.get(shared, 0) >= self._users(shared)
+        if are_all or sum(each.waiting for each in present) >= head.batch_max:
+            return 0.0
+        return min(each.since_s for each in present) + self._bounds.batch_wait_s
+
+    def _next_rows(self) -> list[Row]:
+        """Take the rows of the next call, in turn from all exchanges that may share it."""
+        queue = self._waiting[0]
+        first = queue.take()
+        rows = [first]
+        self._waiting.rotate(-1)
+        if first.batch_max == 1:
+            return rows
+        sources = deque([queue] if first.is_alone else self._sharing(queue))
+        while sources and len(rows) < first.batch_max:
+            source = sources.popleft()
+            if source.waiting and source.head.is_alone == first.is_alone and source.head.batch_max == first.batch_max:
+                rows.append(source.take())
+                sources.append(source)
+        return rows
+
+    def _sharing(self, queue: Queue) -> list[Queue]:
+        """Return the exchanges whose rows may be in one call, those that wait for their turn first."""
+        shared = queue.calls.shared
+        return [each for each in self._waiting if each is queue or (shared is not None and each.calls.shared == shared)]
+
+    def _begin(self, rows: list[Row]) -> None:
+        self._open += 1
+        queue = rows[0].queue
+        context = queue.context.copy()
+        ids = tuple(each.queue.calls.ids[each.index] for each in rows)
+        context.run(OPEN_CALL.set, OpenCall(ids, queue.calls.log))
+        task = self._loop.create_task(self._call(rows, context), context=context)
+        owners = list({id(each.queue): each.queue for each in rows}.values())
+        for owner in owners:
+            owner.running[task] = owners
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self._open -= 1
+            if not task.cancelled() and (bug := task.exception()) is not None:
+                for row in rows:
+                    row.queue.answer(row, Answer(error=bug))
+            for owner in owners:
+                owner.running.pop(task, None)
+                owner.end_if_idle()
+            self._go_on()
+
+        task.add_done_callback(ended)
+
+    # -- one call ----------------------------------------------------------------------------------------------------
+
+    async def _call(self, rows: list[Row], context: contextvars.Context) -> None:
+        calls, report = rows[0].queue.calls, rows[0].queue.report
+        name = calls.function.name
+        began_s = self._loop.time()
+        report.call_began(name)
+        outcome = "cancelled"
+        inner = self._loop.create_task(_guarded(_called(calls, rows)), name=name, context=context)
+        try:
+            await asyncio.wait({inner}, timeout=self._bounds.timeout_s)
+            if inner.done():
+                error = inner.exception() if not inner.cancelled() else RuntimeError("it was cancelled by its own code")
+                returned = inner.result() if error is None and not inner.cancelled() else None
+                outcome = "failed" if error is not None else "done"
+            else:
+                error, returned, outcome = _timed_out(self._bounds), None, "timed out"
+        finally:
+            report.call_ended(name, outcome, self._loop.time() - began_s)
+            if not inner.done():
+                inner.cancel()
+                await _await_end(inner)
+        for row in rows:
+            row.attempts += 1
+        if error is None:
+            self._take(rows, returned)
+        else:
+            self._failed(rows, error)
+
+    def _take(self, rows: list[Row], returned: Any) -> None:
+        if self._bounds.batch is None:
+            rows[0].queue.answer(rows[0], Answer(returned, attempts=rows[0].attempts))
+            return
+        values = None if isinstance(returned, (str, bytes, dict)) else _listed(returned)
+        if values is None or len(values) != len(rows):
+            given = f"a {type(returned).__name__}" if values is None else f"{len(values)} values"
+            error = FunctionError(
+                "RESULT_TYPE",
+                f"the call returned {given} for a batch of {len(rows)} rows; return a list with one value for each",
+                function=rows[0].queue.calls.function.name,
+            )
+            for row in rows:
+                row.queue.answer(row, Answer(error=error, attempts=row.attempts))
+            return
+        for row, value in zip(rows, values, strict=True):
+            row.queue.answer(row, Answer(value, attempts=row.attempts))
+
+    def _failed(self, rows: list[Row], error: BaseException) -> None:
+        """Call the rows again, or let them fail for good."""
+        name, report = rows[0].queue.calls.function.name, rows[0].queue.report
+        if len({id(row.queue) for row in rows}) > 1:
+            # An exchange must not fail for the rows of another one, and its rows have not been tried alone.
+            for row in rows:
+                row.is_alone = True
+                row.attempts -= 1
+            self._again(rows, 0.0)
+            report.call_retried(name)
+            return
+        asked_s = retry_after_s(error)
+        lasts = not may_pass(error)
+        if lasts and len(rows) > 1:
+            for row in rows:  # the error is that of one row, and halves find it
+                row.is_alone, row.batch_max = True, (len(rows) + 1) // 2
+            self._again(rows, 0.0)
+            report.call_retried(name)
+            return
+        if asked_s is not None and asked_s > self._bounds.timeout_s:
+            error.add_note(
+                f"It asks to wait for {asked_s:g} s, which is longer than timeout_s = {self._bounds.timeout_s:g}"
+            )
+            lasts = True
+        if lasts or rows[0].attempts > self._bounds.retries:
+            for row in rows:
+                row.queue.answer(row, Answer(error=error, attempts=row.attempts))
+            return
+        if asked_s is not None:
+            self._paused_until_s = max(self._paused_until_s, self._loop.time() + asked_s)
+        report.call_retried(name)
+        delay_s = pause_s(rows[0].attempts) if asked_s is None else asked_s
+        self._again(rows, delay_s)
+
+    def _again(self, rows: Sequence[Row], delay_s: float) -> None:
+        """Let rows wait for another call."""
+
+        def back() -> None:
+            for row in rows:
+                row.queue.again.append(row)
+                if row.queue not in self._waiting:
+                    self._waiting.append(row.queue)
+            self._go_on()
+
+        if delay_s:
+            self._loop.call_later(delay_s, back)
+        else:
+            self._loop.call_soon(back)
+
+
+def _called(calls: Calls, rows: Sequence[Row]) -> Coroutine[Any, Any, Any]:
+    arguments = [each.queue.calls.arguments[each.index] for each in rows]
+    if calls.bounds.batch is None:
+        return calls.call(*arguments[0])
+    return calls.call(*map(list, zip(*arguments, strict=True)))
+
+
+async def _guarded(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine. What would end the thread of the event loop becomes an error of the function."""
+    try:
+        return await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
+
+
+async def _await_end(task: asyncio.Task[Any]) -> None:
+    """Wait until a cancelled task has ended, for a while."""
+    done, _ = await asyncio.wait({task}, timeout=_END_S)
+    if done and not task.cancelled():
+        task.exception()  # it is taken note of, so that asyncio does not log it
+
+
+def _timed_out(bounds: CallBounds) -> TimeoutError:
+    return TimeoutError(f"there was no answer within timeout_s = {bounds.timeout_s:g} s, so the call was cancelled")
+
+
+def _listed(returned: Any) -> list[Any] | None:
+    try:
+        return list(returned)
+    except TypeError:
+        return None

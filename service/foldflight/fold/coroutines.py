@@ -1,0 +1,155 @@
+"""Calls of authors' coroutines. The opener of an evaluation passes what runs them, because the fold has no threads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.functions.author.bounds import CallBounds
+from foldflight.functions.author.context import FunctionContext, LogRecord
+from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
+from foldflight.functions.author.spec import Registered
+
+_ID_BYTES: Final = 16
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one row.
+
+    Args:
+        value: The result; None if the row failed.
+        error: The last exception, if all attempts failed.
+        attempts: The number of calls.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+    attempts: int = 1
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls of one function: for the rows of a chunk, or for the groups of a barrier.
+
+    Args:
+        function: The function.
+        bounds: Its bounds.
+        call: The author's coroutine function. If the bounds have a batch, it takes lists and returns one.
+        arguments: The arguments of each of n rows.
+        ids: The ids of n rows; see `FunctionContext.call_ids`.
+        result_type: The type to which results are cast.
+        shared: What all calls have in common that may share a batch: the shared instance. None: they share none.
+        stops: Whether no further call begins after a row has failed for good, because all rows fail with it.
+        log: Receives each line that the function logs.
+    """
+
+    function: Registered
+    bounds: CallBounds
+    call: Callable[..., Any]
+    arguments: Sequence[tuple[Any, ...]]
+    ids: Sequence[str]
+    result_type: pa.DataType
+    shared: object = None
+    stops: bool = True
+    log: Callable[[LogRecord], None] | None = None
+    answers: list[Answer | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "answers", [None] * len(self.arguments))
+
+    @property
+    def first_unanswered(self) -> int:
+        """The number of the first row without an answer; the first row, if all have one."""
+        return self.answers.index(None) if None in self.answers else 0
+
+
+class SharedInstance(Protocol):
+    """An instance of an author's class that all exchanges of a process share, while one of them uses it."""
+
+    methods: ScalarMethods
+
+    def close(self) -> None:
+        """Stop using it. The process closes it when nobody has used it for a while."""
+
+
+Check: TypeAlias = Callable[[], None]
+"""Raises what ends the waiting: the engine has left."""
+
+
+class Coroutines(Protocol):
+    """Runs authors' coroutines, within the bounds of their functions for the process."""
+
+    def answer(self, calls: Calls, check: Check) -> None:
+        """Wait until each row has an answer in `calls.answers`, or until a row has failed for good if the calls stop.
+
+        If the waiting ends with an exception, the calls are cancelled.
+
+        Args:
+            calls: The calls.
+            check: Called every now and then.
+
+        Raises:
+            FunctionError: USER_CODE, if code that blocks the event loop keeps all calls from going on.
+        """
+
+    def run(self, function: str, coroutine: Any, check: Check) -> None:
+        """Wait for a coroutine of an author that has no bounds: `open` or `close`. It raises what that raises."""
+
+    def instance(
+        self, bound: BoundScalar, job_parameters: Mapping[str, str], context: FunctionContext, check: Check
+    ) -> SharedInstance:
+        """Return the instance for a function, its direct arguments and the job parameters, opened once in a process.
+
+        Raises:
+            FunctionError: USER_CODE, if `__init__` or `open` raises. The next one who asks tries again.
+        """
+
+
+def no_coroutines(function: str) -> RejectedError:
+    """Return the error for an async function where nothing runs coroutines."""
+    return RejectedError(
+        "SIGNATURE",
+        f"{function} is async, and there is no event loop here: pass `coroutines` in the resources of the fold, as "
+        "servers and connect() do",
+        function=function,
+    )
+
+
+def call_ids(scope: str, fingerprint: str, rows: Iterable[Any]) -> list[str]:
+    """Return the id of each row: a hash of the scope, the function and the row, as 32 hexadecimal digits."""
+    begun = hashlib.blake2b(f"{len(scope)} {scope} {fingerprint} ".encode(), digest_size=_ID_BYTES)
+    ids = []
+    for row in rows:
+        digest = begun.copy()
+        _add(digest, row)
+        ids.append(digest.hexdigest())
+    return ids
+
+
+def _add(digest: Any, value: Any) -> None:
+    """Add a value. Texts of NumPy arrays leave out values, so their bytes are added."""
+    if isinstance(value, np.ndarray):
+        digest.update(f"array {value.dtype.str} {value.shape} ".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, bytes):
+        digest.update(f"bytes {len(value)} ".encode())
+        digest.update(value)
+    elif isinstance(value, (list, tuple)):
+        digest.update(f"list {len(value)} ".encode())
+        for each in value:
+            _add(digest, each)
+    elif isinstance(value, Mapping):
+        digest.update(f"map {len(value)} ".encode())
+        for each in value.items():
+            _add(digest, each)
+    else:
+        text = repr(value).encode(errors="backslashreplace")
+        digest.update(f"{type(value).__name__} {len(text)} ".encode())
+        digest.update(text)

@@ -1,0 +1,396 @@
+"""The calls of async functions: bounds, batches, retries and cancellation, by a clock that only waiting moves."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+from urllib.error import HTTPError
+
+import pyarrow as pa
+import pytest
+
+from foldflight import udf
+from foldflight.coroutines.queues import FunctionCalls, Queue
+from foldflight.coroutines.retries import may_pass, pause_s, retry_after_s, status_of
+from foldflight.fold.coroutines import Calls, call_ids
+from foldflight.functions import function_of
+from foldflight.functions.author.bounds import CallBounds
+from foldflight.functions.author.context import OPEN_CALL
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only while nothing is left to do."""
+
+    _selector: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        select = self._selector.select
+
+        def pass_time(timeout):
+            self.now += timeout or 0.0
+            return select(0)
+
+        self._selector.select = pass_time
+
+    def time(self) -> float:
+        return self.now
+
+
+class Counting:
+    """A report that counts."""
+
+    def __init__(self) -> None:
+        self.counts = Counter()
+        self.open = self.most_open = 0
+
+    def call_began(self, function: str) -> None:
+        self.open += 1
+        self.most_open = max(self.open, self.most_open)
+
+    def call_ended(self, function: str, outcome: str, seconds: float) -> None:
+        self.open -= 1
+        self.counts[outcome] += 1
+
+    def call_retried(self, function: str) -> None:
+        self.counts["retried"] += 1
+
+    def call_delayed(self, function: str) -> None:
+        self.counts["delayed"] += 1
+
+
+class StatusError(Exception):
+    """As aiohttp's and httpx's errors, it has a status and headers."""
+
+    def __init__(self, status: int, **headers: str) -> None:
+        super().__init__(f"status {status}")
+        self.status, self.headers = status, {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+@udf
+async def asked(x: int) -> int:
+    return x
+
+
+FUNCTION = function_of(asked)
+
+
+class Run:
+    """Rows of exchanges for one function, run to the end."""
+
+    def __init__(self, call, *, users: int = 1, share: float = 1.0, **bounds) -> None:
+        self.loop, self.report = Clock(), Counting()
+        self.call, self.bounds = call, CallBounds(**bounds)
+        self._users, self._share = users, share
+        self.functions: FunctionCalls | None = None
+
+    def queue(self, rows, *, shared: object = "one", stops: bool = False) -> Queue:
+        calls = Calls(
+            FUNCTION,
+            self.bounds,
+            self.call,
+            [(row,) for row in rows],
+            call_ids("", "", rows),
+            pa.int64(),
+            shared=shared,
+            stops=stops,
+        )
+        return Queue(calls, self.report)
+
+    def __call__(self, *queues: Queue, until=None) -> list[list]:
+        async def main():
+            self.functions = FunctionCalls(self.bounds, self._share, lambda _: self._users)
+            for queue in queues:
+                self.functions.add(queue)
+            while not all(queue.done.is_set() for queue in queues) and not (until and until(self)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+        try:
+            self.loop.run_until_complete(asyncio.wait_for(main(), 1e6))
+        finally:
+            self.loop.run_until_complete(self._end())
+            self.loop.close()
+        return [
+            [answer and (answer.value if answer.error is None else answer.error) for answer in each.calls.answers]
+            for each in queues
+        ]
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_rows_run_side_by_side_within_the_bound_and_keep_their_order() -> None:
+    """At most `concurrency` calls are open, and answers are in the order of the rows, whichever comes first."""
+
+    async def later(x):
+        await asyncio.sleep(1.0 / (x + 1))
+        return x * 2
+
+    run = Run(later, concurrency=7)
+    assert run(run.queue(range(50))) == [[x * 2 for x in range(50)]]
+    assert run.report.most_open == 7
+    assert run.report.counts["done"] == 50
+
+
+def test_no_second_has_more_calls_than_the_rate() -> None:
+    """The rate holds in each window of one second, over several exchanges; a share of it is what a worker gets."""
+    starts = []
+
+    async def noted(x):
+        starts.append(run.loop.time())
+        await asyncio.sleep(0.3)
+
+    run = Run(noted, rate=20.0, share=0.5)
+    run(*(run.queue(range(8)) for _ in range(5)))
+    assert len(starts) == 40
+    assert all(sum(at <= other < at + 1 for other in starts) <= 10 for at in starts)
+    assert run.report.counts["delayed"] == 39
+
+
+def test_an_exchange_with_many_rows_does_not_hold_back_another() -> None:
+    """Exchanges take turns, so a single row waits for one turn and not for all of these."""
+    order = []
+
+    async def noted(x):
+        order.append(x)
+        await asyncio.sleep(1.0)
+
+    run = Run(noted, concurrency=2)
+    run(run.queue(range(100)), run.queue([-1]))
+    assert order.index(-1) < 4
+
+
+def test_errors_that_may_pass_are_repeated_and_others_are_not() -> None:
+    """A lost connection is tried again with growing pauses; an error of code fails the row at once."""
+    calls = Counter()
+
+    async def failing(x):
+        calls[x] += 1
+        if x == 0 and calls[x] < 3:
+            raise ConnectionError("reset")
+        if x == 1:
+            raise ValueError("never")
+        if x == 2:
+            raise StatusError(400)
+        if x == 3:
+            raise StatusError(503)
+        return x
+
+    run = Run(failing, retries=4)
+    queue = run.queue(range(5))
+    ((zero, one, two, three, four),) = run(queue)
+    assert (zero, four) == (0, 4)
+    assert (type(one), type(two), type(three)) == (ValueError, StatusError, StatusError)
+    assert calls == {0: 3, 1: 1, 2: 1, 3: 5, 4: 1}
+    assert [answer.attempts for answer in queue.calls.answers] == [3, 1, 1, 5, 1]
+
+
+def test_retry_after_holds_for_all_rows() -> None:
+    """After a 429 with Retry-After no call of the function begins before that time; one beyond the timeout fails."""
+    starts = []
+
+    async def busy(x):
+        starts.append(run.loop.time())
+        await asyncio.sleep(0.001)
+        if len(starts) == 1:
+            raise StatusError(429, Retry_After="5")
+        if x == 2:
+            raise StatusError(429, Retry_After="3600")
+        return x
+
+    run = Run(busy, concurrency=1, timeout_s=10)
+    ((zero, one, two),) = run(run.queue(range(3)))
+    assert (zero, one) == (0, 1)
+    assert starts[1] - starts[0] >= 5
+    assert "longer than timeout_s" in two.__notes__[0]
+    assert len(starts) == 4
+
+
+def test_a_call_that_never_ends_is_cancelled() -> None:
+    """After `timeout_s` a call is cancelled; one that ignores it loses its place, and others go on."""
+    ignored = []
+
+    async def endless(x):
+        while x:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                if x == 1 or ignored:
+                    raise
+                ignored.append(x)
+        return x
+
+    run = Run(endless, concurrency=1, retries=0, timeout_s=3)
+    ((one, two, zero),) = run(run.queue([1, 2, 0]))
+    assert zero == 0
+    assert isinstance(one, TimeoutError)
+    assert isinstance(two, TimeoutError)
+    assert "timeout_s = 3 s" in str(one)
+    assert run.report.counts["timed out"] == 2
+
+
+def test_batches_join_rows_of_exchanges_with_one_instance() -> None:
+    """Rows of several exchanges share a call, up to the size of a batch; those of another instance do not."""
+    sizes = []
+
+    async def batched(xs):
+        sizes.append(sorted(xs))
+        await asyncio.sleep(0.02)
+        return [x + 1 for x in xs]
+
+    run = Run(batched, users=3, batch=4, concurrency=1)
+    answers = run(run.queue([1, 2]), run.queue([3, 4, 5]), run.queue([9], shared="other"))
+    assert answers == [[2, 3], [4, 5, 6], [10]]
+    assert sizes[0] == [1, 2, 3, 4]
+    assert [9] in sizes
+    assert [5] in sizes
+
+
+@pytest.mark.parametrize(("users", "waited_s"), [(1, 0.0), (2, 0.25)])
+def test_a_call_waits_for_more_rows_only_if_there_may_be_some(users, waited_s) -> None:
+    """If all exchanges that use the instance wait already, a call begins at once, and otherwise after the bound."""
+    starts = []
+
+    async def batched(xs):
+        starts.append(run.loop.time())
+        return xs
+
+    run = Run(batched, users=users, batch=4, batch_wait_s=0.25)
+    assert run(run.queue([1, 2])) == [[1, 2]]
+    assert starts == [pytest.approx(waited_s, abs=0.01)]
+
+
+def test_a_batch_that_fails_is_called_for_each_exchange_and_then_in_halves() -> None:
+    """The bad row fails alone; the rows of its batch and of the other exchange have their answers."""
+    sizes = []
+
+    async def batched(xs):
+        sizes.append(len(xs))
+        if 6 in xs:
+            raise ValueError("six")
+        return xs
+
+    run = Run(batched, users=2, batch=8)
+    one, other = run(run.queue([1, 2, 3, 4]), run.queue([5, 6, 7, 8]))
+    assert one == [1, 2, 3, 4]
+    assert [x if isinstance(x, int) else str(x) for x in other] == [5, "six", 7, 8]
+    assert sizes[0] == 8
+    assert sorted(sizes[1:3]) == [4, 4]
+
+
+@pytest.mark.parametrize("returned", [[1], None, "ab", {1: 1, 2: 2}])
+def test_a_batch_must_return_a_value_for_each_row(returned) -> None:
+    """Another number of results, or no list, is an error of all rows: none could be told apart."""
+
+    async def batched(xs):
+        return returned
+
+    run = Run(batched, batch=8)
+    ((one, two),) = run(run.queue([1, 2]))
+    assert "for a batch of 2 rows" in str(one)
+    assert one is two
+    assert one.code == "RESULT_TYPE"
+
+
+def test_who_leaves_cancels_its_calls_and_not_those_of_others() -> None:
+    """Calls of an exchange that leaves are cancelled outside, too; a shared one goes on for the other exchange."""
+    cancelled, began = [], []
+
+    async def batched(xs):
+        began.append(xs)
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            cancelled.append(xs)
+            raise
+        return xs
+
+    run = Run(batched, users=2, batch=4)
+    leaves, stays, alone = run.queue([1]), run.queue([2]), run.queue([3], shared="other")
+
+    def leave(run) -> bool:
+        if len(began) == 2 and not leaves.is_over:
+            run.functions.remove(leaves)
+            run.functions.remove(alone)
+        return stays.done.is_set() and alone.ended.is_set()
+
+    assert run(leaves, stays, alone, until=leave) == [[None], [2], [None]]
+    assert cancelled == [[3]]
+    assert leaves.ended.is_set()
+
+
+def test_the_first_row_that_fails_ends_the_others_unless_errors_are_isolated() -> None:
+    """Without isolation the exchange fails with the row, so no further call is paid for."""
+    calls = []
+
+    async def failing(x):
+        calls.append(x)
+        if x == 1:
+            raise ValueError("one")
+        await asyncio.sleep(1)
+
+    run = Run(failing, concurrency=2)
+    run(run.queue(range(100), stops=True))
+    assert calls == [0, 1]
+
+
+def test_code_in_a_call_sees_its_id() -> None:
+    """The context of a call has the ids of its rows, which depend on the rows and on the scope only."""
+    seen = []
+
+    async def noted(x):
+        await asyncio.sleep(0.1)
+        seen.append(OPEN_CALL.get().ids)
+
+    run = Run(noted)
+    run(run.queue([1, 2, 1]))
+    assert len(set(seen)) == 2
+    assert seen.count(seen[0]) + seen.count(seen[1]) >= 3
+    assert call_ids("a", "f", [1, "1"])[0] != call_ids("a", "f", [1, "1"])[1]
+    assert call_ids("a", "f", [1]) == call_ids("a", "f", [1]) != call_ids("b", "f", [1])
+    assert call_ids("a", "f", [["ab", "c"]]) != call_ids("a", "f", [["a", "bc"]])
+
+
+def test_what_raises_system_exit_fails_its_row() -> None:
+    """An exit of the author's code ends neither the thread of the loop nor the other rows."""
+
+    async def exits(x):
+        if x:
+            raise SystemExit(3)
+        return x
+
+    run = Run(exits, retries=0)
+    ((zero, one),) = run(run.queue([0, 1]))
+    assert zero == 0
+    assert "SystemExit" in str(one)
+
+
+def test_statuses_and_times_of_common_clients() -> None:
+    """The status and Retry-After are read from errors of urllib, aiohttp, httpx and the clients built on them."""
+    of_urllib = HTTPError("http://x", 503, "busy", {"retry-after": "7"}, None)
+    of_httpx: Any = Exception("429")
+    of_httpx.response = SimpleNamespace(status_code=429, headers={"Retry-After": "Wed, 21 Oct 2026 07:28:10 GMT"})
+    now = datetime.datetime(2026, 10, 21, 7, 28, 0, tzinfo=datetime.UTC)
+    assert (status_of(of_urllib), retry_after_s(of_urllib), may_pass(of_urllib)) == (503, 7.0, True)
+    assert (status_of(of_httpx), retry_after_s(of_httpx, lambda: now), may_pass(of_httpx)) == (429, 10.0, True)
+    assert not may_pass(StatusError(404))
+    assert may_pass(StatusError(408))
+    assert may_pass(TimeoutError())
+    assert not may_pass(KeyError("x"))
+    assert may_pass(RuntimeError("busy"))
+    assert status_of(OSError(5, "x")) is None
+    asks: Any = ValueError("later")
+    asks.retry_after = 2
+    assert may_pass(asks)
+    assert retry_after_s(asks) == 2.0
+    assert retry_after_s(StatusError(429, Retry_After="soon")) is None
+    assert retry_after_s(StatusError(429, Retry_After="nan")) is None
+    assert 0.05 <= pause_s(1) <= 0.1
+    assert pause_s(30) <= 10

@@ -1,0 +1,253 @@
+"""Async functions on servers and embedded: a slow, wrong or lost model, and engines that leave."""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import FunctionError, RejectedError, RetryableError
+from foldflight.client import EmbeddedTransport, FlightTransport, Functions
+from foldflight.coroutines import PROCESS_LOOP
+from foldflight.engine.batch.scalar import ScalarQuery, Steps
+from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.frames import Open
+from foldflight.functions import Registry, Step, StepArgument
+from foldflight.server.run.lifecycle import Server, serving
+from tests.model_server import ModelServer
+from tests.wire import waiting_functions
+from tests.wire.kit import DEADLINE_S, STATE_KEY, eventually
+
+TEXT, NUMBER = pa.schema([("prompt", pa.string())]), pa.schema([("x", pa.int64())])
+
+
+def opening(function: str, columns: pa.Schema = TEXT, **options: Any) -> Open:
+    step = Step(function, tuple(map(StepArgument, columns.names)))
+    return Open((), columns, steps=(step,), outputs=(0,), **options)
+
+
+def batch(values: Any, columns: pa.Schema = TEXT) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values, columns[0].type)], schema=columns)
+
+
+def answers(transport: Any, open_request: Open, *chunks: Any) -> list[Any]:
+    got = []
+    with transport.open(open_request) as exchange:
+        for chunk in chunks:
+            exchange.chunk(batch(chunk, open_request.columns))
+            got += exchange.mapped().to_pylist()
+    return got
+
+
+@pytest.fixture
+def model(monkeypatch) -> Iterator[ModelServer]:
+    with ModelServer() as model:
+        monkeypatch.setenv("MODEL_PORT", str(model.port))
+        yield model
+        PROCESS_LOOP.close_instances()  # the next test has another model
+
+
+@pytest.fixture
+def log() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def server(log, model) -> Iterator[Server]:
+    with serving(waiting_functions, log_stream=log) as server:
+        yield server
+
+
+def flight(server: Server) -> FlightTransport:
+    return FlightTransport([server.url], deadline_s=DEADLINE_S)
+
+
+def embedded() -> EmbeddedTransport:
+    return EmbeddedTransport(Registry.load([waiting_functions]), state_key=STATE_KEY.encode())
+
+
+def prompts(count: int) -> list[str]:
+    return [f"text {number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("where", ["remote", "embedded"])
+def test_each_row_has_its_answer_whatever_the_model_does(model, server, where) -> None:
+    """429, 500 and lost connections are repeated; a wrong answer fails its row alone; order and NULLs are kept."""
+
+    def behave(prompt: str, before: int) -> Any:
+        number = int(prompt.split()[1])
+        if number % 7 == 6:
+            return "wrong"
+        return [429, 500, "close", "ok", "ok", "ok"][number % 7] if before < 2 else "ok"
+
+    model.behave = behave
+    transport = flight(server) if where == "remote" else embedded()
+    got = answers(transport, opening("asking", isolate_errors=True), prompts(35), prompts(3))
+    for number, row in enumerate(got):
+        if number % 7 == 6 and number < 35:
+            assert row["output_0"] is None
+            assert "JSONDecodeError" in row["error"]["message"]
+            assert f"'text {number}'" in row["error"]["row"]
+        else:
+            assert row == {"output_0": f"TEXT {number if number < 35 else number - 35}", "error": None}
+    assert model.asked["text 0"] == 3 + 1
+    assert model.asked["text 3"] == 1
+    assert model.asked["text 6"] == 1
+    assert all(len(ids) == 1 for ids in model.ids.values()), "a repeated call has the same id"
+
+
+def test_an_error_names_its_row_and_the_number_of_calls(model, server) -> None:
+    """Without isolation the exchange fails with the row; what failed for good says how often it was called."""
+    model.behave = lambda prompt, before: 503 if prompt == "text 2" else "ok"
+    with pytest.raises(FunctionError, match=r"the model answered 503.*the last of 5 calls") as caught:
+        answers(flight(server), opening("asking"), prompts(5))
+    assert "prompt='text 2'" in caught.value.row
+    assert not caught.value.limit
+
+
+def test_a_slow_row_holds_back_no_other_exchange(model, server) -> None:
+    """While one exchange waits for a model that does not answer, others are answered."""
+    model.behave = lambda prompt, before: "hold" if prompt == "slow" else "ok"
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(answers, flight(server), opening("asking"), ["slow", "text"])
+        assert eventually(lambda: model.asked["slow"])
+        assert len(answers(flight(server), opening("asking"), prompts(40))) == 40
+        assert not slow.done()
+        model.released.set()
+        assert [row["output_0"] for row in slow.result(DEADLINE_S)] == ["SLOW", "TEXT"]
+
+
+@pytest.mark.parametrize("where", ["remote", "embedded"])
+def test_calls_of_an_engine_that_leaves_are_cancelled_outside(model, server, where) -> None:
+    """The connections to the model end when the engine disconnects."""
+    model.behave = lambda prompt, before: "hold"
+    transport = flight(server) if where == "remote" else embedded()
+    exchange = transport.open(opening("asking"))
+    exchange.chunk(batch(prompts(8)))
+    assert eventually(lambda: len(model.asked) == 8)
+    exchange.cut()
+    assert eventually(lambda: len(model.left) == 8)
+    assert not model.answered
+
+
+def test_calls_that_take_longer_than_a_frame_may_are_cancelled(model, log) -> None:
+    """`fold_s_max` ends the waiting, with function and row, and cancels the calls."""
+    model.behave = lambda prompt, before: "hold" if prompt == "text 1" else "ok"
+    with serving(waiting_functions, fold_s_max=0.5) as server:
+        with pytest.raises(FunctionError, match="fold_s_max") as caught:
+            answers(flight(server), opening("asking"), prompts(3))
+        assert caught.value.function == "asking"
+        assert "prompt='text 1'" in caught.value.row
+        assert eventually(lambda: model.left["text 1"])
+
+
+@pytest.mark.parametrize("drain_s", [DEADLINE_S, 0.2])
+def test_a_drain_waits_for_what_is_open_up_to_its_bound(model, drain_s) -> None:
+    """A drain lets the open call finish; one that does not finish is cut off, and cancelled outside."""
+    model.behave = lambda prompt, before: "hold"
+    with serving(waiting_functions, drain_s=drain_s) as server, ThreadPoolExecutor(2) as pool:
+        impatient = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0))
+        waiting = pool.submit(answers, impatient, opening("asking"), ["text"])
+        assert eventually(lambda: model.asked["text"])
+        drained = pool.submit(server.drain)
+        if drain_s == DEADLINE_S:
+            model.released.set()
+            assert waiting.result(DEADLINE_S)[0]["output_0"] == "TEXT"
+            assert drained.result(DEADLINE_S)
+            return
+        assert not drained.result(DEADLINE_S)
+        server.close()
+        assert eventually(lambda: model.left["text"])
+        with pytest.raises(RetryableError):
+            waiting.result(DEADLINE_S)
+
+
+def test_rows_of_exchanges_share_a_call_and_do_not_fail_for_each_other(server) -> None:
+    """Eight exchanges with single rows are one call; an exchange with a bad row fails alone."""
+    started = threading.Barrier(8)
+    transport = flight(server)
+
+    def one(value: int) -> Any:
+        with transport.open(opening("batched", NUMBER)) as exchange:
+            started.wait(DEADLINE_S)
+            exchange.chunk(batch([value], NUMBER))
+            try:
+                return exchange.mapped().to_pylist()[0]["output_0"]
+            except FunctionError as error:
+                return error.message
+
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(one, range(8)))
+        assert max(together) > 1
+        *others, bad = pool.map(one, [1, 2, 3, 4, 5, 6, 7, -1])
+    assert "negative: -1" in bad
+    assert all(isinstance(each, int) for each in others)
+
+
+def test_an_instance_is_opened_once_and_closed_when_nobody_needs_it(model, server) -> None:
+    """All exchanges of a process share the instance; job parameters make another one."""
+    waiting_functions.OPENED.clear()
+    with flight(server).open(opening("asking")), flight(server).open(opening("asking")):
+        assert len(answers(flight(server), opening("asking"), prompts(2))) == 2
+    answers(flight(server), opening("asking", job_parameters={"a": "b"}), prompts(1))
+    assert 1 <= len(waiting_functions.OPENED) <= 2
+
+
+def test_code_that_blocks_the_loop_is_named_and_ended(log, caplog) -> None:
+    """The log names file and line while other calls wait, and the call is interrupted; the loop goes on."""
+    with serving(waiting_functions) as server, caplog.at_level(logging.WARNING, "foldflight.coroutines"):
+        got = answers(flight(server), opening("blocking", NUMBER, isolate_errors=True), [1, 0])
+        assert "BlockedLoop" in got[0]["error"]["message"]
+        assert got[1]["output_0"] == 0
+        assert "waiting_functions.py" in caplog.text
+        assert "blocking" in caplog.text
+        assert answers(flight(server), opening("endless", NUMBER), [0])[0]["output_0"] == 0
+
+
+def test_calls_are_counted(model, server) -> None:
+    """The metrics have calls by outcome, open ones, times, retries and waits for the rate."""
+    model.behave = lambda prompt, before: 500 if not before else "ok"
+    answers(flight(server), opening("asking"), prompts(3))
+    answers(flight(server), opening("rated", NUMBER), range(50))
+    value = server.metrics.registry.get_sample_value
+    labels = {"function": "asking"}
+    assert value("foldflight_async_calls_total", {**labels, "outcome": "failed"}) == 3
+    assert value("foldflight_async_calls_total", {**labels, "outcome": "done"}) == 3
+    assert value("foldflight_async_retries_total", labels) == 3
+    assert value("foldflight_async_calls_open", labels) == 0
+    assert value("foldflight_async_call_seconds_count", labels) == 6
+    assert value("foldflight_async_rate_waits_total", {"function": "rated"}) > 0
+    assert flight(server).status()["servers"][0]["call_rates"] == {"rated": 1000}
+
+
+def test_a_rate_is_refused_without_a_server() -> None:
+    """Spark has as many processes as it likes, so the rate could not hold."""
+    with pytest.raises(RejectedError, match=r"rate=1000.*cannot hold without a server.*foldflight serve"):
+        embedded().describe(opening("rated", NUMBER))
+
+
+def test_an_engine_sends_small_blocks_over_several_exchanges(model) -> None:
+    """Later blocks go on while one waits, and each has about as many rows as run side by side; order is kept."""
+    model.behave = lambda prompt, before: "hold" if prompt == "text 0" else "ok"
+    transport = embedded()
+    use = Functions(transport)["asking"]("prompt")
+    steps = Steps(lambda argument, _: str(argument))
+    query = ScalarQuery.of(transport, steps, {"out": steps.add(use)}, TEXT)
+    assert query.bounds.rows_max == 32
+    blocks = [batch(prompts(200)[start : start + 32]) for start in range(0, 200, 32)]
+
+    def release() -> None:
+        assert eventually(lambda: sum(model.answered.values()) >= 3 * 32)
+        model.released.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        released = pool.submit(release)
+        texts = [row["output_0"] for _, answer in query.answers(blocks) for row in answer.to_pylist()]
+        released.result()
+    assert texts == [each.upper() for each in prompts(200)]

@@ -1,0 +1,85 @@
+"""Async functions that ask the model of `tests.model_server`, whose port is in the environment of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+
+from foldflight import FunctionContext, udf
+
+OPENED: list[str] = []
+CLOSED: list[str] = []
+
+
+class ModelError(Exception):
+    def __init__(self, status: int, headers: dict[str, str]) -> None:
+        super().__init__(f"the model answered {status}")
+        self.status, self.headers = status, headers
+
+
+async def ask(port: int, prompt: str, call_id: str) -> str:
+    """Ask the model over a connection of its own, which ends if the call is cancelled."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        body = json.dumps({"prompt": prompt, "id": call_id}).encode()
+        writer.write(b"POST / HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    if not head:
+        raise ConnectionError("the model closed the connection")
+    first, *lines = head.decode().split("\r\n")
+    status = int(first.split()[1])
+    if status >= 400:
+        raise ModelError(status, dict(line.split(": ", 1) for line in lines))
+    return json.loads(answer)["text"]
+
+
+@udf(concurrency=32, retries=4, timeout_s=20)
+class Asking:
+    """Ask the model about a text."""
+
+    async def open(self, context: FunctionContext) -> None:
+        self.context = context
+        self.port = int(os.environ["MODEL_PORT"])
+        OPENED.append("asking")
+
+    async def eval(self, prompt: str) -> str:
+        self.context.logger.info("asks", prompt=prompt)
+        return await ask(self.port, prompt, self.context.call_id)
+
+    async def close(self) -> None:
+        CLOSED.append("asking")
+
+
+@udf(batch=64, concurrency=1, batch_wait_s=0.05, retries=0)
+async def batched(xs: list[int]) -> list[int]:
+    """Return for each number how many came with it; fail for a negative one."""
+    await asyncio.sleep(0.02)
+    if min(xs) < 0:
+        raise ValueError(f"negative: {min(xs)}")
+    return [len(xs)] * len(xs)
+
+
+@udf(timeout_s=0.5, retries=0)
+async def blocking(x: int) -> int:
+    """Hold up the event loop, in Python code."""
+    began = time.monotonic()
+    while x and time.monotonic() < began + 60:
+        time.sleep(0.01)  # noqa: ASYNC251 - what it is there to do
+    return x
+
+
+@udf
+async def endless(x: int) -> int:
+    """Wait for ever."""
+    await asyncio.sleep(3600 if x else 0)
+    return x
+
+
+@udf(rate=1000)
+async def rated(x: int) -> int:
+    """Return the number."""
+    return x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from foldflight.spark.rowkinds import kinds_in, unsaid
 from foldflight.spark.versions.facts import newer_grammar
 from foldflight.spark.versions.sessions import condition_of, contexts_of, is_remote, message_of, quiet
 from foldflight.sql.blocks import Block, ParsedQuery
-from foldflight.sql.calls import GRAMMAR
+from foldflight.sql.calls import AGGREGATES, GRAMMAR, ParsedCall, calls_in
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
 from foldflight.sql.text import Edits, Span, SqlError, Text, names_in
 
@@ -195,10 +195,57 @@ class Analysis:
             "give sql the option row_kind='{name}', so that they retract, or row_kind=None to aggregate the changes "
             "themselves"
         )
-        columns = rows.schema[ALL_COLUMNS].dataType
-        for name, kinds in kinds_in(columns).items() if isinstance(columns, st.StructType) else ():
+        for name, kinds in _kinds_of(rows).items():
             raise self.text.error(unsaid(name, kinds, "the SELECT", remedy), block.clause("FROM"))
         return rows
+
+    def refuse_changes_as_rows(self, query: ParsedQuery, edits: Edits) -> None:
+        """Refuse to leave the kinds of rows out, where Spark aggregates, or a query within one that aggregates.
+
+        A block that names the column says itself what the kinds mean.
+
+        Args:
+            query: The whole query.
+            edits: The edits of the text.
+
+        Raises:
+            SqlError: If a block leaves a column of row kinds out.
+        """
+        blocks = [(each, block) for each in query.walk() for block in each.blocks if "FROM" in block.clauses]
+        of_spark = {id(block): next(self._calls(block, AGGREGATES), None) for _, block in blocks}
+        of_ours = {id(block): next(self._calls(block, self.catalog.names), None) for _, block in blocks}
+        if not any((*of_spark.values(), *of_ours.values())):
+            return
+        for each, block in blocks:
+            call = of_spark[id(block)]
+            if of_ours[id(block)] is None and (call is not None or each.parent is not None):
+                self._refuse_changes_as_rows(each, block, call, edits)
+
+    def _refuse_changes_as_rows(self, query: ParsedQuery, block: Block, call: ParsedCall | None, edits: Edits) -> None:
+        try:
+            kinds_of = _kinds_of(self.df(self.below(query, block, f"struct(*) AS {quoted(ALL_COLUMNS)}", edits)))
+            if kinds_of and call is None:
+                alone = self.seeing(query, block.span.start, edits.render(block.span), edits)
+                kinds_of = {} if kinds_in(self.df(alone).schema) else kinds_of
+        except (*REFUSALS, CannotFoldError):
+            return  # which the plan of the block tells
+        inner = {index for each in block.inner for index in each.span.indexes}
+        tokens = self.text.tokens
+        names = {tokens[index].name.casefold() for index in block.span.indexes if index not in inner}
+        what = "the SELECT, which leaves it out," if call is None else f"{call.name} of Spark"
+        remedy = (
+            "use it in the SELECT; or aggregates of foldflight with the option row_kind='{name}', which retract; "
+            "or give sql the option row_kind=None, to aggregate the changes themselves"
+        )
+        for name, kinds in kinds_of.items():
+            if name.casefold() not in names:
+                raise self.text.error(
+                    unsaid(name, kinds, what, remedy), block.clause("SELECT") if call is None else call.head
+                )
+
+    def _calls(self, block: Block, names: Collection[str]) -> Iterator[ParsedCall]:
+        for name in ("SELECT", "HAVING", "QUALIFY"):
+            yield from calls_in(self.text, block.clause(name), names, skip=block.inner, nested=True)
 
     @staticmethod
     def rows_of(block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:
@@ -311,6 +358,12 @@ def refusal(
     if start == stop:  # Spark's parser tells where a token begins
         stop = next((token.stop - 1 for token in text.tokens if token.start == start), stop)
     return SqlError(message, text.text, start, stop + 1, condition=condition)
+
+
+def _kinds_of(rows: DataFrame) -> dict[str, str]:
+    """Return the columns of row kinds among `ALL_COLUMNS`, each with what its rows are."""
+    columns = rows.schema[ALL_COLUMNS].dataType
+    return kinds_in(columns) if isinstance(columns, st.StructType) else {}
 
 
 def _offsets(error: PySparkException, sql: str) -> Sequence[int] | None:

@@ -104,6 +104,8 @@ class Planner:
         for each in query.walk():
             for block in each.blocks:
                 refuse_misplaced(self.analysis, each, block)
+        if not self.options.get("emit") and self.options.get("row_kind", "") is not None:
+            self.analysis.refuse_changes_as_rows(query, self._lists)
         listed = cache(partial(self._list_plan, query))
         if self.options.get("emit"):
             listed()

@@ -21,16 +21,17 @@ from foldflight.client.logs import set_up
 from foldflight.engine.over.stream import ttl_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
+from foldflight.spark.rowkinds import UNSAID
 from foldflight.spark.versions.sessions import formatted, is_remote, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal
 from foldflight.sql.blocks import parse
-from foldflight.sql.calls import GRAMMAR, calls_in
+from foldflight.sql.calls import AGGREGATES, GRAMMAR, calls_in
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry, catalog_of, plain_sql
 from foldflight.sql.list_plan import uses_functions
 from foldflight.sql.planner import Plan, Planner
 from foldflight.sql.scalar import check_joins, check_types, rewrite_scalar
 from foldflight.sql.statements import done, name_of, run_statement
-from foldflight.sql.text import Span, SqlError, Text, quoted, tokens
+from foldflight.sql.text import Span, SqlError, Text, names_in, quoted, tokens
 
 _EMITS: Final = (("EMIT ON WINDOW CLOSE", "append"), ("EMIT CHANGES", "changelog"))
 _AFTER_WITH: Final = ("SCHEMA", "METRICS", "NO")  # CREATE VIEW ... WITH SCHEMA BINDING, for example
@@ -109,7 +110,9 @@ def sql(
         is_rewritten |= _check_mapped(analysis, Span(query_at, span.stop))
     is_plain = emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole)
     start = None if is_plain else _query_start(whole, span)
-    if stream and start is None:
+    if is_plain and not explain and stream.get("row_kind", UNSAID) is not None:
+        _refuse_changes_as_rows(analysis, span)
+    if start is None and any(value is not None for value in stream.values()):
         raise whole.error(
             f"{', '.join(stream)} has no effect: the statement is no query with aggregates of foldflight; leave it out",
             Span(0, 1),
@@ -408,6 +411,19 @@ def _check_mapped(analysis: Analysis, span: Span) -> bool:
     is_rewritten = check_types(analysis, query)
     check_joins(analysis, query)
     return is_rewritten
+
+
+def _refuse_changes_as_rows(analysis: Analysis, span: Span) -> None:
+    """Refuse to leave the kinds of rows out where Spark aggregates them."""
+    text = analysis.text
+    start = _query_start(text, span) if names_in(text.text) & AGGREGATES else None
+    if start is None:
+        return
+    try:
+        query = parse(text, Span(start, span.stop))
+    except SqlError:
+        return  # which is Spark's to understand
+    analysis.refuse_changes_as_rows(query, analysis.edits)
 
 
 def _without_aggregates(analysis: Analysis, args: Any, *, is_rewritten: bool) -> DataFrame:

@@ -48,7 +48,7 @@ def only_in(one: dict[str | None, int], other: dict[str | None, int]) -> str:
 
 def said(message: str) -> str:
     """Return the value that a message names, and why it is refused, without the remedy."""
-    found = re.search(r"has the value (.+?)(?=;|$)", message)
+    found = re.search(r"has the value (.+?)(?=;| \(the event|$)", message)
     assert found is not None, message
     return found[1]
 

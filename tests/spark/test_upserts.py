@@ -309,6 +309,63 @@ def test_large_values_that_were_not_sent_are_kept(classic: Any, tmp_path: Path) 
     assert table == DOCUMENTS
 
 
+class Messages(Stream):
+    """Messages of Kafka about orders."""
+
+    ddl = "key STRING, value STRING, partition INT, offset BIGINT"
+    schema = pa.schema(
+        [("key", pa.string()), ("value", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
+    )
+
+
+def message(offset: int, lsn: int, id_: int, amount: int | None, op: str = "u") -> Change:
+    """Return a message about an order; without a position in the log, a tombstone."""
+    rows = {"before": None, "after": None if op == "d" else {"id": id_, "amount": amount}}
+    value = json.dumps({"op": op, **rows, "source": {"lsn": lsn, "schema": "inv", "table": "t"}}) if lsn else None
+    return {"key": json.dumps({"id": id_}), "value": value, "partition": 0, "offset": offset}
+
+
+def orders_of(df: DataFrame) -> DataFrame:
+    return from_debezium(df, "id INT, amount INT", keys="id", **({"buckets": 2} if df.isStreaming else {}))
+
+
+def test_a_compacted_topic_with_reversed_versions(classic: Any, tmp_path: Path) -> None:
+    """Within an epoch and over several. A tombstone alone deletes: its delete may have been compacted away."""
+    stream = Messages(classic, tmp_path, orders_of)
+    epochs = [
+        [message(2, 30, 1, 3), message(1, 20, 1, 2), message(0, 10, 1, 1, "c"), message(3, 40, 2, 7, "c")],
+        [message(6, 60, 1, 6)],
+        [message(5, 50, 1, 5), message(4, 45, 1, 4)],
+        [message(8, 0, 2, None)],
+        [message(9, 70, 1, None, "d"), message(10, 0, 1, None), message(11, 0, 3, None)],
+        [message(7, 65, 1, 9)],
+    ]
+    for each in epochs:
+        stream.write(each)
+    changes = [{(row["row_kind"], row["id"], row["amount"]) for row in epoch} for epoch in stream.run()]
+    assert changes == [
+        {("+I", 1, 3), ("+I", 2, 7)},
+        {("-U", 1, 3), ("+U", 1, 6)},
+        set(),
+        {("-D", 2, 7)},
+        {("-D", 1, 6)},
+        set(),
+    ]
+
+
+def test_a_batch_of_two_logs_is_refused(classic: Any) -> None:
+    """A snapshot of another server has lower positions than changes before it."""
+    events = [message(0, 100, 1, 1, "c"), message(1, 50, 1, 2, "r"), message(2, 60, 2, 3, "r")]
+    frame = classic.createDataFrame([tuple(each.values()) for each in events], Messages.ddl)
+    with pytest.raises(PySparkException) as caught:
+        orders_of(frame).collect()
+    assert 'of the key {"id":1}, a row of a snapshot came after another change' in str(error_of(caught.value))
+    assert [tuple(row) for row in orders_of(frame.where("offset > 0")).orderBy("id").collect()] == [
+        ("+I", 1, 2),
+        ("+I", 2, 3),
+    ]
+
+
 @pytest.mark.parametrize("mode", ["default", "default-schema", "string-isostring"])
 def test_large_values_of_a_real_connector(classic: Any, mode: str) -> None:
     """In any order and twice, equal to the table of the database."""

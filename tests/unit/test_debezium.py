@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from foldflight.engine.stream.upserts import NO_POSITION
 from foldflight.errors import RejectedError
 from foldflight.spark import debeziumjson
 from foldflight.spark.connectvalues import UNAVAILABLE, Words
@@ -535,7 +536,11 @@ def test_flattened_events_with_their_operation() -> None:
         {"x": 2, "y": 0, "__op": "d", "__lsn": 5},
     ]
     found = rows(reader({"x": pa.int64(), "y": pa.int64()}, keys=("x",)), events)
-    assert [(row["x"], row["y"], row["debezium_deleted"], *row["debezium_sequence"].values()) for row in found] == [
+    places = [[*row["debezium_sequence"].values()] for row in found]
+    assert [each[4:] for each in places] == [[places[0][4], True], *[[places[0][4], False]] * 3]
+    assert [
+        (row["x"], row["y"], row["debezium_deleted"], *place[:4]) for row, place in zip(found, places, strict=True)
+    ] == [
         (1, 5, False, "", 3, 0, 0),
         (1, 6, False, "", 4, 0, 1),
         (1, None, True, "b.0000000001", 9, 2, 2),
@@ -959,7 +964,7 @@ def test_tombstones_delete_with_keys(batch_rows: int) -> None:
     keys = [{"x": 9}, {"x": 0}, {"schema": block, "payload": {"x": 0}}, 3, {"x": 1}, {"x": 1}]
     read = reader({"x": pa.int64(), "y": pa.int64()}, keys=("x",), fills_missing=True)
     found = [
-        (row["x"], row["debezium_deleted"], *list(row["debezium_sequence"].values())[1:])
+        (row["x"], row["debezium_deleted"], *list(row["debezium_sequence"].values())[1:4])
         for row in rows(read, values, keys, batch_rows)
     ]
     assert found == [
@@ -972,7 +977,7 @@ def test_tombstones_delete_with_keys(batch_rows: int) -> None:
     ]
     assert rows(reader({"x": pa.int64()}), values[:1], keys[:1]) == []
     alone = rows(read, [None], [{"x": 9}])
-    assert [(row["x"], row["debezium_sequence"]["position"]) for row in alone] == [(9, -1)]
+    assert [(row["x"], row["debezium_sequence"]["position"]) for row in alone] == [(9, NO_POSITION)]
 
 
 def test_tombstones_of_other_tables_delete_nothing() -> None:

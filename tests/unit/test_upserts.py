@@ -22,6 +22,7 @@ from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.upserts import (
     IS_DELETED,
+    NO_POSITION,
     NOW_US,
     SEQUENCE,
     UNSENT,
@@ -283,6 +284,72 @@ def other_columns(**types: pa.DataType) -> UpsertLayout:
     return dataclasses.replace(LAYOUT, columns=pa.schema(list(types.items())))
 
 
+LOG = dataclasses.replace(
+    LAYOUT,
+    sequence=pa.struct(
+        [("position", pa.int64()), ("offset", pa.int64()), ("partition", pa.int32()), ("is_snapshot", pa.bool_())]
+    ),
+    columns=pa.schema([("name", pa.string())]),
+)
+
+
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_a_snapshot_of_another_log_is_refused(is_partial: bool) -> None:
+    """Its positions begin again, so all changes of the other server were taken for old ones."""
+    layout = dataclasses.replace(LOG, is_partial=is_partial)
+
+    def run(place: tuple[int, int, int, bool], storage: Storage, unsent: Sequence[str] = ()) -> EpochStats:
+        row = {
+            "key_0": 1,
+            "sequence": dict(zip(layout.sequence.names, place, strict=True)),
+            "is_deleted": False,
+            "now_us": 0,
+            "value_0": None if unsent else f"{place}",
+            **({"unsent": unsent} if is_partial else {}),
+        }
+        batch = pa.RecordBatch.from_pylist([row], schema=layout.rows)
+        return epoch_of(layout, storage, batch, [batch])[0]
+
+    for late in [(50, 9, 0, False), (50, 9, 1, True), (50, 3, 0, True)]:  # not of a snapshot, elsewhere, sent before
+        storage = Upserted(layout).storage
+        run((99, 4, 0, False), storage)
+        run((100, 5, 0, False), storage, ["name"] if is_partial else ())
+        assert run(late, storage).stale_changes == 1
+    with pytest.raises(RejectedError, match="the positions are of another log") as caught:
+        run((50, 9, 0, True), storage)
+    assert caught.value.group == {"id": 1}
+    assert run((200, 10, 0, True), storage).stale_changes == 0  # another snapshot of the same log
+
+
+def test_a_deletion_without_a_position_stands_behind_what_came_before_it() -> None:
+    """In its partition: in the state, or in the same epoch. Later events of the log are still later."""
+    bucket = Upserted(LOG)
+
+    def run(*places: tuple[int, int, int]) -> list[tuple[str, str | None]]:
+        rows = [
+            {
+                "key_0": 1,
+                "sequence": {"position": position, "offset": offset, "partition": partition, "is_snapshot": False},
+                "is_deleted": position == NO_POSITION,
+                "now_us": 0,
+                "value_0": None if position == NO_POSITION else f"{position}",
+            }
+            for position, offset, partition in places
+        ]
+        batch = pa.RecordBatch.from_pylist(rows, schema=LOG.rows)
+        _, kinds, found = epoch_of(LOG, bucket.storage, batch, [batch])
+        names = [RowKind(kind).short for kind in kinds.to_pylist()]
+        return list(zip(names, found.column(1).to_pylist(), strict=True))
+
+    assert run((NO_POSITION, 0, 0)) == []
+    assert run((40, 3, 0)) == [("+I", "40")]
+    assert run((NO_POSITION, 2, 0)) == run((NO_POSITION, 9, 1)) == []  # before the row; in another partition
+    assert run((NO_POSITION, 7, 0)) == [("-D", "40")]
+    assert run((30, 8, 0)) == []
+    assert run((NO_POSITION, 12, 0), (50, 11, 0), (60, 13, 0)) == [("+I", "60")]
+    assert run((NO_POSITION, 16, 0), (70, 15, 0)) == [("-D", "60")]
+
+
 def test_columns_may_be_added_and_left_out() -> None:
     """An added column is NULL until the next change of its row, which may be the same one, sent again."""
     bucket = Upserted()
@@ -308,7 +375,12 @@ def test_columns_may_be_added_and_left_out() -> None:
             dataclasses.replace(LAYOUT, sequence=pa.int64()),
             "has other types of sequence_by than the query: stored",
         ),
-        (dataclasses.replace(LAYOUT, keys=pa.schema([("key_0", pa.string())])), "other grouping keys"),
+        (
+            dataclasses.replace(
+                LAYOUT, keys=pa.schema([*LAYOUT.keys, ("key_1", pa.string())]), names=("id", "customer")
+            ),
+            "other grouping keys than the query: stored id int64, the query has id int64, customer string; ",
+        ),
         (dataclasses.replace(LAYOUT, buckets=2), "has other buckets than the query: stored 1"),
     ],
 )

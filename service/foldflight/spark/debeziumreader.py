@@ -13,6 +13,7 @@ import difflib
 import functools
 import json
 import logging
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -53,7 +54,14 @@ SEQUENCE, DELETED, UNSENT = "debezium_sequence", "debezium_deleted", "debezium_u
 
 # Position in the log, then in Kafka: an event may be sent again at a later offset.
 POSITION: Final = pa.struct(
-    [("log", pa.string()), ("position", pa.int64()), ("row", pa.int64()), ("offset", pa.int64())]
+    [
+        ("log", pa.string()),
+        ("position", pa.int64()),
+        ("row", pa.int64()),
+        ("offset", pa.int64()),
+        ("partition", pa.int32()),
+        ("is_snapshot", pa.bool_()),
+    ]
 )
 SCHEMAS_MAX: Final = 1000
 """Schema blocks kept in memory; a topic has one for each version of its table."""
@@ -356,7 +364,7 @@ class Reader:
             )
         deleted = self._row_of_key(messages.keys[place], "a tombstone", of_any_table=False)
         if deleted is not None:
-            ready = tombstones.placed(deleted, partition, messages.offsets[place] or 0)
+            ready = tombstones.placed(deleted, partition, _place(messages, place))
             yield from (_Change("-D", row, None, row[SEQUENCE], True) for row in ready)
 
     def _row_of_key(self, message_key: bytes | None, what: str, *, of_any_table: bool) -> Row | None:
@@ -408,7 +416,7 @@ class Reader:
         check_operation(op)
         before, after = event.get("before"), event.get("after")
         if self.keys:
-            position = _position(source, messages.offsets[place] or 0)
+            position = _position(source, messages, place, is_snapshot=op == "r")
             if op != "d":
                 if after is None:
                     raise _refused(f"an event lacks its new row, after; its operation is {op}")
@@ -541,7 +549,7 @@ class Reader:
         source = {name: event.get(f"__{name}", event.get(f"__source_{name}")) for name in (*_LOG, *_NAMES)}
         if not self._is_read(source):
             return
-        position = _position(source, messages.offsets[place] or 0)
+        position = _position(source, messages, place, is_snapshot=op == "r")
         yield _Change("-D" if is_deleted else "+U", event, plan, position, is_deleted)
 
     def _row(self, row: Any, plan: _Plan, names: Sequence[str], unsent: list[str] | None = None) -> Row:
@@ -734,19 +742,32 @@ def _not_json(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _position(source: Any, offset: int) -> Row:
+def _position(source: Any, messages: _Messages, place: int, *, is_snapshot: bool) -> Row:
     """Return the position of an event in the log of its database. Raises RejectedError SCHEMA_MISMATCH without one."""
     log = source if isinstance(source, dict) else {}
+    rest = _place(messages, place, is_snapshot=is_snapshot)
     if type(log.get("lsn")) is int:
-        return {"log": "", "position": log["lsn"], "row": 0, "offset": offset}
+        return {"log": "", "position": log["lsn"], "row": 0, **rest}
     if type(log.get("file")) is str and type(log.get("pos")) is int:
         name, _, number = log["file"].rpartition(".")  # of binlog.999999 and binlog.1000000 the second is later
         file = f"{name}.{number:0>{_LOG_DIGITS}}"
-        return {"log": file, "position": log["pos"], "row": log.get("row") or 0, "offset": offset}
+        return {"log": file, "position": log["pos"], "row": log.get("row") or 0, **rest}
     raise _refused(
         "an event has no position in the log of its database (source.lsn, or source.file and source.pos), so the last "
         "row of a key is not known; for flattened events set add.fields=op,lsn, or use upserts(df, sequence_by=...)"
     )
+
+
+def _place(messages: _Messages, place: int, *, is_snapshot: bool = False) -> Row:
+    """Return what a position has beside that in the log: where the message is in Kafka."""
+    number = _number_of(messages.partitions[place])
+    return {"offset": messages.offsets[place] or 0, "partition": number, "is_snapshot": is_snapshot}
+
+
+@functools.cache
+def _number_of(partition: str | None) -> int:
+    """Return a number that tells partitions apart."""
+    return zlib.crc32((partition or "").encode()) >> 1
 
 
 def _log_of(value: bytes | None) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 The delete before a tombstone may have been compacted away, so a tombstone deletes, too. It has no position in the log
 of the database. In a partition, messages stand in the order of the log, so a tombstone takes the position of the
-message before it, or else of the next one, and its own offset.
+message before it, or else of the next one, and its own offset. Without both, the state gives it its position.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from foldflight.engine.stream.upserts import NO_POSITION
+
 Row = dict[str, Any]
 
-FIRST: Final[Row] = {"log": "", "position": -1, "row": 0}
-"""Before all positions of a log."""
+_UNPLACED: Final[Row] = {"log": "", "position": NO_POSITION, "row": 0}
 
 
 class Tombstones:
@@ -28,10 +29,16 @@ class Tombstones:
         self._last: dict[Any, Row] = {}
         self._waiting: dict[Any, list[Row]] = {}
 
-    def placed(self, row: Row, partition: Any, offset: int) -> Iterator[Row]:
-        """Yield the row of a tombstone with its position, unless it waits for the next message of its partition."""
+    def placed(self, row: Row, partition: Any, place: Row) -> Iterator[Row]:
+        """Yield the row of a tombstone with its position, unless it waits for the next message of its partition.
+
+        Args:
+            row: The row, without its position.
+            partition: The partition.
+            place: What a position has beside that in the log.
+        """
         last = self._last.get(partition)
-        row[self._sequence] = {**(last or FIRST), "offset": offset}
+        row[self._sequence] = {**(last or _UNPLACED), **place}
         if last is None:
             self._waiting.setdefault(partition, []).append(row)
         else:
@@ -40,8 +47,9 @@ class Tombstones:
     def before(self, position: Row, partition: Any) -> Iterator[Row]:
         """Yield the tombstones that waited for a message, given its position."""
         self._last[partition] = position
+        in_log = {name: position[name] for name in _UNPLACED}
         for row in self._waiting.pop(partition, ()):
-            yield {**row, self._sequence: {**position, "offset": row[self._sequence]["offset"]}}
+            yield {**row, self._sequence: {**row[self._sequence], **in_log}}
 
     @property
     def is_waiting(self) -> bool:
@@ -51,8 +59,7 @@ class Tombstones:
     def rest(self) -> Iterator[Row]:
         """Yield the tombstones that stand alone in what the task has read of their partitions.
 
-        In a stream their deletes were read in an epoch before. Their position is before all others, so they take back
-        no row that is there.
+        In a stream the changes before them were read in an epoch before, so the state places them.
         """
         for rows in self._waiting.values():
             yield from rows

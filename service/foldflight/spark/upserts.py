@@ -22,8 +22,12 @@ from foldflight.engine.over.stream import ttl_us_of
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.stream.upserts import (
     IS_DELETED,
+    IS_SNAPSHOT,
     NOT_SENT_REMEDY,
     NOW_US,
+    OFFSET,
+    OTHER_LOG,
+    PARTITION,
     SAME_SEQUENCE_REMEDY,
     SEQUENCE,
     UNSENT,
@@ -44,6 +48,7 @@ from foldflight.spark.versions.types import nullable
 from foldflight.spark.windows import WATERMARK
 
 _ROW: Final = "row"
+_SNAPSHOT: Final = "last_snapshot"
 _LAST_DELETED: Final = "last_deleted"
 _LARGE: Final = (st.StringType, st.BinaryType, st.ArrayType, st.MapType, st.StructType, st.DecimalType)
 _NOT_SENT: Final = f", and there is no older row to keep it from; {NOT_SENT_REMEDY}"
@@ -234,6 +239,7 @@ class _Upserts:
             sf.max("least").alias("least"),
             sf.max(sf.when(sf.col(IS_DELETED), sf.col(SEQUENCE))).alias(_LAST_DELETED),
             *(column for each in kept for column in each.aggregates),
+            *([_last_snapshot()] if self._has_positions else []),
         )
         try:
             grouped = rows.groupBy(*keys).agg(*aggregates)
@@ -248,6 +254,13 @@ class _Upserts:
         is_known = sf.col("greatest.hash") == sf.bitwise_not(sf.col("least.hash"))
         text = sf.to_json(sf.struct(*(sf.col(key).alias(name) for key, name in zip(keys, self.keys, strict=True))))
         wrong = raise_error("SCHEMA_MISMATCH", "two different rows of the key ", text, _NOT_KNOWN)
+        if self._has_positions:  # the last row of one log is not before a snapshot of its partition
+            is_other = (sf.col(f"{_SNAPSHOT}.{PARTITION}") == sf.col(f"greatest.{SEQUENCE}.{PARTITION}")) & (
+                sf.col(f"{_SNAPSHOT}.{OFFSET}") > sf.col(f"greatest.{SEQUENCE}.{OFFSET}")
+            )
+            other_log = raise_error("SCHEMA_MISMATCH", "of the key ", text, f", {OTHER_LOG}")
+            wrong = sf.when(is_other, other_log).otherwise(wrong)
+            is_known &= sf.coalesce(~is_other, sf.lit(True))
         last = grouped.withColumn(_ROW, sf.when(is_known, sf.col(_ROW)).otherwise(wrong))
         found = {value: sf.col(f"{_ROW}.{value}") for value in values} | {each.value: each.last(text) for each in kept}
         inner = [*map(sf.col, keys), *found.values()]
@@ -272,6 +285,12 @@ class _Upserts:
             for value, name in zip(values, self.others, strict=True)
             if isinstance(self.rows.schema[value].dataType, _LARGE)
         ]
+
+    @property
+    def _has_positions(self) -> bool:
+        """Whether the sequence is a position in the log of a database."""
+        type_ = self.rows.schema[SEQUENCE].dataType
+        return isinstance(type_, st.StructType) and IS_SNAPSHOT in type_.names
 
     @property
     def _positions(self) -> list[int]:
@@ -355,6 +374,12 @@ class _Kept:
             "SCHEMA_MISMATCH", f"a change did not send the column {self.name} of the key ", key, _NOT_SENT
         )
         return sf.when(is_there, sf.col(f"{self.value}_sent.value")).otherwise(wrong)
+
+
+def _last_snapshot() -> Column:
+    """Return where in Kafka the last row of a snapshot is."""
+    places = sf.struct(sf.col(f"{SEQUENCE}.{OFFSET}"), sf.col(f"{SEQUENCE}.{PARTITION}"))
+    return sf.max(sf.when(sf.col(f"{SEQUENCE}.{IS_SNAPSHOT}"), places)).alias(_SNAPSHOT)
 
 
 def _check_sequence(type_: st.DataType) -> None:

@@ -490,7 +490,7 @@ class _Needs:
                 raise RejectedError(
                     "CANNOT_RETRACT",
                     f"{call.function} is append-only (it has no retract), and rows with kinds may retract rows; "
-                    "define retract, let groups keep their rows (materialize=True), or aggregate without row_kind",
+                    "define retract, or let groups keep their rows (materialize=True)",
                     function=call.function,
                 )
             if self.merge and not described.can_merge:

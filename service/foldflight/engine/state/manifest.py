@@ -254,7 +254,8 @@ class Manifest:
         parts = {"window": "windows", "keys": "grouping keys", "buckets": "buckets", "hashed": "hashed keys"}
         for name, what in parts.items():
             if stored[name] != ours[name]:
-                raise other_query(what, stored[name], ours[name])
+                show = _keys_of if name == "keys" else lambda described, name=name: described[name]
+                raise other_query(what, show(stored), show(ours))
         for generation in self.generations.values():
             states = states_of(generation)
             if calls_of(states) != ours["calls"]:
@@ -342,6 +343,12 @@ def calls_of(states: pa.Schema) -> list[dict[str, str]]:
     """Return the function, version and fingerprint of the call of each state column."""
     identity = ("function", "version", "fingerprint")
     return [{name: (each.metadata or {}).get(name.encode(), b"").decode() for name in identity} for each in states]
+
+
+def _keys_of(described: dict[str, Any]) -> str:
+    """Return the keys of a described layout by the user's names, with their types."""
+    names = {f"key_{index}": name for index, name in enumerate(described["names"])}
+    return ", ".join(f"{names.get(key, key)} {type_}" for key, type_ in described["keys"])
 
 
 def other_query(what: str, stored: object, ours: object, remedy: str = "") -> RejectedError:

@@ -46,6 +46,18 @@ SAME_SEQUENCE_REMEDY: Final = (
     "in Kafka"
 )
 
+POSITION, OFFSET, PARTITION, IS_SNAPSHOT = "position", "offset", "partition", "is_snapshot"
+"""Fields of a sequence that is a position in the log of a database: where its event is in Kafka, and of what it is."""
+
+NO_POSITION: Final = -1
+"""The position of a deletion that has none: it stands behind the changes of its key before it in its partition."""
+
+OTHER_LOG: Final = (
+    "a row of a snapshot came after another change of its key, and its position is before that one, so the positions "
+    "are of another log (another server, or a restored database), and do not tell which change is the last; begin with "
+    "an empty checkpoint and an empty table, or use upserts with sequence_by=['generation', ...]"
+)
+
 _HELD_ROWS_MIN: Final = 1 << 18
 _SIGN: Final = np.int64(-(1 << 63))
 
@@ -74,6 +86,11 @@ class UpsertLayout:
     buckets: int
     ttl_us: int | None = None
     is_partial: bool = False
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether the sequence is a position in the log of a database."""
+        return pa.types.is_struct(self.sequence) and IS_SNAPSHOT in self.sequence.names
 
     @property
     def rows(self) -> pa.Schema:
@@ -261,6 +278,8 @@ class UpsertEpoch:
         slots = self._index.slots([block.column(name) for name in self._layout.keys.names]).to_numpy()
         self._load()
         self.stats.rows += block.num_rows
+        if self._layout.has_positions:
+            block = self._placed(slots, block)
         if not self._layout.is_partial:
             return self._newer_of(slots, block)
         is_partial = np.zeros(len(self._index), np.bool_)
@@ -271,6 +290,33 @@ class UpsertEpoch:
         if not here.any():
             return whole
         return _Changes.of([whole, self._completed(slots[here], block.filter(pa.array(here)))])
+
+    def _placed(self, slots: Slots, block: pa.RecordBatch) -> pa.RecordBatch:
+        """Return changes with positions for deletions that have none."""
+        sequence = block.column(SEQUENCE)
+        without = pc.equal(pc.struct_field(sequence, POSITION), NO_POSITION)
+        places = np.flatnonzero(without.fill_null(False).to_numpy(zero_copy_only=False))
+        if not len(places):
+            return block
+        sequences = sequence.to_pylist()
+        before: dict[int, list[dict[str, Any]]] = {}
+        for place in np.flatnonzero(np.isin(slots, slots[places])):
+            before.setdefault(int(slots[place]), []).append(sequences[place])
+        for slot, found in before.items():
+            if self._at[slot] >= 0:
+                found.append(self._stored.column(0)[int(self._at[slot])].as_py())
+        for place in places:
+            own = sequences[place]
+            is_before = [
+                each
+                for each in before[int(slots[place])]
+                if each[POSITION] != NO_POSITION and each[PARTITION] == own[PARTITION] and each[OFFSET] < own[OFFSET]
+            ]
+            if is_before:
+                last = max(is_before, key=lambda each: tuple(each.values()))
+                sequences[place] = {**last, OFFSET: own[OFFSET], IS_SNAPSHOT: False}
+        at = block.schema.get_field_index(SEQUENCE)
+        return block.set_column(at, block.schema.field(at), pa.array(sequences, sequence.type))
 
     def _stored_of(self, slots: Slots) -> tuple[Slots, pa.RecordBatch]:
         """Return the slots that have stored rows, and these rows."""
@@ -313,7 +359,10 @@ class UpsertEpoch:
         lasts = last_rows(entries, order, ranks)
         lacks = stored.column(3).to_numpy(zero_copy_only=False)
         self._check_twins(rows, places, unsent, lasts, lacks)
-        self._count_stale(entries, order, ranks, len(touched), len(touched) + len(owners))
+        first = len(touched) + len(owners)
+        stored_ranks, stored_at = self._stored_ranks(entries.slots, order, ranks, len(touched))
+        stale = (order >= first) & (ranks <= stored_ranks[entries.slots[order]])
+        self._leave_out(sequence, entries.slots, order[stale], stored_at)
         changed = [last for last in lasts if not self._is_as_stored(last, len(touched), len(owners))]
         for last in changed:
             if MISSING in last.kept.values():
@@ -366,13 +415,44 @@ class UpsertEpoch:
             if not is_same.all() and not (one < len(lacks) and lacks[one]):
                 self._refuse(rows, places[[other]])
 
-    def _count_stale(
-        self, entries: Entries, order: npt.NDArray[np.int64], ranks: Codes, stored: int, changes: int
-    ) -> None:
-        rank_of = np.full(len(self._index), -1, np.int64)
+    def _stored_ranks(
+        self, slots: Slots, order: npt.NDArray[np.int64], ranks: Codes, stored: int
+    ) -> tuple[Codes, npt.NDArray[np.int64]]:
+        """Return for each slot the rank of its stored row, and the place of this row; -1 without one.
+
+        Args:
+            slots: The slots of n rows, of which the first ones are the stored rows.
+            order: Places of rows, by key and sequence.
+            ranks: Their ranks.
+            stored: The number of stored rows.
+        """
+        stored_ranks, stored_at = (np.full(len(self._index), -1, np.int64) for _ in range(2))
         is_stored = order < stored
-        rank_of[entries.slots[order[is_stored]]] = ranks[is_stored]
-        self.stats.stale_changes += int(((order >= changes) & (ranks <= rank_of[entries.slots[order]])).sum())
+        of = slots[order[is_stored]]
+        stored_ranks[of], stored_at[of] = ranks[is_stored], order[is_stored]
+        return stored_ranks, stored_at
+
+    def _leave_out(
+        self, sequence: pa.Array, slots: Slots, stale: npt.NDArray[np.int64], stored_at: npt.NDArray[np.int64]
+    ) -> None:
+        """Count changes that are not newer than the stored row. Raises RejectedError SCHEMA_MISMATCH for another log.
+
+        Args:
+            sequence: The sequences of n rows.
+            slots: Their slots.
+            stale: The places of the changes.
+            stored_at: The place of the stored row of each slot.
+        """
+        self.stats.stale_changes += len(stale)
+        if not (len(stale) and self._layout.has_positions):
+            return
+        new, old = (sequence.take(pa.array(places)) for places in (stale, stored_at[slots[stale]]))
+        is_later = pc.greater(pc.struct_field(new, OFFSET), pc.struct_field(old, OFFSET))
+        is_near = pc.equal(pc.struct_field(new, PARTITION), pc.struct_field(old, PARTITION))
+        is_other = pc.and_(pc.struct_field(new, IS_SNAPSHOT), pc.and_(is_later, is_near))
+        for place in stale[is_other.fill_null(False).to_numpy(zero_copy_only=False)][:1]:
+            key = self._index.keys(pa.array([slots[place]], pa.int32()))
+            raise RejectedError("SCHEMA_MISMATCH", OTHER_LOG).with_group(self._layout.group(key))
 
     def _not_sent(self, column: str, slot: int) -> RejectedError:
         return RejectedError(
@@ -395,20 +475,17 @@ class UpsertEpoch:
         order, ranks = _sorted(changes)
         is_stored = order < len(touched)
         of = changes.slots[order]
-        rank_of = np.full(len(self._index), -1, np.int64)
-        rank_of[of[is_stored]] = ranks[is_stored]
-        where = np.full(len(self._index), -1, np.int64)
-        where[of[is_stored]] = order[is_stored]
+        stored_ranks, stored_at = self._stored_ranks(changes.slots, order, ranks, len(touched))
         lacks = np.zeros(len(self._index), np.bool_)
         lacks[touched] = stored.column(3).to_numpy(zero_copy_only=False)
-        again = np.flatnonzero(~is_stored & (ranks == rank_of[of]))
-        is_same = self._equal(changes, where[of[again]], order[again])
+        again = np.flatnonzero(~is_stored & (ranks == stored_ranks[of]))
+        is_same = self._equal(changes, stored_at[of[again]], order[again])
         # A row that was stored before columns were added is completed by the same change.
         is_completed = ~is_same & lacks[of[again]]
         self._refuse(changes, order[again[~is_same & ~is_completed]])
-        is_newer = ~is_stored & (ranks > rank_of[of])
+        is_newer = ~is_stored & (ranks > stored_ranks[of])
         is_newer[again[is_completed]] = True
-        self.stats.stale_changes += int((~is_stored & ~is_newer).sum())
+        self._leave_out(changes.sequence, changes.slots, order[~is_stored & ~is_newer], stored_at)
         return self._last_of(changes, order[is_newer], ranks[is_newer])
 
     def _last(self, parts: Sequence[_Changes]) -> _Changes:

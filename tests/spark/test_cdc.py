@@ -276,6 +276,8 @@ def test_schema_of_events(classic: Any) -> None:
         ({"times": {"id": "seconds"}}, "SIGNATURE", "times of id is 'seconds'"),
         ({"times": {"ordred": "microseconds"}}, "SCHEMA_MISMATCH", "times names 'ordred', which is not in the schema"),
         ({"keys": ["Id2"]}, "SCHEMA_MISMATCH", "keys names 'Id2'"),
+        ({"ttl": "7 days"}, "SIGNATURE", "without keys= none are kept"),
+        ({"keys": "id", "ttl": "soon"}, "SIGNATURE", "ttl is an interval of a fixed length"),
         ({"table": "orders"}, "SIGNATURE", "table is 'orders', without its schema; write 'schema.orders'"),
         ({"missing": "ignore"}, "SIGNATURE", "missing is 'refuse' or 'null'"),
         ({"replica_identity": "default"}, "SIGNATURE", "replica_identity is 'full' or left out, not 'default'"),
@@ -625,6 +627,12 @@ def test_damaged_values_of_maxwell_are_named(classic: Any, name: str, value: Any
             from_maxwell(kafka(classic, good, written), schema).collect()
         said = str(error_of(caught.value))
         assert f"the column {name} of an event has the value '{shown}', which" in said
+    for written in ({**good, "data": {**row, "s": {"a": "x"}}}, {**good, "old": {"s": {"a": "x"}}}):
+        with pytest.raises(PySparkException) as caught:
+            from_maxwell(kafka(classic, good, written), schema).collect()
+        said = str(error_of(caught.value))
+        assert "a value within the columns s of an event is not of its declared type: " in said
+        assert 's = {"a":"x"}; give it another type' in said
     found = from_maxwell(kafka(classic, good), schema).collect()
     assert [(each.row_kind, each.l, each.s.a, each.o) for each in found] == [("-U", [2], 1, True), ("+U", [1], 1, True)]
 

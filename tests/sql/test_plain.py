@@ -46,7 +46,10 @@ CHAIN = "WITH c0 AS (SELECT k, my_sum(v) AS n FROM pairs GROUP BY k)" + "".join(
     [
         ("SELECT k, my_sum(v) AS s FROM pairs GROUP BY k", 2),
         ("SELECT k, my_sum(v) AS s FROM pairs GROUP BY k HAVING my_sum(v) > 1 ORDER BY s DESC, k", 2),
-        ("WITH t AS (SELECT k, v + 1 AS w FROM pairs) SELECT k, my_sum(w) FROM t GROUP BY k", 2),
+        (
+            "WITH t AS (SELECT k, v + 1 AS w FROM pairs) SELECT k, my_sum(w) FROM t GROUP BY k",
+            3,
+        ),  # and whether t leaves row kinds out
         ("SELECT my_sum(v) AS s FROM pairs UNION ALL SELECT my_sum(v) FROM pairs", 3),
         (f"{CHAIN} SELECT * FROM c9", 56),
     ],

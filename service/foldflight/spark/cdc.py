@@ -54,6 +54,7 @@ _OF_DATABASES: Final = {
     "MONEY": "DECIMAL(19,2)",
 }
 _VALUE = "value"
+_DAMAGED: Final = "foldflight damaged"
 _ANY_ROW = "MAP<STRING, STRING>"
 _ROW = "row"
 _PRECISION_MAX: Final = 38
@@ -155,11 +156,13 @@ def from_maxwell(
     wide = st.StructType([st.StructField(field.name, _wide(field.dataType)) for field in row])
     require_columns(df, (_VALUE,), "name the column of JSON so")
     strict = st.StructType([each for each in wide if _is_nested(each.dataType)])
-    # Spark's own error for a damaged value names no column, so such values are NULL first; within structs it is kept.
+    # Spark's own error for a damaged value names no column, so such values are NULL first; within structs a value that
+    # is NULL for this reason does not show, so these tell whether they are damaged.
+    damaged = st.StructField(_DAMAGED, st.StringType())
     parsed = {
-        "texts": _json(f"type STRING, data {_ANY_ROW}, old {_ANY_ROW}", "PERMISSIVE"),
-        "values": _json(_changed(wide), "PERMISSIVE"),
-        "nested": _json(_changed(strict), "FAILFAST") if strict.names else sf.lit(None),
+        "texts": _json(f"type STRING, data {_ANY_ROW}, old {_ANY_ROW}"),
+        "values": _json(_changed(wide)),
+        "nested": _json(_changed(strict).add(damaged)) if strict.names else sf.lit(None),
     }
     events = df.where(sf.col(_VALUE).isNotNull()).select(_VALUE, *(each.alias(name) for name, each in parsed.items()))
     events = events.select(_kind("texts.type", "Maxwell").alias("type"), *parsed)
@@ -168,6 +171,10 @@ def from_maxwell(
         sf.struct(*(sf.col(_place(each.name, strict, of)).alias(each.name) for each in wide)) for of in ("data", "old")
     )
     is_row = kind.isin([*_MAXWELL])
+    if strict.names:
+        events = events.withColumn(
+            "type", sf.when(is_row & sf.col(f"nested.{_DAMAGED}").isNotNull(), _damaged(strict)).otherwise(kind)
+        )
     read = events.select(
         "type",
         sf.when(is_row, _typed(new_values, data_texts, row, missing)).alias("data"),
@@ -208,7 +215,7 @@ def from_canal(
     _check_missing(missing)
     require_columns(df, (_VALUE,), "name the column of JSON so")
     of_tidb = "isDdl STRING, _tidb STRING"
-    rows = _json(f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>, {of_tidb}", "PERMISSIVE")
+    rows = _json(f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>, {of_tidb}")
     events = df.where(sf.col(_VALUE).isNotNull()).select(_VALUE, rows.alias("parsed"))
     read = events.select(_of_canal(_kind("parsed.type", "Canal")).alias("type"), "parsed.data", "parsed.old")
     parts = sf.arrays_zip("data", sf.coalesce("old", sf.array()).alias("old"))
@@ -284,9 +291,25 @@ def table_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
         return df.sparkSession.createDataFrame([], _BOUNDED_TEXT.sub("STRING", schema)).schema
 
 
-def _json(type_: st.StructType | str, mode: Literal["PERMISSIVE", "FAILFAST"]) -> Column:
-    """Return the JSON in the column `value`."""
-    return sf.from_json(sf.col(_VALUE).cast("string"), type_, {"mode": mode})
+def _json(type_: st.StructType | str) -> Column:
+    """Return the JSON in the column `value`; NULL for values of another type."""
+    return sf.from_json(sf.col(_VALUE).cast("string"), type_, {"columnNameOfCorruptRecord": _DAMAGED})
+
+
+def _damaged(columns: st.StructType) -> Column:
+    """Return what fails the query at an event of Maxwell with a damaged value in one of some columns."""
+    texts = [
+        sf.concat(sf.lit(f"{of}.{name} = "), sf.col(f"texts.{of}")[name])
+        for of in ("data", "old")
+        for name in columns.names
+    ]
+    return _refused(
+        sf.concat(
+            sf.lit(f"a value within the columns {', '.join(columns.names)} of an event is not of its declared type: "),
+            sf.concat_ws(", ", *texts),
+        ),
+        "; give it another type in the schema, such as STRING",
+    )
 
 
 def _kind(type_: str, tool: str) -> Column:

@@ -68,6 +68,7 @@ def from_debezium(
     table: str | None = None,
     missing: Literal["refuse", "null"] = "refuse",
     replica_identity: Literal["full"] | None = None,
+    ttl: str | None = None,
     buckets: int = 32,
 ) -> DataFrame:
     """Return the events of Debezium as rows with row kinds.
@@ -122,13 +123,15 @@ def from_debezium(
         missing: What a declared column is that an event lacks: the query fails, or the column is NULL.
         replica_identity: `"full"`: the database logs whole old rows (PostgreSQL: REPLICA IDENTITY FULL; MySQL:
             `binlog_row_image=FULL`), so a delete of a row of zeros is one. Default: such deletes fail the query.
+        ttl: For streams with `keys`: an interval after which a deleted key is forgotten, as of `upserts`.
         buckets: For streams with `keys`: the number of parts of the state, fixed for the life of a checkpoint.
 
     Returns:
         DataFrame: The column `row_kind`, then the columns of the table.
 
     Raises:
-        RejectedError: SIGNATURE for a word that is none of these, and for a table without its schema; SCHEMA_MISMATCH,
+        RejectedError: SIGNATURE for a word that is none of these, for a table without its schema, and for a `ttl` that
+            is no interval; SCHEMA_MISMATCH,
             if a column is missing or has the wrong type. The query fails with SCHEMA_MISMATCH at events that are
             refused.
     """
@@ -142,6 +145,8 @@ def from_debezium(
         )
     if replica_identity is not None and keys is not None:
         raise RejectedError("SIGNATURE", "with keys= old rows are not read, so leave replica_identity out")
+    if ttl is not None and keys is None:
+        raise RejectedError("SIGNATURE", "ttl forgets deleted keys, and without keys= none are kept; leave it out")
     if schema is None:
         if keys is not None or table is not None or replica_identity is not None or words != ({}, Words()):
             raise RejectedError("SIGNATURE", "the other arguments need the schema of the table; give it as well")
@@ -176,7 +181,8 @@ def from_debezium(
         own = (spark_type(POSITION), st.BooleanType(), st.ArrayType(st.StringType()))
         output = [*row, *(st.StructField(name, type_) for name, type_ in zip(_OF_KEYS, own, strict=True))]
         rows = df.select(*values).mapInArrow(reader, st.StructType(output))
-        return last_events(rows, keys=key_names, sequence=SEQUENCE, deleted=DELETED, unsent=UNSENT, buckets=buckets)
+        columns = {"sequence": SEQUENCE, "deleted": DELETED, "unsent": UNSENT}
+        return last_events(rows, keys=key_names, **columns, ttl=ttl, buckets=buckets)
     return df.select(*values).mapInArrow(reader, st.StructType([kind_column(), *row]))
 
 

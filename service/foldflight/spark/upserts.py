@@ -120,7 +120,7 @@ def upserts(
 
 
 def last_events(
-    df: DataFrame, *, keys: Sequence[str], sequence: str, deleted: str, unsent: str, buckets: int
+    df: DataFrame, *, keys: Sequence[str], sequence: str, deleted: str, unsent: str, ttl: str | None, buckets: int
 ) -> DataFrame:
     """Return the rows of events as `upserts` does, without the columns that tell what an event does.
 
@@ -131,6 +131,7 @@ def last_events(
         deleted: The column that tells whether an event deletes its key.
         unsent: The column with the names of columns that an event did not send, because their values did not change:
             the row keeps those of the event before it, also if that arrives later. The query fails if there is none.
+        ttl: For streams: as of `upserts`.
         buckets: For streams: the number of parts of the state.
 
     Raises:
@@ -139,8 +140,9 @@ def last_events(
     _check(df, keys, [sequence])
     if df.isStreaming:
         check_buckets(buckets)
+    ttl_us = None if ttl is None else ttl_us_of(ttl, "ttl")
     changes = _Upserts.of(df, keys, [sequence], deleted, unsent, hidden=(sequence, deleted, unsent))
-    return changes.stream(buckets, None) if df.isStreaming else changes.batch()
+    return changes.stream(buckets, ttl_us) if df.isStreaming else changes.batch()
 
 
 def _check(df: DataFrame, keys: Sequence[str], sequences: Sequence[object]) -> None:

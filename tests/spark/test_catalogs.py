@@ -59,7 +59,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
         settings |= {
             DELTA: "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-            "spark.databricks.delta.snapshotPartitions": "1",  # tasks for each read of its log, by default 50
+            # Tasks for each read of its log, and for each list of its files: by default 50 and 10,000.
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
         }
     with spark_process(folder, Path(__file__).with_name(f"jars-{jobs.FORMAT}.txt"), settings) as process:
         yield process

@@ -33,6 +33,7 @@ from bench import (
     spark_stream,
     sql,
     traces,
+    vectors,
     views,
 )
 from bench.data import Figure, Sizes
@@ -47,6 +48,7 @@ SUITES = {
         numeric,
         gallery,
         natural,
+        vectors,
         exchange,
         memory,
         spark_batch,

@@ -27,6 +27,7 @@ from bench import (
     spark_stream,
     sql,
     traces,
+    vectors,
     views,
 )
 from bench.data import Figure
@@ -100,6 +101,9 @@ GOALS = (
     # Times of the processor, so less is better: twice the time is half the rate.
     Goal(change_data.SUITE, change_data.DEBEZIUM, change_data.PAYLOAD, 2, ("with schema blocks",)),
     Goal(change_data.SUITE, change_data.UPSERTS, change_data.LATEST, 1),
+    Goal(vectors.SUITE, vectors.EXCHANGED, vectors.REDUCED, 0.6),
+    Goal(vectors.SUITE, vectors.FLOWN, vectors.EXCHANGED, 0.7),
+    Goal(vectors.SUITE, spark_batch.EMBEDDED, vectors.AVERAGED, 1),
     # An epoch costs what it touches; the size of a view hardly matters.
     Goal(views.SUITE, views.entries_of(views.LARGEST), views.entries_of(views.SMALLEST), 1.3, (views.TOUCHED,)),
     Goal(views.SUITE, views.VIEW, views.DICT, 1 / 1.2, (views.SMALL,)),

@@ -45,11 +45,13 @@ HALF_LIFE_S = 30.0
 STEPS = ["a", "b", "c"]
 
 Row = dict[str, Any]
+# Of these, vectors are made with small changes.
+TOPICS = np.random.default_rng(3).standard_normal((6, 384)).tolist()
 
 
-def test_each_of_the_twelve_functions_has_a_file_and_a_page() -> None:
-    """Each of the twelve has a file and a page, and each page shows its file."""
-    assert len(MODULES) == 12
+def test_each_function_has_a_file_and_a_page() -> None:
+    """Each has a file and a page, and each page shows its file."""
+    assert len(MODULES) == 17
     for module in MODULES:
         page = (ROOT / "docs" / "gallery" / f"{module}.md").read_text()
         assert f"```{{literalinclude}} ../../examples/gallery/{module}.py\n" in page
@@ -74,7 +76,7 @@ def test_functions_keep_the_laws(name: str) -> None:
 def test_all_merge_with_readable_states() -> None:
     """Each aggregate folds in two phases, and its state is an Arrow value."""
     aggregates = [function for function in FUNCTIONS.values() if hasattr(function, "capabilities")]
-    assert len(aggregates) == 14
+    assert len(aggregates) == 19
     assert {function.capabilities.codec for function in aggregates} == {"typed"}
     assert all(function.capabilities.merge for function in aggregates)
 
@@ -129,6 +131,49 @@ def line(rows: list[Row]) -> dict[str, Any] | None:
     return {"slope": slope, "intercept": intercept, "r2": r2, "prediction": slope * 3 + intercept}
 
 
+def matrix(rows: list[Row], name: str = "v") -> np.ndarray:
+    return np.array([row[name] for row in rows], np.float32).astype(np.float64)
+
+
+def mean(rows: list[Row]) -> list[float]:
+    return matrix(rows).mean(axis=0).astype(np.float32).tolist()
+
+
+def moved(rows: list[Row], metric: str) -> float | None:
+    before, now = ([row for row in rows if row["is_new"] is is_new] for is_new in (False, True))
+    if not (before and now):
+        return None
+    one, other = matrix(before).mean(axis=0), matrix(now).mean(axis=0)
+    if metric == "l2":
+        return float(np.sqrt(((one - other) ** 2).sum()))
+    return 1 - float((one * other).sum() / np.sqrt((one**2).sum() * (other**2).sum()))
+
+
+def covariances(rows: list[Row]) -> dict[str, Any]:
+    values = matrix(rows, "short")
+    return {"mean": values.mean(axis=0).tolist(), "covariance": np.cov(values.T).ravel().tolist()}
+
+
+def similar(rows: list[Row], metric: str) -> list[dict[str, Any]]:
+    vectors, queries = matrix(rows), matrix(rows, "query")
+    scores = (vectors * queries).sum(axis=1)
+    if metric == "cosine":
+        scores /= np.sqrt((vectors**2).sum(axis=1) * (queries**2).sum(axis=1))
+    if metric == "l2":
+        scores = -np.sqrt(((vectors - queries) ** 2).sum(axis=1))
+    best = sorted(zip((-scores).tolist(), (row["id"] for row in rows), strict=True))[:3]
+    return [{"item": item, "score": -score} for score, item in best]
+
+
+def linked(rows: list[Row]) -> list[list[str]]:
+    """Compare all pairs. The copies of one vector are made with so small changes that none of them is missed."""
+    vectors = matrix(rows)
+    vectors /= np.sqrt((vectors**2).sum(axis=1, keepdims=True))
+    near = vectors @ vectors.T >= 0.99
+    sets = {tuple(sorted(rows[at]["id"] for at in np.flatnonzero(each))) for each in near}
+    return sorted([*each] for each in sets if len(each) > 1)
+
+
 def histogram(rows: list[Row]) -> list[int]:
     values = np.array([row["value"] for row in rows])
     edges = np.array([-math.inf, *range(-20, 21, 10), math.inf])
@@ -161,6 +206,10 @@ RETRACTING: dict[str, Oracle] = {
     "centroid": ("geographic_centroid", ("latitude", "longitude"), {}, centroid),
     "line": ("linear_regression", ("value", "longitude"), {"at": 3.0}, line),
     "histogram": ("histogram", ("value",), {"low": -20.0, "high": 20.0, "buckets": 4}, histogram),
+    "mean": ("centroid", ("v",), {}, mean),
+    "turned": ("drift", ("v", "is_new"), {}, lambda rows: moved(rows, "cosine")),
+    "moved": ("drift", ("v", "is_new"), {"metric": "l2"}, lambda rows: moved(rows, "l2")),
+    "covariances": ("mean_and_covariance", ("short",), {}, covariances),
 }
 APPENDING: dict[str, Oracle] = {
     "digest": ("t_digest", ("value",), {"fraction": 0.3}, median),
@@ -169,6 +218,16 @@ APPENDING: dict[str, Oracle] = {
     "average": ("ewma", ("value", "at"), {"half_life_s": HALF_LIFE_S}, ewma),
     "first": ("first_by", ("value", "at"), {}, lambda rows: min((row["at"], row["value"]) for row in rows)[1]),
     "last": ("last_by", ("text", "at"), {}, lambda rows: max((row["at"], row["text"]) for row in rows)[1]),
+    **{
+        metric: (
+            "top_k_similar",
+            ("id", "v", "query"),
+            {"k": 3, "metric": metric},
+            lambda rows, metric=metric: similar(rows, metric),
+        )
+        for metric in ("cosine", "dot", "l2")
+    },
+    "copies": ("near_duplicates", ("id", "v"), {"threshold": 0.99}, linked),
 }
 
 
@@ -182,6 +241,11 @@ def row(chosen: random.Random) -> Row:
         "value": chosen.randrange(-120, 120) / 4,
         "weight": chosen.randrange(1, 5),
         "latitude": chosen.uniform(50, 70),
+        "id": f"{chosen.random()}",
+        "is_new": chosen.random() < 0.5,
+        "v": [each + chosen.gauss(0, 0.001) for each in TOPICS[chosen.randrange(len(TOPICS))]],
+        "query": TOPICS[0],
+        "short": [chosen.gauss(3, 1) for _ in range(16)],
         "longitude": chosen.uniform(-20, 40),
     }
 
@@ -189,6 +253,8 @@ def row(chosen: random.Random) -> Row:
 def alike(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(alike, one, other))
     if isinstance(one, float):
         return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
     return bool(one == other)

@@ -32,12 +32,14 @@ SCHEMA = pa.schema(
         ("pieces", pa.int32()),
         ("latitude", pa.float64()),
         ("longitude", pa.float64()),
+        ("embedding", pa.list_(pa.float32())),
+        ("question", pa.list_(pa.float32())),
     ]
 )
 TYPES = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
 DDL = (
     "city string, visitor string, step string, at timestamp, day date, amount double, pieces int, "
-    "latitude double, longitude double"
+    "latitude double, longitude double, embedding array<float>, question array<float>"
 )
 
 
@@ -54,6 +56,8 @@ def visits(count: int, first: int = 0) -> list[dict[str, Any]]:
             "pieces": 1 + number % 4,
             "latitude": 50.0 + number % 7,
             "longitude": 176.0 + number % 3,
+            "embedding": [float(number * place % 7 - 3) for place in range(384)],
+            "question": [float(place % 5) for place in range(384)],
         }
         for number in range(first, first + count)
     ]

@@ -1,0 +1,131 @@
+"""Vectors of 384 items: the centroid of the gallery beside NumPy's `add.reduceat` and Spark's `vector_avg`.
+
+All take the same rows. NumPy sorts them by group, adds in 64 bits like ours, and has no NULLs, states or retractions.
+Spark's sums have 32 bits, so its means are no reference to the last bit. It never passes a row to Python. For arrays
+this takes longer than `vector_avg` as a whole, so the limit of the pipe is beside them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bench.data import Figure, Sizes, best_of
+from bench.fold import COMPILED, INTERPRETED, folded
+from bench.spark_batch import EMBEDDED, LIMIT, REMOTE, Query, rates_of, session
+from examples.gallery.centroid import ITEMS, Centroid
+from foldflight.cli.demo import server_process
+from foldflight.client import Functions, Transport, connect
+from foldflight.client.process import PROGRAMS
+from foldflight.exchange.frames import Open, Returns
+from foldflight.fold.aggregate.calls import BoundCall, bind_calls
+from foldflight.functions import Call, Registry, function_of, parse_type
+
+SUITE = "vectors"
+REDUCED, AVERAGED = "numpy add.reduceat", "vector_avg (no Python)"
+EXCHANGED, FLOWN = "exchange, embedded", "exchange, loopback Flight"
+ROWS_MAX, GROUPS, CHUNK_ROWS = 200_000, 1_000, 1 << 13
+CALL = Call("centroid", ("v",))
+COLUMNS = pa.schema([("slot", pa.int32()), ("v", parse_type(f"VECTOR({ITEMS})"))])
+OPENING = Open(calls=(CALL,), columns=COLUMNS, returns=Returns(states=False, outputs=True))
+KEY = "the key of a bench that signs"
+
+
+def measure(sizes: Sizes) -> Iterator[Figure]:
+    """Measure the layers below Spark, then a query in Spark."""
+    rows = vectors(min(sizes.rows // 10, ROWS_MAX))
+    place = f"{ITEMS} items, {GROUPS:,} groups"
+    settings = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
+    with (
+        tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder,
+        server_process(Path(folder) / "server.log", "--bundle-keys", KEY) as url,
+    ):
+        remote = connect(url, bundle_key=KEY).register(Centroid)
+        for subject, run in _ways(rows, remote.transport).items():
+            yield Figure(SUITE, place, subject, rows.num_rows / best_of(3, run), "rows/s")
+        with session(settings) as spark:
+            data = rows.select(["slot"]).append_column("v", rows["v"].cast(pa.list_(pa.float32())))
+            ways = {AVERAGED: averaged, LIMIT: counted, EMBEDDED: ours(connect(Centroid)), REMOTE: ours(remote)}
+            yield from rates_of(spark, Path(folder), (SUITE, f"a batch in Spark, {place}"), (data, data), (ways, {}))
+
+
+def vectors(rows: int) -> pa.Table:
+    """Return rows of a slot and a vector."""
+    chosen = np.random.default_rng(1)
+    items = pa.array(chosen.standard_normal(rows * ITEMS, np.float32))
+    slots = pa.array(chosen.integers(0, GROUPS, rows), pa.int32())
+    return pa.table([slots, pa.FixedSizeListArray.from_arrays(items, type=COLUMNS.field("v").type)], schema=COLUMNS)
+
+
+def _ways(rows: pa.Table, remote: Transport) -> dict[str, Callable[[], object]]:
+    chunks = rows.to_batches(max_chunksize=CHUNK_ROWS)
+    embedded, compiled = connect(Centroid).transport, calls_of(compiled=True)
+    PROGRAMS.demand(compiled[0].bound)  # compiling is not measured
+    return {
+        REDUCED: lambda: reduced(chunks),
+        INTERPRETED: lambda: folded(calls_of(compiled=False), chunks),
+        COMPILED: lambda: folded(compiled, chunks),
+        EXCHANGED: lambda: exchanged(embedded, chunks),
+        FLOWN: lambda: exchanged(remote, chunks),
+    }
+
+
+def calls_of(*, compiled: bool) -> list[BoundCall]:
+    """Return the call, whose function is compiled from the first row on, or never."""
+    function = function_of(Centroid)
+    assert function is not None
+    return bind_calls(Registry([dataclasses.replace(function, compile=compiled)]), [CALL], COLUMNS)
+
+
+def reduced(chunks: list[pa.RecordBatch]) -> np.ndarray:
+    """Return the means by NumPy, for each chunk the sums of its groups."""
+    sums, counts = np.zeros((GROUPS, ITEMS)), np.zeros(GROUPS)
+    for chunk in chunks:
+        slots = chunk.column("slot").to_numpy()
+        items = chunk.column("v").flatten().to_numpy().reshape(-1, ITEMS)
+        order = np.argsort(slots, kind="stable")
+        slots = slots[order]
+        starts = np.flatnonzero(np.r_[True, slots[1:] != slots[:-1]])
+        sums[slots[starts]] += np.add.reduceat(items[order], starts, axis=0, dtype=np.float64)
+        counts += np.bincount(slots, minlength=GROUPS)
+    return (sums / counts[:, None]).astype(np.float32)
+
+
+def exchanged(transport: Transport, chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the outputs of all groups, folded in one epoch of an exchange."""
+    with transport.open(OPENING) as exchange:
+        for chunk in chunks:
+            exchange.chunk(chunk)
+        exchange.barrier(1)
+        return exchange.results(1)
+
+
+def averaged(frame: Any) -> Any:
+    """Return the query in SQL."""
+    from pyspark.sql import functions as sf
+
+    return frame.groupBy("slot").agg(sf.vector_avg("v").alias("o"))
+
+
+def counted(frame: Any) -> Any:
+    """Return the query that sends the same columns to Python, which only counts them."""
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = sum(batch.num_rows for batch in batches)
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([rows], pa.int64())})
+
+    return frame.select("slot", "v").mapInArrow(count, "rows bigint")
+
+
+def ours(functions: Functions) -> Query:
+    """Return the query with our function."""
+    from foldflight.spark import group_by
+
+    return lambda frame: group_by(frame, "slot").agg(o=functions["centroid"]("v"))

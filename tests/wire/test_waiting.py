@@ -16,10 +16,13 @@ from foldflight import FunctionError, RejectedError, RetryableError
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions
 from foldflight.coroutines import PROCESS_LOOP
 from foldflight.engine.batch.scalar import ScalarQuery, Steps
+from foldflight.engine.query.layout import QueryLayout
+from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
-from foldflight.functions import Registry, Step, StepArgument
+from foldflight.functions import Call, Registry, Step, StepArgument
 from foldflight.server.run.lifecycle import Server, serving
+from foldflight.testing import run_epochs, run_over
 from tests.model_server import ModelServer
 from tests.wire import waiting_functions
 from tests.wire.kit import DEADLINE_S, STATE_KEY, eventually
@@ -251,3 +254,70 @@ def test_an_engine_sends_small_blocks_over_several_exchanges(model) -> None:
         texts = [row["output_0"] for _, answer in query.answers(blocks) for row in answer.to_pylist()]
         released.result()
     assert texts == [each.upper() for each in prompts(200)]
+
+
+def changed(model: ModelServer, epochs: list[Any], functions: Functions) -> list[list[tuple[str, str, str]]]:
+    ran = run_epochs({"text": functions["summary"]("text")}, keys=["key"], epochs=epochs)
+    return [[(kind, row["key"], row["text"]) for kind, row in epoch.changelog] for epoch in ran]
+
+
+def test_values_are_asked_for_once_for_each_group_that_changed(model, server) -> None:
+    """A stream takes outputs back from its state table: a model is asked for changed groups only, and once each."""
+    epochs = [
+        [{"key": "a", "text": "one"}, {"key": "b", "text": "two"}],
+        [{"key": "a", "text": "three"}],
+        [("-D", {"key": "b", "text": "two"}), {"key": "a", "text": "four"}],
+    ]
+    expected = [
+        [("+I", "a", "ONE"), ("+I", "b", "TWO")],
+        [("-U", "a", "ONE"), ("+U", "a", "ONE THREE")],
+        [("-D", "b", "TWO"), ("-U", "a", "ONE THREE"), ("+U", "a", "FOUR ONE THREE")],
+    ]
+    for functions in (Functions(embedded()), Functions(flight(server))):
+        model.asked.clear()
+        assert [sorted(each) for each in changed(model, epochs, functions)] == [sorted(each) for each in expected]
+        # The accumulator of the group that has no row left has changed, so its value is asked for as well.
+        assert model.asked == {"one": 1, "two": 1, "one three": 1, "four one three": 1, "": 1}
+
+
+def test_a_group_that_fails_for_good_is_a_dead_letter(model, server) -> None:
+    """With isolated errors the other groups have their values, which are not asked for again because of it."""
+    model.behave = lambda prompt, before: 400 if prompt == "bad" else "ok"
+    columns = pa.schema([("slot", pa.int32()), ("text", pa.string())])
+    request = Open((Call("summary", ("text",)),), columns, isolate_errors=True)
+    rows = pa.RecordBatch.from_pydict({"slot": [0, 1, 2], "text": ["one", "bad", "two"]}, schema=columns)
+    for transport in (embedded(), flight(server)):
+        model.asked.clear()
+        with transport.open(request) as exchange:
+            exchange.chunk(rows)
+            exchange.barrier(1)
+            got = {row["slot"]: row for row in exchange.results(1).to_pylist()}
+        assert (got[0]["output_0"], got[1]["output_0"], got[2]["output_0"]) == ("ONE", None, "TWO")
+        assert "the model answered 400" in got[1]["error"]["message"]
+        assert got[1]["state_0"] is None
+        assert model.asked == {"one": 1, "bad": 1, "two": 1}
+
+
+def test_ids_of_groups_are_those_of_their_states(model, server) -> None:
+    """The same state has the same id in another exchange, embedded and on a server, and another epoch another one."""
+    for functions in (Functions(embedded()), Functions(flight(server))):
+        changed(model, [[{"key": "a", "text": "one"}], [{"key": "a", "text": "two"}]], functions)
+    assert {len(ids) for ids in model.ids.values()} == {1}
+    assert len(model.ids) == 2
+
+
+def test_over_and_sessions_of_streams_are_refused() -> None:
+    """OVER needs a value after each row, and sessions merge after they were asked for: both would call in vain."""
+    transport = embedded()
+    with pytest.raises(RejectedError, match=r"async get_value.*OVER"):
+        run_over({"text": Functions(transport)["summary"]("text")}, [{"at": 1, "text": "one"}], order_by=["at"])
+    layout = QueryLayout(
+        keys=pa.schema([("key_0", pa.string())]),
+        names=("key",),
+        columns=pa.schema([("column_0", pa.string())]),
+        shown=("text",),
+        has_kinds=False,
+    )
+    sessions = StreamOptions(emit="changelog", has_sessions=True)
+    with pytest.raises(RejectedError, match=r"sessions of a stream merge"):
+        Query.of(transport, {"text": Call("summary", ("text",))}, layout, stream=sessions)

@@ -7,7 +7,7 @@ import json
 import os
 import time
 
-from foldflight import FunctionContext, udf
+from foldflight import FunctionContext, udaf, udf
 
 OPENED: list[str] = []
 CLOSED: list[str] = []
@@ -83,3 +83,27 @@ async def endless(x: int) -> int:
 async def rated(x: int) -> int:
     """Return the number."""
     return x
+
+
+@udaf(concurrency=8, retries=2)
+class Summary:
+    """Ask the model about the texts of a group."""
+
+    async def open(self, context: FunctionContext) -> None:
+        self.context = context
+        self.port = int(os.environ["MODEL_PORT"])
+
+    def create_accumulator(self) -> list[str]:
+        return []
+
+    def accumulate(self, texts: list[str], text: str) -> None:
+        texts.append(text)
+
+    def retract(self, texts: list[str], text: str) -> None:
+        texts.remove(text)
+
+    def merge(self, texts: list[str], others: list[str]) -> None:
+        texts += others
+
+    async def get_value(self, texts: list[str]) -> str:
+        return await ask(self.port, " ".join(sorted(texts)), self.context.call_id)

@@ -240,7 +240,7 @@ class Programs(Accelerator):
 
     def folding(self, function: AnyFunction) -> Folding:
         """Return the mode of a function and the reason, as far as known without compiling it."""
-        if isinstance(function, ScalarFunction) and function.bounds is not None:
+        if function.bounds is not None:
             return Folding(Mode.ASYNC)
         if isinstance(function, ScalarFunction) and function.vectorised is not None:
             return Folding(Mode.VECTORISED)

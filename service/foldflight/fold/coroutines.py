@@ -10,7 +10,8 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from foldflight.errors import RejectedError
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.fold.failures import user_failure
 from foldflight.functions.author.bounds import CallBounds
 from foldflight.functions.author.context import FunctionContext, LogRecord
 from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
@@ -153,3 +154,14 @@ def _add(digest: Any, value: Any) -> None:
         text = repr(value).encode(errors="backslashreplace")
         digest.update(f"{type(value).__name__} {len(text)} ".encode())
         digest.update(text)
+
+
+def failure_of(function: str, method_name: str, answer: Answer) -> FunctionError:
+    """Return the error for a row that has failed for good, with the number of calls."""
+    error = answer.error
+    assert error is not None
+    failure = error if isinstance(error, FunctionError) else user_failure(function, method_name, error)
+    if answer.attempts > 1:
+        failure.message += f" (the last of {answer.attempts} calls)"
+        failure.args = (failure.message,)
+    return failure

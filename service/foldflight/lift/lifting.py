@@ -112,6 +112,8 @@ def listed_lift(function: AnyFunction) -> str:
 
 
 def _text(bound: BoundFunction) -> str:
+    if bound.function.bounds is not None:
+        return json.dumps({"reason": "its get_value is async, and an engine cannot ask for it"})
     try:
         lift = lift_of(bound)
         if lift.depth > DEPTH_MAX:

@@ -124,7 +124,11 @@ class BucketProcessor(BucketOperator):
             layout.partial if self._merges else layout.rows, query.bounds, has_names=False, traced=query.traced
         )
         # One exchange serves all buckets of a task. It is opened for the first bucket that has rows.
-        open_request = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
+        # Windows that close are asked for their outputs then, so those of epochs would be asked for in vain.
+        self._needs_outputs = _options_of(query).emit != "append" or not query.calls_out
+        open_request = query.opening_for(
+            states=True, outputs=self._needs_outputs, initial_outputs=True, keeps_views=True
+        )
         self._views = query.views
         self._exchange = GroupedExchange(query.transport, open_request, layout, clock=time.perf_counter)
         self._layout = layout
@@ -203,6 +207,7 @@ class BucketProcessor(BucketOperator):
             table,
             is_strict=self._options.strict,
             update_before=self._options.emit == "changelog",
+            needs_outputs=self._needs_outputs,
             merges=self._merges,
             closed_us=closed_us,
         )

@@ -39,7 +39,16 @@ from foldflight.lift.evaluate import evaluate
 from foldflight.lift.lifting import lift_text, lifted_of
 from foldflight.lift.plan import FieldOverflow, LiftPlan, SumOverflow
 from foldflight.shipping.pickling import unpickled_copy
-from foldflight.testing.scalarlaws import SCALAR_LAWS, Drawn, Law, Rows, ScalarSubject, argument_types, one_by_one
+from foldflight.testing.scalarlaws import (
+    SCALAR_LAWS,
+    Drawn,
+    Law,
+    Rows,
+    ScalarSubject,
+    argument_types,
+    calls_out,
+    one_by_one,
+)
 from foldflight.testing.views import CachedViews
 
 _S = TypeVar("_S")
@@ -137,6 +146,8 @@ def iterate_laws(
         yield from (_check(law, mapped, inputs) for law in SCALAR_LAWS)
         return
     assert isinstance(there, Function)
+    if there.bounds is not None:
+        raise calls_out(there)
     subject = _Subject(there, dict(literals or {}))
     known = _by_place(there, subject.types, values or {})
     inputs = _Inputs(rows_with_nulls if _takes_nulls(subject) else rows_of, subject.types, known, examples=examples)

@@ -16,6 +16,7 @@ from foldflight.engine.query.layout import EMIT, QueryLayout
 from foldflight.engine.query.query import ARROW, HostTypes, Query, mode_of, written
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, OpenedCall, Returns
+from foldflight.fold.aggregate.waiting import no_running_values
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.functions.types.sql import has_floats
@@ -187,6 +188,8 @@ class OverQuery:
         reasons: dict[str, str] = {}
         for index, (name, each) in enumerate(calls.items()):
             opened_call = every.opened_calls[index]
+            if opened_call.rows_at_once:
+                raise no_running_values(each.call.function)
             if is_stream and each.window_frame.has_offset and not opened_call.can_retract:
                 raise RejectedError(
                     "CANNOT_RETRACT",

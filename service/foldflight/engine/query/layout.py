@@ -141,6 +141,20 @@ class QueryLayout:
                 outputs = with_column(outputs, output, chosen)
         return outputs
 
+    def knows_outputs(self, stored: pa.RecordBatch) -> bool:
+        """Return whether the outputs of all calls of n stored states are stored, in the columns of `emitted`."""
+        columns = [stored.column(name) for name in self.emitted.names]
+        return len(columns) == len(self.outputs) and not any(each.null_count for each in columns)
+
+    def stored_outputs(self, slots: npt.NDArray[np.int32], stored: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """Return n outputs that are stored, with their slots, in the schema of results."""
+        known = {f"output_{index}": stored.column(f"{EMITTED}{index}").field(0) for index in self.varying}
+        arrays = [
+            pa.array(slots, pa.int32()),
+            *(known.get(each.name, pa.nulls(len(slots), each.type)) for each in schema),
+        ]
+        return pa.RecordBatch.from_arrays([arrays[0], *arrays[2:]], schema=schema)
+
     @property
     def varying(self) -> list[int]:
         """The numbers of the calls whose last outputs `emitted` has."""

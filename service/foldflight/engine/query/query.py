@@ -162,6 +162,7 @@ class Query:
         needs.check(open_request.calls, open_reply.calls)
         if stream is not None and stream.has_sessions:
             _refuse_views_in_sessions(open_request.calls, open_reply.calls)
+            _refuse_calls_out_in_sessions(open_request.calls, open_reply.calls)
         listed = open_reply
         if stream is not None and not stream.has_sessions:
             open_reply = _with_views_of_rows(transport, open_request, listed)
@@ -310,6 +311,11 @@ class Query:
             for spec in opened_call.views
         )
 
+    @property
+    def calls_out(self) -> bool:
+        """Whether a function waits for something outside, so that outputs are not asked for twice."""
+        return any(call.rows_at_once for call in self.opened_calls)
+
     def opening_for(
         self, *, states: bool, outputs: bool, initial_outputs: bool = False, keeps_views: bool = False
     ) -> Open:
@@ -442,6 +448,18 @@ def _refuse_views(code: str, calls: Sequence[Call], opened_calls: Sequence[Opene
             )
 
 
+def _refuse_calls_out_in_sessions(calls: Sequence[Call], opened_calls: Sequence[OpenedCall]) -> None:
+    """Raise RejectedError SIGNATURE for an async `get_value`: it would be asked for sessions that then merge."""
+    for call, opened_call in zip(calls, opened_calls, strict=True):
+        if opened_call.rows_at_once:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{call.function} has an async get_value, and sessions of a stream merge, so that it would be asked "
+                "for values that nobody sees; use tumble, hop or cumulate, or a batch",
+                function=call.function,
+            )
+
+
 def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: HostTypes) -> QueryLayout:
     """Return a layout with the states and outputs of an exchange."""
     indexes = range(len(outputs))
@@ -463,7 +481,9 @@ def _emitted(open_reply: Opened, stream: StreamOptions | None) -> pa.Schema:
     if stream is None or stream.emit == "append":  # nothing is taken back
         return pa.schema([])
     types = {index: open_reply.schema.field(f"output_{index}").type for index in range(len(open_reply.calls))}
-    varying = [index for index, call in enumerate(open_reply.calls) if call.value_varies]
+    # What was computed outside is not asked for again, so all outputs before an epoch must be stored.
+    calls_out = any(call.rows_at_once for call in open_reply.calls)
+    varying = [index for index, call in enumerate(open_reply.calls) if calls_out or call.value_varies]
     return pa.schema([(f"{EMITTED}{index}", pa.struct([("value", types[index])])) for index in varying])
 
 

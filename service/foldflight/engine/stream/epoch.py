@@ -77,6 +77,7 @@ class BucketEpoch:
         table: The bucket's state table. With a `ViewTable` the exchange must have `Open.keeps_views`.
         is_strict: Whether a retraction without a row is an error.
         update_before: Whether the changelog has the row `-U` before each `+U`.
+        needs_outputs: Whether the changelog is used. If not, outputs are not asked for.
         merges: Whether blocks hold partial states and rows (`QueryLayout.partial`) instead of rows only.
         closed_us: Windows that end at or before this time, in microseconds since 1970, are closed. The last key is the
             window's end. None if windows do not close.
@@ -96,6 +97,7 @@ class BucketEpoch:
         *,
         is_strict: bool,
         update_before: bool = True,
+        needs_outputs: bool = True,
         merges: bool = False,
         closed_us: int | None = None,
         is_always_there: bool = False,
@@ -108,6 +110,7 @@ class BucketEpoch:
         self._table = table
         self._is_strict = is_strict
         self._update_before = update_before
+        self._needs_outputs = needs_outputs
         self._merges = merges
         self._is_always_there = is_always_there
         # Without keys there is one group. It counts one extra row, so that it is never removed.
@@ -310,10 +313,11 @@ class BucketEpoch:
         if not stored.present.any():
             return
         present = pa.array(stored.present)
-        outputs = self._exchange.outputs_of(fresh[stored.present], stored.states.filter(present).columns)
-        if len(self._layout.emitted):
-            outputs = self._layout.with_emitted(outputs, stored.emitted.filter(present))
-        self._before.append(outputs)
+        slots, states = fresh[stored.present], stored.states.filter(present).columns
+        if not self._needs_outputs:
+            self._exchange.states(slots, states)
+            return
+        self._before.append(outputs_before(self._exchange, self._layout, slots, states, stored.emitted.filter(present)))
 
     def _finish(self, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
         slots = results.column(SLOT).to_numpy()
@@ -353,6 +357,29 @@ class BucketEpoch:
 
     def _rows(self, keys: pa.RecordBatch, outputs: pa.RecordBatch) -> pa.RecordBatch:
         return changes_of(self._layout, keys, self._layout.outputs_of(outputs))
+
+
+def outputs_before(
+    exchange: GroupedExchange,
+    layout: QueryLayout,
+    slots: npt.NDArray[np.int32],
+    states: Sequence[pa.Array],
+    stored: pa.RecordBatch,
+) -> pa.RecordBatch:
+    """Load n states into n slots, and return the outputs that they had: those that are stored, or computed ones.
+
+    Args:
+        exchange: The exchange. It must return initial outputs.
+        layout: The columns.
+        slots: int32, shape (n,).
+        states: One array of n states for each call.
+        stored: n rows that have the columns of `layout.emitted`.
+    """
+    if layout.knows_outputs(stored):
+        exchange.states(slots, states)
+        return layout.stored_outputs(slots, stored, exchange.open_reply.schema)
+    outputs = exchange.outputs_of(slots, states)
+    return layout.with_emitted(outputs, stored) if len(layout.emitted) else outputs
 
 
 def changes_of(layout: QueryLayout, keys: pa.RecordBatch, outputs: Sequence[pa.Array]) -> pa.RecordBatch:

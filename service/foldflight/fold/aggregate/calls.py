@@ -176,9 +176,10 @@ class BoundCall:
         if bound.views:
             asks = None if self.is_counted else ask
             inner = Viewed(bound, context=context, signer=signer, failures=failures, ask=asks)
+        elif bound.function.bundled:
+            inner = Bundled(bound, context=context, signer=signer, failures=failures)
         else:
-            form = Bundled if bound.function.bundled else Interpreted
-            inner = form(bound, context=context, signer=signer, failures=failures)
+            inner = Interpreted(bound, context=context, signer=signer, failures=failures, resources=resources)
         try:
             if self.rows is not None:
                 assert ask is not None  # the rows are a view only if an engine keeps it

@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from itertools import repeat
 from operator import length_hint
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +19,20 @@ from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.reading import Reading, is_harmless
 from foldflight.fold.aggregate.states import UnconvertibleState, state_codec
+from foldflight.fold.aggregate.waiting import Waits, no_running_values
 from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
+from foldflight.fold.scalar.evaluation import cast_around
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.adapters import adapter_named
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.serializer import field_names, has_plain_parts
 from foldflight.functions.types.values import CastError, cast_results, exact_types
+
+if TYPE_CHECKING:
+    from foldflight.fold.request import Resources
 
 _UNCHANGEABLE: Final = (
     int,
@@ -96,6 +101,7 @@ class Interpreted(GroupsAccumulator):
         context: The argument of the function's `open`.
         signer: Signs pickled states.
         failures: Records errors of single slots. Default: errors are raised.
+        resources: What the process gives it: an async `get_value` needs what runs it.
     """
 
     _value_method = "get_value"
@@ -107,8 +113,10 @@ class Interpreted(GroupsAccumulator):
         context: FunctionContext,
         signer: StateSigner | None,
         failures: Failures | None = None,
+        resources: Resources | None = None,
     ) -> None:
         self.bound = bound
+        self.waits = None if bound.function.bounds is None else Waits.of(bound, resources)
         self.failures = Failures() if failures is None else failures
         self.name = bound.function.name
         self.signer = signer
@@ -125,7 +133,7 @@ class Interpreted(GroupsAccumulator):
             raise user_failure(self.name, "__init__", error) from error
         self.codec = state_codec(bound, self.methods, signer)
         # `open` comes after all steps that may fail, because `close` must follow it.
-        call_if_written(self.name, "open", self.methods.open, context)
+        self._call("open", self.methods.open, context)
         self._lent: dict[int, Any] = {}  # by slot, while values are made of accumulators that nobody else has
         self._only_reads: dict[type, bool] = {}  # whether get_value only reads accumulators, by their type
         self._accumulate = Method(bound, "accumulate", self.methods.accumulate)
@@ -260,6 +268,8 @@ class Interpreted(GroupsAccumulator):
             held[slot] = method.accumulator_after(accumulator, method.call(accumulator, *arguments))
 
     def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+        if self.waits is not None:
+            raise no_running_values(self.name)
         if self._retract is None and rows.retracts is not None and (rows.retracts & mask).any():
             raise cannot_retract(self.name)
         self._grow(rows.slots)
@@ -436,8 +446,47 @@ class Interpreted(GroupsAccumulator):
             raise unfit.error from unfit.__cause__
 
     def _outputs(self, slots: Slots) -> pa.Array:
+        if self.waits is not None:
+            return self._awaited(self.waits, slots)
         value = self._value_or_none if self.failures.isolates else self._value
         return self._cast([value(slot) for slot in slots.tolist()], slots)
+
+    def _awaited(self, waits: Waits, slots: Slots) -> pa.Array:
+        """Return the values of n slots, which an async `get_value` computes for all of them side by side."""
+        sound: list[int] = []
+        accumulators: list[Any] = []
+        states: list[Any] = []
+        for index, slot in enumerate(slots.tolist()):
+            if slot not in self.failures:
+                try:
+                    accumulator = self._copy_for_value(slot)
+                    states += self.codec.encode([accumulator]).to_pylist()
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - `fail` raises it
+                    cause = error.error if isinstance(error, UnconvertibleState) else error
+                    self.fail("create_accumulator", cause, slot)
+                else:
+                    sound.append(index)
+                    accumulators.append(accumulator)
+        values: list[Any] = [None] * len(slots)
+        answers = waits.answers(
+            self.methods.get_value, accumulators, states, lambda at: int(slots[sound[at]]), self.failures
+        )
+        for index, value in zip(sound, answers, strict=True):
+            values[index] = value
+
+        def refuse(index: int, error: CastError) -> int:
+            failure = FunctionError(error.code, f"get_value returned {error}", function=self.name)
+            self._fail(failure, error, int(slots[index]))
+            return index + 1
+
+        return cast_around(values, self.bound.result_type, refuse)
+
+    def _copy_for_value(self, slot: int) -> Any:
+        """Return an accumulator that code may keep while it waits."""
+        if slot in self._lent:
+            return self._lent[slot]
+        absent = slot >= len(self._held) or self._held[slot] is EMPTY
+        return self.methods.create_accumulator() if absent else self._copy_of(self._held[slot])
 
     def _value_or_none(self, slot: int) -> Any:
         """Return a slot's value, or None if its get_value or its state fails. It is called once for each slot."""
@@ -534,7 +583,13 @@ class Interpreted(GroupsAccumulator):
         self._at_work = None
         self._held = []
         self._present = np.zeros(0, np.bool_)
-        call_if_written(self.name, "close", self.methods.close)
+        self._call("close", self.methods.close)
+
+    def _call(self, method_name: str, method: Callable[..., Any] | None, *arguments: object) -> None:
+        if self.waits is None:
+            call_if_written(self.name, method_name, method, *arguments)
+        else:
+            self.waits.call_if_written(method_name, method, *arguments)
 
     def _grow(self, slots: Slots) -> None:
         needed = int(slots.max(initial=-1)) + 1

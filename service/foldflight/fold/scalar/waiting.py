@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from foldflight.errors import FunctionError
-from foldflight.fold.coroutines import Answer, Calls, Check, Coroutines, call_ids, no_coroutines
-from foldflight.fold.failures import Failures, user_failure
+from foldflight.fold.coroutines import Answer, Calls, Check, Coroutines, call_ids, failure_of, no_coroutines
+from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources
 from foldflight.fold.rows import Rows
@@ -100,14 +100,3 @@ class AsyncScalar(Instance, Scalar):
             self.take(rows, index, failure)
         except FunctionError as raised:
             raise raised from answer.error
-
-
-def failure_of(function: str, method_name: str, answer: Answer) -> FunctionError:
-    """Return the error for a row that has failed for good, with the number of calls."""
-    error = answer.error
-    assert error is not None
-    failure = error if isinstance(error, FunctionError) else user_failure(function, method_name, error)
-    if answer.attempts > 1:
-        failure.message += f" (the last of {answer.attempts} calls)"
-        failure.args = (failure.message,)
-    return failure

@@ -21,6 +21,8 @@ from foldflight.functions.types.annotations import annotations_of, signature_of
 from foldflight.functions.types.serializer import StateSerializer, Untyped, serializer_of_annotation
 from foldflight.functions.types.sql import is_spark_type, parse_type, type_variables
 
+# Names of parameters for secrets. `max_tokens` is none.
+_SECRET: Final = re.compile(r"(^|_)(api_?key|password|secret|token|credentials?)$", re.IGNORECASE)
 REGISTERED: Final = "__foldflight_function__"
 F = TypeVar("F", Function, ScalarFunction)
 T = TypeVar("T")
@@ -246,6 +248,15 @@ class SignatureBuilder(ABC):
             raise self.error(
                 f"{shown} has an annotation that cannot be resolved ({error})", "import the name it uses"
             ) from None
+
+    def check_secrets(self) -> None:
+        """Refuse direct arguments for secrets, for a class that calls others with them."""
+        for each in self.direct_arguments():
+            if _SECRET.search(each.name):
+                raise self.error(
+                    f" has the direct argument {each.name}, and direct arguments are sent, logged and recorded",
+                    "read the secret in open(self, context), from the environment or a file of the server",
+                )
 
     def direct_arguments(self) -> tuple[Parameter, ...]:
         """Return the parameters of `__init__`."""

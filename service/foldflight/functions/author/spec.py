@@ -93,8 +93,8 @@ class Methods:
     serialize: Callable[[Any], bytes] | None = None
     deserialize: Callable[[bytes], Any] | None = None
     migrate: Callable[[str, Any], Any] | None = None
-    open: Callable[[FunctionContext], None] | None = None
-    close: Callable[[], None] | None = None
+    open: Callable[[FunctionContext], Any] | None = None
+    close: Callable[[], Any] | None = None
     fold_many: Callable[..., Any] | None = None
     merge_many: Callable[[Any, Any, Any], Any] | None = None
     get_values: Callable[[Any], Any] | None = None

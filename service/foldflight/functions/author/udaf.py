@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.adapters import AdaptedForm, Adapter, adapter_of
+from foldflight.functions.author.bounds import CallBounds, bounds_of
 from foldflight.functions.author.bundled import Applied, BundledForm, Segment, arguments_of
 from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, registering, snake_case
 from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
@@ -64,13 +65,17 @@ def aggregate_of(
     name: str | None = None,
     version: str | Callable[..., str] = "1",
     skip_nulls: bool = False,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     invertible: bool = False,
     bundled_retract: bool = False,
     bundled_merge: bool = False,
     compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the usual name of this option
     adapt: Adapt | None = None,
     prefetch: Prefetch | None = None,
+    concurrency: int | None = None,
+    timeout_s: float | None = None,
+    retries: int | None = None,
+    rate: float | None = None,
 ) -> Function:
     """Make a class an aggregate function: `@udaf` registers it, `aggregate_of` returns it and leaves the class alone.
 
@@ -126,6 +131,10 @@ def aggregate_of(
     alone needs `input_types`; its annotations `list[Segment[State]]` and `list[Applied[State, float]]` declare the
     accumulator and the result.
 
+    `get_value` may be `async def` and wait for something outside, such as a model. It is called at the end of an epoch
+    for the groups that changed, side by side; all other methods stay plain, except `open` and `close`. Streams store
+    its results with the states, and never ask for them again.
+
     Args:
         cls: The class.
         input_types: Types of the arguments: SQL names, Arrow types, PySpark types (`LongType()`) or annotations
@@ -143,7 +152,7 @@ def aggregate_of(
             them. May be a callable from the input types, if only the states of some types change.
         skip_nulls: Do not call the function for rows with a NULL argument.
         deterministic: False if the same rows may give different results. Streams then store the last output of each
-            group with its state, to take it back as it was emitted.
+            group with its state, to take it back as it was emitted. Default: False if `get_value` is async, else True.
         invertible: Retracting is exact in any order, even before the retracted row has been accumulated.
         bundled_retract: For a class with `fold_bundle` alone: it takes retracted rows (a sign of -1).
         bundled_merge: For a class with `fold_bundle` alone: it takes segments with several accumulators.
@@ -159,6 +168,10 @@ def aggregate_of(
             by the base class or the methods; a class with `accumulate` and `get_value` is foldflight's own.
         prefetch: For each `MapView` of the accumulator, the names of the arguments that make up the key of the entry
             that a row uses. A stream then reads these entries before the rows, all at once; results are the same.
+        concurrency: For an async `get_value`: calls that are open at once in a process; see `udf`, also for the others.
+        timeout_s: The time after which a call is cancelled, in seconds.
+        retries: How often a call is repeated after an error that may pass.
+        rate: Calls that begin within one second, in a server with all its workers.
 
     Returns:
         The function; `@udaf` returns the class itself.
@@ -172,13 +185,20 @@ def aggregate_of(
         builder = _Builder(cls, called)
     else:
         builder = _AdaptedBuilder(cls, called, adapter, state_type)
-        deterministic = deterministic and builder.is_deterministic()
+        deterministic = deterministic is not False and builder.is_deterministic()
         compile = builder.uncompiled(compile)  # noqa: A001 - the parameter
     builder.check_bundled(retracts=bundled_retract, merges=bundled_merge, is_compiled=compile is True)
+    builder.bounds = bounds_of(
+        builder.name, builder.is_async, concurrency=concurrency, timeout_s=timeout_s, retries=retries, rate=rate
+    )
+    if builder.is_async:
+        builder.check_async(is_compiled=compile is True)
+        compile = False  # noqa: A001 - the parameter
+    is_deterministic = not builder.is_async if deterministic is None else deterministic
     read = prefetch or {}
     return builder.of_both_kinds(
         lambda: builder.function(
-            input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile, read
+            input_types, result_type, state_type, version, skip_nulls, is_deterministic, invertible, compile, read
         )
     )
 
@@ -249,6 +269,24 @@ class _Builder(SignatureBuilder):
         self.retracts, self.merges = self.has("retract"), self.has("merge")
         # Without create_accumulator, `self` is the accumulator and methods have one parameter fewer.
         self.separate = self.has("create_accumulator") or self.is_bundled_alone
+        self.bounds: CallBounds | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether `get_value` is a coroutine."""
+        return not self.adapted_from and inspect.iscoroutinefunction(getattr(self.cls, "get_value", None))
+
+    def check_async(self, *, is_compiled: bool) -> None:
+        """Refuse what does not go with an async `get_value`."""
+        if is_compiled:
+            raise self.error(" has an async get_value and is declared compile=True", "drop compile=True")
+        for method_name in ("fold_bundle", "fold_many", "get_values"):
+            if self.has(method_name):
+                raise self.error(
+                    f" has an async get_value and {method_name}",
+                    f"drop {method_name}: the time goes by outside, so methods for many rows gain nothing",
+                )
+        self.check_secrets()
 
     def function(
         self,
@@ -314,6 +352,7 @@ class _Builder(SignatureBuilder):
             adapter=self.adapted_from,
             bundled=self.has("fold_bundle"),
             prefetch=read,
+            bounds=self.bounds,
             defaults={name: value for name, value in self.defaults(inputs).items() if name in names[keys_end:]},
         )
 
@@ -333,6 +372,7 @@ class _Builder(SignatureBuilder):
         if not declared and not views:
             return views
         with_others = {
+            "async": "has an async get_value" if self.is_async else "",
             "fold_many": "has vectorised methods" if self.has("fold_many") else "",
             "fold_bundle": "has fold_bundle" if self.has("fold_bundle") else "",
             "compile=True": "is declared compile=True" if compile is True else "",
@@ -548,8 +588,12 @@ class _Builder(SignatureBuilder):
         method = getattr(self.cls, name)
         bound = isinstance(inspect.getattr_static(self.cls, name), (staticmethod, classmethod))
         signature = signature_of(method)
-        if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
-            raise self.error(f".{name} is a coroutine or a generator", "make it a plain method without async and yield")
+        may_wait = self.is_async and name in ("get_value", "open", "close")
+        if (inspect.iscoroutinefunction(method) and not may_wait) or inspect.isgeneratorfunction(method):
+            remedy = "make it a plain method without async and yield"
+            if not self.adapted_from:
+                remedy += "; only get_value may wait, which is asked once for each group that changed, and with it open"
+            raise self.error(f".{name} is a coroutine or a generator", remedy)
         try:
             signature.bind(*[None] * (given + (0 if bound else 1)))
         except TypeError:

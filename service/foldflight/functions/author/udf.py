@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
-import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
@@ -20,9 +19,6 @@ from foldflight.functions.author.scalar import ScalarFunction, Vectorised
 from foldflight.functions.author.spec import Declared
 from foldflight.functions.types.annotations import signature_of
 from foldflight.functions.types.sql import parse_type, sql_name, type_variables
-
-# Names of parameters for secrets. `max_tokens` is none.
-_SECRET: Final = re.compile(r"(^|_)(api_?key|password|secret|(?<!max_)token|credentials?)$", re.IGNORECASE)
 
 Columns = Mapping[str, Declared] | Callable[..., Mapping[str, Any]]
 
@@ -396,12 +392,8 @@ class _ScalarBuilder(_MapBuilder):
             raise self.error(
                 f" is async and declared vectorised={self.vectorised!r}", "give batch=..., which passes lists of values"
             )
-        for each in self.direct_arguments() if isinstance(self.cls, type) else ():
-            if _SECRET.search(each.name):
-                raise self.error(
-                    f" has the direct argument {each.name}, and direct arguments are sent, logged and recorded",
-                    "read the secret in open(self, context), from the environment or a file of the server",
-                )
+        if isinstance(self.cls, type):
+            self.check_secrets()
 
     def inferred(self, annotation: Any, where: str) -> pa.DataType:
         if (

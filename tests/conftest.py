@@ -22,7 +22,7 @@ os.environ["SPARK_SUBMIT_OPTS"] = java_options()  # Spark's launcher reads it
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile nothing for the law of compiled code, which takes seconds: slow tests check it for many classes."""
-    from foldflight.compiler import Programs
+    from foldflight.ext.compiler import Programs
     from foldflight.testing import laws
 
     monkeypatch.setattr(laws, "PROGRAMS_AT_ONCE", Programs(hot_rows=1 << 62))

@@ -16,7 +16,8 @@ from bench.data import Figure, Sizes, best_of
 from bench.fold import folded
 from bench.natural.classes import CLASSES
 from foldflight.client.process import PROGRAMS
-from foldflight.compiler.program import NoProgram
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.program import NoProgram
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.scalar import ScalarFunction
@@ -98,6 +99,7 @@ def table(rows: int) -> pa.Table:
 
 def reasons() -> dict[str, str]:
     """Return why each function of the corpus that is neither compiled nor vectorised is not, by function."""
+    assert isinstance(PROGRAMS, Programs)
     found, schema = registry(), table(1).schema
     given = {call.function: call for call in reversed(calls())}
     reasons = {}

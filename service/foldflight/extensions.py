@@ -13,6 +13,7 @@ from typing import Final, Generic, TypeVar
 from foldflight.errors import RejectedError
 
 ROOMS: Final = {
+    "compiler": "compiled functions",
     "dialects": "aggregate classes of other systems",
     "java": "functions in Java",
     "recording": "recordings of exchanges and their replay",

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import strategies as st
 
 from foldflight import FoldflightError
-from foldflight.compiler import Programs
-from foldflight.compiler.program import Program
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.program import Program
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.rows import Column, Rows

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from foldflight.compiler import Programs, compiled
+from foldflight.ext.compiler import Programs, compiled
 from foldflight.testing import laws
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from examples.weighted_avg import WeightedAvg
 from foldflight import FoldflightError, udaf
-from foldflight.compiler import Programs
-from foldflight.compiler.program import Program
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.program import Program
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry

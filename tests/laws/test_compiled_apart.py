@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import udaf
-from foldflight.compiler import Programs
+from foldflight.ext.compiler import Programs
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.request import Options, Resources

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, udaf, udf
-from foldflight.compiler import Programs
-from foldflight.compiler.arena import Arena
-from foldflight.compiler.program import Program
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.arena import Arena
+from foldflight.ext.compiler.program import Program
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
 from foldflight.fold.rows import Column, Rows
 from foldflight.fold.scalar.scalar import InterpretedScalar

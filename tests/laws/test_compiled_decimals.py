@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from bench.natural.classes import DecimalSum
 from foldflight import FoldflightError, udaf, udf
-from foldflight.compiler import Programs
-from foldflight.compiler.arena import RAISED
-from foldflight.compiler.columns import columns_of
-from foldflight.compiler.compiled import results_of
-from foldflight.compiler.program import Loops, NoProgram, Program
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.arena import RAISED
+from foldflight.ext.compiler.columns import columns_of
+from foldflight.ext.compiler.compiled import results_of
+from foldflight.ext.compiler.program import Loops, NoProgram, Program
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.scalar import BoundScalar

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from foldflight import udaf
-from foldflight.compiler import Programs, compiled
-from foldflight.compiler.arena import RAISED
-from foldflight.compiler.compiled import Compiled
+from foldflight.ext.compiler import Programs, compiled
+from foldflight.ext.compiler.arena import RAISED
+from foldflight.ext.compiler.compiled import Compiled
 from foldflight.testing import LawResult, check_laws
 
 LAW = "the compiled form agrees"

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foldflight import udaf, udf
-from foldflight.compiler import Programs
-from foldflight.compiler.program import NoProgram, Program
-from foldflight.compiler.scalar import CompiledScalar
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.program import NoProgram, Program
+from foldflight.ext.compiler.scalar import CompiledScalar
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows

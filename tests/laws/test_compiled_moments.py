@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foldflight import udf
-from foldflight.compiler import Programs
-from foldflight.compiler.arena import RAISED
-from foldflight.compiler.columns import columns_of
-from foldflight.compiler.program import Loops
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.arena import RAISED
+from foldflight.ext.compiler.columns import columns_of
+from foldflight.ext.compiler.program import Loops
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.author.udaf import function_of

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foldflight import udaf
-from foldflight.compiler import Programs
-from foldflight.compiler.program import NoProgram, Program
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.program import NoProgram, Program
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import BoundFunction, Function

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import Applied, FunctionError, Segment, udaf
-from foldflight.compiler import Programs
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.failures import ERROR

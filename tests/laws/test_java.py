@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, RejectedError
-from foldflight.compiler import Programs
+from foldflight.ext.compiler import Programs
 from foldflight.ext.java import bridge, classes, machine
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold

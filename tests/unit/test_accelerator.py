@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from foldflight import RejectedError, udaf
-from foldflight.compiler import Programs
 from foldflight.exchange.frames import Open
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.ext.compiler import Programs
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold

@@ -15,8 +15,8 @@ from foldflight.cli import demo as demo_module
 from foldflight.cli import flights
 from foldflight.cli.demo import EXIT_DIFFERENT, demo, differences, timed_warm, warm_copies
 from foldflight.cli.progress import StageCounts
-from foldflight.compiler.programs import HOT_ROWS
 from foldflight.errors import RejectedError
+from foldflight.ext.compiler.programs import HOT_ROWS
 
 ROWS = [{"key": "a", "value": 1}, {"key": None, "value": None}]
 

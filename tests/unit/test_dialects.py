@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionContext, FunctionError, RejectedError, connect, udaf
-from foldflight.compiler.programs import Programs
+from foldflight.ext.compiler.programs import Programs
 from foldflight.ext.dialects.beam import CombineFn
 from foldflight.ext.dialects.pyflink import FlinkContext, arrow_of
 from foldflight.ext.dialects.snowflake import Handled

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from foldflight import udaf
-from foldflight.compiler import Programs
-from foldflight.compiler.digest import digest_of
-from foldflight.compiler.lookups import Lookups
-from foldflight.compiler.plan import plan_of
-from foldflight.compiler.program import Program
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.digest import digest_of
+from foldflight.ext.compiler.lookups import Lookups
+from foldflight.ext.compiler.plan import plan_of
+from foldflight.ext.compiler.program import Program
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.mode import Mode, Unsupported
 from foldflight.functions import Call, Registry
@@ -192,7 +192,7 @@ def test_what_cannot_be_seen_to_be_the_same_is_followed_anew(
     """Lists, slots and unknown descriptors may have other values, so such lookups never hold."""
     cls, lookups = written(expression, 1, monkeypatch), Lookups()
     exec(setup, sys.modules["written"].__dict__)
-    monkeypatch.setattr("foldflight.compiler.digest._REACHED_MAX", 20_000)
+    monkeypatch.setattr("foldflight.ext.compiler.digest._REACHED_MAX", 20_000)
     digest(cls, lookups)
     assert not lookups.holds()
 

@@ -10,6 +10,8 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,14 +20,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.client.process import KEY_LOOPS
-from foldflight.compiler import keyloops
-from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
 from foldflight.engine.keys import encoders
 from foldflight.engine.keys.hashes import key_hashes
 from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.keys.keytables import KeyLoops, NumberTable, TextTable
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.errors import RejectedError
+from foldflight.ext.compiler import keyloops
+from foldflight.fold.accelerator import COMPILER
 from foldflight.functions.types.arrow import JSON
 from tests.effort import examples
 
@@ -147,6 +149,13 @@ def many_keys(draw: st.DrawFn) -> tuple[pa.DataType, list[pa.Array]]:
     return type_, batches
 
 
+@cache
+def compiled_loops() -> Mapping[str, Any]:
+    loops = COMPILER.load().key_loops("user")
+    assert loops is not None
+    return loops
+
+
 class Hot:
     """Compiled loops that pay from a number of rows on."""
 
@@ -155,7 +164,7 @@ class Hot:
 
     def when_hot(self, rows: int) -> Any:
         self.left -= rows
-        return KEY_LOOPS.compiled() if self.left < 0 else None
+        return compiled_loops() if self.left < 0 else None
 
 
 @examples(60)
@@ -171,30 +180,23 @@ def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[p
 
 def test_compiled_loops_take_over_when_they_pay() -> None:
     """A process does not compile for few keys; after many, the hash tables are those of the loops."""
-    asked: list[str] = []
-
-    class Store:
-        def loop(self, digest: str, name: str) -> Any:
-            asked.append(name)
-            return KEY_LOOPS._store.loop(digest, name)
-
-    loops = KeyLoops(Store())
+    loops = KeyLoops()
     index = KeyIndex(pa.schema([("k", pa.string())]), loops)
     keys = pa.array([f"key {number}" for number in range(1 << 11)])
     index.slots([keys])
-    assert asked == []
-    loops.when_hot(1 << 22)
+    assert loops.when_hot(0) is None
+    compiled = loops.when_hot(1 << 22)
     assert index.slots([keys]).to_pylist() == list(range(1 << 11))
-    assert sorted(asked) == ["dense", "insert_numbers", "insert_texts", "numbers", "texts"]
+    assert compiled is not None
+    assert sorted(compiled) == ["dense", "insert_numbers", "insert_texts", "numbers", "texts"]
 
 
 UNCOMPILED = """
 import numpy as np, pyarrow as pa
-from foldflight.compiler.keytables import KeyLoops
-from foldflight.compiler.store import LoopStore
+from foldflight.engine.keys.keytables import KeyLoops
 from foldflight.engine.keys.index import KeyIndex
 
-loops = KeyLoops(LoopStore("user"))
+loops = KeyLoops()
 loops.when_hot(1 << 22)
 index = KeyIndex(pa.schema([("k", pa.int64())]), loops)
 numbers = pa.array(np.arange(2_000) << 40)
@@ -215,7 +217,7 @@ def test_keys_are_found_where_loops_cannot_be_compiled() -> None:
 def test_lookups_stay_short_however_numbers_lie(step: int) -> None:
     """Numbers that differ in few bits are spread over the table: none is far from where its search begins."""
     numbers = np.arange(4000, dtype=np.int64) * np.int64(step)
-    table = NumberTable(KEY_LOOPS.compiled(), encoders._SEED, np.unique(numbers))
+    table = NumberTable(compiled_loops(), encoders._SEED, np.unique(numbers))
     taken = np.flatnonzero(table._cells)
     begins = encoders._mixed(table._table_keys[table._cells[taken].astype(np.int64) - 1].view(np.uint64))
     assert int(((taken - begins.astype(np.int64)) % len(table._cells)).max()) < 64
@@ -226,7 +228,7 @@ def test_lookups_stay_short_however_numbers_lie(step: int) -> None:
 )
 def test_lookups_of_texts_stay_short_however_they_differ(pattern: str) -> None:
     """Texts that differ in few bytes, wherever those are, are spread over the table, and their hashes differ."""
-    table = TextTable(KEY_LOOPS.compiled(), encoders._SEED)
+    table = TextTable(compiled_loops(), encoders._SEED)
     table.ids(*encoders._parts(pa.array([pattern.format(number) for number in range(4000)], pa.large_binary())))
     taken = np.flatnonzero(table._cells)
     hashes = table._hashes[(table._cells[taken] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1]

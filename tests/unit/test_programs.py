@@ -18,12 +18,12 @@ from numba.core.event import install_recorder
 from examples.weighted_avg import WeightedAvg
 from foldflight import FoldflightError, connect, udaf
 from foldflight.cli.main import cli
-from foldflight.compiler import Programs
-from foldflight.compiler.compiled import Compiled
-from foldflight.compiler.kernels import Kernels
-from foldflight.compiler.kernels import __file__ as kernels_file
-from foldflight.compiler.store import LoopStore
 from foldflight.exchange.frames import Open
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.compiled import Compiled
+from foldflight.ext.compiler.kernels import Kernels
+from foldflight.ext.compiler.kernels import __file__ as kernels_file
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted

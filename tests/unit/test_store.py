@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler.store import LoopStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,8 +22,8 @@ from pathlib import Path
 from numba.core import event
 import pyarrow as pa
 from examples.weighted_avg import WeightedAvg
-from foldflight.compiler import Programs
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.request import Options, Resources
@@ -177,7 +177,7 @@ def test_two_processes_may_drop_old_files_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that another process has deleted meanwhile is ignored; the oldest of the others is deleted."""
-    monkeypatch.setattr("foldflight.compiler.store._FILES_MAX", 2)
+    monkeypatch.setattr("foldflight.ext.compiler.store._FILES_MAX", 2)
     listed = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda folder: [*listed(folder), folder / "dropped meanwhile"])
     with caplog.at_level(logging.WARNING, "foldflight"):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, udaf
-from foldflight.compiler import Programs
+from foldflight.ext.compiler import Programs
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry

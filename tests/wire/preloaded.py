@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foldflight.compiler import Programs
-from foldflight.compiler.store import LoopStore
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.functions.registry import Registry
 from tests.wire import limit_functions, server_process, wire_functions
 

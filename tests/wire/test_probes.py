@@ -21,9 +21,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from foldflight.client import FlightTransport, OpenExchange
-from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.ext.compiler import Programs
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.rowkind import RowKind
 from foldflight.functions.registry import Registry

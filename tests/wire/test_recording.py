@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from foldflight import connect
 from foldflight.cli.main import cli
-from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import Open
+from foldflight.ext.compiler import Programs
 from foldflight.ext.recording.file import read_recording
 from foldflight.functions import Call
 from foldflight.server.run.lifecycle import run_server, serving

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from foldflight.cli.main import cli
 from foldflight.client import FlightTransport, OpenExchange
-from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError, RetryableError
+from foldflight.ext.compiler import Programs
 from foldflight.fold.mode import Folding
 from foldflight.functions.author.spec import Function
 from foldflight.functions.query.call import Call

@@ -32,8 +32,8 @@ from foldflight.cli.flights import write_flights
 from foldflight.cli.progress import spark_progress
 from foldflight.cli.session import errors_as_text, local_spark
 from foldflight.client import Functions, connect
-from foldflight.compiler.programs import HOT_ROWS
 from foldflight.errors import RejectedError
+from foldflight.fold.accelerator import HOT_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from foldflight.compiler import Programs
-from foldflight.compiler.keytables import KeyLoops
-from foldflight.compiler.store import LoopStore
+from foldflight.fold.accelerator import Accelerator, accelerator_of
 
-_STORE: Final = LoopStore("user")
-PROGRAMS: Final = Programs(_STORE)
+PROGRAMS: Final[Accelerator] = accelerator_of("user")
 """Compiled functions."""
-PROGRAMS_AT_ONCE: Final = Programs(_STORE, hot_rows=0)
+PROGRAMS_AT_ONCE: Final[Accelerator] = accelerator_of("user", hot_rows=0)
 """Compiles at the first row, for checks of compiled code."""
-KEY_LOOPS: Final = KeyLoops(_STORE)
-"""Compiled loops with which engines find keys."""
 
 _first_turns: Final[list[int]] = []
 

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
 
 from foldflight.errors import RejectedError
+from foldflight.extensions import Extension
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.aggregate.tables import fresh_table
+from foldflight.fold.mode import Folding, Mode
 from foldflight.fold.scalar.evaluation import Scalar
 from foldflight.fold.scalar.scalar import InterpretedScalar
-from foldflight.functions.author.scalar import BoundScalar
-from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction
+from foldflight.functions.author.spec import BoundFunction, Function, Methods
+from foldflight.functions.types.serializer import views_in
+
+HOT_ROWS: Final = 1 << 18
+"""Rows of a function after which it is compiled.
+
+The interpreter folds this many rows in about half a second; compiling a function takes one to three seconds.
+"""
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class Accelerator:
     """Evaluates calls faster than the interpreter, with the same states, outputs and errors.
 
     This one leaves all of them to the interpreter, and refuses functions that are declared `compile=True`.
+
+    Attributes:
+        reason: Why this one compiles nothing.
     """
+
+    reason = "there is no compiler here"
 
     def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
         """Return accumulators that replace those of an empty interpreter, which remains the fallback.
@@ -48,10 +68,134 @@ class Accelerator:
         if bound.function.compile is True:
             raise RejectedError(
                 "SIGNATURE",
-                f"{bound.function.name} is declared compile=True and there is no compiler here: pass an accelerator "
+                f"{bound.function.name} is declared compile=True and {self.reason}: pass an accelerator "
                 'to the fold, or declare compile="auto"',
                 function=bound.function.name,
             )
+
+    def demand_all(self, registered: Iterable[AnyFunction]) -> None:
+        """Call `demand` for each function whose types are fixed. Raises as `demand`."""
+        for function in registered:
+            bound = bind_fixed_types(function)
+            if bound is not None:
+                self.demand(bound)
+
+    def warm(self, function: AnyFunction) -> Folding:
+        """Prepare a function before its first rows. Return its mode and reason, as `folding` does."""
+        return self.folding(function)
+
+    def unordered_fields(self, bound: BoundFunction) -> frozenset[str]:  # noqa: ARG002 - for subclasses
+        """Return the fields of accumulators whose items may be in another order than the interpreter has them."""
+        return frozenset()
+
+    def folding(self, function: AnyFunction) -> Folding:
+        """Return the mode of a function and the reason, as far as known without compiling it."""
+        if function.bounds is not None:
+            return Folding(Mode.ASYNC)
+        if isinstance(function, ScalarFunction) and function.vectorised is not None:
+            return Folding(Mode.VECTORISED)
+        if isinstance(function, ScalarFunction) and function.is_table:
+            return Folding(Mode.INTERPRETED, "it is a table function")
+        if isinstance(function, Function) and function.adapter:
+            return Folding(Mode.INTERPRETED, f"its class is adapted from {function.adapter}")
+        if isinstance(function, Function) and function.language == "java":
+            return _folding_in_java(function)
+        if not isinstance(function, ScalarFunction) and function.bundled:
+            return Folding(Mode.BUNDLED)
+        if isinstance(function, Function) and (views := views_in(function.serializer)):
+            return Folding(Mode.INTERPRETED, f"its accumulator has views: {', '.join(views)}")
+        if function.compile is False:
+            return Folding(Mode.INTERPRETED, "compile=False")
+        if isinstance(function, ScalarFunction):
+            return self.compilable(function, bind_fixed_types(function))
+        if function.capabilities.codec == "custom" or (function.capabilities.codec == "pickle" and function.folds_many):
+            return Folding(Mode.INTERPRETED, f"its states are not typed: {function.capabilities.codec_reason}")
+        bound = bind_fixed_types(function)
+        if function.folds_many and (bound is None or (isinstance(bound, BoundFunction) and _has_records(bound))):
+            return Folding(Mode.VECTORISED)
+        return self.compilable(function, bound)
+
+    def compilable(self, function: AnyFunction, bound: BoundFunction | BoundScalar | None) -> Folding:  # noqa: ARG002
+        """Return the mode of a function that declares no `compile=False`, as far as known without compiling it.
+
+        Args:
+            function: The function.
+            bound: The function bound to its types; None if types or direct arguments depend on the call.
+        """
+        return Folding(Mode.INTERPRETED, self.reason)
+
+
+class Compiler(Protocol):
+    """What the extension `compiler` provides."""
+
+    def accelerator(self, folder: Path | Literal["user"] | None, *, hot_rows: int) -> Accelerator:
+        """Return an accelerator that compiles functions after a number of rows.
+
+        Args:
+            folder: Keeps compiled loops for later processes. `user`: in the user's cache folder; None: nowhere.
+            hot_rows: Rows of a function after which it is compiled.
+        """
+
+    def key_loops(self, folder: Path | Literal["user"]) -> Mapping[str, Any] | None:
+        """Return the compiled loops of hash tables of keys by name; None if numba is missing."""
+
+
+class _WithoutCompiler(Accelerator):
+    """The accelerator of an installation without the extension."""
+
+    reason = "this installation of foldflight has no compiler"
+
+
+COMPILER: Final = Extension[Compiler]("compiler")
+
+
+def accelerator_of(folder: Path | Literal["user"] | None, *, hot_rows: int = HOT_ROWS) -> Accelerator:
+    """Return the accelerator of a process, as `Compiler.accelerator`. Without the extension, functions are interpreted.
+
+    That is logged, and listings and plans tell it as the reason of each function.
+    """
+    compiler = COMPILER.find()
+    if compiler is not None:
+        return compiler.accelerator(folder, hot_rows=hot_rows)
+    _logger.warning(
+        "%s, so functions are interpreted: the results are the same, and numeric functions take several times as long",
+        _WithoutCompiler.reason,
+    )
+    return _WithoutCompiler()
+
+
+def bind_fixed_types(function: AnyFunction) -> BoundFunction | BoundScalar | None:
+    """Return a function bound to its types; None if types or direct arguments depend on the call."""
+    types = function.input_types
+    if types is None or any(each.required for each in function.parameters):
+        return None
+    return function.bind(types, {})
+
+
+def _methods(bound: BoundFunction | BoundScalar | None) -> Methods | None:
+    """Return the methods of an instance; None if there is none, or if `__init__` raises."""
+    try:
+        methods = None if bound is None else bound.instantiate()
+    except (Exception, SystemExit):  # noqa: BLE001 - the interpreter raises it again, as an error of the function
+        return None
+    return methods if isinstance(methods, Methods) else None
+
+
+def _has_records(bound: BoundFunction) -> bool:
+    methods = _methods(bound)
+    return methods is not None and not isinstance(fresh_table(bound, methods), str)
+
+
+def _folding_in_java(function: Function) -> Folding:
+    """Return the mode of a function in Java in this process, and the reason."""
+    methods = _methods(bind_fixed_types(function))
+    if methods is None:
+        return Folding(Mode.DECIDED_WHEN_BOUND)
+    if methods.loops is not None:
+        return Folding(Mode.JAVA)
+    return Folding(
+        Mode.INTERPRETED, "an argument is no number, boolean or text, or this installation has no compiled Loops.class"
+    )
 
 
 INTERPRETER: Final = Accelerator()

@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.compiler import Programs
 from foldflight.coroutines import PROCESS_LOOP
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
@@ -28,6 +27,7 @@ from foldflight.exchange.frames import Barrier, Chunk, Entries, Frame, FunctionI
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
@@ -86,7 +86,7 @@ class FlightServer(FlightBase):
         *,
         server_id: str,
         signer: StateSigner | None,
-        programs: Programs,
+        programs: Accelerator,
         metrics: Metrics,
         status: Callable[[], dict[str, Any]],
         on_spent: Callable[[], None],

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky, NoSuchExample
 
 from foldflight.client.process import PROGRAMS, PROGRAMS_AT_ONCE
-from foldflight.compiler.program import Program
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls
 from foldflight.fold.aggregate.fold import Fold
@@ -600,19 +599,26 @@ def _steps(
     batch = subject.chunk_of(parts)
     options = Options(isolate_errors=True)
     fold, merged = (Fold(calls, options, resources) for _ in range(2))
+    unordered = PROGRAMS_AT_ONCE.unordered_fields(subject.calls[0].bound)
     yield "accumulated", _outcome_of(lambda: fold.fold(batch))
-    yield "states and results", _outcome_of(fold.collect, _unordered(subject))
+    yield "states and results", _outcome_of(fold.collect, unordered)
     if subject.function.capabilities.retract:
         retracted = subject.chunk_of(gone, RowKind.DELETE)
         yield "some rows retracted", _outcome_of(lambda: fold.fold(retracted))
-        yield "states and results after that", _outcome_of(fold.collect, _unordered(subject))
+        yield (
+            "states and results after that",
+            _outcome_of(fold.collect, unordered),
+        )
     states = Fold(calls, options, resources)
     states.fold(batch)
     stored = states.collect()
     merged.merge_states(stored)
     if subject.function.capabilities.merge:
         yield "the states merged twice", _outcome_of(lambda: merged.merge_states(stored))
-    yield "states and results of the merged states", _outcome_of(merged.collect, _unordered(subject))
+    yield (
+        "states and results of the merged states",
+        _outcome_of(merged.collect, unordered),
+    )
     for rows, cut in inputs:
         without_nulls = [row for row in rows if None not in row]
         known = subject.chunk(without_nulls) if cut % 2 else subject.chunk(rows)
@@ -657,13 +663,6 @@ def _outcome_of(run: Callable[[], pa.RecordBatch | None], unordered: frozenset[s
         for name in unordered.intersection(state) if isinstance(state, dict) else ():
             state[name] = sorted(state[name], key=repr)
     return repr(rows)
-
-
-def _unordered(subject: _Subject) -> frozenset[str]:
-    bound = subject.calls[0].bound
-    program = PROGRAMS_AT_ONCE.program(bound, bound.instantiate())
-    fields = program.layout.fields if isinstance(program, Program) else ()
-    return frozenset(field.name for field in fields if field.kind == "set")
 
 
 def _scalar(function: Function) -> Function:

@@ -6,7 +6,7 @@ columns. `Values` finds few numbers or texts in a dict.
 
 The hash table uses open addressing with linear probing (D. E. Knuth, "The Art of Computer Programming", 6.4) and is at
 most half full. All rows of a batch are searched at once: each step probes the next entry for rows not found yet. When a
-process has looked up many keys, compiled loops take over (`compiler/keytables.py`); the ids are the same.
+process has looked up many keys, compiled loops take over (`engine/keys/keytables.py`); the ids are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
+from foldflight.engine.keys.keytables import KeyLoops, NumberTable, TextTable
 
 __all__ = ["Chain", "Ids", "KeyEncoder", "Numbers", "Pairs", "Rows", "Texts", "WithNull"]
 

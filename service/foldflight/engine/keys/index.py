@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.client.process import KEY_LOOPS
-from foldflight.compiler.keytables import KeyLoops
 from foldflight.engine.keys.encoders import Chain, KeyEncoder, Numbers, Texts, WithNull
+from foldflight.engine.keys.keytables import KEY_LOOPS, KeyLoops
 from foldflight.errors import RejectedError
 from foldflight.functions.types.arrow import with_members
 from foldflight.functions.types.sql import check_plain, has_floats, sql_name

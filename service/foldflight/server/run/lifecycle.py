@@ -34,9 +34,8 @@ from typing import Any, NoReturn, Self, TextIO
 import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
-from foldflight.compiler import Programs
-from foldflight.compiler.store import LoopStore
 from foldflight.errors import RejectedError
+from foldflight.fold.accelerator import Accelerator, accelerator_of
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.java import JAVA, java_functions
@@ -79,7 +78,7 @@ class Probes:
         server_id: str,
         functions: Registry,
         metrics: CollectorRegistry,
-        programs: Programs,
+        programs: Accelerator,
     ) -> None:
         self._ready = False
         self._named = {"server_id": server_id, "host": settings.host}
@@ -323,7 +322,7 @@ def leave_process(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def check_before_start(settings: Settings, registry: Registry, programs: Programs) -> None:
+def check_before_start(settings: Settings, registry: Registry, programs: Accelerator) -> None:
     """Check, before the server starts, everything that can be checked then.
 
     Raises:
@@ -347,10 +346,10 @@ def _java_functions(settings: Settings) -> list[Function]:
     return java_functions(settings.java, settings.java_classpath)
 
 
-def programs_of(settings: Settings) -> Programs:
+def programs_of(settings: Settings) -> Accelerator:
     """Return the compiled functions of a process, with the cache folder of the settings."""
     folder = settings.compiled_folder
-    return Programs(None if folder is None else LoopStore("user" if folder == "user" else Path(folder)))
+    return accelerator_of(None if folder is None else "user" if folder == "user" else Path(folder))
 
 
 @contextlib.contextmanager

@@ -9,32 +9,28 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from foldflight.compiler.compiled import Compiled
-from foldflight.compiler.program import NO_NUMBA, Loops, NoProgram, Program, lacks_numba, reason_of
-from foldflight.compiler.scalar import CompiledScalar
 from foldflight.errors import RejectedError
-from foldflight.fold.accelerator import Accelerator
+from foldflight.ext.compiler.compiled import Compiled
+from foldflight.ext.compiler.program import NO_NUMBA, Loops, NoProgram, Program, lacks_numba, reason_of
+from foldflight.ext.compiler.scalar import CompiledScalar
+from foldflight.fold.accelerator import HOT_ROWS, Accelerator, bind_fixed_types
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
-from foldflight.fold.aggregate.tables import fresh_table
 from foldflight.fold.mode import Folding, Mode
 from foldflight.fold.scalar.evaluation import Scalar
 from foldflight.fold.scalar.scalar import InterpretedScalar
-from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction, ScalarMethods
-from foldflight.functions.author.spec import BoundFunction, Function, Methods
-from foldflight.functions.types.serializer import views_in
+from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarMethods
+from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.vectors import is_vector
 
 if TYPE_CHECKING:
-    from foldflight.compiler.kernels import CompilePlan, Kernels
-    from foldflight.compiler.lookups import Lookups
+    from foldflight.ext.compiler.kernels import CompilePlan, Kernels
+    from foldflight.ext.compiler.lookups import Lookups
 
-# The interpreter folds this many rows in about half a second; compiling a function takes one to three seconds.
-HOT_ROWS: Final = 1 << 18
 _ITEMS_OF_A_ROW: Final = 128  # items of a vector for which the interpreter takes as long as for one more row
 _KNOWN_MAX: Final = 256  # entries of each cache of this process
 _logger: Final = logging.getLogger(__name__)
@@ -66,8 +62,8 @@ class _CachedProgram:
 
     def serves(self, bound: _Bound, methods: _Methods) -> bool:
         """Return whether compiling again would give the same program."""
-        from foldflight.compiler.lookups import is_same
-        from foldflight.compiler.plan import own_attributes
+        from foldflight.ext.compiler.lookups import is_same
+        from foldflight.ext.compiler.plan import own_attributes
 
         own = own_attributes(methods)
         return (
@@ -119,13 +115,6 @@ class Programs(Accelerator):
             methods = _methods(bound)
             if not isinstance(methods, NoProgram):
                 self.required_program(bound, methods)
-
-    def demand_all(self, registered: Iterable[AnyFunction]) -> None:
-        """Call `demand` for each function whose types are fixed. Raises as `demand`."""
-        for function in registered:
-            bound = _bind_fixed_types(function)
-            if bound is not None:
-                self.demand(bound)
 
     def required_program(self, bound: _Bound, methods: _Methods) -> Any:
         """Return the compiled code of a function that must be compiled.
@@ -190,10 +179,10 @@ class Programs(Accelerator):
         return program
 
     def _compile(self, bound: _Bound, methods: _Methods) -> Loops:
-        from foldflight.compiler.digest import digest_of
-        from foldflight.compiler.kernels import Kernels
-        from foldflight.compiler.lookups import Lookups
-        from foldflight.compiler.plan import own_attributes
+        from foldflight.ext.compiler.digest import digest_of
+        from foldflight.ext.compiler.kernels import Kernels
+        from foldflight.ext.compiler.lookups import Lookups
+        from foldflight.ext.compiler.plan import own_attributes
 
         own, lookups = dict(own_attributes(methods)), Lookups()
         plan, start = _plan_of(bound, methods)
@@ -229,7 +218,7 @@ class Programs(Accelerator):
     def warm(self, function: AnyFunction) -> Folding:
         """Compile or load a function before its first rows. Return its mode and reason, as `folding` does."""
         folding = self.folding(function)
-        bound = _bind_fixed_types(function) if folding.mode is Mode.COMPILED_WHEN_HOT else None
+        bound = bind_fixed_types(function) if folding.mode is Mode.COMPILED_WHEN_HOT else None
         if bound is None:
             return folding
         methods = _methods(bound)
@@ -238,34 +227,7 @@ class Programs(Accelerator):
             program.rows(nulls=True)
         return self._decide(bound, program)
 
-    def folding(self, function: AnyFunction) -> Folding:
-        """Return the mode of a function and the reason, as far as known without compiling it."""
-        if function.bounds is not None:
-            return Folding(Mode.ASYNC)
-        if isinstance(function, ScalarFunction) and function.vectorised is not None:
-            return Folding(Mode.VECTORISED)
-        if isinstance(function, ScalarFunction) and function.is_table:
-            return Folding(Mode.INTERPRETED, "it is a table function")
-        if isinstance(function, Function) and function.adapter:
-            return Folding(Mode.INTERPRETED, f"its class is adapted from {function.adapter}")
-        if isinstance(function, Function) and function.language == "java":
-            return _folding_in_java(function)
-        if not isinstance(function, ScalarFunction) and function.bundled:
-            return Folding(Mode.BUNDLED)
-        if isinstance(function, Function) and (views := views_in(function.serializer)):
-            return Folding(Mode.INTERPRETED, f"its accumulator has views: {', '.join(views)}")
-        if function.compile is False:
-            return Folding(Mode.INTERPRETED, "compile=False")
-        if isinstance(function, ScalarFunction):
-            return self._compilable(function, _bind_fixed_types(function))
-        if function.capabilities.codec == "custom" or (function.capabilities.codec == "pickle" and function.folds_many):
-            return Folding(Mode.INTERPRETED, f"its states are not typed: {function.capabilities.codec_reason}")
-        bound = _bind_fixed_types(function)
-        if function.folds_many and (bound is None or (isinstance(bound, BoundFunction) and _has_records(bound))):
-            return Folding(Mode.VECTORISED)
-        return self._compilable(function, bound)
-
-    def _compilable(self, function: AnyFunction, bound: _Bound | None) -> Folding:
+    def compilable(self, function: AnyFunction, bound: _Bound | None) -> Folding:
         """Return the mode of a function that declares no `compile=False`, as far as known without compiling it."""
         if bound is None or _opens(function):
             return Folding(Mode.DECIDED_WHEN_BOUND)
@@ -279,6 +241,12 @@ class Programs(Accelerator):
                 return self._decide(bound, unsupported)
             _remember(self._compilable_keys, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
+
+    def unordered_fields(self, bound: BoundFunction) -> frozenset[str]:
+        """Return the fields that are sets: compiled code has their items in an order of its own."""
+        program = self.program(bound, bound.instantiate())
+        fields = program.layout.fields if isinstance(program, Program) else ()
+        return frozenset(field.name for field in fields if field.kind == "set")
 
     def _decide(self, bound: _Bound, program: Loops | NoProgram) -> Folding:
         """Store the mode of a function, and log it the first time."""
@@ -315,7 +283,7 @@ def _precheck(bound: _Bound) -> NoProgram | None:
     if isinstance(methods, NoProgram):
         return methods
     try:
-        from foldflight.compiler.kernels import Kernels
+        from foldflight.ext.compiler.kernels import Kernels
 
         plan, _ = _plan_of(bound, methods)
         Kernels(plan).check()
@@ -325,39 +293,13 @@ def _precheck(bound: _Bound) -> NoProgram | None:
 
 
 def _plan_of(bound: _Bound, methods: _Methods) -> tuple[CompilePlan, Any]:
-    from foldflight.compiler.plan import plan_of, scalar_plan_of
+    from foldflight.ext.compiler.plan import plan_of, scalar_plan_of
 
     if isinstance(bound, BoundScalar):
         assert isinstance(methods, ScalarMethods)
         return scalar_plan_of(bound, methods)
     assert isinstance(methods, Methods)
     return plan_of(bound, methods)
-
-
-def _folding_in_java(function: Function) -> Folding:
-    """Return the mode of a function in Java in this process, and the reason."""
-    bound = _bind_fixed_types(function)
-    methods = None if bound is None else _methods(bound)
-    if not isinstance(methods, Methods):
-        return Folding(Mode.DECIDED_WHEN_BOUND)
-    if methods.loops is not None:
-        return Folding(Mode.JAVA)
-    return Folding(
-        Mode.INTERPRETED, "an argument is no number, boolean or text, or this installation has no compiled Loops.class"
-    )
-
-
-def _bind_fixed_types(function: AnyFunction) -> _Bound | None:
-    """Return a function bound to its types; None if types or direct arguments depend on the call."""
-    types = function.input_types
-    if types is None or any(each.required for each in function.parameters):
-        return None
-    return function.bind(types, {})
-
-
-def _has_records(bound: BoundFunction) -> bool:
-    methods = _methods(bound)
-    return isinstance(methods, Methods) and not isinstance(fresh_table(bound, methods), str)
 
 
 def _opens(function: AnyFunction) -> bool:

@@ -16,7 +16,7 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import register_jitable
 
-from foldflight.compiler.generated import generated
+from foldflight.ext.compiler.generated import generated
 
 _EXACT: Final = 1 << 53  # floats represent smaller integers exactly
 _HALF: Final = 9223372036854775808.0  # 2**63, the first float beyond an int64

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.arena import CONTROLS, MARK, RAISED, Arena
-from foldflight.compiler.columns import columns_of
-from foldflight.compiler.compiled import results_of
-from foldflight.compiler.program import Loops, NoProgram
+from foldflight.ext.compiler.arena import CONTROLS, MARK, RAISED, Arena
+from foldflight.ext.compiler.columns import columns_of
+from foldflight.ext.compiler.compiled import results_of
+from foldflight.ext.compiler.program import Loops, NoProgram
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Rows
 from foldflight.fold.scalar.evaluation import Scalar, null_rows

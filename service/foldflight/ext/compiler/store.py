@@ -153,8 +153,8 @@ def _surroundings() -> str:
     import llvmlite.binding
     import numba
 
-    package = Path(__file__).parents[1]
-    sources = sorted(path for folder in ("fold", "compiler") for path in (package / folder).rglob("*.py"))
+    package = Path(__file__).parents[2]
+    sources = sorted(path for folder in ("fold", "ext/compiler") for path in (package / folder).rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     processor = f"{llvmlite.binding.get_host_cpu_name()} {llvmlite.binding.get_host_cpu_features().flatten()}"
     return f"{digest} {numba.__version__} {llvmlite.__version__} {sys.version} {processor}"

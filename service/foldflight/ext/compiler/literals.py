@@ -14,9 +14,9 @@ from numba.core.errors import TypingError
 from numba.core.inline_closurecall import inline_closure_call
 from numba.core.typed_passes import type_inference_stage
 
-from foldflight.compiler import containers, operators
-from foldflight.compiler.arena import Contents, Element
-from foldflight.compiler.value_types import KINDS, implementation, inner_kind
+from foldflight.ext.compiler import containers, operators
+from foldflight.ext.compiler.arena import Contents, Element
+from foldflight.ext.compiler.value_types import KINDS, implementation, inner_kind
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.mode import Unsupported
 

@@ -16,7 +16,7 @@ from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.strings import TEXTS
 
 if TYPE_CHECKING:
-    from foldflight.compiler.records import RecordField
+    from foldflight.ext.compiler.records import RecordField
 
 RAISED: Final = (ArithmeticError, ValueError, TypeError)
 """Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one."""

@@ -12,8 +12,8 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.compiler import arena
-from foldflight.compiler.generated import generated
+from foldflight.ext.compiler import arena
+from foldflight.ext.compiler.generated import generated
 
 
 def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None]]:

@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from foldflight.compiler.program import lacks_numba
-from foldflight.compiler.programs import LoopStore
+from foldflight.fold.accelerator import COMPILER
 
 # Rows after which the loops are compiled: with numba imported already, and without. They save about 0.1 us a row;
 # importing numba and compiling them takes one to two seconds.
@@ -36,14 +35,9 @@ Rows = npt.NDArray[np.intp]
 
 
 class KeyLoops:
-    """The compiled loops of this process. Thread-safe; at worst the loops are compiled twice.
+    """The compiled loops of this process. Thread-safe; at worst the loops are compiled twice."""
 
-    Args:
-        store: Keeps compiled loops for later processes.
-    """
-
-    def __init__(self, store: LoopStore) -> None:
-        self._store = store
+    def __init__(self) -> None:
         self._rows = 0
         self._has_failed = False
         self._loops: Mapping[str, Any] | None = None
@@ -56,23 +50,18 @@ class KeyLoops:
         if self._loops is None and not self._has_failed:
             self._rows += rows
             if self._rows >= (_HOT_ROWS if "numba" in sys.modules else _COLD_ROWS):
-                if lacks_numba():
-                    self._has_failed = True
-                    return None
                 try:
-                    return self.compiled()
+                    compiler = COMPILER.find()
+                    self._loops = None if compiler is None else compiler.key_loops("user")
+                    self._has_failed = self._loops is None
                 except Exception as error:  # noqa: BLE001 - keys are found without compiled loops, too
                     self._has_failed = True
                     _logger.warning("keys are looked up without compiled loops, which is slower: %r", error)
         return self._loops
 
-    def compiled(self) -> Mapping[str, Any]:
-        """Return the loops, compiled if necessary."""
-        if self._loops is None:
-            from foldflight.compiler import keyloops
 
-            self._loops = keyloops.compiled(self._store)
-        return self._loops
+KEY_LOOPS: Final = KeyLoops()
+"""Compiled loops with which engines find keys."""
 
 
 class NumberTable:

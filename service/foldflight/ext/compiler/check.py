@@ -11,11 +11,11 @@ from typing import Any
 from numba.core import analysis, ir, ir_utils, types
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 
-from foldflight.compiler.containers import EMPTIES, ContainerType, put_whole
-from foldflight.compiler.records import Items, Reference
-from foldflight.compiler.structs import Struct
-from foldflight.compiler.value_types import kind_of
-from foldflight.compiler.vectors import VectorType
+from foldflight.ext.compiler.containers import EMPTIES, ContainerType, put_whole
+from foldflight.ext.compiler.records import Items, Reference
+from foldflight.ext.compiler.structs import Struct
+from foldflight.ext.compiler.value_types import kind_of
+from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.mode import Unsupported
 

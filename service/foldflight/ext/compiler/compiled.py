@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.arena import CONTROLS, MARK, RAISED, Arena, Element, container_fields, room
-from foldflight.compiler.columns import Members, columns_of
-from foldflight.compiler.program import NoProgram, Program
 from foldflight.errors import FunctionError
+from foldflight.ext.compiler.arena import CONTROLS, MARK, RAISED, Arena, Element, container_fields, room
+from foldflight.ext.compiler.columns import Members, columns_of
+from foldflight.ext.compiler.program import NoProgram, Program
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
@@ -32,7 +32,7 @@ from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.fold.strings import from_addresses, text_of, to_addresses
 
 if TYPE_CHECKING:
-    from foldflight.compiler.records import RecordField  # brings numba
+    from foldflight.ext.compiler.records import RecordField  # brings numba
 
 _RETAINED_BYTES_MIN: Final = 1 << 26  # bytes of arrays that are retained for their strings before strings are copied
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
@@ -308,7 +308,7 @@ class Compiled(GroupsAccumulator):
 
     def _instance_text(self) -> str:
         """Return the instance attributes that are part of the compiled code, as text, to detect that they changed."""
-        from foldflight.compiler.plan import own_attributes, plain_kind
+        from foldflight.ext.compiler.plan import own_attributes, plain_kind
 
         own = own_attributes(self.inner.methods)
         return repr({name: value for name, value in own.items() if plain_kind(value) is not None})

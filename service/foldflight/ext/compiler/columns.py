@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.compiler.arena import FORMATS, Contents
+from foldflight.ext.compiler.arena import FORMATS, Contents
 from foldflight.fold.aggregate.records import filled
 from foldflight.fold.datetimes import MOMENTS, to_numbers
 from foldflight.fold.decimals import DECIMALS, to_words

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from foldflight.compiler.arena import FORMATS
+from foldflight.ext.compiler.arena import FORMATS
 from foldflight.fold.aggregate.reading import inner_codes
 from foldflight.fold.decimals import DECIMALS
 
 if TYPE_CHECKING:
-    from foldflight.compiler.kernels import CompilePlan, Kernels  # brings numba
-    from foldflight.compiler.plan import Start
+    from foldflight.ext.compiler.kernels import CompilePlan, Kernels  # brings numba
+    from foldflight.ext.compiler.plan import Start
 
 
 @dataclass(frozen=True)

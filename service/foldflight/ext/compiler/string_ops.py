@@ -10,14 +10,14 @@ from typing import Any, Final
 from numba.core import types
 from numba.extending import register_jitable
 
-from foldflight.compiler import memory
-from foldflight.compiler.arena import Contents, Element
-from foldflight.compiler.containers import ContainerType, container_at, counting
-from foldflight.compiler.control_block import store_byte, text_room
-from foldflight.compiler.iterators import lower_iterators
-from foldflight.compiler.records import Items
-from foldflight.compiler.strings import asking, byte_at, cut, includes_at, length_of, text_kind
-from foldflight.compiler.value_types import CONVERTERS, EncodedType, as_number, decode_kind, implementation, kind_of
+from foldflight.ext.compiler import memory
+from foldflight.ext.compiler.arena import Contents, Element
+from foldflight.ext.compiler.containers import ContainerType, container_at, counting
+from foldflight.ext.compiler.control_block import store_byte, text_room
+from foldflight.ext.compiler.iterators import lower_iterators
+from foldflight.ext.compiler.records import Items
+from foldflight.ext.compiler.strings import asking, byte_at, cut, includes_at, length_of, text_kind
+from foldflight.ext.compiler.value_types import CONVERTERS, EncodedType, as_number, decode_kind, implementation, kind_of
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.strings import ADDRESS_BITS, LENGTH_MAX
 

@@ -16,8 +16,8 @@ from numba.core.datamodel import models
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_model
 
-from foldflight.compiler.decimals import Scaled
-from foldflight.compiler.iterators import IteratorType
+from foldflight.ext.compiler.decimals import Scaled
+from foldflight.ext.compiler.iterators import IteratorType
 from foldflight.fold.datetimes import MOMENTS
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.mode import Unsupported

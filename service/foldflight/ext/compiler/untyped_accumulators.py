@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.compiler.arena import Contents, Element
-from foldflight.compiler.records import RecordField, RecordLayout
+from foldflight.ext.compiler.arena import Contents, Element
+from foldflight.ext.compiler.records import RecordField, RecordLayout
 from foldflight.fold.mode import Unsupported
 from foldflight.functions.author.spec import Function
 

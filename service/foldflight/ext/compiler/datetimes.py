@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from numba.extending import register_jitable
 
-from foldflight.compiler import arithmetic
-from foldflight.compiler.value_types import CONVERTERS, as_number, decode_kind, implementation, inner_kind, kind_of
+from foldflight.ext.compiler import arithmetic
+from foldflight.ext.compiler.value_types import CONVERTERS, as_number, decode_kind, implementation, inner_kind, kind_of
 from foldflight.fold.datetimes import MOMENTS
 from foldflight.fold.mode import Unsupported
 

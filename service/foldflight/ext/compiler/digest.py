@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodWrapperType, WrapperDescriptorType
 from typing import Any, Final
 
-from foldflight.compiler.kernels import CompilePlan
-from foldflight.compiler.lookups import MISSING, PLAIN, Lookups
-from foldflight.compiler.plan import LOOKED_AT
+from foldflight.ext.compiler.kernels import CompilePlan
+from foldflight.ext.compiler.lookups import MISSING, PLAIN, Lookups
+from foldflight.ext.compiler.plan import LOOKED_AT
 from foldflight.fold.mode import Unsupported
 
 _REACHED_MAX: Final = 1000

@@ -25,10 +25,10 @@ from llvmlite import ir as llvm
 from numba.core import types
 from numba.extending import register_jitable
 
-from foldflight.compiler import arena
-from foldflight.compiler.control_block import current, load, load_byte, load_short, store, store_short
-from foldflight.compiler.generated import generated
-from foldflight.compiler.strings import COMPARISONS
+from foldflight.ext.compiler import arena
+from foldflight.ext.compiler.control_block import current, load, load_byte, load_short, store, store_short
+from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.strings import COMPARISONS
 from foldflight.fold.strings import ADDRESS_BITS, TEXTS
 
 # Offsets in bytes of the words that `arena.py` numbers.

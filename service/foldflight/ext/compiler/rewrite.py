@@ -23,12 +23,12 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
-from foldflight.compiler import containers, datetimes, decimals, operators, string_ops, strings, structs, vectors
-from foldflight.compiler.check import Check
-from foldflight.compiler.literals import EMPTY, Fill, inline_comprehensions
-from foldflight.compiler.records import EXACTLY, Items, Reference
-from foldflight.compiler.value_types import decode_kind, kind_of, require_value, takes
-from foldflight.compiler.vectors import VectorType
+from foldflight.ext.compiler import containers, datetimes, decimals, operators, string_ops, strings, structs, vectors
+from foldflight.ext.compiler.check import Check
+from foldflight.ext.compiler.literals import EMPTY, Fill, inline_comprehensions
+from foldflight.ext.compiler.records import EXACTLY, Items, Reference
+from foldflight.ext.compiler.value_types import decode_kind, kind_of, require_value, takes
+from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.mode import Unsupported
 
 _CONSTANTS: Final = (int, float, bool, type(None))

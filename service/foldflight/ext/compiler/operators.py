@@ -11,10 +11,10 @@ from typing import Any, Final
 from numba.core import types
 from numba.extending import register_jitable
 
-from foldflight.compiler import arithmetic, containers, datetimes, decimals, string_ops, strings
-from foldflight.compiler.records import Items, load_item, store_item
-from foldflight.compiler.structs import Struct
-from foldflight.compiler.value_types import (
+from foldflight.ext.compiler import arithmetic, containers, datetimes, decimals, string_ops, strings
+from foldflight.ext.compiler.records import Items, load_item, store_item
+from foldflight.ext.compiler.structs import Struct
+from foldflight.ext.compiler.value_types import (
     CONVERTERS,
     ENCODED,
     as_number,
@@ -24,7 +24,7 @@ from foldflight.compiler.value_types import (
     kind_of,
     require_value,
 )
-from foldflight.compiler.vectors import VectorType
+from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.datetimes import MOMENTS
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.mode import Unsupported

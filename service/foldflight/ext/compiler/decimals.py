@@ -18,7 +18,7 @@ from numba.core.typeconv import Conversion
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable, register_model
 
-from foldflight.compiler.generated import generated
+from foldflight.ext.compiler.generated import generated
 from foldflight.fold.decimals import DECIMALS, DIGITS_MAX, scale_of, words_of
 
 _WIDE: Final = llvm.IntType(128)

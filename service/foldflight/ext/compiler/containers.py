@@ -16,15 +16,15 @@ from numba.core.datamodel import models
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable, register_model
 
-from foldflight.compiler import memory
-from foldflight.compiler.arena import HEADER, Contents, Element
-from foldflight.compiler.arithmetic import add_int, bound_of, index_of, sub_int
-from foldflight.compiler.control_block import load, store
-from foldflight.compiler.generated import generated
-from foldflight.compiler.iterators import IteratorType, lower_iterators
-from foldflight.compiler.memory import dict_operations, word_at
-from foldflight.compiler.strings import includes, size_of
-from foldflight.compiler.value_types import KINDS, as_number, implementation, inner_kind, kind_of, require_value
+from foldflight.ext.compiler import memory
+from foldflight.ext.compiler.arena import HEADER, Contents, Element
+from foldflight.ext.compiler.arithmetic import add_int, bound_of, index_of, sub_int
+from foldflight.ext.compiler.control_block import load, store
+from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.iterators import IteratorType, lower_iterators
+from foldflight.ext.compiler.memory import dict_operations, word_at
+from foldflight.ext.compiler.strings import includes, size_of
+from foldflight.ext.compiler.value_types import KINDS, as_number, implementation, inner_kind, kind_of, require_value
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.strings import TEXTS
 

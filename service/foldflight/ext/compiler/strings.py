@@ -16,9 +16,9 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.compiler.arithmetic import bound_of, index_of
-from foldflight.compiler.generated import generated
-from foldflight.compiler.value_types import (
+from foldflight.ext.compiler.arithmetic import bound_of, index_of
+from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.value_types import (
     CONVERTERS,
     KINDS,
     as_number,

@@ -17,12 +17,12 @@ from numba.core.typing import signature
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, lower_setattr_generic, register_model
 
-from foldflight.compiler.arena import FORMATS, HEADER, Contents
-from foldflight.compiler.containers import ContainerType
-from foldflight.compiler.generated import generated
-from foldflight.compiler.iterators import IteratorType, lower_iterators
-from foldflight.compiler.value_types import KINDS, exactly
-from foldflight.compiler.vectors import VectorType
+from foldflight.ext.compiler.arena import FORMATS, HEADER, Contents
+from foldflight.ext.compiler.containers import ContainerType
+from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.iterators import IteratorType, lower_iterators
+from foldflight.ext.compiler.value_types import KINDS, exactly
+from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.strings import TEXTS

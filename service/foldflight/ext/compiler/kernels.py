@@ -20,12 +20,12 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.compiler import containers, decimals, memory, operators
-from foldflight.compiler.arena import HEADER, Contents
-from foldflight.compiler.columns import Items, Kind, Members, leaves_of
-from foldflight.compiler.control_block import address_of_array, enter
-from foldflight.compiler.records import Items as ListItems
-from foldflight.compiler.records import (
+from foldflight.ext.compiler import containers, decimals, memory, operators
+from foldflight.ext.compiler.arena import HEADER, Contents
+from foldflight.ext.compiler.columns import Items, Kind, Members, leaves_of
+from foldflight.ext.compiler.control_block import address_of_array, enter
+from foldflight.ext.compiler.records import Items as ListItems
+from foldflight.ext.compiler.records import (
     RecordField,
     RecordLayout,
     Reference,
@@ -36,10 +36,10 @@ from foldflight.compiler.records import (
     seen_as,
     store_members,
 )
-from foldflight.compiler.rewrite import ClassCompiler
-from foldflight.compiler.structs import Struct
-from foldflight.compiler.value_types import CONVERTERS, KINDS, as_number, implementation, kind_of, number_type
-from foldflight.compiler.vectors import VectorType, row_address
+from foldflight.ext.compiler.rewrite import ClassCompiler
+from foldflight.ext.compiler.structs import Struct
+from foldflight.ext.compiler.value_types import CONVERTERS, KINDS, as_number, implementation, kind_of, number_type
+from foldflight.ext.compiler.vectors import VectorType, row_address
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.mode import Unsupported
 

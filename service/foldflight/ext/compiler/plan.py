@@ -18,21 +18,21 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.compiler.arena import Contents, Element
-from foldflight.compiler.columns import Items, Kind, Members
-from foldflight.compiler.datetimes import number_of
-from foldflight.compiler.decimals import constant_of
-from foldflight.compiler.kernels import CompilePlan
-from foldflight.compiler.records import RecordField, RecordLayout
-from foldflight.compiler.strings import address_of
-from foldflight.compiler.untyped_accumulators import (
+from foldflight.ext.compiler.arena import Contents, Element
+from foldflight.ext.compiler.columns import Items, Kind, Members
+from foldflight.ext.compiler.datetimes import number_of
+from foldflight.ext.compiler.decimals import constant_of
+from foldflight.ext.compiler.kernels import CompilePlan
+from foldflight.ext.compiler.records import RecordField, RecordLayout
+from foldflight.ext.compiler.strings import address_of
+from foldflight.ext.compiler.untyped_accumulators import (
     CONTAINERS,
     UntypedAccumulators,
     class_named,
     inferred_types,
     why_untyped,
 )
-from foldflight.compiler.value_types import ENCODED, KINDS
+from foldflight.ext.compiler.value_types import ENCODED, KINDS
 from foldflight.fold.datetimes import moment_of
 from foldflight.fold.decimals import DECIMALS, decimal_of, scale_of, words_of
 from foldflight.fold.mode import Unsupported

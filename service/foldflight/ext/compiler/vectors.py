@@ -18,7 +18,7 @@ from numba.core.datamodel import models
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_model
 
-from foldflight.compiler.value_types import inner_kind
+from foldflight.ext.compiler.value_types import inner_kind
 from foldflight.fold.mode import Unsupported
 
 TEMPORARY_ITEMS_MAX: Final = 1 << 12

@@ -500,6 +500,12 @@ def test_plain_sql_has_default_values_and_short_errors(db: Any) -> None:
     register(db, connect(Scaled), {"scaled": "doubled"})
     rows = "FROM VALUES (3D), (4D) AS t(v)"
     assert values(db.sql(f"SELECT doubled(v), doubled(v, 10D) {rows}")) == [(14.0, 70.0)]
+    assert values(db.sql(f"SELECT doubled(v, weight => 10D), doubled(weight => 10D, value => v) {rows}")) == [
+        (70.0, 70.0)
+    ]
+    with pytest.raises(PySparkException) as raised:
+        db.sql(f"SELECT doubled(v, wait => 10D) {rows}").collect()
+    assert "is given 1 by position and wait by name" in str(error_of(raised.value))
     with pytest.raises(PySparkException) as raised:
         db.sql(f"SELECT doubled(v, v, v) {rows}").collect()
     error = error_of(raised.value)

@@ -2,18 +2,19 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 
-from foldflight import FunctionError, connect, udaf, udf
+from foldflight import FunctionError, RejectedError, connect, udaf, udf
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.functions import Call, Registry, function_of
 from foldflight.functions.author.spec import Function
 from foldflight.lift.lifting import lift_text, lifted_of
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing import check_laws, run_epochs
+from tests.folds import open_fold
 
 
 @dataclass
@@ -135,3 +136,71 @@ def test_a_state_that_would_lose_its_class(made: Any) -> None:
 
     functions = connect([udaf(name="words")(Kept)])
     assert run_epochs({"it": functions["words"]("w")}, rows)[-1].changelog[-1][1] == {"it": 2}
+
+
+def test_examples_are_lists_of_values() -> None:
+    """A text is a value, not the list of its letters."""
+
+    @udf
+    def priced(code: str) -> int:
+        return {"EUR": 100, "E": 1, "U": 2, "R": 3}[code]
+
+    with pytest.raises(RejectedError, match=r"'EUR' for 'code', which is one value; give a list of values: \['EUR'\]"):
+        check_laws(priced, examples={"code": "EUR"})
+    with pytest.raises(RejectedError, match="give a number of inputs, or lists of values"):
+        check_laws(priced, examples=7.5)  # type: ignore[arg-type]
+
+
+class Seen:
+    seen: int
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+
+@udaf
+class Positive:
+    def create_accumulator(self) -> Seen:
+        return Seen()
+
+    def accumulate(self, accumulator: Seen, value: int) -> None:
+        accumulator.seen = value > 0
+
+    def get_value(self, accumulator: Seen) -> str:
+        return str(accumulator.seen)
+
+
+@pytest.mark.parametrize("states", [True, False])
+def test_values_are_those_of_states_that_nobody_asks_for(states: bool) -> None:
+    """A batch without states has the values of one with states, and of a stream: a bool in a field of ints is 1."""
+    columns = pa.schema([("x", pa.int64())])
+    fold = open_fold(bind_calls(Registry.load([Positive]), [Call("positive", ("x",))], columns))
+    fold.fold(pa.record_batch([pa.array([-1, 5], pa.int64())], schema=columns))
+    assert fold.collect(states=states).column("output_0").to_pylist() == ["1"]
+
+
+class Wide:
+    total: Annotated[int, "INT"]
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+@udaf
+class Widened:
+    def create_accumulator(self) -> Wide:
+        return Wide()
+
+    def accumulate(self, accumulator: Wide, value: int) -> None:
+        accumulator.total += value
+
+    def get_value(self, accumulator: Wide) -> int:
+        return accumulator.total
+
+
+def test_a_state_that_does_not_exist_changes_no_value() -> None:
+    """A batch that needs no state goes on with a number that would not fit it."""
+    columns = pa.schema([("x", pa.int64())])
+    fold = open_fold(bind_calls(Registry.load([Widened]), [Call("widened", ("x",))], columns))
+    fold.fold(pa.record_batch([pa.array([1 << 40], pa.int64())], schema=columns))
+    assert fold.collect(states=False).column("output_0").to_pylist() == [1 << 40]

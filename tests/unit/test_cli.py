@@ -240,6 +240,15 @@ def test_check_refuses_examples_that_are_none(run, text, why):
     assert why in " ".join(result.output.replace("│", " ").split())
 
 
+def test_check_refuses_a_direct_argument_that_no_function_has(run):
+    """A misspelled name would leave the default in place, and check something else."""
+    result = run("check", "at_least_misspelled", "--set", "leest=3", at_least_misspelled=PERCENTILE)
+    assert result.exit_code != 0
+    assert "no function has a direct argument leest; there are least" in " ".join(
+        result.output.replace("│", " ").split()
+    )
+
+
 def test_check_of_two_modules_with_functions_of_one_name(run):
     """Both are checked, each under the name of its class, as no query calls them."""
     run("functions", "one_unlawful", one_unlawful=UNLAWFUL)

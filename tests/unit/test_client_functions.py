@@ -86,6 +86,11 @@ def functions() -> Functions:
         (lambda f: f["percentile"](valu="a"), "SIGNATURE", ["'valu'; did you mean value?"]),
         (lambda f: f["percentile"]("a"), "SIGNATURE", ["needs the direct argument 'fraction'"]),
         (lambda f: f["percentile"]("a", fracton=0.5), "SIGNATURE", ["did you mean fraction?"]),
+        (
+            lambda f: f["percentile"]("a", 0.5, fraction=0.9),
+            "SIGNATURE",
+            ["given fraction twice, by position and by name"],
+        ),
         (lambda f: f["count"]("a", "b"), "SCHEMA_MISMATCH", ["takes 0 to 1 columns"]),
         (lambda f: f["count"]().distinct(), "SIGNATURE", ["give a column"]),
         (lambda f: f["count"]("a").where("x").where("y"), "SIGNATURE", ["combine both conditions with AND"]),

@@ -267,5 +267,34 @@ def test_a_name_without_a_value_is_told() -> None:
         def get_value(self, accumulator: Any) -> int:
             return 0
 
-    with pytest.raises(RejectedError, match=r"Summed.create_accumulator has .*'Missing'.*import the name"):
+    with pytest.raises(RejectedError, match=r"Summed.create_accumulator has .*'Missing'.*define what it names above"):
         udaf(Summed)
+
+
+def test_a_nested_class_that_is_defined_after_its_use_is_told() -> None:
+    """It is refused as any name without a value, not with the error of the attribute that is missing yet."""
+
+    class Outer:
+        @staticmethod
+        def declared() -> type:
+            class Summed:
+                def create_accumulator(self) -> Outer.Later:
+                    return Outer.Later()
+
+                def accumulate(self, accumulator: Outer.Later, value: int) -> None: ...
+
+                def get_value(self, accumulator: Outer.Later) -> int:
+                    return 0
+
+            return udaf(Summed)
+
+        try:
+            made: Any = declared()
+        except Exception as error:
+            made = error
+
+        class Later:
+            total: int
+
+    assert isinstance(Outer.made, RejectedError)
+    assert "'Later' is not defined where it is looked for); define what it names above" in Outer.made.message

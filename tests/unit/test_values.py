@@ -289,6 +289,8 @@ CASTS = [
     ("STRING", D("1E-7"), "0.0000001"),
     ("STRING", datetime.datetime(2013, 1, 2, 3, 4, 5, 500_000), "2013-01-02 03:04:05.5"),
     ("STRING", datetime.time(3, 4, 50), "03:04:50"),
+    ("TIMESTAMP", np.datetime64("2013-01-02T03:04:05.678901", "ns"), datetime.datetime(2013, 1, 2, 3, 4, 5, 678901)),
+    ("DATE", np.datetime64("2013-01-02"), datetime.date(2013, 1, 2)),
 ]
 
 
@@ -350,6 +352,9 @@ def test_the_largest_values_fit(type_: pa.DataType, value: Any) -> None:
         ("BOOLEAN", "perhaps", "RESULT_TYPE"),
         ("TIMESTAMP", 5, "RESULT_TYPE"),
         ("DATE", "yesterday", "RESULT_TYPE"),
+        ("TIMESTAMP", np.datetime64(1, "ns"), "RESULT_TYPE"),
+        ("TIMESTAMPTZ", np.datetime64(1, "ps"), "RESULT_TYPE"),
+        (pa.duration("us"), np.timedelta64(1, "ns"), "RESULT_TYPE"),
         ("ARRAY<INT>", 5, "RESULT_TYPE"),
         ("ARRAY<INT>", [2**40], "OVERFLOW"),
         ("STRUCT<a INT>", {"b": 1}, "RESULT_TYPE"),
@@ -387,6 +392,14 @@ def test_floats_together_are_cast_as_one_by_one(type_: pa.DataType) -> None:
         with pytest.raises(CastError) as caught:
             cast_results([*values, misfit], type_)
         assert (caught.value.index, caught.value.code) == (len(values), "OVERFLOW")
+
+
+@pytest.mark.parametrize("value", [np.datetime64(1, "ns"), [np.datetime64(1, "ns")]])
+def test_nanoseconds_of_numpy_are_named(value: Any) -> None:
+    """NumPy's own conversion makes a number of them, of which an error would tell nothing."""
+    type_ = pa.list_(pa.timestamp("us")) if isinstance(value, list) else pa.timestamp("us")
+    with pytest.raises(CastError, match="it has nanoseconds; round it to microseconds"):
+        cast_results([value], type_)
 
 
 def test_a_value_without_a_repr_is_still_named() -> None:

@@ -84,6 +84,12 @@ def check(
     for name in values:
         if not any(name in function.input_names for function in functions):
             raise click.BadParameter(f"no function has an argument {name}", param_hint="--examples")
+    for name in direct:
+        if not any(name == parameter.name for function in functions for parameter in function.parameters):
+            known = sorted({parameter.name for function in functions for parameter in function.parameters})
+            raise click.BadParameter(
+                f"no function has a direct argument {name}; there are {', '.join(known) or 'none'}", param_hint="--set"
+            )
     named = Counter(function.name for function in functions)
     titles = [
         function.signature if named[function.name] == 1 else f"{function.signature} of {function.where}"

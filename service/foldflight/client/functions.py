@@ -260,6 +260,13 @@ class FunctionHandle:
         direct = [parameter.name for parameter in self.info.parameters]
         most = len(self.info.input_names)
         behind = dict(zip(direct, columns[most:], strict=False))
+        for name in direct:
+            if name in literals and not isinstance(behind.get(name, ""), str):  # a text is a column
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"{self.info.signature} is given {name} twice, by position and by name; leave one out",
+                    function=self.name,
+                )
         if len(behind) == len(columns[most:]) and not behind.keys() & literals.keys():
             columns, literals = columns[:most], {**behind, **literals}
         check_known(self.info, literals)

@@ -102,7 +102,7 @@ def check_keys(schema: st.StructType, names: Sequence[str], *, is_order: bool = 
             raise _unsupported(
                 role,
                 column.dataType,
-                f"{cannot}, because its values cannot be compared; {verb} by parts of it, or by its text",
+                f"{cannot}, because its values cannot be compared; {verb} by {_comparable_of(column.dataType)}",
             )
         if is_collated(column.dataType):
             raise _unsupported(
@@ -110,6 +110,11 @@ def check_keys(schema: st.StructType, names: Sequence[str], *, is_order: bool = 
                 column.dataType,
                 f"{cannot}, because it does not compare texts by their bytes; {verb} by {_by_bytes(name)}",
             )
+
+
+def _comparable_of(type_: st.DataType) -> str:
+    """Return what to compare instead of values that cannot be compared."""
+    return "its ST_AsBinary" if _contains(type_, SPATIAL) else "a part of it, or its text"
 
 
 def check_compared(
@@ -152,7 +157,7 @@ def check_compared(
         if _contains(type_, UNCOMPARABLE if compares else without_order):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"{what} cannot compare such values; give a part of it, or its text",
+                f"{what} cannot compare such values; give {_comparable_of(type_)}",
                 function=function,
             )
         if is_collated(type_):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -27,6 +29,20 @@ WATERMARK = "spark.watermarkDelayMs"  # in the metadata of a column under withWa
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 _WINDOW, _NUMBER = "foldflight window", "foldflight session"
+_UNITS: Final = {
+    "ms": "milliseconds",
+    "s": "seconds",
+    "sec": "seconds",
+    "m": "minutes",
+    "min": "minutes",
+    "h": "hours",
+    "hr": "hours",
+    "d": "days",
+    "w": "weeks",
+}
+# Other systems read `24h`; and Spark has no windows of months.
+_SHORT: Final = re.compile(r"(?i)\s*(\d+)\s*(ms|s|sec|m|min|h|hr|d|w)\s*")
+_MONTHS: Final = re.compile(r"(?i)\b(months?|years?)\b")
 _TIMES = (st.TimestampType, st.TimestampNTZType)
 
 
@@ -59,6 +75,18 @@ class Window:
         for length in (self.size, self.slide, self.step):
             if not isinstance(length, str):
                 raise RejectedError("SIGNATURE", f"the lengths of a window are texts such as '1 hour', not {length!r}")
+            if short := _SHORT.fullmatch(length):
+                number, unit = short.groups()
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"{length!r} is no length of a window; write its unit out: '{number} {_UNITS[unit.casefold()]}'",
+                )
+            if _MONTHS.search(length):
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"{length!r} is no length of a window, because months and years differ in length; give it in weeks "
+                    "or smaller units, or group by date_trunc('month', ...) of the time",
+                )
 
     def __str__(self) -> str:
         """Return the kind and lengths of the windows, without the column: `hop 5 minutes, 1 hour`."""

@@ -13,7 +13,7 @@ import dataclasses
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -96,8 +96,9 @@ class ListFold:
         step = uuid.uuid4().hex
         held = _HeldEpochs(self)
 
-        def fold_group(*columns: pa.Array) -> object:
+        def fold_group(*columns: pa.Array, **named: pa.Array) -> object:
             with attempt(step):
+                columns = self._in_order(columns, named)
                 if not columns:
                     raise RejectedError(
                         "SIGNATURE",
@@ -109,6 +110,19 @@ class ListFold:
             return result.as_py()
 
         return _udf(fold_group, self, spark_type(self.result))
+
+    def _in_order(self, columns: tuple[pa.Array, ...], named: Mapping[str, pa.Array]) -> tuple[pa.Array, ...]:
+        """Return the arguments of plain SQL in the function's order. Raises RejectedError SIGNATURE."""
+        names = self.call.columns[len(columns) : len(columns) + len(named)]
+        if sorted(names) != sorted(named):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{self.call.function} has the arguments {', '.join(self.call.columns)}, and is given "
+                f"{len(columns)} by position and {', '.join(named)} by name; "
+                "give each once, and leave out only the last",
+                function=self.call.function,
+            )
+        return (*columns, *(named[name] for name in names))
 
     def _columns(self, lists: pa.Array) -> list[pa.Array]:
         """Return the rows of all lists as one array for each column of the call."""

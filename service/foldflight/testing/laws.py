@@ -119,6 +119,11 @@ def check_laws(
         raise RejectedError("SIGNATURE", f"{function!r} is not a function; decorate it with @udaf, @udf or @udtf")
     if isinstance(examples, int):
         return list(iterate_laws(known, literals=literals, examples=examples))
+    if not isinstance(examples, Mapping):
+        raise RejectedError(
+            "SIGNATURE",
+            f"examples is {examples!r}; give a number of inputs, or lists of values by the name of an argument",
+        )
     return list(iterate_laws(known, literals=literals, values=examples))
 
 
@@ -169,6 +174,12 @@ def _by_place(function: AnyFunction, types: Sequence[pa.DataType], values: Mappi
                 function=function.name,
             )
         place = names.index(name)
+        if isinstance(each, (str, bytes)):
+            raise RejectedError(
+                "SIGNATURE",
+                f"examples has {each!r} for {name!r}, which is one value; give a list of values: [{each!r}]",
+                function=function.name,
+            )
         try:
             pa.array(list(each), types[place])
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

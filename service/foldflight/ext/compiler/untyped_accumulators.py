@@ -220,7 +220,7 @@ _AS_IN: Final[dict[type, str]] = {
 def _hints(cls: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls)
-    except NameError:
+    except (NameError, AttributeError):  # a class that is nested in another one may be defined after its use
         return {}
 
 

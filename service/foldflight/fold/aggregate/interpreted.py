@@ -18,7 +18,7 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.reading import Reading, is_harmless
-from foldflight.fold.aggregate.states import UnconvertibleState, state_codec
+from foldflight.fold.aggregate.states import Typed, UnconvertibleState, state_codec
 from foldflight.fold.aggregate.waiting import Waits, no_running_values
 from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
@@ -396,11 +396,27 @@ class Interpreted(GroupsAccumulator):
         return self._compute_half(slots, self._states, self.codec.arrow)
 
     def evaluate(self, slots: Slots) -> pa.Array:
-        return self._compute_half(slots, self._outputs, self.bound.result_type)
+        return self.values_of(slots, self._stored_otherwise(slots))
+
+    def _stored_otherwise(self, slots: Slots) -> dict[int, Any]:
+        """Return by slot what the typed states of accumulators give, where that may be something else.
+
+        So a batch that stores no states has the values of one that does, and of a stream. An accumulator without a
+        state, such as a number beyond its type, counts as it is.
+        """
+        slots = np.unique(slots)
+        slots = slots[~np.isin(slots, self.absent(slots))]
+        accumulators = self.held(slots)
+        if not isinstance(self.codec, Typed) or self.codec.keeps(accumulators):
+            return {}
+        try:
+            return dict(zip(slots.tolist(), self.codec.decode(self.codec.encode(accumulators)), strict=True))
+        except UnconvertibleState:
+            return {}
 
     def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         if not states.null_count and not len(self.absent(slots)) and self.codec.keeps(self.held(slots)):
-            return self.evaluate(slots)
+            return self.values_of(slots, {})
         present = states.is_valid()  # an accumulator without a state has failed
         given = slots[present.to_numpy(zero_copy_only=False)]
         return self.values_of(slots, self.decoded(given, states.filter(present)))
@@ -409,7 +425,7 @@ class Interpreted(GroupsAccumulator):
         """Return the values of n slots; of those that have accumulators here, the values of these, which may change."""
         self._lent = accumulators
         try:
-            return self.evaluate(slots)
+            return self._compute_half(slots, self._outputs, self.bound.result_type)
         finally:
             self._lent = {}
 

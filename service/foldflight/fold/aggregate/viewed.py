@@ -167,6 +167,10 @@ class Viewed(Interpreted):
         self._cached.update(slots.tolist() if self._ask is not None else ())
         return states
 
+    def _stored_otherwise(self, slots: Slots) -> dict[int, Any]:
+        # An engine that keeps entries asks for states with the values, and making states writes the entries of views.
+        return {} if self._ask is not None else super()._stored_otherwise(slots)
+
     def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         if self._ask is None:
             return super().evaluate_states(slots, states)

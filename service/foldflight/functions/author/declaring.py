@@ -246,7 +246,8 @@ class SignatureBuilder(ABC):
         except NameError as error:
             shown = "" if method is self.cls else f".{method.__name__}"
             raise self.error(
-                f"{shown} has an annotation that cannot be resolved ({error})", "import the name it uses"
+                f"{shown} has an annotation that cannot be resolved ({error})",
+                "define what it names above the class, or import it",
             ) from None
 
     def check_secrets(self) -> None:

@@ -25,15 +25,18 @@ def annotations_of(annotated: Any, owner: type | None = None, *, extras: bool = 
         extras: Whether `Annotated[int, "INT"]` stays what it is; otherwise it becomes `int`.
 
     Raises:
-        NameError: A name has no value in any scope.
+        NameError: A name has no value in any scope, or a class has no class of this name in it.
     """
     names = _names(annotated, owner)
     try:
-        return typing.get_type_hints(annotated, localns=names, include_extras=extras)
-    except NameError:
-        if sys.version_info >= (3, 14):
-            return _evaluated_late(annotated, names, extras=extras)
-        raise
+        try:
+            return typing.get_type_hints(annotated, localns=names, include_extras=extras)
+        except NameError:
+            if sys.version_info >= (3, 14):
+                return _evaluated_late(annotated, names, extras=extras)
+            raise
+    except AttributeError as error:
+        raise NameError(f"name '{error.name}' is not defined where it is looked for", name=error.name) from error
 
 
 def _names(annotated: Any, owner: type | None) -> dict[str, Any]:

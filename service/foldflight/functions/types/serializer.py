@@ -961,7 +961,9 @@ def _class(cls: type, owner: type | None) -> StateSerializer:
     try:
         hints = annotations_of(cls, owner)
     except NameError as error:
-        raise Untyped(f"an annotation of {cls.__name__} cannot be resolved: {error}") from None
+        raise Untyped(
+            f"an annotation of {cls.__name__} cannot be resolved: {error}; define it above the class, or import it"
+        ) from None
     hints = {name: hint for name, hint in hints.items() if typing.ClassVar not in (hint, typing.get_origin(hint))}
     if not hints:
         raise Untyped(f"{cls.__name__} annotates no attribute")

@@ -485,7 +485,16 @@ def _is_missing(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    """Return a scalar of NumPy as Python's. One with nanoseconds stays as it is: NumPy would make a number of it."""
+    if not isinstance(value, np.generic):
+        return value
+    if isinstance(value, (np.datetime64, np.timedelta64)) and np.datetime_data(value.dtype)[0] in _FINE:
+        return value if has_nanoseconds(value) else _in_microseconds(value).item()
+    return value.item()
+
+
+def _in_microseconds(value: np.datetime64 | np.timedelta64) -> Any:
+    return value.astype("M8[us]" if isinstance(value, np.datetime64) else "m8[us]")
 
 
 def _misfit(value: Any, type_: pa.DataType) -> str:
@@ -675,7 +684,9 @@ def _to_time(value: Any, type_: pa.DataType) -> time:
 
 
 def has_nanoseconds(value: Any) -> bool:
-    """Return whether a value is or has a time of pandas with nanoseconds, which Arrow would cut off."""
+    """Return whether a value is or has a time of pandas or NumPy with nanoseconds, which Arrow would cut off."""
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return not np.isnat(value) and bool(_in_microseconds(value) != value)
     if isinstance(value, (list, tuple, dict)):
         return any(map(has_nanoseconds, value.values() if isinstance(value, dict) else value))
     return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
@@ -703,15 +714,16 @@ def _to_timestamp(value: Any, type_: pa.DataType) -> datetime:
 
 
 def _to_duration(value: Any, type_: pa.DataType) -> timedelta:
-    if not isinstance(value, timedelta):
-        raise TypeError(_misfit(value, type_))
     if has_nanoseconds(value):
         raise ValueError(f"{_misfit(value, type_)}: it has nanoseconds; round it to microseconds")
+    if not isinstance(value, timedelta):
+        raise TypeError(_misfit(value, type_))
     _check_ticks(value, value, type_)
     return value
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FINE: Final = ("ns", "ps", "fs", "as")  # the units of which NumPy makes numbers
 _NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 

@@ -23,6 +23,7 @@ from bench import (
     over,
     sail,
     scalar,
+    scan,
     spark_batch,
     spark_stream,
     sql,
@@ -83,6 +84,9 @@ GOALS = (
         for peer in spark_batch.PEERS
     ),
     *(Goal(spark_batch.SUITE, spark_batch.EMBEDDED, peer, 20, ("1,000,000 groups",)) for peer in spark_batch.PEERS),
+    Goal(scan.SUITE, scan.SCAN, spark_batch.BUILT_IN, 1.3, ("100 groups", "10,000 groups", scan.WIDE)),
+    Goal(scan.SUITE, scan.SCAN, spark_batch.EMBEDDED, 4, ("100 groups", "10,000 groups")),
+    Goal(scan.SUITE, scan.READER, scan.PYARROW, 0.9),
     Goal(sail.SUITE, sail.OURS, spark_batch.EMBEDDED, 2.5, ("100 groups", "10,000 groups")),
     Goal(sail.SUITE, sail.OURS, spark_batch.BUILT_IN, 1),
     Goal(over.SUITE, spark_batch.EMBEDDED, spark_batch.BUILT_IN, 1, (over.SLIDING,)),

@@ -1,0 +1,117 @@
+"""One query over files of Parquet: rows that tasks read themselves, rows from Spark, and built-in SQL.
+
+The data has many more rows than that of other suites, so that planning and starting two stages, which all ways do, is a
+small part of the time. The last case is a table with 200 columns like TPC-H's lineitem, with texts as keys and a
+condition. The reader alone is compared with a scan of pyarrow by as many threads.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from bench.data import Figure, Sizes, best_of, lineitem, table
+from bench.spark_batch import BUILT_IN, EMBEDDED, LIFTED, built_in, consume, medians, ours, session
+from foldflight.client import connect
+
+SUITE = "scan"
+SCAN = "foldflight, scan"
+READER, PYARROW = "the reader of a scan alone", "pyarrow's scan"
+WIDE = "like lineitem: 3 of 200 columns"
+FILES = 8
+TIMES_ROWS = 20
+COLUMNS = 200
+WHERE = "day <= DATE'1998-09-02'"
+
+
+def measure(sizes: Sizes) -> Iterator[Figure]:
+    """Measure all ways over the same files."""
+    shuffle = {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1)}
+    with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
+        for groups in sizes.groups:
+            rows = TIMES_ROWS * sizes.rows // FILES
+            path = Path(folder) / str(groups)
+            for file in range(FILES):
+                _write(table(rows, groups, file), path, file)
+            yield from _figures(f"{groups:,} groups", FILES * rows, _ways(spark, path, ("k",), None))
+            if groups == min(sizes.groups):
+                yield from _readers(spark, path, FILES * rows)
+        wide = _wide(sizes.rows)
+        path = Path(folder) / "wide"
+        _write(wide, path, 0, compression="zstd")
+        for file in range(1, FILES):
+            shutil.copy(path / "0.parquet", path / f"{file}.parquet")
+        yield from _figures(WIDE, FILES * wide.num_rows, _ways(spark, path, ("flag", "status"), WHERE))
+
+
+def _write(data: pa.Table, folder: Path, file: int, **options: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    pq.write_table(data, folder / f"{file}.parquet", row_group_size=1_000_000, **options)
+
+
+def _wide(rows: int) -> pa.Table:
+    """Return rows of lineitem with days, and with columns that nobody reads."""
+    items = lineitem(rows)
+    days = np.random.default_rng(2).integers(8035, 10592, items.num_rows)
+    items = items.append_column("day", pa.array(days, pa.int32()).cast(pa.date32()))
+    other = pa.array(days % 97, pa.int32())
+    for number in range(COLUMNS - items.num_columns):
+        items = items.append_column(f"other_{number}", other)
+    return items
+
+
+def _ways(spark: Any, path: Path, keys: tuple[str, ...], where: str | None) -> Mapping[str, Callable[[], None]]:
+    from foldflight.spark import scan
+
+    functions = connect("embedded:examples.weighted_avg")
+    given = scan(spark, path, where=where)
+    queries = {
+        BUILT_IN: built_in(*keys),
+        LIFTED: ours(functions, *keys, plan="lifted"),
+        EMBEDDED: ours(functions, *keys, plan="fold"),
+    }
+    ways = {way: partial(_run, query, given.df) for way, query in queries.items()}
+    return {**ways, SCAN: partial(_run, ours(functions, *keys), given)}
+
+
+def _run(query: Callable[[Any], Any], rows: Any) -> None:
+    consume(query(rows))
+
+
+def _figures(case: str, rows: int, ways: Mapping[str, Callable[[], None]]) -> Iterator[Figure]:
+    for run in ways.values():
+        run()  # starts workers, compiles functions, fills the cache of files
+    for way, seconds in medians({way: partial(best_of, 1, run) for way, run in ways.items()}).items():
+        yield Figure(SUITE, case, way, rows / seconds, "rows/s")
+
+
+def _readers(spark: Any, path: Path, rows: int) -> Iterator[Figure]:
+    """Measure the reader in Spark's tasks, with the start of a query, and pyarrow's own scan with as many threads."""
+    from foldflight.engine.query.blocks import BlockBounds
+    from foldflight.spark import scan
+
+    source = scan(spark, path).source(["k", "v", "w"])
+    pa.set_cpu_count(len(source.splits))
+
+    def read() -> None:
+        consume(source.mapped(spark, _count, BlockBounds(), "read", None, "rows bigint"))
+
+    def arrow() -> None:
+        for _ in ds.dataset(path).to_batches(columns=["k", "v", "w"]):
+            pass
+
+    yield from _figures("read three columns", rows, {PYARROW: arrow, READER: read})
+
+
+def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"rows": [sum(batch.num_rows for batch in batches)]})

@@ -296,6 +296,30 @@ def test_group_by(spark: Any, functions: Any, tmp_path: Path, rows_of: Any, caps
     assert rows_of(group_by(given).agg(**uses)) == rows_of(group_by(given.df, plan="fold").agg(**uses))
 
 
+def test_texts_with_a_dictionary(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
+    """Keys of few texts are read as a dictionary, and make the same groups, also with the same texts as arguments."""
+    chosen = random.Random(5)
+    texts = ["", "a", "ä", None, "b" * 20]
+    table = pa.table(
+        {
+            "s": pa.array([chosen.choice(texts) for _ in range(9_000)]),
+            "t": pa.array([chosen.choice(texts) for _ in range(9_000)], pa.large_string()),
+            "v": pa.array([chosen.randint(-9, 9) for _ in range(9_000)], pa.int64()),
+            "w": pa.array([chosen.randint(1, 9) for _ in range(9_000)], pa.int32()),
+        }
+    )
+    (tmp_path / "t").mkdir()
+    pq.write_table(table, tmp_path / "t" / "a.parquet", row_group_size=3_000)
+    pq.write_table(table.slice(0, 5_000), tmp_path / "t" / "b.parquet", use_dictionary=["s"])
+    uses = {"x": embedded["weighted_avg"]("v", "w"), "m": embedded["max"]("t"), "n": embedded["count"]("v")}
+    for where, keys in ((None, ("s",)), ("w = 3", ("s", "t")), ("s <> 'a'", ("t", "s")), (None, ("t", "w", "s"))):
+        given = scan(classic, tmp_path / "t", where=where)
+        assert given.source([*keys, "v"], len(keys)).keys == set(keys) & ({"t"} if where == "s <> 'a'" else {"s", "t"})
+        assert rows_of(group_by(given, *keys).agg(**uses)) == rows_of(
+            group_by(given.df, *keys, plan="fold").agg(**uses)
+        )
+
+
 def test_left_to_spark(classic: Any, embedded: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where tasks do not read what they fold, `explain` tells why."""
     given = scan(classic, two_files(tmp_path / "t", INTS, INTS))

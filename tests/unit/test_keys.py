@@ -493,3 +493,25 @@ def test_errors_name_a_group_of_a_date_beyond_9999() -> None:
     """The key is shown as a text, where Python has no such date."""
     layout = QueryLayout(pa.schema([("key", LATE.type)]), ("day",), pa.schema([]), (), has_kinds=False)
     assert layout.group(pa.RecordBatch.from_arrays([LATE[:1]], ["key"])) == {"day": "13453-08-13"}
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_texts_with_a_dictionary(many: bool) -> None:
+    """Texts with a dictionary have the slots of the same texts without one, whatever their dictionaries are."""
+    chosen = random.Random(1)
+    texts = [None, "", *(f"text {number}" for number in range(5_000 if many else 5))]
+    plain, encoded = (KeyIndex(pa.schema([("s", pa.string()), ("n", pa.int64())])) for _ in range(2))
+    for _ in range(4):
+        values = pa.array(chosen.choices(texts, k=3_000), pa.string())
+        numbers = pa.array(chosen.choices([1, 2], k=3_000), pa.int64())
+        entries = chosen.sample(texts[1:], len(texts) - 1) * 2  # all twice, of which rows have some
+        at = {
+            text: chosen.choice([first, first + len(entries) // 2])
+            for first, text in enumerate(entries[: len(texts) - 1])
+        }
+        indexes = pa.array([None if text is None else at[text] for text in values.to_pylist()], pa.int32())
+        values_of_dictionary = pa.DictionaryArray.from_arrays(indexes, pa.array(entries))
+        assert encoded.slots([values_of_dictionary[7:], numbers[7:]]) == plain.slots([values[7:], numbers[7:]])
+    assert encoded.keys() == plain.keys()
+    with pytest.raises(RejectedError, match="the key s is string, and this column is dictionary"):
+        plain.slots([pa.array(["a"]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string())), numbers[:1]])

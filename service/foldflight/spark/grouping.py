@@ -341,7 +341,7 @@ class GroupedFrame:
         if query.lifted.taken and (slow := _interpreted(query)):
             return query, f"rows are lifted, which is faster than to interpret {slow}"
         try:
-            source = self.scan.source(list(plain.values()))
+            source = self.scan.source(list(plain.values()), len(columns.keys))
         except UnreadableError as error:
             return query, str(error)
         return replace(query, unliftable="the tasks that fold the rows read them"), source

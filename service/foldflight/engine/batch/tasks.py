@@ -248,7 +248,7 @@ class _PartialPartition:
                 yield self._filled(part.num_rows, columns, is_folded=True)
 
     def _as_it_is(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        columns = {name: block.column(name) for name in block.schema.names}
+        columns = {name: convert(block.column(name), self._output.field(name).type) for name in block.schema.names}
         return self._filled(block.num_rows, columns, is_folded=False)
 
     def _filled(self, rows: int, columns: dict[str, pa.Array], *, is_folded: bool) -> pa.RecordBatch:

@@ -186,7 +186,7 @@ class Numbers:
 
 
 class Texts:
-    """Ids of texts or bytes: an Arrow array of n values without NULLs.
+    """Ids of texts or bytes: an Arrow array of n values without NULLs, or one with a dictionary of texts.
 
     Args:
         loops: The compiled loops, once they pay.
@@ -209,6 +209,8 @@ class Texts:
         return len(self._ends) - 1 if self._few is None else len(self._few)
 
     def ids(self, values: pa.Array) -> tuple[Ids, Rows]:
+        if isinstance(values, pa.DictionaryArray):
+            return self._of_dictionary(values)
         values = values.cast(pa.large_binary())  # Spark's texts need not be UTF-8
         if self._few is not None:
             if len(self._few) + len(values) <= _FEW:
@@ -225,6 +227,17 @@ class Texts:
             self._compiled.ids(self._ends.values, self._data.values)
             self._data, self._ends, self._table, self._doubles = _Growing(np.uint8), _Growing(np.int64), _Table(), {}
         return self._compiled.ids(*_parts(values))
+
+    def _of_dictionary(self, values: pa.DictionaryArray) -> tuple[Ids, Rows]:
+        """Look up each text of a dictionary that rows have, in the order in which they have it."""
+        indexes, used = values.indices.to_numpy(), pc.unique(values.indices)
+        found, fresh = self.ids(values.dictionary.take(used))
+        by_index = np.zeros(len(values.dictionary), np.int32)
+        by_index[used.to_numpy()] = found
+        if not len(fresh):
+            return by_index[indexes], _NONE
+        firsts = _firsts(indexes, len(by_index), np.arange(len(indexes)))
+        return by_index[indexes], firsts[used.to_numpy()[fresh]]
 
     def _looked_up(self, texts: pa.Array) -> tuple[Ids, Rows]:
         hashes = _hashed(texts)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from foldflight.engine.keys.encoders import Chain, KeyEncoder, Numbers, Texts, WithNull
 from foldflight.engine.keys.keytables import KEY_LOOPS, KeyLoops
+from foldflight.engine.query.blocks import is_encoded
 from foldflight.errors import RejectedError
 from foldflight.functions.types.arrow import with_members
 from foldflight.functions.types.sql import check_plain, has_floats, sql_name
@@ -68,7 +69,7 @@ class KeyIndex:
         """Return the slot of each row. New keys get the next free slots.
 
         Args:
-            columns: One array of n keys for each field, of its type.
+            columns: One array of n keys for each field, of its type; of texts also one with a dictionary.
 
         Returns:
             n slots, int32, without NULLs.
@@ -82,7 +83,8 @@ class KeyIndex:
             self._size += len(fresh)
             rows = pa.array(fresh)
             for chunks, array in zip(self._chunks, arrays, strict=True):
-                chunks.append(array.take(rows))
+                chunk = array.take(rows)
+                chunks.append(chunk.dictionary_decode() if isinstance(chunk, pa.DictionaryArray) else chunk)
         return pa.array(slots)
 
     def keys(self, slots: pa.Int32Array | None = None) -> pa.RecordBatch:
@@ -108,7 +110,7 @@ class KeyIndex:
         if len(columns) != len(self.fields):
             raise RejectedError("SCHEMA_MISMATCH", f"expected {len(self.fields)} key columns, got {len(columns)}")
         for field, column in zip(self.fields, columns, strict=True):
-            if column.type != field.type:
+            if column.type != field.type and not is_encoded(column.type, field.type):
                 raise RejectedError(
                     "SCHEMA_MISMATCH", f"the key {field.name} is {field.type}, and this column is {column.type}"
                 )

@@ -99,7 +99,8 @@ def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: BlockBo
 
     Args:
         batches: Batches from Spark, with columns in the order of `schema`.
-        schema: The schema of the blocks. Spark's schema may differ in nullability and time zone names.
+        schema: The schema of the blocks. Spark's schema may differ in nullability and time zone names. Texts of a batch
+            that is a block of its own may have a dictionary, which they keep.
         bounds: `rows_max` and `bytes_max` apply to each block; larger batches are split.
     """
     held: list[pa.RecordBatch] = []
@@ -137,12 +138,29 @@ def _cut(batch: pa.RecordBatch, bounds: BlockBounds) -> Iterator[tuple[pa.Record
         yield part, part.nbytes
 
 
+def is_encoded(given: pa.DataType, type_: pa.DataType) -> bool:
+    """Return whether values of a type are texts of another type with a dictionary of 32-bit indexes."""
+    return pa.types.is_string(type_) and given == pa.dictionary(pa.int32(), type_)
+
+
 def _block(held: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(held) == 1:
+        return _alone(held[0], schema)
     columns = [
         pa.concat_arrays([convert(batch.column(index), field.type) for batch in held])
         for index, field in enumerate(schema)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _alone(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch as a block. Texts with a dictionary, which tasks that read files have, stay so."""
+    columns = [
+        column if is_encoded(column.type, field.type) else convert(column, field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    fields = [field.with_type(column.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def without_nullability(type_: pa.DataType) -> pa.DataType:

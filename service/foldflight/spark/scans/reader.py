@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from foldflight.engine.query.blocks import BlockBounds
+from foldflight.engine.query.blocks import BlockBounds, is_encoded
 from foldflight.errors import RejectedError
 from foldflight.spark.scans.footers import INT96_UNIT, OpenFilesystem
 from foldflight.spark.scans.predicate import Predicate
@@ -19,6 +19,8 @@ Task: TypeAlias = "Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]
 
 # A column chunk is read through a buffer of this size, so that a row group of any size takes little memory.
 _BUFFER_BYTES: Final = 1 << 20
+# Bytes of a text in a file up to which texts with a dictionary are read as such.
+_INDEX_BYTES_MAX: Final = 2.5
 # Rows of a batch of texts, before it is known how long they are.
 _FIRST_ROWS: Final = 1 << 15
 
@@ -54,6 +56,7 @@ class ReadSplits:
         splits: The splits of each partition. A row from Spark has the number of one.
         columns: The names of the columns that the other task gets, in its order.
         types: The types of these, and of those that the predicate compares, by name.
+        keys: Those that are texts and nothing but keys, which may have a dictionary.
         predicate: The condition that rows must pass.
         open_filesystem: Makes the file system.
         bounds: The limits of a block.
@@ -63,6 +66,7 @@ class ReadSplits:
     splits: tuple[tuple[Split, ...], ...]
     columns: tuple[str, ...]
     types: dict[str, pa.DataType]
+    keys: frozenset[str]
     predicate: Predicate
     open_filesystem: OpenFilesystem
     bounds: BlockBounds
@@ -107,10 +111,11 @@ class ReadSplits:
                 count = min(self.bounds.rows_max, split.rows - start)
                 yield pa.RecordBatch.from_arrays([pa.nulls(count)], names=[""])
             return
-        with (
-            filesystem.open_input_file(split.path) as file,
-            pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT, buffer_size=_BUFFER_BYTES) as read,
-        ):
+        with filesystem.open_input_file(split.path) as file:
+            read = _opened(file)
+            encoded = [name for name in self.keys if name in names and _repeats(read, name, split.groups)]
+            if encoded:
+                read = _opened(file, read_dictionary=encoded, metadata=read.metadata)
             for group in split.groups:
                 for batch in read.iter_batches(size.rows, row_groups=[group], columns=names, use_threads=False):
                     size.seen(batch)
@@ -124,8 +129,22 @@ class ReadSplits:
             elif name in split.constants:
                 arrays.append(pa.repeat(pa.scalar(split.constants[name], type_), batch.num_rows))
             else:
-                arrays.append(batch.column(name).cast(type_))
+                array = batch.column(name)
+                arrays.append(array if is_encoded(array.type, type_) and name in self.keys else array.cast(type_))
         return pa.RecordBatch.from_arrays(arrays, names=list(self.types))
+
+
+def _opened(file: pa.NativeFile, **options: Any) -> pq.ParquetFile:
+    return pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT, buffer_size=_BUFFER_BYTES, **options)
+
+
+def _repeats(read: pq.ParquetFile, name: str, groups: Sequence[int]) -> bool:
+    """Return whether a column of texts takes so few bytes that it is a dictionary of few values, and indexes."""
+    leaf = next(index for index in range(len(read.schema)) if read.schema.column(index).path == name)
+    chunks = [read.metadata.row_group(group).column(leaf) for group in groups]
+    rows = sum(chunk.num_values for chunk in chunks)
+    size = sum(chunk.total_uncompressed_size for chunk in chunks)
+    return all(chunk.has_dictionary_page for chunk in chunks) and size <= _INDEX_BYTES_MAX * rows
 
 
 class _BatchSize:

@@ -46,13 +46,17 @@ class Scan:
         """The columns, as Spark describes them."""
         return self.df.schema
 
-    def source(self, columns: Sequence[str]) -> Source:
+    def source(self, columns: Sequence[str], keys: int = 0) -> Source:
         """Return the rows of some columns, for tasks to read.
+
+        Args:
+            columns: The columns; one may be there several times.
+            keys: How many of them, the first ones, are the keys of the query.
 
         Raises:
             UnreadableError: Spark has to read them. Its text tells why.
         """
-        return self._files.source(columns, self._predicate())
+        return self._files.source(columns, keys, self._predicate())
 
     def _predicate(self) -> Predicate:
         if self._where is None:

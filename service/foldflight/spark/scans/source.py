@@ -69,6 +69,7 @@ class Source:
         splits: What each task reads.
         columns: The columns in the order of the query's rows.
         types: The types of these, and of those that the predicate compares, by name.
+        keys: Those that are texts and nothing but keys.
         predicate: The condition that rows must pass.
         open_filesystem: Makes the file system.
         left_out: The number of row groups in which no row passes.
@@ -77,6 +78,7 @@ class Source:
     splits: tuple[tuple[Split, ...], ...]
     columns: tuple[str, ...]
     types: dict[str, pa.DataType]
+    keys: frozenset[str]
     predicate: Predicate
     open_filesystem: OpenFilesystem
     left_out: int
@@ -100,7 +102,9 @@ class Source:
             traced: The query, if its tasks have spans.
             schema: The schema of what the task makes.
         """
-        reads = ReadSplits(self.splits, self.columns, self.types, self.predicate, self.open_filesystem, bounds, task)
+        reads = ReadSplits(
+            self.splits, self.columns, self.types, self.keys, self.predicate, self.open_filesystem, bounds, task
+        )
         count = len(self.splits)
         numbers = session.range(0, count, 1, max(count, 1))
         return numbers.mapInArrow(arrow_function(reads, name, traced), schema)
@@ -125,8 +129,13 @@ class Files:
     df: DataFrame
     open_filesystem: OpenFilesystem | None
 
-    def source(self, columns: Sequence[str], predicate: Predicate) -> Source:
+    def source(self, columns: Sequence[str], keys: int, predicate: Predicate) -> Source:
         """Return the rows of some columns that pass a predicate, for tasks to read.
+
+        Args:
+            columns: The columns; one may be there several times.
+            keys: How many of them, the first ones, are the keys of the query.
+            predicate: The predicate.
 
         Raises:
             UnreadableError: Spark has to read them.
@@ -157,7 +166,9 @@ class Files:
         ]
         splits = tuple(_splits(pieces, _tasks(session, pieces)))
         left_out = sum(each.left_out for each in found)
-        return Source(splits, tuple(columns), types, predicate, opened, left_out)
+        others = {*columns[keys:], *predicate.columns}
+        texts = frozenset(name for name in columns[:keys] if pa.types.is_string(types[name]) and name not in others)
+        return Source(splits, tuple(columns), types, texts, predicate, opened, left_out)
 
     def _type(self, name: str) -> pa.DataType:
         field = self.df.schema[name]

@@ -576,6 +576,7 @@ def test_what_changes_no_row_is_skipped(message: Any) -> None:
         (event("x"), {}, "the operation of an event is x, which is not one of c, r, u, d; remove such events"),
         ({"x": 5, "__op": "t", "__lsn": 1}, {"keys": ("x",)}, "the operation of an event is t"),
         (event("c", after={"x": 1}, source=None), {"table": "inv.t"}, "does not name its table, so it is not known"),
+        (event("c", after={"x": 1}, source={"schema": {}, "table": "t"}), {}, "source.db that is no text"),
         (event("u", after={"x": 1}), {}, "lacks its old row, before; .*REPLICA IDENTITY FULL.*keys="),
         (event("c"), {}, "lacks its new row, after"),
         (event("d"), {"keys": ("x",)}, "lacks its old row"),

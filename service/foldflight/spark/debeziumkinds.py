@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from foldflight.errors import RejectedError
 
-Table = tuple[str, ...]
-"""The database, the schema and the name of a table, as far as its events say them."""
+Table = tuple[Any, Any, Any]
+"""The database, the schema and the name of a table, as its events say them; None for what they do not say."""
 
 ROW_KINDS: Final[Mapping[str, str]] = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
 """The operations that change a row: inserts, rows of a snapshot, updates, deletes."""
@@ -50,20 +50,26 @@ def changes_no_row(event: Mapping[str, Any]) -> bool:
 
 def table_of(source: object) -> Table | None:
     """Return the table of an event by what it says of its source: `table`, and `schema` and `db` if it names them."""
-    if not isinstance(source, Mapping) or source.get("table") is None:
+    if not isinstance(source, dict):
         return None
-    return tuple(str(part) for part in (source.get("db"), source.get("schema"), source["table"]) if part)
+    table = source.get("db"), source.get("schema"), source.get("table")
+    return None if table[2] is None else table
 
 
-def is_of(pattern: str, table: Table) -> bool:
+def name_of(table: Table) -> str:
+    """Return the name of a table with the database and the schema, as far as its events say them."""
+    return ".".join(str(part) for part in table if part)
+
+
+def is_of(pattern: str, name: str) -> bool:
     """Return whether a table has a name, of which it or the pattern may lack the first parts.
 
     Args:
         pattern: `schema.table`, `database.table` or `database.schema.table`, in which `*` stands for any part of a
             name without points.
-        table: The table.
+        name: The name of the table.
     """
-    name, parts = ".".join(table), pattern.split(".")
+    parts = pattern.split(".")
     return re.fullmatch(expression_of(pattern), name) is not None or any(
         re.fullmatch(_escaped(".".join(parts[first:])), name) for first in range(1, len(parts))
     )
@@ -74,11 +80,12 @@ def expression_of(pattern: str) -> str:
     return rf"(?:.*\.)?{_escaped(pattern)}"
 
 
-def pattern_of(one: Table, other: Table) -> str:
-    """Return a pattern for two tables."""
-    if len(one) != len(other) or len(one) == 1:
+def pattern_of(one: str, other: str) -> str:
+    """Return a pattern for the names of two tables."""
+    parts = one.split("."), other.split(".")
+    if len(parts[0]) != len(parts[1]) or len(parts[0]) == 1:
         return "*.*"
-    return ".".join(first if first == second else "*" for first, second in zip(one, other, strict=True))
+    return ".".join(first if first == second else "*" for first, second in zip(*parts, strict=True))
 
 
 def _escaped(pattern: str) -> str:

@@ -35,13 +35,14 @@ from foldflight.spark.debeziumkinds import (
     changes_no_row,
     check_operation,
     is_of,
+    name_of,
     pattern_of,
     table_of,
 )
 from foldflight.spark.dialects import of_event
 from foldflight.spark.replicaidentity import OldRows, defaults_of, has_own_values
 from foldflight.spark.tombstones import Tombstones
-from foldflight.spark.worker import freeze_garbage_collector
+from foldflight.spark.worker import freeze_garbage_collector, without_garbage_collection
 
 Row = dict[str, Any]
 Event = dict[str, Any]
@@ -210,7 +211,8 @@ class Reader:
             messages = _Messages(batch)
             attempt = copy.deepcopy(tombstones)
             try:
-                columns = self.by_column(messages, attempt)
+                with without_garbage_collection():
+                    columns = self.by_column(messages, attempt)
             except (*UNPARSED, *UNPROVEN, RefusedColumns, RejectedError):
                 columns = self.by_value(messages, tombstones)
             else:
@@ -392,7 +394,7 @@ class Reader:
         if self.table is not None and not of_any_table:
             name = block.get("name") if isinstance(block, dict) else None
             stem = name.removesuffix(".Key").partition(".")[2] if isinstance(name, str) else ""  # without the prefix
-            if not stem or not is_of(self.table, (stem,)):
+            if not stem or not is_of(self.table, stem):
                 return None
         if len(self.keys) == 1 and key is not None and not isinstance(key, dict | list):
             key = {self.keys[0]: key}
@@ -472,41 +474,49 @@ class Reader:
             source: What the event says: `table`, and `schema` and `db` if it names them.
         """
         table = table_of(source)
-        found = None if table is None else self._tables.get(table)
-        if found is not None:
-            return found
-        if self.table is not None:
-            if table is None:
-                raise _refused(
-                    f"an event does not name its table, so it is not known whether it is of {self.table}; let it have "
-                    "source.table (flattened events: add table to add.fields), or leave table= out"
-                )
-            found = is_of(self.table, table)
-            if not found and is_of(self.table.casefold(), tuple(map(str.casefold, table))):
-                raise _refused(
-                    f"table is {self.table!r}, and an event is of {'.'.join(table)}, which differs by case only; write "
-                    "the name as the database has it, or leave the events of the other table out"
-                )
-        elif table is not None:
-            for other in self._tables:
-                raise _refused(
-                    f"events are of two tables, {'.'.join(other)} and {'.'.join(table)}, whose rows would be added "
-                    f"together; write table={'.'.join(other)!r} to read one of them, or the pattern "
-                    f"table={pattern_of(other, table)!r} if they are parts of one table"
-                )
-            found = True
-        else:
-            return True
-        self._tables[table] = found
+        if table is None:
+            if self.table is None:
+                return True
+            raise _refused(
+                f"an event does not name its table, so it is not known whether it is of {self.table}; let it have "
+                "source.table (flattened events: add table to add.fields), or leave table= out"
+            )
+        try:
+            found = self._tables.get(table)
+        except TypeError:
+            raise _refused(
+                f"an event has a source.table, source.schema or source.db that is no text: {source}"
+            ) from None
+        if found is None:
+            found = self._tables[table] = self._is_table_read(name_of(table))
         return found
+
+    def _is_table_read(self, name: str) -> bool:
+        """Return whether a table is read whose events have not come before. Raises RejectedError SCHEMA_MISMATCH."""
+        if self.table is None:
+            for other in map(name_of, self._tables):
+                raise _refused(
+                    f"events are of two tables, {other} and {name}, whose rows would be added together; write "
+                    f"table={other!r} to read one, or the pattern table={pattern_of(other, name)!r} if they are "
+                    "parts of one table"
+                )
+            return True
+        if is_of(self.table, name):
+            return True
+        if is_of(self.table.casefold(), name.casefold()):
+            raise _refused(
+                f"table is {self.table!r}, and an event is of {name}, which differs by case only; write the name as "
+                "the database has it, or leave the events of the other table out"
+            )
+        return False
 
     def _warn_of_other_tables(self) -> None:
         """Tell in the log of the worker if no event was of the table, and one of another table that may be meant."""
         if self.table is None or not self._tables or any(self._tables.values()):
             return
+        names = [*map(name_of, self._tables)]
         wanted = self.table.rpartition(".")[2]
-        names = [".".join(table) for table in self._tables]
-        likely = [".".join(table) for table in self._tables if table[-1] == wanted]
+        likely = [name for name in names if name.rpartition(".")[2] == wanted]
         likely += difflib.get_close_matches(self.table, names)
         if likely:
             logging.getLogger(_LOGGER).warning(

@@ -6,7 +6,8 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from pyspark import TaskContext
@@ -30,6 +31,18 @@ def freeze_garbage_collector() -> None:
         gc.collect()
         gc.freeze()
         _modules_frozen[0] = len(sys.modules)
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Suspend the garbage collector while many objects without cycles are made, all of which it would visit again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def hide_traceback() -> None:

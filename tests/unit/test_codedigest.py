@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -131,6 +132,64 @@ def test_the_digest_is_the_same_in_other_processes(tmp_path: Path) -> None:
         for seed, count in (("1", "0"), ("2", "5000"), ("3", "0"))
     }
     assert digests == {digest_of()}
+
+
+IMPORTING = """
+import functools
+
+@functools.singledispatch
+def shown(value): return str(value)
+@shown.register
+def _(value: int): return f"{value}!"
+
+class Total:
+    def read(self, x):
+        import math, no_such_module_anywhere
+        import rates_of_mine
+        from places_of_mine import inner
+        from pathlib import Path
+        return rates_of_mine.rate(x) + inner.here(x) + math.floor(x) + shown(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "is_read"),
+    [
+        ("rates_of_mine.py", "return x", "return x + 1", True),
+        ("rates_of_mine.py", "UNUSED = 1", "UNUSED = 2", False),
+        ("places_of_mine/inner.py", "return 1", "return 2", True),
+        ("", "{value}!", "{value}?", True),
+    ],
+)
+def test_imports_of_methods_and_registered_functions_count(
+    file: str, old: str, new: str, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules that a method imports are covered as those of its module, and so are those of singledispatch."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "places_of_mine").mkdir()
+    (tmp_path / "places_of_mine" / "__init__.py").touch()
+    sources = {
+        "rates_of_mine.py": "UNUSED = 1\ndef rate(x): return x\n",
+        "places_of_mine/inner.py": "def here(x): return 1\n",
+        "": IMPORTING,
+    }
+
+    def digest() -> str:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("rates_of_mine", "places_of_mine")]:
+            del sys.modules[name]
+        for name, source in sources.items():
+            if name:
+                (tmp_path / name).write_text(source)
+        importlib.invalidate_caches()
+        return digest_of(sources[""])
+
+    with monkeypatch.context() as context:
+        context.setattr(sys, "dont_write_bytecode", True)
+        before = digest()
+        assert digest() == before
+        assert old in sources[file]
+        sources[file] = sources[file].replace(old, new)
+        assert (digest() != before) == is_read
 
 
 def test_objects_of_any_kind() -> None:

@@ -1,7 +1,8 @@
 """A digest of a function's code, by which servers with other code of one function are told apart.
 
 It covers what the author's class or function is and reads: bytecode, constants, defaults, closures, base classes, and
-the variables of modules that its code names, by value and transitively. What is installed as a package, and Python
+the variables of modules that its code names, by value and transitively; so do imports in functions, and the
+implementations of `functools.singledispatch`. What is installed as a package, and Python
 itself, counts by its version. It does not cover comments, line numbers, docstrings of classes, annotations (the
 fingerprint of a call has the types), and what code reads in other ways: files, `getattr` by a computed name, the
 environment.
@@ -13,16 +14,20 @@ of its start, makes the digest of each process another one.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
+import dis
 import functools
 import hashlib
+import importlib
+import importlib.util
 import site
 import sys
 import sysconfig
 from collections.abc import Mapping
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, Final
 
 _DIGITS: Final = 16
@@ -170,8 +175,29 @@ class _Walk:
         for name in sorted(names & function.__globals__.keys()):
             self._say("variable", name)
             self._variable(function.__globals__[name], names)
+        for name in _imports_in(function.__code__, function.__globals__.get("__package__") or ""):
+            self._imported(name, names)
         if (wrapped := function.__dict__.get("__wrapped__")) is not None:
             self._all("wrapped", wrapped)
+        if isinstance(registry := function.__dict__.get("registry"), MappingProxyType):  # of functools.singledispatch
+            self._all("registry", *(part for item in registry.items() for part in item))
+
+    def _imported(self, name: str, names: set[str]) -> None:
+        """Add a module that code imports when it runs, as `_variable` does.
+
+        An author's module is imported now: the digest must not depend on whether the code has run in this process.
+        """
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None:
+            return  # such as `Path` in `from pathlib import Path`, which is no module
+        self._say("import", name)
+        if not self._is_own(name, spec.origin):
+            self._named(name, "")
+        else:
+            self._variable(importlib.import_module(name), names)
 
     def _variable(self, value: Any, names: set[str]) -> None:
         """Add a variable that code names; of an author's module, those of its variables that the code names, too."""
@@ -216,8 +242,13 @@ class _Walk:
         package = module.partition(".")[0]
         self._say("installed", module, name, "" if package in sys.stdlib_module_names else _version(package))
 
-    def _is_own(self, name: str | None) -> bool:
-        """Return whether a module is an author's: of the function's package, or not installed as a package."""
+    def _is_own(self, name: str | None, origin: str | None = None) -> bool:
+        """Return whether a module is an author's: of the function's package, or not installed as a package.
+
+        Args:
+            name: The module.
+            origin: Its file, if it may not be imported yet.
+        """
         package = (name or "").partition(".")[0]
         if package in sys.stdlib_module_names and package != "__main__":
             return False
@@ -225,7 +256,7 @@ class _Walk:
             return False
         if package in (self._package, "__main__", ""):
             return True
-        file = getattr(sys.modules.get(name or ""), "__file__", None)
+        file = origin or getattr(sys.modules.get(name or ""), "__file__", None)
         return file is not None and not file.startswith(_INSTALLED)
 
 
@@ -239,6 +270,30 @@ def _contents(cell: CellType) -> tuple[Any, ...]:
 def _names_in(code: CodeType) -> set[str]:
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return set(code.co_names).union(*map(_names_in, inner))
+
+
+def _imports_in(code: CodeType, package: str) -> list[str]:
+    """Return the absolute names of the modules that code imports, sorted, of inner functions too.
+
+    Args:
+        code: The code.
+        package: The package of its module, to which relative imports refer.
+    """
+    names: set[str] = set()
+    level = 0  # what the constants before an import tell, as do the names
+    members: tuple[str, ...] = ()
+    for step in dis.get_instructions(code):
+        if step.opname == "IMPORT_NAME":
+            with contextlib.suppress(ImportError):
+                module = importlib.util.resolve_name("." * level + step.argval, package)
+                names |= {module, *(f"{module}.{member}" for member in members if member != "*")}
+        elif step.opname.startswith("LOAD_") and isinstance(step.argval, int):
+            level, members = step.argval, ()
+        elif step.opname == "LOAD_CONST" and isinstance(step.argval, tuple):
+            members = step.argval
+    for each in code.co_consts:
+        names.update(_imports_in(each, package) if isinstance(each, CodeType) else ())
+    return sorted(names)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from foldflight.errors import RejectedError
 
 ROOMS: Final = {
     "compiler": "compiled functions",
+    "conformance": "the conformance kit",
     "dialects": "aggregate classes of other systems",
     "java": "functions in Java",
     "recording": "recordings of exchanges and their replay",

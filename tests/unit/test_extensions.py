@@ -85,6 +85,7 @@ for statement in sys.argv[2:]:
 # What needs a room.
 NEEDED = {
     "compiler": ["connect('embedded:').register(udaf(compile=True)(Spread))"],
+    "conformance": ["cli.commands['conform'].main(['server', 'grpc://127.0.0.1:9'], standalone_mode=False)"],
     "dialects": ["udaf(adapt='beam')(Spread)", "udaf(type('Foreign', (Spread, pa.RecordBatchReader), {}))"],
     "java": ["connect('embedded:', java=['functions.jar::com.acme.WeightedAvg'])"],
     "recording": [

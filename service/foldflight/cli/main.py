@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import click
 
 from foldflight import __version__
-from foldflight.cli.conform import conform
 from foldflight.cli.demo import demo
 from foldflight.cli.init import init
 from foldflight.cli.laws import check
@@ -23,7 +23,8 @@ from foldflight.cli.sql import sql
 from foldflight.cli.state import state
 from foldflight.cli.status import status
 from foldflight.cli.terminal import printable
-from foldflight.errors import FoldflightError
+from foldflight.errors import FoldflightError, RejectedError
+from foldflight.extensions import Extension
 from foldflight.recording import RECORDING
 
 EXIT_ERROR = 1
@@ -49,17 +50,20 @@ def cli() -> None:
         sys.path.insert(0, folder)
 
 
-def _replay() -> click.Command:
-    """Return the command of the extension, or one that says that the extension is missing."""
-    room = RECORDING.find()
-    if room is not None:
-        return room.command()
+_CONFORMANCE: Final = Extension[click.Command]("conformance")
 
-    @click.command("replay", context_settings={"ignore_unknown_options": True})
+
+def _command(name: str, load: Callable[[], click.Command]) -> click.Command:
+    """Return the command of an extension, or one that tells that the extension is missing."""
+    try:
+        return load()
+    except RejectedError as error:
+        raised = error
+
+    @click.command(name, context_settings={"ignore_unknown_options": True}, short_help="Missing in this installation.")
     @click.argument("arguments", nargs=-1)
     def missing(arguments: tuple[str, ...]) -> None:  # noqa: ARG001 - it takes all
-        """Fold a recording again: missing in this installation."""
-        RECORDING.load()
+        raise raised
 
     return missing
 
@@ -69,10 +73,10 @@ cli.add_command(serve)
 cli.add_command(functions)
 cli.add_command(status)
 cli.add_command(check)
-cli.add_command(conform)
+cli.add_command(_command("conform", _CONFORMANCE.load))
 cli.add_command(demo)
 cli.add_command(state)
-cli.add_command(_replay())
+cli.add_command(_command("replay", lambda: RECORDING.load().command()))
 cli.add_command(sql)
 
 

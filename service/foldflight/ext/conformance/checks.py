@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from foldflight.testing.conformance.raw import RawServer
-from foldflight.testing.conformance.rules import Rule
+from foldflight.ext.conformance.raw import RawServer
+from foldflight.ext.conformance.rules import Rule
 
 Try = Callable[[RawServer], None]
 

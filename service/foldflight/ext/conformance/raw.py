@@ -17,7 +17,7 @@ from foldflight.client.watchdog import Guard
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.fields import app_metadata_in
 from foldflight.exchange.ipc import write_batch
-from foldflight.testing.conformance.rules import BrokenError, expect
+from foldflight.ext.conformance.rules import BrokenError, expect
 
 # The columns of the kit's chunks. A row is (slot, kind, value, wanted); missing values are 0, 0, NULL and true.
 COLUMNS: Final = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("value", pa.int64()), ("wanted", pa.bool_())])

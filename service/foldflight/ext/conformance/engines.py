@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from foldflight.errors import FunctionError, RejectedError, RetryableError
-from foldflight.fold.signing import StateSigner
-from foldflight.functions import Registry
-from foldflight.testing.conformance.provocations import (
+from foldflight.ext.conformance.provocations import (
     Failing,
     Logging,
     LosingBarrier,
@@ -26,9 +24,11 @@ from foldflight.testing.conformance.provocations import (
     Small,
     Unknown,
 )
-from foldflight.testing.conformance.rules import BrokenError, NotTriedError, Outcome, Rule
-from foldflight.testing.conformance.strict import LostError, Provocation, StrictServer
-from foldflight.testing.conformance.watching import ENGINE_FRAME_RULES, Record
+from foldflight.ext.conformance.rules import BrokenError, NotTriedError, Outcome, Rule
+from foldflight.ext.conformance.strict import LostError, Provocation, StrictServer
+from foldflight.ext.conformance.watching import ENGINE_FRAME_RULES, Record
+from foldflight.fold.signing import StateSigner
+from foldflight.functions import Registry
 
 _MARK: Final = "deliberately refused by the conformance kit"
 _SIGNER: Final = StateSigner([b"the key of the conformance kit only"])

@@ -8,9 +8,9 @@ from typing import Final
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Frame, Log, Results
+from foldflight.ext.conformance.strict import LIMITS, LostError, Provocation
+from foldflight.ext.conformance.watching import Observed, Record
 from foldflight.functions import LogRecord
-from foldflight.testing.conformance.strict import LIMITS, LostError, Provocation
-from foldflight.testing.conformance.watching import Observed, Record
 
 # Field 1000, a varint: stands for a field of a later version of the protocol.
 _UNKNOWN: Final = b"\xc0\x3e\x07"

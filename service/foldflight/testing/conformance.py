@@ -4,8 +4,14 @@
 of `proto/foldflight/v1/exchange.proto`.
 """
 
-from foldflight.testing.conformance.engines import ENGINE_RULES, check_engine
-from foldflight.testing.conformance.rules import Outcome, Rule, rules_table
-from foldflight.testing.conformance.servers import SERVER_RULES, check_server
+from foldflight.ext.conformance import (
+    ENGINE_RULES,
+    SERVER_RULES,
+    Outcome,
+    Rule,
+    check_engine,
+    check_server,
+    rules_table,
+)
 
 __all__ = ["ENGINE_RULES", "SERVER_RULES", "Outcome", "Rule", "check_engine", "check_server", "rules_table"]

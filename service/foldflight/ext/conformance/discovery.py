@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.fields import app_metadata_in
-from foldflight.testing.conformance.checks import rule
-from foldflight.testing.conformance.raw import COLUMNS, RawServer, opening, refused
-from foldflight.testing.conformance.rules import BrokenError, NotTriedError, expect
+from foldflight.ext.conformance.checks import rule
+from foldflight.ext.conformance.raw import COLUMNS, RawServer, opening, refused
+from foldflight.ext.conformance.rules import BrokenError, NotTriedError, expect
 
 
 def _info_of(flight: Any) -> pb.FunctionInfo:

@@ -9,9 +9,9 @@ import pyarrow.flight as fl
 
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.ipc import write_batch
-from foldflight.testing.conformance.checks import rule
-from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
-from foldflight.testing.conformance.rules import BrokenError, NotTriedError, expect
+from foldflight.ext.conformance.checks import rule
+from foldflight.ext.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
+from foldflight.ext.conformance.rules import BrokenError, NotTriedError, expect
 
 # The largest bounds for which the kit sends messages that exceed them, and requests results that need several messages.
 _MESSAGE_BYTES_TRIED = 128 * 2**20

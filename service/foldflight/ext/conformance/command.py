@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -15,10 +14,9 @@ from rich.markup import escape
 from foldflight.cli.target import target_options
 from foldflight.client.connect import credentials
 from foldflight.client.urls import server_url
-from foldflight.errors import RejectedError
 
 if TYPE_CHECKING:
-    from foldflight.testing.conformance import Outcome
+    from foldflight.ext.conformance import Outcome
 
 
 EXIT_BROKEN = 1
@@ -34,9 +32,6 @@ def conform() -> None:
 
     The contract is proto/README.md and the comments of proto/foldflight/v1/exchange.proto.
     """
-    # The kit is part of foldflight.testing, whose dependencies a server does not need.
-    if importlib.util.find_spec("hypothesis") is None:
-        raise RejectedError("SETTINGS", "conform belongs to the test kit: pip install 'foldflight[testing]'")
 
 
 @conform.command()
@@ -50,7 +45,7 @@ def server(url: str, *, function: str, rules: tuple[str, ...], deadline_s: float
     The function must return different values for different rows, as a sum does. Rules that need more (to retract, to
     merge, to fail) are not tested if the function cannot do it.
     """
-    from foldflight.testing.conformance import check_server
+    from foldflight.ext.conformance import check_server
 
     url = server_url(url)
     given = credentials((url,), **connection)
@@ -78,7 +73,7 @@ def engine(command: tuple[str, ...], *, modules: tuple[str, ...], timeout_s: flo
     the answer of the query to its standard output, in a fixed order. If the query fails, it exits with a code other
     than 0. Put -- before COMMAND.
     """
-    from foldflight.testing.conformance import check_engine
+    from foldflight.ext.conformance import check_engine
 
     def query(url: str) -> object:
         return _run([word.replace(_URL, url) for word in command], url, timeout_s)
@@ -89,7 +84,7 @@ def engine(command: tuple[str, ...], *, modules: tuple[str, ...], timeout_s: flo
 @conform.command()
 def rules() -> None:
     """Print the rules for servers and the rules for engines as Markdown tables."""
-    from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
+    from foldflight.ext.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 
     click.echo(rules_table("servers", SERVER_RULES))
     click.echo(rules_table("engines", ENGINE_RULES), nl=False)

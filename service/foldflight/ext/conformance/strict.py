@@ -17,13 +17,13 @@ from foldflight.exchange.frames import EngineFrame, Entries, Frame, FunctionInfo
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.ext.conformance.watching import Observed, Record
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Registry
 from foldflight.server.calls import VanishedError
 from foldflight.server.error_translation import to_flight_error
 from foldflight.server.flightbase import flight_info
 from foldflight.server.stream import reading
-from foldflight.testing.conformance.watching import Observed, Record
 
 LIMITS: Final = Limits(
     message_bytes_max=64 * 2**20,

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Opened, States
+from foldflight.ext.conformance.rules import Rule
 from foldflight.functions import RowKind
 from foldflight.server.stream import send
-from foldflight.testing.conformance.rules import Rule
 
 # If a write takes longer, the engine does not read.
 _BLOCKED_S: Final = 3.0

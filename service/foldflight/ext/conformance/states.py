@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.ext.conformance.checks import rule
+from foldflight.ext.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
+from foldflight.ext.conformance.rules import NotTriedError, expect
 from foldflight.functions.types.arrow import with_column
-from foldflight.testing.conformance.checks import rule
-from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
-from foldflight.testing.conformance.rules import NotTriedError, expect
 
 
 def _saved_by(server: RawServer, rows: list[tuple[object, ...]]) -> tuple[RawExchange, pa.Table]:

@@ -5,20 +5,30 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
 from foldflight import connect
-from foldflight.spark import from_debezium, group_by, write_table
+from foldflight.spark import from_debezium, group_by, schema_of, to_debezium, to_upserts, upserts, write_table
 from foldflight.spark.errors import error_of
 from foldflight.spark.tables.duckdb import DuckDBTable
 from tests.change_data.matrix import in_spark
+from tests.spark_sessions import PARTITIONS
 
 BEFORE_TABLE, AFTER_TABLE = "before the commit of the table", "between the commits of the table and of Spark"
 POINTS = (BEFORE_TABLE, AFTER_TABLE)
+TABLE, EVENTS, UPSERTS = "a table", "events in Kafka", "keys and values in Kafka"
+TARGETS = (TABLE, EVENTS, UPSERTS)
+SOURCES: Final = {TABLE: "payload.inv.orders", EVENTS: "spread.inv.orders_key", UPSERTS: "aborted.inv.orders"}
+FIRST, AMID, LAST = "before the first change is written", "amid the changes", "before the commit of Spark"
+DEATHS = (FIRST, AMID, LAST)
+TOTALS: Final = "amount DECIMAL(38,2), orders BIGINT, last TIMESTAMP_NTZ"
 WORDS: Final = {"decimals": "precise", "times": {"ordered": "microseconds"}}
 ORDERS = (
     "id BIGINT, customer STRING, amount DECIMAL(10,2), qty INT, price DOUBLE, ordered TIMESTAMP_NTZ, paid TIMESTAMP, "
@@ -33,9 +43,9 @@ def events(spark: Any, broker: str, topic: str, *, is_stream: bool, isolation: s
     return reader.format("kafka").options(**options).option("kafka.isolation.level", isolation).load()
 
 
-def totals(changes: DataFrame) -> DataFrame:
+def totals(changes: DataFrame, **options: Any) -> DataFrame:
     functions, buckets = connect("embedded:"), {"buckets": 2} if changes.isStreaming else {}
-    return group_by(changes, "customer", row_kind="row_kind", materialize=True, **buckets).agg(
+    return group_by(changes, "customer", row_kind="row_kind", materialize=True, **buckets, **options).agg(
         amount=functions["sum"]("amount"), orders=functions["count"](), last=functions["max"]("ordered")
     )
 
@@ -57,6 +67,107 @@ def orders_to_table(spark: Any, broker: str, topic: str, target: str, checkpoint
         DuckDBTable.apply = killing  # type: ignore[method-assign] # the process does not live on
     written = {"keys": ["customer"], "checkpoint": checkpoint, "trigger": "available now", "create": True}
     write_table(totals(changes), target, **written).awaitTermination()
+
+
+def totals_everywhere(spark: Any, broker: str, folder: Path, deaths: dict[str, str]) -> dict[str, str]:
+    """Bring totals up to date in targets at once, each by a query of its own.
+
+    Args:
+        spark: The session.
+        broker: The address of the broker.
+        folder: For the table and the checkpoints.
+        deaths: The targets, and where the first epoch of each query ends that comes there; "" lets it end well.
+
+    Returns:
+        dict[str, str]: Why the queries ended that did not end well.
+    """
+    started, ended = {}, {}
+    spark.conf.set("spark.sql.shuffle.partitions", 1)  # the partitions of a checkpoint stay, and these are many starts
+    with dying_table(deaths.get(TABLE, "")):
+        for target, death in deaths.items():
+            started[target] = _to_target(spark, broker, folder, target, death)
+        for target, query in started.items():
+            try:
+                query.awaitTermination()
+            except Exception as error:
+                ended[target] = str(error)  # errors of Spark cannot go to another process
+    spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
+    for target in (EVENTS, UPSERTS):
+        if deaths.get(target) == LAST and target not in ended:
+            # As if the driver had died before this file was written: Spark repeats the epoch.
+            commits = (folder / target / "commits").glob("[0-9]*")
+            max(commits, key=lambda path: int(path.name)).unlink()
+            ended[target] = LAST
+    return ended
+
+
+def _to_target(spark: Any, broker: str, folder: Path, target: str, death: str) -> Any:
+    if target == TABLE:
+        changes = from_debezium(events(spark, broker, SOURCES[target], is_stream=True), ORDERS, **WORDS)
+        url, written = f"duckdb://{folder / 'totals.duckdb'}?table=totals", {"trigger": "available now", "create": True}
+        return write_table(totals(changes), url, keys=["customer"], checkpoint=folder / target, **written)
+    read = events(spark, broker, SOURCES[target], is_stream=True)
+    keys = "id" if target == EVENTS else None
+    changes = totals(from_debezium(read, ORDERS, keys=keys, **WORDS), emit="changelog")
+    sent = (to_debezium if target == EVENTS else to_upserts)(changes, keys="customer")
+    if death in (FIRST, AMID):
+        sent = sent.mapInArrow(_dying(death), sent.schema)
+    topic = {"kafka.bootstrap.servers": broker, "topic": topic_of(target, folder)}
+    writer = sent.writeStream.format("kafka").options(**topic).option("checkpointLocation", str(folder / target))
+    return writer.outputMode("update").trigger(availableNow=True).start()
+
+
+def topic_of(target: str, folder: Path) -> str:
+    return f"{target}.{folder.name}".replace(" ", "-")
+
+
+def _dying(point: str) -> Any:
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if point == AMID:
+                yield batch.slice(0, 1)
+            raise RuntimeError(point)
+
+    return rows
+
+
+@contextmanager
+def dying_table(point: str) -> Iterator[None]:
+    """Let epochs of DuckDB end at a point."""
+    apply = DuckDBTable.apply
+
+    def cut(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        yield from parts
+        raise RuntimeError(point)
+
+    def dying(table: DuckDBTable, query: str, epoch: int, parts: Iterable[pa.Table], *more: Any) -> None:
+        if point == FIRST:
+            list(parts)  # the states of the epoch are in the state store now
+        else:
+            apply(table, query, epoch, cut(parts) if point == AMID else parts, *more)
+        raise RuntimeError(point)
+
+    if point:
+        DuckDBTable.apply = dying  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        DuckDBTable.apply = apply  # type: ignore[method-assign]
+
+
+def totals_in_kafka(spark: Any, broker: str, target: str, folder: Path) -> list[tuple[Any, ...]]:
+    """Return the totals that a query has written to Kafka, as the next system reads them."""
+    sent = events(spark, broker, topic_of(target, folder), is_stream=False)
+    if target == EVENTS:
+        rows = from_debezium(sent, schema_of(sent), keys="customer")
+    else:
+        key = sf.from_json(sf.col("key").cast("string"), "customer STRING")["customer"].alias("customer")
+        value = sf.from_json(sf.col("value").cast("string"), TOTALS).alias("row")
+        parsed = sent.select(key, "offset", sf.col("value").isNull().alias("gone"), value)
+        rows = upserts(
+            parsed.select("customer", "offset", "gone", "row.*"), keys="customer", sequence_by="offset", deleted="gone"
+        )
+    return [tuple(row) for row in rows.select("customer", "amount", "orders", "last").collect()]
 
 
 def totals_in_batch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from pyspark.taskcontext import TaskContext
 
 from foldflight import FoldflightError, FunctionError, RejectedError, RetryableError, connect, udaf
+from foldflight.client.process import take_first_turn
+from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.messages import decode_error, encode_error
 from foldflight.fold.failures import user_failure
 from foldflight.spark import attempts
@@ -188,3 +191,27 @@ def test_a_function_that_is_not_deterministic_may_do_better(deterministic: bool)
     with pytest.raises(FunctionError) as caught:
         run_epochs({"n": connect(Lucky)["lucky"]("v")}, [[{"v": 1}]])
     assert caught.value.repeats is deterministic
+
+
+@pytest.mark.parametrize("servers", [2, 3, 5])
+def test_the_tasks_of_a_query_take_turns(run: Run, servers: int) -> None:
+    """Of tasks that begin together, each server gets its share; a repeated task begins at the next server."""
+    urls = [f"server-{number}" for number in range(servers)]
+
+    def server_of(step: str, partition: int, number: int = 0) -> str:
+        """Return the server at which an attempt of a task begins, in a process of its own."""
+        run(number, None, partition=partition, step=step)
+        turn = take_first_turn()
+        assert turn is not None
+        circuits = Circuits(lambda: 0.5, first_turn=1)
+        circuits.begin(turn)
+        chosen = circuits.choose(urls, 0.0)
+        assert chosen is not None
+        return chosen
+
+    for tasks in (2, 8, 11):
+        counts = Counter(server_of("query", partition) for partition in range(tasks))
+        assert max(counts.values()) - min(counts[url] for url in urls) <= 1
+    first, second = server_of("query", 4), server_of("query", 4, number=1)
+    assert urls.index(second) == (urls.index(first) + 1) % servers
+    assert {server_of(f"query {number}", 0) for number in range(40)} == {*urls}, "queries begin at any server"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.errors import RejectedError
-from foldflight.spark import group_by, over, scan
+from foldflight.spark import group_by, over, register, scan, sql
 from foldflight.spark.scans import source as source_module
 from foldflight.spark.scans.scan import Scan
 from foldflight.spark.scans.source import Source, UnreadableError
@@ -318,6 +319,39 @@ def test_texts_with_a_dictionary(classic: Any, embedded: Any, tmp_path: Path, ro
         assert rows_of(group_by(given, *keys).agg(**uses)) == rows_of(
             group_by(given.df, *keys, plan="fold").agg(**uses)
         )
+
+
+def test_sql(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
+    """A block over the view of a scan is read by its tasks if it reads columns only, and has Spark's rows."""
+    table = INTS.append_column("true", INTS["k"])
+    given = scan(classic, two_files(tmp_path / "t", table, table.slice(1)), where="v > 1")
+    given.create_view("scanned")
+    given.df.createOrReplaceTempView("read")
+    register(classic, embedded, {"weighted_avg": "scan_average"})
+    select, group = "SELECT k, scan_average(k, v) AS x, count(*) AS n FROM", "GROUP BY k"
+    for sql_text, reader_text in (
+        (f"{select} scanned {group} HAVING count(*) > 0 ORDER BY k", "tasks read"),
+        (f"{select} scanned WHERE v < 5 AND k IS NOT NULL {group}", "tasks read"),
+        (f"SELECT x + 1 FROM ({select} SCANNED {group})", "tasks read"),
+        (f"{select} scanned WHERE v < 4.5 {group}", "Spark, because the condition"),
+        ("SELECT k + 1, scan_average(k, v) FROM scanned GROUP BY k + 1", ""),
+        ("SELECT true, scan_average(k, v) FROM scanned GROUP BY true", ""),
+        (f"WITH scanned AS (SELECT 7L AS k, 8 AS v) {select} scanned {group}", ""),
+        (f"{select} scanned AS a {group}", ""),
+        (f"{select} read {group}", ""),
+    ):
+        why = sql(classic, sql_text, explain=True, plan="fold").collect()[0]["why"]
+        assert reader_text in why, sql_text
+        assert ("reader:" in why) == bool(reader_text), sql_text
+        plain = sql(classic, re.sub("scanned", "read", sql_text, flags=re.IGNORECASE), plan="fold")
+        assert list(map(repr, rows_of(sql(classic, sql_text, plan="fold")))) == list(map(repr, rows_of(plain))), (
+            sql_text
+        )
+    other = classic.createDataFrame([(1, 2)], "k bigint, v int")
+    other.createOrReplaceTempView("scanned")
+    replaced = f"{select} scanned {group}"
+    assert "reader:" not in sql(classic, replaced, explain=True, plan="fold").collect()[0]["why"]
+    assert [tuple(row) for row in sql(classic, replaced, plan="fold").collect()] == [(1, 1, 1)]
 
 
 def test_left_to_spark(classic: Any, embedded: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -427,8 +427,13 @@ class Planned:
         """Return a description of the query, and who reads the rows of a scan. Raises RetryableError as the query's."""
         lines = [self.query.explain()]
         if self.reader:
-            lines.append(f"  reader: {'' if isinstance(self.reader, Source) else 'Spark, because '}{self.reader}")
+            lines.append(f"  reader: {self.read_by}")
         return "\n".join(lines)
+
+    @property
+    def read_by(self) -> str:
+        """Who reads the rows of a scan, as text for users."""
+        return f"{'' if isinstance(self.reader, Source) else 'Spark, because '}{self.reader}"
 
     @property
     def is_text(self) -> bool:

@@ -25,6 +25,8 @@ from foldflight.client import Aggregate, FunctionHandle
 from foldflight.client.functions import OrderKey
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.spark.grouping import Planned, group_by
+from foldflight.spark.scans.predicate import NO_COLUMNS
+from foldflight.spark.scans.scan import Scan, view_of
 from foldflight.spark.versions.sessions import same_plan
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
@@ -84,6 +86,8 @@ _WATERMARK_REMEDY: Final = (
     "df.withWatermark('time', '10 seconds')"
 )
 _ITEM_CLAUSES: Final = ("SELECT", "HAVING", "QUALIFY")
+# An item that is a column, with the name of the column of the rows.
+_PLAIN_ITEM: Final = re.compile(r"(?:([A-Za-z_]\w*)|`([^`]+)`) AS `((?:[^`]|``)+)`", re.ASCII)
 _PREDICATES: Final = (("HAVING", "WHERE"), ("QUALIFY", "QUALIFY"))
 
 
@@ -148,6 +152,7 @@ class BlockFold:
     functions: FunctionHandle | None = None
     _names: _Names = field(default_factory=_Names)
     _is_streaming: bool | None = None
+    _scan: Scan | None = None
 
     def planned(self, listed: Callable[[], DataFrame], *, is_last: bool) -> BlockPlan:
         """Return the folded block.
@@ -194,6 +199,8 @@ class BlockFold:
             sql = above.sql(relation, columns) if is_plain else above.checked_sql(relation, columns, listed().schema)
         choice, is_whole = planned.query.lifted, self.query.is_whole(self.block)
         lifting = "" if self.is_streaming else f"; rows are {'' if choice.taken else 'not '}lifted: {choice.why}"
+        if planned.reader:
+            lifting += f"; reader: {planned.read_by}"
         return BlockPlan(
             sql,
             above.tails,
@@ -429,8 +436,28 @@ class BlockFold:
         calls = {output: call for call, output in uses.items()}
         casts, fitted = self._cast_items(rows, {output: (calls[output], use) for output, use in aggregates.items()})
         if not casts:
+            self._scan = self._scanned(source, rows, select)
             return source, rows, fitted
         return f"SELECT *, {', '.join(casts)} FROM ({source})", rows.selectExpr("*", *casts), fitted
+
+    def _scanned(self, source: str, rows: DataFrame, select: Sequence[str]) -> Scan | None:
+        """Return the scan with the rows of the block, if it reads only columns of the view of one."""
+        span = self.block.clauses.get("FROM")
+        if span is None or len(span.indexes) != 1 or self.block.hints or rows.isStreaming:
+            return None
+        if self.analysis.seeing(self.query, self.block.span.start, source, self.edits) != source:
+            return None  # a common table expression has the name
+        view = view_of(rows.sparkSession, self.analysis.text.tokens[span.start].name)
+        items = [_PLAIN_ITEM.fullmatch(item) for item in select]
+        if view is None or not items:
+            return None
+        names = {}
+        for item in items:
+            if item is None or (item[1] or item[2]) not in view.columns or (item[1] or "").lower() in NO_COLUMNS:
+                return None
+            names[item[3].replace("``", "`")] = item[1] or item[2]
+        where = self.block.clauses.get("WHERE")
+        return view.selected(rows, names, None if where is None else self.edits.render(where))
 
     def df_of(self, sql: str) -> DataFrame:
         """Have Spark analyse a query that stands in the place of the block. Raises Spark's errors."""
@@ -561,7 +588,7 @@ class BlockFold:
         names = [key.name for key in keys if key.window is None]
         index = self.block.span if window is None else self._window_span(keys)
         try:
-            grouped = group_by(rows, names, **options)
+            grouped = group_by(self._scan or rows, names, **options)
             index = self.block.span
             planned = grouped.planned(**aggregates)
             if window is not None or not planned.is_text:

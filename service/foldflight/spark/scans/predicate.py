@@ -36,7 +36,7 @@ _COMPARISONS: Final = {
     ">=": "greater_equal",
 }
 # Words that Spark reads as values where no column is meant; a name in backquotes is always a column.
-_NO_COLUMNS: Final = frozenset(
+NO_COLUMNS: Final = frozenset(
     {"not", "null", "false", "true", "localtime", "localtimestamp", "session_user", "user", "current_catalog"}
     | {"current_database", "current_date", "current_schema", "current_time", "current_timestamp", "current_timezone"}
     | {"current_user"}
@@ -180,7 +180,7 @@ class _Parser:
 
     def _column(self) -> str:
         kind, value = self._next()
-        if kind not in {"name", "quoted"} or (kind == "name" and value.lower() in _NO_COLUMNS):
+        if kind not in {"name", "quoted"} or (kind == "name" and value.lower() in NO_COLUMNS):
             raise _unclear(repr(value))
         if [each.name for each in self._schema if each.name.casefold() == value.casefold()] != [value]:
             raise UnclearError(f"{value!r} is not exactly the name of one column")

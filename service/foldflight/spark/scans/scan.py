@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
@@ -14,6 +15,7 @@ from foldflight.spark.columns import column_named
 from foldflight.spark.scans.footers import OpenFilesystem
 from foldflight.spark.scans.predicate import Predicate, UnclearError, parse
 from foldflight.spark.scans.source import Files, Source, UnreadableError
+from foldflight.spark.versions.sessions import same_plan
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a pattern, a folder, or a list of these."""
@@ -26,14 +28,15 @@ class Scan:
         df: Spark's own read of the same rows and columns.
     """
 
-    def __init__(self, files: Files, df: DataFrame, paths: tuple[str, ...], where: str | None) -> None:
+    def __init__(self, files: Files, df: DataFrame, paths: tuple[str, ...], where: tuple[str, ...]) -> None:
         self.df = df
         self._files = files
         self._paths = paths
         self._where = where
+        self._names: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
-        where = "" if self._where is None else f", where={self._where!r}"
+        where = f", where={' AND '.join(self._where)!r}" if self._where else ""
         return f"scan({', '.join(map(repr, self._paths))}{where})"
 
     @property
@@ -46,6 +49,27 @@ class Scan:
         """The columns, as Spark describes them."""
         return self.df.schema
 
+    def create_view(self, name: str) -> None:
+        """Make a temporary view for `sql`, whose blocks that read nothing else and fold are read by their tasks.
+
+        Args:
+            name: The name of the view. A view of this name is replaced.
+        """
+        self.df.createOrReplaceTempView(name)
+        _VIEWS.setdefault(self.df.sparkSession, {})[name.lower()] = self
+
+    def selected(self, df: DataFrame, names: Mapping[str, str], where: str | None) -> Scan:
+        """Return a scan of which a query has chosen columns and rows.
+
+        Args:
+            df: The query.
+            names: The name of a column of this scan for each column of the query.
+            where: The condition that rows must pass besides those of this scan.
+        """
+        chosen = Scan(self._files, df, self._paths, self._where if where is None else (*self._where, where))
+        chosen._names = names
+        return chosen
+
     def source(self, columns: Sequence[str], keys: int = 0) -> Source:
         """Return the rows of some columns, for tasks to read.
 
@@ -56,15 +80,24 @@ class Scan:
         Raises:
             UnreadableError: Spark has to read them. Its text tells why.
         """
-        return self._files.source(columns, keys, self._predicate())
+        return self._files.source([self._names.get(name, name) for name in columns], keys, self._predicate())
 
     def _predicate(self) -> Predicate:
-        if self._where is None:
-            return Predicate()
         try:
-            return parse(self._where, self._files.df.schema)
+            parts = [parse(text, self._files.df.schema) for text in self._where]
         except UnclearError as error:
             raise UnreadableError(f"the condition is evaluated by Spark, because {error}") from None
+        return Predicate(tuple(each for part in parts for each in part.comparisons))
+
+
+# The scans that are views, by the names of these in lower case.
+_VIEWS: Final[WeakKeyDictionary[SparkSession, dict[str, Scan]]] = WeakKeyDictionary()
+
+
+def view_of(spark: SparkSession, name: str) -> Scan | None:
+    """Return the scan that a view of a session is; None if it is none, or is replaced by now."""
+    found = _VIEWS.get(spark, {}).get(name.lower())
+    return found if found is not None and same_plan(spark.table(name), found.df) else None
 
 
 def as_dataframe(given: DataFrame | Scan) -> DataFrame:
@@ -96,7 +129,8 @@ def scan(
             travels with the query.
 
     Returns:
-        Scan: What `group_by`, `over` and `with_columns` take in the place of a DataFrame.
+        Scan: What `group_by`, `over`, `with_columns` and `join_lateral` take in the place of a DataFrame. Its method
+            `create_view` makes a view for `sql`.
 
     Raises:
         RejectedError: SIGNATURE for arguments that are none of these.
@@ -131,4 +165,4 @@ def scan(
     df = read if where is None else read.where(where)
     chosen = df if columns is None else df.select(*map(column_named, columns))
     opened: OpenFilesystem | None = filesystem
-    return Scan(Files(read, opened), chosen, paths, where)
+    return Scan(Files(read, opened), chosen, paths, () if where is None else (where,))

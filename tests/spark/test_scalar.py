@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql import functions as sf
 
-from foldflight import RejectedError, connect
+from foldflight import Registry, RejectedError, connect, udf
 from foldflight.engine.batch.scalar import ScalarQuery, Steps
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.spark import dead_letters, group_by, join_lateral, results, scalar, with_columns
@@ -176,6 +177,29 @@ def test_errors_name_the_row(classic: Any, functions: Any) -> None:
     assert error.code == "USER_CODE"
     assert "ZeroDivisionError" in error.message
     assert "x=1, y=0" in error.message
+
+
+def test_async_functions_wait_inside_spark_and_on_servers(spark: Any) -> None:
+    """Rows keep their order and their columns, and a row that fails is a dead letter, whoever runs the coroutines."""
+    from foldflight.server.run.lifecycle import serving
+
+    df = spark.range(200).repartition(3)
+    with serving(Registry.load([later])) as server:
+        for functions in (connect(later), connect(server.url)):
+            mapped = with_columns(df, y=functions["later"]("id"), on_error="isolate")
+            assert [(row.id, row.y) for row in results(mapped).orderBy("id").collect()] == [
+                (number, 2 * number) for number in range(200) if number != 13
+            ]
+            (letter,) = dead_letters(mapped).select("message").collect()
+            assert "ValueError: 13" in letter.message
+
+
+@udf(concurrency=16)
+async def later(x: int) -> int:
+    await asyncio.sleep(0.001 * (x % 3))
+    if x == 13:
+        raise ValueError(x)
+    return 2 * x
 
 
 def test_errors_are_isolated(spark: Any, embedded: Any) -> None:

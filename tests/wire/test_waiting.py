@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from foldflight import FunctionError, RejectedError, RetryableError
+from foldflight import FunctionContext, FunctionError, Recordings, RejectedError, RetryableError, udf
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions
 from foldflight.coroutines import PROCESS_LOOP
 from foldflight.engine.batch.scalar import ScalarQuery, Steps
@@ -20,8 +21,13 @@ from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
-from foldflight.functions import Call, Registry, Step, StepArgument
+from foldflight.ext.recording.file import read_recording
+from foldflight.ext.recording.replay import differences, fold_again
+from foldflight.functions import Call, Registry, Step, StepArgument, function_of
+from foldflight.server.ops.logs import make_logger
 from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.settings import load_settings
+from foldflight.shipping.pickling import pickle_functions
 from foldflight.testing import run_epochs, run_over
 from tests.model_server import ModelServer
 from tests.wire import waiting_functions
@@ -321,3 +327,79 @@ def test_over_and_sessions_of_streams_are_refused() -> None:
     sessions = StreamOptions(emit="changelog", has_sessions=True)
     with pytest.raises(RejectedError, match=r"sessions of a stream merge"):
         Query.of(transport, {"text": Call("summary", ("text",))}, layout, stream=sessions)
+
+
+def test_models_are_loaded_before_a_server_is_ready(model, log) -> None:
+    """`open` of functions without required arguments has run when the server is ready; one that fails is logged."""
+    waiting_functions.OPENED.clear()
+    settings = load_settings({"port": 0, "health_port": "off", "http_port": "off"}, {})
+    logger = make_logger(log, log_format="json", log_level="info")
+    with Server(settings, Registry.load([waiting_functions, Failing]), logger, warms=True) as server:
+        assert waiting_functions.OPENED == ["asking"]
+        assert server.ready_line["functions"]
+        answers(flight(server), opening("asking"), prompts(2))
+        assert waiting_functions.OPENED == ["asking"]
+        assert "not opened before the server is ready" in log.getvalue()
+        assert "no parameter" in log.getvalue()
+        with pytest.raises(FunctionError, match="no parameter"):
+            answers(flight(server), opening("failing"), prompts(1))
+    assert waiting_functions.CLOSED[-1] == "asking"
+
+
+@udf
+class Failing:
+    def open(self, context: FunctionContext) -> None:
+        raise KeyError("no parameter")
+
+    async def eval(self, prompt: str) -> str:
+        return prompt
+
+
+@pytest.mark.parametrize("function", ["asking", "summary"])
+def test_a_replay_makes_no_call(model, tmp_path, monkeypatch, function) -> None:
+    """Answers and errors come from the recording: no model is there, and no secret that `open` would read."""
+    model.behave = lambda prompt, before: 400 if prompt == "bad" else "ok"
+    registry = Registry.load([waiting_functions])
+    transport = EmbeddedTransport(
+        registry, state_key=STATE_KEY.encode(), record=Recordings(str(tmp_path), of="all", key="a" * 16)
+    )
+    texts = ["one", "bad", "two"]
+    if function == "asking":
+        rows, request = batch(texts), opening("asking", isolate_errors=True)
+    else:
+        columns = pa.schema([("slot", pa.int32()), ("text", pa.string())])
+        rows = pa.RecordBatch.from_arrays([pa.array([0, 1, 2], pa.int32()), pa.array(texts)], schema=columns)
+        request = Open((Call("summary", ("text",)),), columns, isolate_errors=True)
+    with transport.open(request) as exchange:
+        exchange.chunk(rows)
+        if function == "summary":
+            exchange.barrier(1)
+            exchange.results(1)
+        else:
+            exchange.mapped()
+    (path,) = tmp_path.glob("*.recording")
+    monkeypatch.delenv("MODEL_PORT")
+    model.asked.clear()
+    recording = read_recording(path)
+    outcome = fold_again(recording, registry)
+    assert outcome.error is None
+    assert not model.asked
+    changed = [each for each in differences(recording, outcome) if each.column != "error"]
+    assert not changed, "the outputs are the recorded ones"
+    last = outcome.answers[-1][-1].batch.to_pylist()
+    assert [row["output_0"] for row in last] == ["ONE", None, "TWO"]
+    assert "400" in last[1]["error"]["message"]
+
+
+def test_secrets_of_the_environment_are_not_pickled(monkeypatch) -> None:
+    """A key in a variable that the code reads is refused where the functions are pickled, by its name."""
+    monkeypatch.setenv("MODEL_KEY", "sk-0123456789abcdef")
+    key = os.environ["MODEL_KEY"]
+
+    @udf
+    async def keyed(prompt: str) -> str:
+        return prompt + key
+
+    with pytest.raises(RejectedError, match=r"keyed contains the value of .* MODEL_KEY") as caught:
+        pickle_functions([function_of(keyed)])
+    assert key not in str(caught.value)

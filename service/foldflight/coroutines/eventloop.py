@@ -121,6 +121,8 @@ class EventLoop:
         share: The part of the rates of functions that this process has: 1 divided by the number of workers.
     """
 
+    opens = True
+
     def __init__(self, report: Report | None = None, share: float = 1.0) -> None:
         self._report: Report = report or _NoReport()
         self._share = share

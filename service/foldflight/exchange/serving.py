@@ -40,7 +40,7 @@ from foldflight.exchange.slots import check_chunk, check_slots, check_states
 from foldflight.exchange.views import split_entries
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.aggregate.calls import BoundCall
-from foldflight.fold.coroutines import Coroutines
+from foldflight.fold.coroutines import Calls, Coroutines, RecordedCoroutines
 from foldflight.fold.evaluators import BoundRequest, bind
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import CachedView, Resources, Unanswered
@@ -91,6 +91,9 @@ class Recorder(Protocol):
 
     def record_answer(self, frame: Frame) -> None:
         """Take an answer."""
+
+    def record_calls(self, calls: Calls) -> None:
+        """Take the answers of calls of an async function; `answers` of it has them, as far as there are any."""
 
     def record_error(self, error: FoldflightError) -> None:
         """Take the error that ended the exchange; `recorded` of it may be set."""
@@ -156,6 +159,8 @@ class ServerExchange:
         self._asking_failed: BaseException | None = None
         self._entry_bytes = 0  # of the entries that were received since the last states were returned
         self._check_engine = check
+        if coroutines is not None and recorder is not None:
+            coroutines = RecordedCoroutines(coroutines, recorder.record_calls)
         resources = Resources(
             signer,
             metrics,

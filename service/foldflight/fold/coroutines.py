@@ -85,7 +85,13 @@ Check: TypeAlias = Callable[[], None]
 
 
 class Coroutines(Protocol):
-    """Runs authors' coroutines, within the bounds of their functions for the process."""
+    """Runs authors' coroutines, within the bounds of their functions for the process.
+
+    Attributes:
+        opens: Whether `open` and `close` of authors are called. A replay calls nothing.
+    """
+
+    opens: bool
 
     def answer(self, calls: Calls, check: Check) -> None:
         """Wait until each row has an answer in `calls.answers`, or until a row has failed for good if the calls stop.
@@ -111,6 +117,38 @@ class Coroutines(Protocol):
         Raises:
             FunctionError: USER_CODE, if `__init__` or `open` raises. The next one who asks tries again.
         """
+
+
+class RecordedCoroutines:
+    """Runs coroutines by others, and tells the answers.
+
+    Args:
+        inner: Runs them.
+        record: Called with calls that have been answered, or of which the waiting has ended.
+    """
+
+    opens = True
+
+    def __init__(self, inner: Coroutines, record: Callable[[Calls], None]) -> None:
+        self._inner = inner
+        self._record = record
+
+    def answer(self, calls: Calls, check: Check) -> None:
+        """Wait for answers, and tell them."""
+        try:
+            self._inner.answer(calls, check)
+        finally:
+            self._record(calls)
+
+    def run(self, function: str, coroutine: Any, check: Check) -> None:
+        """Wait for a coroutine."""
+        self._inner.run(function, coroutine, check)
+
+    def instance(
+        self, bound: BoundScalar, job_parameters: Mapping[str, str], context: FunctionContext, check: Check
+    ) -> SharedInstance:
+        """Return a shared instance."""
+        return self._inner.instance(bound, job_parameters, context, check)
 
 
 def no_coroutines(function: str) -> RejectedError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +26,9 @@ from foldflight.shipping.bundles import Bundle, made_here, seal, unpickle
 # The set of modules that cloudpickle pickles by value is global to the process. Without a lock, one thread could remove
 # modules that another still needs. The lock is reentrant because a class may refer to a transport.
 _pickling = threading.RLock()
+# Names of variables of the environment whose values are secrets, if they are not short.
+_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SECRET_CHARS_MIN: Final = 12
 _TRACED_MAX: Final = 10_000  # objects that are inspected to find the one that cannot be pickled
 
 
@@ -47,10 +52,9 @@ def pickle_functions(functions: Sequence[AnyFunction]) -> bytes:
             function and the variable.
     """
     with _pickling, _by_value(_packages_of(functions)):
+        file = io.BytesIO()
         try:
-            file = io.BytesIO()
             _Pickler(file, functions).dump(tuple(map(_shipped, functions)))
-            return file.getvalue()
         except RejectedError:
             raise
         except Exception as error:
@@ -59,6 +63,27 @@ def pickle_functions(functions: Sequence[AnyFunction]) -> bytes:
                 if failure is not None:
                     raise _not_picklable(function, failure) from error
             raise
+    _refuse_secrets(file.getvalue(), functions)
+    return file.getvalue()
+
+
+def _refuse_secrets(code: bytes, functions: Sequence[AnyFunction]) -> None:
+    """Refuse async functions whose pickle has the value of a variable of the environment that is named like a secret.
+
+    Such functions call others with keys. A key in a variable of a module would travel to all servers, in plain form.
+    """
+    calling = [each for each in functions if each.bounds is not None]
+    if not calling:
+        return
+    for name, value in os.environ.items():
+        if _SECRET.search(name) and len(value) >= _SECRET_CHARS_MIN and value.encode(errors="surrogateescape") in code:
+            names = ", ".join(each.name for each in calling)
+            raise RejectedError(
+                "SIGNATURE",
+                f"the code of {names} contains the value of the environment variable {name}, and would be sent with "
+                "it; read it in open(self, context), where the function runs, and not in its module",
+                function=calling[0].name,
+            )
 
 
 def unpickled_copy(functions: Sequence[AnyFunction]) -> tuple[AnyFunction, ...]:

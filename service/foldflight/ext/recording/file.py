@@ -25,10 +25,11 @@ from foldflight.exchange.encoding import Decoder, Message, decode_open, read_bat
 from foldflight.exchange.ipc import write_batch
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error
+from foldflight.functions.types.arrow import to_pylist
 
 MAGIC: Final = b"foldflight recording 1\n"
-ABOUT, OPEN, ENGINE, SERVER, GROUPS, ERROR, _END = b"A", b"O", b"E", b"S", b"G", b"X", b"Z"
-_KINDS: Final = frozenset({ABOUT, OPEN, ENGINE, SERVER, GROUPS, ERROR, _END})
+ABOUT, OPEN, ENGINE, SERVER, CALLS, GROUPS, ERROR, _END = b"A", b"O", b"E", b"S", b"C", b"G", b"X", b"Z"
+_KINDS: Final = frozenset({ABOUT, OPEN, ENGINE, SERVER, CALLS, GROUPS, ERROR, _END})
 _HEAD: Final = struct.Struct("<cIQ")
 _PURPOSE: Final = b"foldflight.v1.Recording\0"
 _DIGEST_BYTES: Final = 32
@@ -103,6 +104,7 @@ class Recording:
         pairs: The frames, with their answers.
         groups: The keys of groups by slot; empty if they are not known, as on servers.
         error: The error that ended the exchange; None if there was none.
+        calls: The answers of calls of async functions, by their ids: the result, and the text of the error or None.
     """
 
     about: Mapping[str, Any]
@@ -110,6 +112,7 @@ class Recording:
     pairs: tuple[Pair, ...]
     groups: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     error: FoldflightError | None = None
+    calls: Mapping[str, tuple[Any, str | None]] = field(default_factory=dict)
 
 
 def read_recording(path: str | Path, *, key: str | None = None) -> Recording:
@@ -178,10 +181,13 @@ def _recording(parts: Sequence[RecordingPart]) -> Recording:
     groups: Mapping[int, Mapping[str, Any]] = {}
     error: FoldflightError | None = None
     pairs: list[Pair] = []
+    calls: dict[str, tuple[Any, str | None]] = {}
     decoders = {ENGINE: Decoder(Role.ENGINE), SERVER: Decoder(Role.SERVER)}
     for part in parts[2:]:
         if part.kind in decoders:
             _add(pairs, decoders[part.kind](Message(part.message, batch_of(part))))
+        elif part.kind == CALLS:
+            calls.update(_calls(batch_of(part)))
         elif part.kind == GROUPS:
             groups = _groups(batch_of(part))
         elif part.kind == ERROR:
@@ -190,7 +196,14 @@ def _recording(parts: Sequence[RecordingPart]) -> Recording:
                 raise RejectedError("BAD_FRAME", "the error of the recording cannot be decoded")
         else:
             raise RejectedError("BAD_FRAME", f"a part of the kind {part.kind.decode()} is in the middle")
-    return Recording(about, open_request, tuple(pairs), groups, error)
+    return Recording(about, open_request, tuple(pairs), groups, error, calls)
+
+
+def _calls(batch: pa.RecordBatch) -> Iterator[tuple[str, tuple[Any, str | None]]]:
+    if batch.schema.names != ["id", "value", "error"]:
+        raise RejectedError("BAD_FRAME", "the calls of the recording have not the columns id, value and error")
+    for call_id, value, error in zip(*(to_pylist(column) for column in batch.columns), strict=True):
+        yield str(call_id), (value, None if error is None else str(error))
 
 
 def batch_of(part: RecordingPart) -> pa.RecordBatch:

@@ -35,7 +35,9 @@ from foldflight.ext.recording.code import facts_of, module_of, options_for
 from foldflight.ext.recording.file import RecordingPart, parts_in, write_part, write_recording
 from foldflight.ext.recording.groups import of_slots, slots_of
 from foldflight.ext.recording.masks import Masks, mask_error, mask_open_request
+from foldflight.fold.coroutines import Answer, Calls
 from foldflight.fold.failures import ERROR
+from foldflight.functions.types.values import CastError, cast_results
 
 if TYPE_CHECKING:
     from foldflight.functions.registry import Registry
@@ -134,6 +136,17 @@ class ExchangeRecorder:
         if isinstance(frame, Mapped) and frame.last:
             self._end()  # scalar functions have no state, so the next chunk starts a new recording
 
+    def record_calls(self, calls: Calls) -> None:
+        """Record the answers of calls of an async function, so that a replay need not call anything.
+
+        With masked texts they are left out: the ids depend on the texts.
+        """
+        if self._problem is not None or self._plan.mask or self._is_left_out:
+            return
+        answered = [(call_id, each) for call_id, each in zip(calls.ids, calls.answers, strict=True) if each is not None]
+        if answered:
+            self._add(RecordingPart(format_.CALLS, b"", write_batch(_calls_of(answered, calls.result_type))))
+
     def record_error(self, error: FoldflightError) -> None:
         """Write the recording, and name it in the error, unless another attempt may succeed."""
         if isinstance(error, RetryableError):
@@ -182,8 +195,15 @@ class ExchangeRecorder:
             return  # the answers of a frame that is not recorded
         if chosen is None:
             return
-        batch = getattr(chosen, "batch", None)
-        size = _FRAME_BYTES + (0 if batch is None else batch.nbytes)
+        # Answers are encoded now, because the fold may change the memory of their batches. Frames of engines are
+        # immutable.
+        self._add((kind, chosen) if kind == format_.ENGINE else RecordingPart.of(kind, self._encode(chosen)))
+
+    def _add(self, part: RecordingPart | tuple[bytes, Frame]) -> None:
+        """Keep a part in memory, or write all parts that are kept."""
+        batch = None if isinstance(part, RecordingPart) else getattr(part[1], "batch", None)
+        held = len(part.batch) if isinstance(part, RecordingPart) else 0 if batch is None else batch.nbytes
+        size = _FRAME_BYTES + held
         if not _OPEN_BUDGET.acquire(size, self._plan.open_bytes_max):
             self._give_up(
                 f"the exchanges that are open at once have more than {self._plan.open_bytes_max} bytes, half of "
@@ -193,11 +213,7 @@ class ExchangeRecorder:
         self._bytes += size
         fits = _MEMORY_BUDGET.acquire(size, _UNWRITTEN_BYTES_MAX)
         self._unwritten_bytes += size if fits else 0
-        # Answers are encoded now, because the fold may change the memory of their batches. Frames of engines are
-        # immutable.
-        self._unwritten.append(
-            (kind, chosen) if kind == format_.ENGINE else RecordingPart.of(kind, self._encode(chosen))
-        )
+        self._unwritten.append(part)
         if not fits:
             try:
                 self._write_frames()
@@ -325,6 +341,27 @@ class ExchangeRecorder:
         authored = [each for each in self._functions if not module_of(each).startswith("foldflight.")]
         references = [facts_of(each)["where"] for each in authored]
         return f"foldflight replay {shlex.quote(str(path))} {options_for(references)}".rstrip()
+
+
+def _calls_of(answered: list[tuple[str, Answer]], type_: pa.DataType) -> pa.RecordBatch:
+    """Return the answers of calls as rows: the id, and the result or the text of the error."""
+    values, errors = [], []
+    for _, answer in answered:
+        error = None if answer.error is None else f"{type(answer.error).__name__}: {answer.error}"
+        value = answer.value
+        if error is None:
+            try:
+                cast_results([value], type_)
+            except CastError as misfit:
+                error, value = f"it returned {misfit}", None
+        values.append(value)
+        errors.append(error)
+    columns = [
+        pa.array([call_id for call_id, _ in answered]),
+        cast_results(values, type_),
+        pa.array(errors, pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=["id", "value", "error"])
 
 
 def _slots_in(frame: Frame) -> Slots:

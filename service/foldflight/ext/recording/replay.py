@@ -17,8 +17,11 @@ from foldflight.exchange import frames as fr
 from foldflight.exchange.serving import ServerExchange
 from foldflight.ext.recording.file import Recording
 from foldflight.ext.recording.groups import of_groups, slots_in, slots_of
+from foldflight.fold.coroutines import Answer, Calls, Check, SharedInstance
 from foldflight.fold.failures import ERROR
 from foldflight.fold.signing import StateSigner
+from foldflight.functions.author.context import FunctionContext
+from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry
 
@@ -33,6 +36,57 @@ class Outcome(NamedTuple):
 
     answers: Sequence[Sequence[fr.Frame]]
     error: FoldflightError | None = None
+
+
+class RecordedAnswers:
+    """Answers calls of async functions from a recording. Nothing is called, not even `open`.
+
+    Args:
+        recording: The recording.
+    """
+
+    opens = False
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def answer(self, calls: Calls, check: Check) -> None:  # noqa: ARG002 - nothing waits
+        """Give each row the answer that its call had."""
+        for index, call_id in enumerate(calls.ids):
+            value, error = self._recording.calls.get(call_id, (None, self._why_none))
+            calls.answers[index] = Answer(value, None if error is None else RecordedError(error))
+
+    @property
+    def _why_none(self) -> str:
+        if self._recording.about.get("is_masked"):
+            return "a recording with masked texts has no answers of calls, and a replay calls nothing"
+        return "the recording has no answer to this call, and a replay calls nothing: the row or the function differs"
+
+    def run(self, function: str, coroutine: Any, check: Check) -> None:  # noqa: ARG002 - as in `Coroutines`
+        """End a coroutine before it begins."""
+        coroutine.close()
+
+    def instance(
+        self,
+        bound: BoundScalar,
+        job_parameters: Mapping[str, str],  # noqa: ARG002 - as in `Coroutines`
+        context: FunctionContext,  # noqa: ARG002
+        check: Check,  # noqa: ARG002
+    ) -> SharedInstance:
+        """Return an instance that is not opened."""
+        return _Unopened(bound.instantiate())
+
+
+class RecordedError(Exception):
+    """The error of a call as a recording has it."""
+
+
+class _Unopened:
+    def __init__(self, methods: ScalarMethods) -> None:
+        self.methods = methods
+
+    def close(self) -> None:
+        """Do nothing: nothing was opened."""
 
 
 def fold_again(
@@ -70,6 +124,7 @@ def fold_again(
             server_id="replay",
             signer=signer,
             ask=ask,
+            coroutines=RecordedAnswers(recording),
             part_bytes_max=part_bytes_max,
         )
     except FunctionError as error:

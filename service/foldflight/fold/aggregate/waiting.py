@@ -43,7 +43,7 @@ class Waits:
         Raises:
             FunctionError: USER_CODE.
         """
-        if method is None:
+        if method is None or not self.coroutines.opens:
             return
         name = self.bound.function.name
         try:

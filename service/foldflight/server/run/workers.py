@@ -52,6 +52,7 @@ _LOOK_S = 0.5
 _BEATS_MAX = 1024
 _START_S_MAX = 60.0
 _COMPILE_S_MAX = 20.0  # added for each function
+_LOAD_S_MAX = 600.0  # added for each async function, whose `open` may load a model
 _BACKOFF_S_FIRST = 0.1
 _BACKOFF_S_MAX = 10.0
 _HEALTHY_AFTER_S = 30.0
@@ -92,7 +93,8 @@ def run_workers(
             "cpus": max(cpus // len(workers), 1),
             "share": 1.0 / len(workers),
         }
-        start_s_max = _START_S_MAX + _COMPILE_S_MAX * len(registry.authored)
+        waiting = sum(function.bounds is not None for function in registry.authored)
+        start_s_max = _START_S_MAX + _COMPILE_S_MAX * len(registry.authored) + _LOAD_S_MAX * waiting
         # The first worker compiles the functions. The others load them from the folder of compiled code.
         for some in (workers[:1], workers[1:]):
             for worker in some:

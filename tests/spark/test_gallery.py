@@ -34,12 +34,15 @@ SCHEMA = pa.schema(
         ("longitude", pa.float64()),
         ("embedding", pa.list_(pa.float32())),
         ("question", pa.list_(pa.float32())),
+        ("features", pa.list_(pa.float32())),
+        ("is_new", pa.bool_()),
     ]
 )
 TYPES = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
 DDL = (
     "city string, visitor string, step string, at timestamp, day date, amount double, pieces int, "
-    "latitude double, longitude double, embedding array<float>, question array<float>"
+    "latitude double, longitude double, embedding array<float>, question array<float>, features array<float>, "
+    "is_new boolean"
 )
 
 
@@ -58,6 +61,8 @@ def visits(count: int, first: int = 0) -> list[dict[str, Any]]:
             "longitude": 176.0 + number % 3,
             "embedding": [float(number * place % 7 - 3) for place in range(384)],
             "question": [float(place % 5) for place in range(384)],
+            "features": [float(number * place % 7) for place in range(16)],
+            "is_new": number % 3 == 0,
         }
         for number in range(first, first + count)
     ]

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import numbers
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,7 @@ from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.serializer import field_names, has_plain_parts
 from foldflight.functions.types.values import CastError, cast_results, exact_types
+from foldflight.functions.types.vectors import has_vectors
 
 if TYPE_CHECKING:
     from foldflight.fold.request import Resources
@@ -136,6 +138,7 @@ class Interpreted(GroupsAccumulator):
         self._call("open", self.methods.open, context)
         self._lent: dict[int, Any] = {}  # by slot, while values are made of accumulators that nobody else has
         self._only_reads: dict[type, bool] = {}  # whether get_value only reads accumulators, by their type
+        self._has_vectors = any(map(has_vectors, (*bound.input_types, self.codec.arrow)))
         self._accumulate = Method(bound, "accumulate", self.methods.accumulate)
         self._retract = None if self.methods.retract is None else Method(bound, "retract", self.methods.retract)
         self._merge = None if self.methods.merge is None else Method(bound, "merge", self.methods.merge)
@@ -169,11 +172,16 @@ class Interpreted(GroupsAccumulator):
         if has_failed:  # its create_accumulator has just failed
             steps = self._sound(steps)
         try:
-            while not self._ran(rows, steps, slots, progress):
-                if not has_failed:
-                    steps, has_failed = self._sound(steps), True
+            with self._without_float_warnings():
+                while not self._ran(rows, steps, slots, progress):
+                    if not has_failed:
+                        steps, has_failed = self._sound(steps), True
         finally:
             self._at_work = None
+
+    def _without_float_warnings(self) -> AbstractContextManager[object]:
+        """Let NumPy make infinities and NaN of vectors without a word, as Python does of floats, and compiled code."""
+        return np.errstate(all="ignore") if self._has_vectors else nullcontext()
 
     def _ran(self, rows: Rows, steps: Iterator[Any], slots: list[int], progress: Iterator[int]) -> bool:
         """Continue a chunk; return False after a row that made its slot fail."""
@@ -283,7 +291,8 @@ class Interpreted(GroupsAccumulator):
         self._at_work = (slots, progress)
         try:
             shows = repeat(True) if asked is None else asked.tolist()
-            self._run_each(rows, zip(progress, arguments, mask.tolist(), retracts, shows, strict=False), values)
+            with self._without_float_warnings():
+                self._run_each(rows, zip(progress, arguments, mask.tolist(), retracts, shows, strict=False), values)
         finally:
             self._at_work = None
         if exact_types(self.bound.result_type) is None:
@@ -388,7 +397,8 @@ class Interpreted(GroupsAccumulator):
                 raise cannot_merge(self.name)
             self._at_work = slot
             try:
-                held[slot] = self._merge.accumulator_after(held[slot], self._merge.call(held[slot], accumulator))
+                with self._without_float_warnings():
+                    held[slot] = self._merge.accumulator_after(held[slot], self._merge.call(held[slot], accumulator))
             except (Exception, SystemExit) as error:  # noqa: BLE001 - `_fail` raises it
                 self._fail(self._merge.failed(error), error, slot)
 
@@ -425,7 +435,8 @@ class Interpreted(GroupsAccumulator):
         """Return the values of n slots; of those that have accumulators here, the values of these, which may change."""
         self._lent = accumulators
         try:
-            return self._compute_half(slots, self._outputs, self.bound.result_type)
+            with self._without_float_warnings():
+                return self._compute_half(slots, self._outputs, self.bound.result_type)
         finally:
             self._lent = {}
 

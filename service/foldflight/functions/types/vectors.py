@@ -72,6 +72,11 @@ class Vector:
         return Annotated[np.ndarray, f"VECTOR({size}{names.get(np.dtype(item), f', {item}')})"]
 
 
+def has_vectors(type_: pa.DataType) -> bool:
+    """Return whether a type is a VECTOR, or has one inside."""
+    return is_vector(type_) or any(has_vectors(type_.field(index).type) for index in range(type_.num_fields))
+
+
 def matrix_of(array: pa.Array) -> npt.NDArray[np.floating[Any]]:
     """Return n vectors of k items as a read-only array of shape (n, k) without a copy; what NULL has is arbitrary.
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from bench import (
     builtins,
     change_data,
+    corners,
     exchange,
     flink,
     fold,
@@ -57,6 +58,7 @@ SUITES = {
         sail,
         over,
         sql,
+        corners,
         spark_stream,
         change_data,
         views,

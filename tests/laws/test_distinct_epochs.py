@@ -211,6 +211,17 @@ def test_a_batch_is_planned_as_before() -> None:
     assert "rows: " not in planned.explain()
 
 
+def test_rows_are_shuffled_as_they_are_if_all_are_kept() -> None:
+    """States that have all rows would be as large as the rows, which Spark sends faster."""
+    ordered = Call("string_agg", ("v",), order=(Order("v"),))
+    for call in (ordered, Call("count", ("v",), materialize=True)):
+        assert (
+            f"not folded before the shuffle: {call.function} keeps all rows"
+            in query(call, stream=None, has_kinds=False).explain()
+        )
+    assert query(replace(ordered, distinct=True), stream=None, has_kinds=False).folds_before_shuffle.taken
+
+
 # -- checkpoints of before ---------------------------------------------------------------------------------------------
 
 KEYS = pa.schema([("name", pa.string())])

@@ -283,6 +283,9 @@ class Query:
         for function, call in zip(functions, self.opened_calls, strict=True):
             if not call.can_merge:
                 return Choice(taken=False, why=f"{function} has no merge")
+        for asked in self.open_request.calls:
+            if (asked.order or asked.materialize) and not asked.distinct:
+                return Choice(taken=False, why=f"{asked.function} keeps all rows of a group, so states save nothing")
         if self.stream is not None and self.stream.has_sessions:
             return Choice(taken=False, why="each row of a stream is a session of its own until it meets others")
         if layout.has_kinds and self.stream is not None:

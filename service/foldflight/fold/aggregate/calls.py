@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
+from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.bundled import Bundled
 from foldflight.fold.aggregate.cached import AskView
 from foldflight.fold.aggregate.counted import Counted, counted_serializer
@@ -19,7 +20,7 @@ from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsSerializer, k
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
+from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.aggregate.viewed import Viewed
 from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, user_failure
 from foldflight.fold.request import Options, Resources
@@ -153,9 +154,9 @@ class BoundCall:
     ) -> GroupsAccumulator:
         """Return its accumulators, without any slot, after the function's `open`.
 
-        The function's own methods define them: row by row, or with views, or in bundles. A call that counts rows has
-        these inside. Otherwise a faster form takes their place if there is one: that of the function itself (Java),
-        its vectorised methods, or the accelerator.
+        The function's own methods define them: row by row, or with views, or in bundles. A faster form takes
+        their place if there is one: that of the function itself (Java), its vectorised methods, or the accelerator. A
+        call that counts rows has these inside.
 
         Args:
             options: How the call is evaluated.
@@ -181,25 +182,35 @@ class BoundCall:
         else:
             inner = Interpreted(bound, context=context, signer=signer, failures=failures, resources=resources)
         try:
+            folding = _fastest(inner, resources.accelerator)
             if self.rows is not None:
                 assert ask is not None  # the rows are a view only if an engine keeps it
-                return Distinct(_in_table(inner) or inner, bound, self.rows, failures=failures, ask=ask)
-            if self.is_counted:
-                return Counted(inner, each_once=self.call.distinct, order=self.call.order, keys=self.keys)
-            if inner.methods.loops is not None:
-                return inner.methods.loops(inner)
-            if isinstance(inner, (Bundled, Viewed)):
-                return inner
-            return _in_table(inner) or resources.accelerator.accumulators(inner)
+                return Distinct(folding, bound, self.rows, failures=failures, ask=ask)
+            if not self.is_counted:
+                return folding
+            return Counted(
+                folding,
+                bound=bound,
+                failures=failures,
+                context=context,
+                each_once=self.call.distinct,
+                order=self.call.order,
+                keys=self.keys,
+            )
         except FoldflightError:
             with contextlib.suppress(FunctionError):  # the first error is the cause
                 inner.close()
             raise
 
 
-def _in_table(inner: Interpreted) -> Vectorised | None:
-    """Return accumulators for the function's vectorised methods, if it has them and a table can hold them."""
-    return vectorised(inner) if inner.bound.function.folds_many else None
+def _fastest(inner: Interpreted, accelerator: Accelerator) -> GroupsAccumulator:
+    """Return the fastest accumulators for the function of an interpreter. Raises RejectedError SIGNATURE."""
+    if inner.methods.loops is not None:
+        return inner.methods.loops(inner)
+    if isinstance(inner, (Bundled, Viewed)):
+        return inner
+    in_table = vectorised(inner) if inner.bound.function.folds_many else None
+    return in_table or accelerator.accumulators(inner)
 
 
 def bind_calls(

@@ -3,28 +3,42 @@
 The rows are folded when the group's value is requested: each row once for DISTINCT, otherwise as often as its count.
 They are folded in the order of the call or, if it has none, of their first appearance. Therefore such calls support
 merge and retract whatever the class defines. A row consists of the arguments of the call and the keys of its order.
+
+The rows of all groups are columns of Arrow, in the order in which they came. Equal rows are counted where it matters:
+for states, for DISTINCT, after retractions, and when there are twice as many rows as after the last time. Otherwise
+only the ties of an order are searched for equal rows, because these are folded next to each other.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.states import typed_values, unreadable
+from foldflight.fold.aggregate.states import unreadable
+from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
-from foldflight.fold.rows import Mask, Rows, Slots, frozen
+from foldflight.fold.rows import Column, Mask, Rows, Slots
+from foldflight.fold.sorting import Codes, Positions, codes_of, codes_of_numbers, sort
+from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.query.call import Order
 from foldflight.functions.types.serializer import StateSerializer, list_of_tuples
-from foldflight.functions.types.values import CastError, exact_types
 
 _COUNT: Final = "times"
+_COUNTED_ROWS_MIN: Final = 1 << 18  # rows up to which equal ones are not counted to save memory
+_PART_ROWS: Final = 1 << 17  # rows that are folded at once
+_TIMES_MAX: Final = 1 << 62
+
+Times = npt.NDArray[np.int64]
 
 
 def counted_serializer(bound: BoundFunction, keys: Sequence[pa.DataType] = ()) -> StateSerializer:
@@ -39,114 +53,371 @@ def counted_serializer(bound: BoundFunction, keys: Sequence[pa.DataType] = ()) -
     return list_of_tuples([*fields, (_COUNT, pa.int64())])
 
 
+class _Table(NamedTuple):
+    """n rows of all groups, in the order in which they came. Rows retracted before insertion have negative times."""
+
+    slots: Slots
+    columns: list[pa.Array]
+    times: Times
+
+    def take(self, rows: Positions) -> _Table:
+        return _Table(self.slots[rows], _taken(self.columns, rows), self.times[rows])
+
+
+class _Equal(NamedTuple):
+    """n rows, sorted so that equal ones of a slot are next to each other, in the order in which they came.
+
+    Args:
+        rows: Their positions.
+        starts: bool: which of them differ from the row before.
+        counts: How often the row is there after each of them.
+        born: The position of the row with which the present times of the row began; of a row that is gone, its own.
+    """
+
+    rows: Positions
+    starts: Mask
+    counts: Times
+    born: Positions
+
+
 class Counted(GroupsAccumulator):
     """Distinct rows with their counts, by slot.
 
     Args:
-        inner: Folds the rows of one group when its value is requested.
+        inner: Folds the rows of groups when their values are requested, and has no accumulators in between.
+        bound: The function.
+        failures: The slots that have failed.
+        context: The function's context, which tells the slots of its log.
         each_once: Whether equal rows are folded once (DISTINCT) or as often as they occur.
         order: The order of the call.
         keys: The types of the keys of the order.
     """
 
     def __init__(
-        self, inner: Interpreted, *, each_once: bool, order: Sequence[Order] = (), keys: Sequence[pa.DataType] = ()
+        self,
+        inner: GroupsAccumulator,
+        *,
+        bound: BoundFunction,
+        failures: Failures,
+        context: FunctionContext,
+        each_once: bool,
+        order: Sequence[Order] = (),
+        keys: Sequence[pa.DataType] = (),
     ) -> None:
-        self.inner = inner
-        self.each_once = each_once
-        self.order = order
-        self.serializer = counted_serializer(inner.bound, keys)
-        self._arguments = len(inner.bound.input_types)
-        self._changeable = any(exact_types(type_) is None for type_ in inner.bound.input_types)
-        # slot -> frozen arguments -> [arguments, times]. Rows that are retracted before insertion have negative counts.
-        self._seen: dict[int, dict[Any, list[Any]]] = {}
+        self._inner = inner
+        self._name = bound.function.name
+        self._failures = failures
+        self._context = context
+        self._each_once = each_once
+        self._order = order
+        self._state_type = counted_serializer(bound, keys).arrow
+        self._types = [*bound.input_types, *keys]
+        self._result_type = bound.result_type
+        self._arguments = len(bound.input_types)
+        names = bound.function.input_names
+        self._names = [names[index] if index < len(names) else str(index) for index in range(self._arguments)]
+        self._names += [each.column for each in order]
+        self._parts: list[_Table] = []
+        self._are_counted = True  # whether no two rows of a slot are equal
+        self._rows, self._rows_max = 0, _COUNTED_ROWS_MIN
 
     @property
     def mode(self) -> Mode:
         return Mode.COUNTED
 
     def update(self, rows: Rows) -> None:
-        columns = [column.values for column in rows.arguments]
-        arguments = list(zip(*columns, strict=True)) if columns else [()] * len(rows)
-        signs = [1] * len(rows) if rows.retracts is None else [-1 if back else 1 for back in rows.retracts.tolist()]
-        for slot, row, sign in zip(rows.slots.tolist(), arguments, signs, strict=True):
-            self._count(slot, row, sign)
+        self._add(_table_of(rows))
 
-    def _count(self, slot: int, row: tuple[Any, ...], times: int) -> None:
-        seen = self._seen.setdefault(slot, {})
-        key = frozen(row)
-        entry = seen.get(key)
-        if entry is None:
-            seen[key] = [row, times]
+    def _add(self, part: _Table) -> None:
+        if not len(part.slots):
             return
-        entry[1] += times
-        if entry[1] == 0:
-            del seen[key]
+        self._parts.append(part)
+        self._are_counted = False
+        self._rows += len(part.slots)
+        if self._rows > self._rows_max:
+            self._counted()
+            self._rows_max = max(2 * self._rows, _COUNTED_ROWS_MIN)
 
-    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
-        columns = [column.values for column in rows.arguments]
-        outputs = []
-        for index in range(len(rows)):
-            if mask[index]:
-                retracting = rows.retracts is not None and bool(rows.retracts[index])
-                self._count(int(rows.slots[index]), tuple(column[index] for column in columns), -1 if retracting else 1)
-            if asked is None or asked[index]:
-                outputs.append(self.evaluate(rows.slots[index : index + 1]))
-        return pa.concat_arrays(outputs) if outputs else pa.array([], self.inner.bound.result_type)
+    def _gathered(self) -> _Table:
+        """Return all rows as one table."""
+        if len(self._parts) != 1:
+            self._parts = [_concatenated(self._parts, self._types)]
+        return self._parts[0]
+
+    def _counted(self) -> _Table:
+        """Return all rows, with equal ones of a slot as one row with its count, where the first of them came."""
+        table = self._gathered()
+        if self._are_counted:
+            return table
+        equal = self._equal(table)
+        remains = np.append(equal.starts[1:], True) & (equal.counts != 0) if len(equal.rows) else equal.starts
+        if not remains.all():
+            born, counts = equal.born[remains], equal.counts[remains]
+            order = np.argsort(born)
+            table = table.take(born[order])._replace(times=counts[order])
+            self._parts, self._rows = [table], len(table.slots)
+        self._are_counted = True
+        return table
+
+    def _equal(self, table: _Table) -> _Equal:
+        """Sort rows to equal ones, and count these. Raises RejectedError STATE_MISMATCH for counts of no fold."""
+        rows, starts = sort([codes_of_numbers(table.slots), *self._codes(table.columns)])
+        times = table.times[rows]
+        if np.abs(times.astype(np.float64)).sum() >= _TIMES_MAX:
+            raise unreadable(self._name, "a row was added too often")
+        places, first, sums = np.arange(len(rows)), _latest(starts), np.cumsum(times)
+        counts = sums - (sums - times)[first]
+        # A row that was gone and comes again comes after the rows that came in between.
+        gone = np.maximum.accumulate(np.where(counts == 0, places, -1))
+        born = np.where(counts == 0, places, np.maximum(gone + 1, first))
+        return _Equal(rows, starts, counts, rows[born])
+
+    def _codes(self, columns: Sequence[pa.Array]) -> Iterator[Codes]:
+        for name, array in zip(self._names, columns, strict=True):
+            yield codes_of(Column(name, array))
+
+    def _codes_of_order(self, columns: Sequence[pa.Array]) -> Iterator[Codes]:
+        for order, array in zip(self._order, columns[self._arguments :], strict=True):
+            yield codes_of(Column(order.column, array), order)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
-        for slot, state in zip(slots.tolist(), typed_values(self.inner.name, self.serializer, states), strict=True):
-            self._seen.setdefault(slot, {})
-            for entry in state:
-                if entry is None or entry[-1] is None:
-                    raise unreadable(self.inner.name, "a row or its count is NULL")
-                self._count(slot, tuple(entry[:-1]), entry[-1])
+        rows = states.flatten()
+        *columns, times = rows.flatten()
+        if rows.null_count or times.null_count:
+            raise unreadable(self._name, "a row or its count is NULL")
+        counts = states.value_lengths().to_numpy(zero_copy_only=False)
+        self._add(_Table(np.repeat(slots, counts), columns, times.to_numpy(zero_copy_only=False)))
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:  # noqa: ARG002 - rows are rows
         self.merge(slots, states)
 
     def state(self, slots: Slots) -> pa.Array:
-        rows = [[(*row, times) for row, times in self._seen.get(slot, {}).values()] for slot in slots.tolist()]
-        try:
-            return self.serializer.to_arrow(rows)
-        except CastError as error:  # only a forged state has so many
-            raise unreadable(self.inner.name, f"a row was added too often: {error}") from error
+        table = self._counted()
+        order, _ = sort([codes_of_numbers(table.slots)])
+        of_slots = table.slots[order]
+        starts = np.searchsorted(of_slots, slots)
+        counts = np.searchsorted(of_slots, slots, side="right") - starts
+        rows = order[_ranges(starts, counts)]
+        columns = [*_narrowed(_taken(table.columns, rows), self._types), pa.array(table.times[rows])]
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+        members = pa.StructArray.from_arrays(columns, fields=list(self._state_type.value_type))
+        return pa.ListArray.from_arrays(offsets, members, type=self._state_type)
 
     def evaluate(self, slots: Slots) -> pa.Array:
-        # The rows of all slots are folded as one chunk, into temporary accumulators.
-        live = [
-            (slot, row[: self._arguments])
-            for slot in dict.fromkeys(slots.tolist())  # a slot may be requested twice, and is folded once
-            for row, times in self._order(self._seen.get(slot, {}).values())
-            for _ in range(min(times, 1) if self.each_once else times)
-        ]
-        # The function may change its arguments, so it gets copies of the rows.
-        rows = [copy.deepcopy(row) if self._changeable else row for _, row in live]
-        self.inner.fold_rows([slot for slot, _ in live], rows)
-        outputs = self.inner.evaluate(slots)
-        self.inner.forget(slots)
+        is_plain = self._order and not self._each_once and all((part.times > 0).all() for part in self._parts)
+        table = self._gathered() if is_plain else self._counted()
+        rows, times = self._ordered(table, np.flatnonzero(np.isin(table.slots, slots)))
+        self._fold(table.slots[rows], table.columns, rows, times)
+        outputs = self._inner.evaluate(slots)
+        self._inner.forget(slots)
         return outputs
 
-    def _order(self, entries: Collection[list[Any]]) -> Collection[list[Any]]:
-        """Return the rows and counts of a group in the order of the call; rows with equal keys keep their order."""
-        if not self.order:
-            return entries
-        ordered = list(entries)
-        for index, order in reversed(list(enumerate(self.order, self._arguments))):
+    def _ordered(self, table: _Table, rows: Positions) -> tuple[Positions, Times]:
+        """Return rows by slot, in the order in which they are folded, and their times."""
+        are_all = len(rows) == len(table.slots)
+        columns = table.columns if are_all else _taken(table.columns, rows)
+        order, differs = sort([codes_of_numbers(table.slots[rows]), *self._codes_of_order(columns)])
+        rows = rows[order]
+        times = table.times[rows]
+        ties = np.flatnonzero(~(differs & np.append(differs[1:], True))) if len(rows) else rows
+        if self._are_counted or not len(ties):
+            return rows, times
+        # Equal rows are folded next to each other, where the first of them is, and as it is.
+        tied = rows[ties]
+        codes = self._codes(_taken(table.columns, tied))
+        equal, starts = sort([codes_of_numbers(np.cumsum(differs)[ties]), *codes])
+        first = np.empty(len(ties), np.int64)
+        first[equal] = equal[_latest(starts)]
+        together, _ = sort([codes_of_numbers(first)])
+        rows[ties], times[ties] = tied[first[together]], table.times[tied[together]]
+        return rows, times
 
-            def key(entry: list[Any], index: int = index, order: Order = order) -> tuple[bool, bool, Any]:
-                return order.sort_key(entry[0][index])
+    def _fold(self, slots: Slots, columns: Sequence[pa.Array], rows: Positions, times: Times) -> None:
+        """Fold the rows at n positions of columns into n slots, each as often as it occurs."""
+        times = np.clip(times, 0, 1 if self._each_once else None)
+        ends = np.cumsum(times)
+        count = int(ends[-1]) if len(ends) else 0
+        are_single = bool((times == 1).all())
+        for start in range(0, count, _PART_ROWS):
+            stop = min(start + _PART_ROWS, count)
+            part = slice(start, stop) if are_single else np.searchsorted(ends, np.arange(start, stop), side="right")
+            into, chosen = slots[part], rows[part]
+            if self._failures:
+                sound = ~self._failures.among(into)
+                into, chosen = into[sound], chosen[sound]
+            if not len(into):
+                continue
+            arrays = _narrowed(_taken(columns[: self._arguments], chosen), self._types)
+            arguments = [Column(name, array) for name, array in zip(self._names, arrays, strict=False)]
+            self._inner.update(Rows(into, None, arguments))
 
-            ordered.sort(key=key, reverse=order.descending)
-        return ordered
+    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+        shown = np.arange(len(rows)) if asked is None else np.flatnonzero(asked)
+        shown = shown[np.argsort(rows.slots[shown], kind="stable")]
+        before = self._counted()
+        chosen = before.take(np.flatnonzero(np.isin(before.slots, rows.slots)))
+        added = _table_of(rows.filter(mask))
+        table = _concatenated([chosen, added], self._types)
+        versions = self._versions(table, np.concatenate([np.full(len(chosen.slots), -1), np.flatnonzero(mask)]), rows)
+        outputs = []
+        for part, numbers, current in versions.after(rows.slots, shown, _PART_ROWS):
+            into, times = numbers.astype(np.int32), versions.times[current]
+            with self._numbered(rows.slots[shown[part]]) as each:
+                self._fold(into, table.columns, versions.rows[current], times)
+                outputs.append(self._inner.evaluate(each))
+                self._inner.forget(each)
+        self._add(added)
+        if not outputs:
+            return pa.array([], self._result_type)
+        return pa.concat_arrays(outputs).take(pa.array(np.argsort(shown)))
+
+    def _versions(self, table: _Table, at: Positions, chunk: Rows) -> _Versions:
+        """Return the versions of rows during a chunk, given with which of its rows each row comes; -1 is before it."""
+        equal = self._equal(table)
+        since = at[equal.rows]
+        until = np.where(np.append(equal.starts[1:], True), len(chunk), np.append(since[1:], len(chunk)))
+        present = np.flatnonzero((equal.counts > 0) & (since < until))
+        present = present[np.argsort(equal.born[present], kind="stable")]
+        rows = equal.born[present]
+        codes = self._codes_of_order(_taken(table.columns, rows) if self._order else table.columns)
+        order, _ = sort([codes_of_numbers(table.slots[rows]), *codes])
+        present, rows = present[order], rows[order]
+        return _Versions(table.slots[rows], rows, equal.counts[present], since[present], until[present], len(chunk))
+
+    @contextmanager
+    def _numbered(self, slots: Slots) -> Iterator[Slots]:
+        """Yield numbers to be used as slots in the place of n slots, which errors and logs have as they are."""
+        of_context = self._context.slot_at_work
+
+        def slot_at_work() -> int | None:
+            number = of_context()
+            return None if number is None else int(slots[number])
+
+        self._context.slot_at_work = slot_at_work
+        try:
+            yield np.arange(len(slots), dtype=np.int32)
+        except FunctionError as error:
+            if error.slot is not None:
+                error.slot = int(slots[error.slot])
+            raise
+        finally:
+            self._context.slot_at_work = of_context
 
     def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:  # noqa: ARG002 - states are the rows themselves
         return self.evaluate(slots)
 
     def forget(self, slots: Slots) -> None:
-        for slot in slots.tolist():
-            self._seen.pop(slot, None)
+        if not self._rows:
+            return
+        table = self._gathered()
+        remains = ~np.isin(table.slots, slots)
+        if remains.all():
+            return
+        self._rows = int(remains.sum())
+        self._parts = [table.take(np.flatnonzero(remains))] if self._rows else []
+        self._rows_max = max(2 * self._rows, _COUNTED_ROWS_MIN)
 
     def close(self) -> None:
-        self._seen = {}
-        self.inner.close()
+        self._parts, self._rows = [], 0
+        self._inner.close()
+
+
+@dataclass(frozen=True)
+class _Versions:
+    """The counts that rows have during a chunk, each from one row of the chunk to another one.
+
+    They are sorted by slot, and within a slot as they are folded.
+
+    Args:
+        slots: The slots of n versions.
+        rows: The positions of the rows that are folded.
+        times: How often each is folded.
+        since: The row of the chunk with which a version begins; -1 before the chunk.
+        until: The row of the chunk with which it ends.
+        length: The rows of the chunk.
+    """
+
+    slots: Slots
+    rows: Positions
+    times: Times
+    since: Positions
+    until: Positions
+    length: int
+
+    def after(self, slots: Slots, shown: Positions, rows_max: int) -> Iterator[tuple[slice, Positions, Positions]]:
+        """Yield parts of rows of the chunk, with the versions that are there after each of them.
+
+        Args:
+            slots: The slots of the chunk.
+            shown: The rows, sorted by slot.
+            rows_max: The most versions in a part of several rows.
+
+        Yields:
+            A part of `shown`; the number of a row in the part, and a version, for each version after each row.
+        """
+        span = self.length + 1
+        keys = slots[shown].astype(np.int64) * span + shown
+        own = self.slots.astype(np.int64) * span
+        low = np.searchsorted(keys, own + np.maximum(self.since, 0))
+        high = np.searchsorted(keys, own + self.until)
+        changes = np.bincount(low, minlength=len(shown) + 1) - np.bincount(high, minlength=len(shown) + 1)
+        ends = np.cumsum(np.cumsum(changes)[:-1])
+        start = 0
+        while start < len(shown):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(ends, before + rows_max, side="right")), start + 1)
+            first, last = np.clip(low, start, stop), np.clip(high, start, stop)
+            numbers = _ranges(first - start, last - first)
+            versions = np.repeat(np.arange(len(low)), last - first)
+            order, _ = sort([codes_of_numbers(numbers), codes_of_numbers(versions)])
+            yield slice(start, stop), numbers[order], versions[order]
+            start = stop
+
+
+def _table_of(rows: Rows) -> _Table:
+    times = np.ones(len(rows), np.int64)
+    if rows.retracts is not None:
+        times[rows.retracts] = -1
+    return _Table(rows.slots, [column.array for column in rows.arguments], times)
+
+
+def _latest(starts: Mask) -> Positions:
+    """Return for each of n places the last one up to it at which something starts."""
+    return np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))
+
+
+def _ranges(starts: Positions, counts: Positions) -> Positions:
+    """Return the numbers from each start on, as many as its count, one range after the other."""
+    ends = np.cumsum(counts)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+
+
+def _taken(columns: Sequence[pa.Array], rows: Positions) -> list[pa.Array]:
+    chosen = pa.array(rows)
+    return [column.take(chosen) for column in columns]
+
+
+def _concatenated(tables: Sequence[_Table], types: Sequence[pa.DataType]) -> _Table:
+    return _Table(
+        np.concatenate([np.zeros(0, np.int32), *(table.slots for table in tables)]),
+        [_joined([table.columns[index] for table in tables], type_) for index, type_ in enumerate(types)],
+        np.concatenate([np.zeros(0, np.int64), *(table.times for table in tables)]),
+    )
+
+
+_LARGE: Final = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
+
+def _joined(arrays: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
+    """Return arrays of a type as one; of the type with large offsets, if its offsets cannot count so many bytes."""
+    large = _LARGE.get(type_)
+    if large is not None and (
+        any(array.type == large for array in arrays) or sum(array.nbytes for array in arrays) >> 31
+    ):
+        return pa.concat_arrays([array.cast(large) for array in arrays])
+    return pa.concat_arrays(arrays) if arrays else pa.array([], type_)
+
+
+def _narrowed(arrays: Sequence[pa.Array], types: Sequence[pa.DataType]) -> list[pa.Array]:
+    """Return a few values of joined arrays in their types."""
+    return [array if array.type == type_ else array.cast(type_) for array, type_ in zip(arrays, types, strict=False)]

@@ -480,8 +480,7 @@ class BoundAggregates:
         """Instantiate each class with its direct arguments, and compile functions declared `compile=True`."""
         for call in self.calls:
             demand_instance(call.bound)
-            if not call.is_counted:
-                accelerator.demand(call.bound)
+            accelerator.demand(call.bound)
 
     def open(self, resources: Resources) -> Fold:
         """Return a fold without rows or states. Raises the errors of `Fold`."""

@@ -23,7 +23,7 @@ from foldflight.fold.aggregate.states import Typed, UnconvertibleState, state_co
 from foldflight.fold.aggregate.waiting import Waits, no_running_values
 from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
-from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
+from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.fold.scalar.evaluation import cast_around
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.adapters import adapter_named
@@ -150,15 +150,6 @@ class Interpreted(GroupsAccumulator):
     def update(self, rows: Rows) -> None:
         columns = [column.values for column in rows.arguments]
         self._fold(rows, zip(*columns, strict=True) if columns else repeat(()))
-
-    def fold_rows(self, slots: list[int], rows: list[tuple[Any, ...]]) -> None:
-        """Accumulate n rows of Python values into n slots."""
-        names = self.bound.function.input_names
-        columns = [
-            Column(names[index] if index < len(names) else str(index), None, [row[index] for row in rows])
-            for index in range(len(self.bound.input_types))
-        ]
-        self._fold(Rows(np.array(slots, np.int32), None, columns), iter(rows))
 
     def _fold(self, rows: Rows, arguments: Iterator[Any]) -> None:
         self._create(rows.slots)

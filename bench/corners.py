@@ -1,0 +1,107 @@
+"""Queries that no compiled loop folds as the rows come: ORDER BY in a call, and DISTINCT.
+
+`ema` is an exponential average, whose value depends on the order of the rows. Beside it Spark sorts the same rows by
+group and order, and a `mapInArrow` counts them: no way of folding sorted rows in Python can be faster. DISTINCT is
+beside Spark's own. All ways run in one session, in alternating rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bench.data import Figure, Sizes
+from bench.spark_batch import BUILT_IN, EMBEDDED, Query, rates_of, session
+from foldflight.client import connect
+from foldflight.functions import udaf
+
+SUITE = "corners"
+SORTED = "rows sorted by Spark, counted in Python"
+UNORDERED = "foldflight, unordered"
+GROUPS = 10_000
+DIFFERENT = 100
+
+
+@udaf(name="ema", version="1")
+class Ema:
+    """An exponential average: each row has a tenth of the weight that is left."""
+
+    def create_accumulator(self) -> float:
+        """Return the average of no rows."""
+        return 0.0
+
+    def accumulate(self, average: float, value: float) -> float:
+        """Return the average with one more row."""
+        return 0.9 * average + 0.1 * value
+
+    def get_value(self, average: float) -> float:
+        """Return the average."""
+        return average
+
+
+def measure(sizes: Sizes) -> Iterator[Figure]:
+    """Measure ORDER BY in calls by numbers and by datetimes, and DISTINCT."""
+    shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
+    with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
+        rows = data(sizes.rows)
+        for case, ways in cases().items():
+            yield from rates_of(spark, Path(folder), (SUITE, case), (rows, rows), (ways, {}))
+
+
+def cases() -> Mapping[str, Mapping[str, Query]]:
+    """Return the ways of each case."""
+    functions, built_in = connect(Ema), connect("embedded:")
+    count = built_in["count"]("v").distinct()
+    return {
+        f"ema ORDER BY {key}": {
+            SORTED: partial(_sorted, key),
+            UNORDERED: partial(_grouped, functions["ema"]("x")),
+            EMBEDDED: partial(_grouped, functions["ema"]("x").order_by(key)),
+        }
+        for key in ("t", "at")
+    } | {
+        "count(DISTINCT v)": {BUILT_IN: _distinct, EMBEDDED: partial(_grouped, count)},
+    }
+
+
+def data(rows: int) -> pa.Table:
+    """Return rows in random order: `k` of 10,000 groups, `t` and `at` of different times, `v` of 100 values."""
+    chosen = np.random.default_rng(1)
+    times = chosen.integers(0, 1 << 40, rows)
+    return pa.table(
+        {
+            "k": chosen.integers(0, GROUPS, rows),
+            "t": times,
+            "at": pa.array(times).cast(pa.timestamp("us", "UTC")),
+            "v": chosen.integers(0, DIFFERENT, rows),
+            "x": chosen.normal(size=rows),
+        }
+    )
+
+
+def _grouped(call: Any, frame: Any) -> Any:
+    from foldflight.spark import group_by
+
+    return group_by(frame, "k").agg(o=call)
+
+
+def _sorted(key: str, frame: Any) -> Any:
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = sum(batch.num_rows for batch in batches)
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([rows], pa.int64())})
+
+    rows = frame.select("k", key, "x").repartition("k").sortWithinPartitions("k", key)
+    return rows.mapInArrow(count, "rows bigint")
+
+
+def _distinct(frame: Any) -> Any:
+    from pyspark.sql import functions as sf
+
+    return frame.groupBy("k").agg(sf.countDistinct("v").alias("o"))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as sf
 
 from foldflight import connect
-from foldflight.spark import group_by, over
+from foldflight.functions import Call
+from foldflight.spark import group_by, grouping, over
 from tests.spark.conftest import PARTITIONS
 from tests.spark.spark_functions import Median, WeightedAvg
 
@@ -118,6 +120,44 @@ def test_a_condition_guards_arguments(spark: Any, functions: Any) -> None:
     assert [tuple(row)[2:] for row in sorted(framed)] == [(None, None, None, None, 1), (7, 0.5, 0.5, None, 2)]
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):  # the argument of a call without a condition
         group_by(df).agg(a=functions["sum"]("1 / x").where("x > 0"), b=functions["count"]("1 / x")).collect()
+
+
+def test_equal_calls_are_computed_once(spark: Any, functions: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each output has its value and place, in each plan and as text of SQL."""
+    df = spark.createDataFrame([(1, 5), (1, 7), (2, 9)], "k int, x int")
+    total, count = functions["sum"]("x"), functions["count"]
+    calls = {"a.b": total, "n": count(), "c": total, "some": count().where("x > 5"), "d": total}
+    expected = [(1, 12, 2, 12, 1, 12), (2, 9, 1, 9, 1, 9)]
+    for plan in ("fold", "lifted"):
+        grouped = group_by(df, "k", plan=plan)
+        assert [call.function for call in grouped.query(**calls).open_request.calls] == ["sum", "count", "count"]
+        result = grouped.agg(**calls)
+        assert result.columns == ["k", *calls]
+        assert sorted(map(tuple, result.collect())) == expected
+    df.createOrReplaceTempView("equal_calls")
+    planned = group_by(df, "k").planned(a=total, n=count(), c=total)
+    assert planned.is_text
+    written = planned.text("SELECT * FROM equal_calls", ["k", "x.y", "n", "c"])
+    assert sorted(map(tuple, spark.sql(written).select("k", "`x.y`", "n", "c").collect())) == [
+        (1, 12, 2, 12),
+        (2, 9, 1, 9),
+    ]
+    group_by(df, "k").explain(**calls)
+    assert "  c: the same call as a.b\n  d: the same call as a.b" in capsys.readouterr().out
+
+
+def test_only_equal_calls_of_deterministic_functions_are_computed_once() -> None:
+    """Direct arguments that Python compares as equal may differ; a function that draws lots has other results."""
+    calls = {
+        "a": Call("f", ("x",), literals={"by": 1}),
+        "b": Call("f", ("x",), literals={"by": 1.0}),
+        "c": Call("f", ("x",), literals={"by": True}),
+        "d": Call("f", ("x",), literals={"by": 1}),
+        "e": Call("f", ("x",), distinct=True, literals={"by": 1}),
+    }
+    for deterministic in (True, False):
+        aggregates: Any = dict.fromkeys(calls, SimpleNamespace(function=SimpleNamespace(deterministic=deterministic)))
+        assert grouping._copies(calls, aggregates) == ({"d": "a"} if deterministic else {})
 
 
 def test_a_condition_is_evaluated_once(spark: Any, functions: Any) -> None:

@@ -505,7 +505,17 @@ def describe(
     open_reply = _open_reply_of(bound, open_request, limits, server_id, [None] * len(bound.calls), digests)
     if lift is None or open_request.maps:
         return open_reply
-    lifts = [lift(call.bound) if isinstance(call, BoundCall) else "" for call in bound.calls]
+    known: dict[tuple[object, ...], str] = {}
+    lifts = []
+    for call in bound.calls:
+        if not isinstance(call, BoundCall):
+            lifts.append("")
+            continue
+        one = call.bound
+        use = (id(one.function), one.input_types, one.result_type, one.state_type, repr(sorted(one.literals.items())))
+        if use not in known:
+            known[use] = lift(one)
+        lifts.append(known[use])
     return replace(
         open_reply, calls=tuple(replace(call, lift=text) for call, text in zip(open_reply.calls, lifts, strict=True))
     )

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, FunctionHandle, Transport, Use
@@ -17,6 +18,7 @@ from foldflight.engine.query.lifting import BatchPlan, Groups
 from foldflight.engine.query.query import Emit, Query, StreamOptions
 from foldflight.errors import RejectedError
 from foldflight.fold.mode import Mode
+from foldflight.functions import Call
 from foldflight.spark.batch import batch_result
 from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quoted, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
@@ -292,6 +294,8 @@ class GroupedFrame:
         _refuse_own((*self.names, *aggregates), self._own_columns())
         columns = Columns(self.df, self.keys, self.names, self.kind)
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
+        # A stream stores the state of each call, and states of before stay readable.
+        copies = {} if self.stream is not None else _copies(calls, aggregates)
         given = columns.schema()
         check_keys(given, self.names)
         columns.check_compared(list(aggregates.values()), given)
@@ -299,7 +303,7 @@ class GroupedFrame:
         try:
             query = Query.of(
                 transport,
-                calls,
+                {name: call for name, call in calls.items() if name not in copies},
                 layout,
                 stream=self.stream,
                 materialize=self.materialize,
@@ -316,12 +320,13 @@ class GroupedFrame:
             raise
         if not (query.lifted.taken and query.finished_by_host.taken):
             check_passed(given, columns.roles())
-        uses = [(each.function, each.columns) for each in aggregates.values()]
+        uses = [(each.function, each.columns) for name, each in aggregates.items() if name not in copies]
         results = columns.result_types(uses, given, query.layout.outputs.types)
         wanted = {name: field.dataType for name, field in zip(self.names, given, strict=False)}
-        types = wanted | dict(zip(query.layout.outputs.names, results, strict=True))
+        made = dict(zip(query.layout.outputs.names, results, strict=True))
+        types = wanted | {name: made[copies.get(name, name)] for name in aggregates}
         query, reader = self._read(query, columns)
-        return Planned(query, columns, given, types, self.strict, reader)
+        return Planned(query, columns, given, types, copies, self.strict, reader)
 
     def _read(self, query: Query, columns: Columns) -> tuple[Query, Source | str]:
         """Return the query, and who reads its rows: tasks of its own, or Spark, for a reason.
@@ -385,6 +390,7 @@ class Planned:
         columns: The columns of its input.
         given: Spark's types of these.
         types: Spark's types of the keys and outputs, by name.
+        copies: Outputs of equal calls of a batch, with the output that the query computes for them.
         strict: Whether a retraction without a row is an error, in a batch.
         reader: The rows for its tasks to read; or why Spark reads them, which is empty if there is no scan.
     """
@@ -393,6 +399,7 @@ class Planned:
     columns: Columns
     given: st.StructType
     types: Mapping[str, st.DataType]
+    copies: Mapping[str, str]
     strict: bool
     reader: Source | str = ""
 
@@ -421,11 +428,18 @@ class Planned:
         else:
             check_provider(self.columns.df)
             result = stream_result(query, rows, self._outputs)
-        return as_intervals(result, self.types)
+        result = as_intervals(result, {name: self.types[name] for name in self.types if name not in self.copies})
+        if not self.copies:
+            return result
+        others = [name for name in result.columns if name not in self.types]
+        return result.select(
+            *(sf.col(quoted(self.copies.get(name, name))).alias(name) for name in (*self.types, *others))
+        )
 
     def explain(self) -> str:
         """Return a description of the query, and who reads the rows of a scan. Raises RetryableError as the query's."""
         lines = [self.query.explain()]
+        lines += [f"  {name}: the same call as {first}" for name, first in self.copies.items()]
         if self.reader:
             lines.append(f"  reader: {self.read_by}")
         return "\n".join(lines)
@@ -451,7 +465,26 @@ class Planned:
         """
         columns = {name: quoted(written) for name, written in (self.columns.plain or {}).items()}
         session = self.columns.df.sparkSession
-        return lifted_text(self.query, Text(source), columns, self._outputs, session, names).sql
+        computed = None if self.copies else names
+        written = lifted_text(self.query, Text(source), columns, self._outputs, session, computed)
+        if not self.copies:
+            return written.sql
+        shown = zip(self.types, self.types if names is None else names, strict=True)
+        return written.selectExpr(
+            *(f"{quoted(self.copies.get(name, name))} AS {quoted(alias)}" for name, alias in shown)
+        ).sql
+
+
+def _copies(calls: Mapping[str, Call], aggregates: Mapping[str, Aggregate]) -> dict[str, str]:
+    """Return the outputs of calls that have come before, each with the first output of an equal call."""
+    first: dict[str, str] = {}
+    copies = {}
+    for name, call in calls.items():
+        # As text, because 1, 1.0 and True are different arguments.
+        use = repr(replace(call, literals=dict(sorted(call.literals.items()))))
+        if aggregates[name].function.deterministic and first.setdefault(use, name) != name:
+            copies[name] = first[use]
+    return copies
 
 
 def _interpreted(query: Query) -> str:

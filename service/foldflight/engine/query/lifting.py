@@ -64,8 +64,17 @@ class Lifting:
         if query.unliftable:
             return cls((), query.unliftable)
         types = dict(zip(layout.shown, layout.columns.types, strict=True))
+        # Many calls of a query are of the same functions over columns of the same types.
+        known: dict[tuple[object, ...], LiftPlan] = {}
         plans = []
         for index, (call, opened_call) in enumerate(zip(query.open_request.calls, query.opened_calls, strict=True)):
+            given = [types[name] for name in call.arguments]
+            is_counted = call.distinct or call.materialize or bool(call.order)
+            outcome = (layout.states.types[index], layout.outputs.types[index], opened_call.input_types)
+            use = (opened_call.lift, is_counted, opened_call.is_invertible, *outcome, *given)
+            if use in known:
+                plans.append(known[use])
+                continue
             try:
                 lift, reason = _described(call, opened_call.lift)
                 if lift is None:
@@ -74,13 +83,13 @@ class Lifting:
                     check_lift(lift, opened_call.input_types, layout.states.types[index], layout.outputs.types[index])
                 except ValueError as error:
                     raise _damaged(call, error) from None
-                given = [types[name] for name in call.arguments]
                 _check_casts(given, opened_call.input_types)
                 if layout.has_kinds and not (len(layout.keys) or opened_call.is_invertible):
                     raise Unsupported("it is not invertible, and without keys a retraction may come without its row")
                 plan = LiftPlan.of(lift.narrowed(given), has_kinds=layout.has_kinds)
                 if query.lifts_integers_only:
                     _check_integers(plan, layout.keys)
+                known[use] = plan
                 plans.append(plan)
             except Unsupported as unsupported:
                 return cls((), f"{call.function} is not lifted: {unsupported}")

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+import pyarrow as pa
+
 from foldflight.client.connection import Connection
 from foldflight.client.exchange import OpenExchange, closed_error
 from foldflight.client.logs import log_event, set_up
@@ -32,9 +34,16 @@ from foldflight.exchange.failover.steps import (
     TimerFired,
     Waiting,
 )
-from foldflight.exchange.frames import EngineFrame, Open
+from foldflight.exchange.frames import Chunk, EngineFrame, Open
+from foldflight.functions.types.arrow import concat_batches
 
 _LOGGER = "foldflight.client"
+# A frame costs as much as the fold of 10,000 rows. Chunks with fewer are joined up to these rows, bytes and seconds.
+_SMALL_ROWS_MAX: Final = 1 << 13
+_JOINED_ROWS_MAX: Final = 1 << 16
+_JOINED_BYTES_MAX: Final = 1 << 22
+_JOINED_PART: Final = 4  # one of so many parts of a message, and of what is stored for replay
+_JOINED_S_MAX: Final = 0.02
 
 
 _logged_once: Final[set[str]] = set()
@@ -71,6 +80,11 @@ class FailoverExchange(OpenExchange):
         self.coordinator = coordinator
         self._dial = dial
         self._clock = clock
+        # Chunks with an answer, or before which entries of views are sent, must go as they are.
+        self._joins = not (open_request.row_outputs or open_request.maps or open_request.keeps_views)
+        self._joined: list[pa.RecordBatch] = []
+        self._joined_rows = self._joined_bytes = 0
+        self._joined_since_s = 0.0
         self._process(ExchangeStarted())
 
     @property
@@ -78,8 +92,31 @@ class FailoverExchange(OpenExchange):
         """Whether so many frames are kept for another server that a checkpoint should replace them."""
         return self.coordinator.wants_checkpoint
 
+    def chunk(self, batch: pa.RecordBatch) -> None:
+        """Fold the rows of a batch. Small ones are sent together: at the latest before another frame."""
+        shared = min(self.open_reply.limits.message_bytes_max, self.coordinator.replay_bytes_max) // _JOINED_PART
+        bytes_max = min(_JOINED_BYTES_MAX, shared)
+        is_small = batch.num_rows <= _SMALL_ROWS_MAX and batch.nbytes <= bytes_max
+        if self.is_over or not (self._joins and is_small and batch.schema == self._open_request.columns):
+            super().chunk(batch)
+            return
+        if not self._joined:
+            self._joined_since_s = self._clock.now_s()
+        self._joined.append(batch)
+        self._joined_rows += batch.num_rows
+        self._joined_bytes += batch.nbytes
+        is_full = self._joined_rows >= _JOINED_ROWS_MAX or self._joined_bytes >= bytes_max
+        if is_full or self._clock.now_s() >= self._joined_since_s + _JOINED_S_MAX:
+            self._send_joined()
+
+    def _send_joined(self) -> None:
+        joined, self._joined, self._joined_rows, self._joined_bytes = self._joined, [], 0, 0
+        if joined:
+            self._process(FrameSubmitted(Chunk(joined[0] if len(joined) == 1 else concat_batches(joined))))
+
     def send(self, frame: EngineFrame) -> None:
         """Send the frame of an operation. Answers to earlier ones may arrive meanwhile."""
+        self._send_joined()
         self._process(FrameSubmitted(frame))
 
     def _await_answer(self) -> bool:

@@ -351,6 +351,11 @@ class Coordinator:
         return without_entries(states, [call.views for call in self.open_reply.calls])
 
     @property
+    def replay_bytes_max(self) -> int:
+        """Bytes of frames that are stored for replay, of which one frame should be a small part."""
+        return self._bounds.replay_bytes_max
+
+    @property
     def wants_checkpoint(self) -> bool:
         """Whether so many frames are kept that the engine, which keeps views, should take a checkpoint."""
         is_over = self._replay_log.frame_bytes > self._bounds.replay_bytes_max

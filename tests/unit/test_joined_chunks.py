@@ -1,0 +1,110 @@
+"""Small chunks for a server are sent together, and the results are those of all rows in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight.client import connect, failover
+from foldflight.client.failover import FailoverExchange
+from foldflight.errors import FoldflightError, RejectedError
+from foldflight.exchange.failover.circuits import Circuits
+from foldflight.exchange.failover.coordinator import Coordinator
+from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Forget, Open
+from foldflight.functions import Call
+
+COLUMNS = pa.schema([("slot", pa.int32()), ("t", pa.string())])
+ALL = Open(calls=(Call("string_agg", ("t",)),), columns=COLUMNS)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def now_s(self) -> float:
+        return self.now
+
+    def rest_until(self, until_s: float) -> None:
+        raise AssertionError(f"nothing waits until {until_s}")
+
+
+def exchange_of(open_request: Open, clock: Clock, frames: list[EngineFrame]) -> FailoverExchange:
+    """Return an exchange with the functions of this process, as one with a server, which notes what is sent."""
+
+    def dial(_: str, asked: Open) -> Any:
+        connection: Any = connect("embedded:").transport.open(asked)._connection  # type: ignore[attr-defined]
+        send: Callable[[EngineFrame], bool] = connection.send
+        connection.send = lambda frame: frames.append(frame) or send(frame)
+        return connection
+
+    coordinator = Coordinator(open_request, ["one"], Circuits(lambda: 0.0), bounds=FailoverBounds(), now_s=clock.now_s)
+    return FailoverExchange(open_request, coordinator, dial, clock)
+
+
+def rows(*texts: str, slot: int = 0) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([slot] * len(texts), pa.int32()), pa.array(texts)], schema=COLUMNS)
+
+
+def sent(frames: list[EngineFrame]) -> list[Any]:
+    return [frame.batch["t"].to_pylist() if isinstance(frame, Chunk) else type(frame) for frame in frames]
+
+
+def test_small_chunks_go_in_one_frame_before_the_next_other_frame() -> None:
+    """Their rows keep their order among each other and before what comes next."""
+    frames: list[EngineFrame] = []
+    with exchange_of(ALL, Clock(), frames) as exchange:
+        exchange.chunk(rows("a", "b"))
+        exchange.chunk(rows("c", slot=1))
+        assert frames == []
+        exchange.forget(pa.array([1], pa.int32()))
+        exchange.chunk(rows("d"))
+        exchange.barrier(1)
+        assert exchange.results(1)["output_0"].to_pylist() == ["a,b,d"]
+    assert sent(frames) == [["a", "b", "c"], Forget, ["d"], Barrier]
+
+
+def test_they_wait_for_a_number_of_rows_and_bytes_and_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is full, or has waited, is sent at once, and a large chunk goes after the small ones before it."""
+    monkeypatch.setattr(failover, "_SMALL_ROWS_MAX", 3)
+    monkeypatch.setattr(failover, "_JOINED_ROWS_MAX", 4)
+    monkeypatch.setattr(failover, "_JOINED_BYTES_MAX", 1_000)
+    frames: list[EngineFrame] = []
+    clock = Clock()
+    with exchange_of(ALL, clock, frames) as exchange:
+        exchange.chunk(rows("a", "b"))
+        exchange.chunk(rows("c", "d"))
+        assert sent(frames) == [["a", "b", "c", "d"]]
+        exchange.chunk(rows("e"))
+        exchange.chunk(rows("f", "g", "h", "i"))
+        assert sent(frames)[1:] == [["e"], ["f", "g", "h", "i"]]
+        exchange.chunk(rows("x" * 1_000))
+        assert sent(frames)[3:] == [["x" * 1_000]]
+        exchange.chunk(rows("j"))
+        clock.now = 0.5
+        exchange.chunk(rows("k"))
+        assert sent(frames)[4:] == [["j", "k"]]
+
+
+def test_chunks_with_answers_go_alone() -> None:
+    """Each has the outputs after its own rows."""
+    frames: list[EngineFrame] = []
+    with exchange_of(replace(ALL, row_outputs=True), Clock(), frames) as exchange:
+        exchange.chunk(rows("a"))
+        exchange.chunk(rows("b"))
+        assert [exchange.row_outputs()["output_0"].to_pylist() for _ in range(2)] == [["a"], ["a,b"]]
+    assert sent(frames) == [["a"], ["b"]]
+
+
+def test_a_wrong_chunk_is_refused_at_once() -> None:
+    """Chunks with other columns are not kept, and a closed exchange takes none."""
+    exchange = exchange_of(ALL, Clock(), [])
+    with pytest.raises(RejectedError, match="SCHEMA_MISMATCH"):
+        exchange.chunk(pa.record_batch({"slot": pa.array([0], pa.int32())}))
+    with pytest.raises(FoldflightError, match="closed"):
+        exchange.chunk(rows("a"))

@@ -2,13 +2,15 @@
 
 `ema` is an exponential average, whose value depends on the order of the rows. Beside it Spark sorts the same rows by
 group and order, and a `mapInArrow` counts them: no way of folding sorted rows in Python can be faster. DISTINCT is
-beside Spark's own. All ways run in one session, in alternating rounds.
+beside Spark's own. Many calls over few rows show what planning takes. All ways run in one session, in alternating
+rounds.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.data import Figure, Sizes
-from bench.spark_batch import BUILT_IN, EMBEDDED, Query, rates_of, session
+from bench.spark_batch import BUILT_IN, EMBEDDED, Query, consume, medians, rates_of, session, written
 from foldflight.client import connect
 from foldflight.functions import udaf
 
@@ -27,6 +29,9 @@ SORTED = "rows sorted by Spark, counted in Python"
 UNORDERED = "foldflight, unordered"
 GROUPS = 10_000
 DIFFERENT = 100
+FEW = 100
+CALLS = (1, 60, 150)
+NAMES = ("sum", "min", "max", "count", "avg")
 
 
 @udaf(name="ema", version="1")
@@ -53,6 +58,11 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
         rows = data(sizes.rows)
         for case, ways in cases().items():
             yield from rates_of(spark, Path(folder), (SUITE, case), (rows, rows), (ways, {}))
+        few = spark.read.parquet(str(written(Path(folder), "few", data(FEW))))
+        for calls in CALLS:
+            ways = {way: partial(_planned_and_run, query, few) for way, query in many(calls).items()}
+            for way, seconds in medians(ways).items():
+                yield Figure(SUITE, f"{calls} calls over {FEW} rows", way, seconds, "s")
 
 
 def cases() -> Mapping[str, Mapping[str, Query]]:
@@ -71,6 +81,26 @@ def cases() -> Mapping[str, Mapping[str, Query]]:
     }
 
 
+def many(calls: int) -> Mapping[str, Query]:
+    """Return the ways of a query of so many calls over few columns."""
+    functions = connect("embedded:")
+    uses = [(NAMES[number % len(NAMES)], f"v + {number // len(NAMES)}") for number in range(calls)]
+    ours = {f"o{number}": functions[name](column) for number, (name, column) in enumerate(uses)}
+
+    def built_in(frame: Any) -> Any:
+        from pyspark.sql import functions as sf
+
+        calls = [sf.expr(f"{name}({column})").alias(f"o{number}") for number, (name, column) in enumerate(uses)]
+        return frame.groupBy("k").agg(*calls)
+
+    def query(frame: Any) -> Any:
+        from foldflight.spark import group_by
+
+        return group_by(frame, "k").agg(**ours)
+
+    return {BUILT_IN: built_in, EMBEDDED: query}
+
+
 def data(rows: int) -> pa.Table:
     """Return rows in random order: `k` of 10,000 groups, `t` and `at` of different times, `v` of 100 values."""
     chosen = np.random.default_rng(1)
@@ -84,6 +114,13 @@ def data(rows: int) -> pa.Table:
             "x": chosen.normal(size=rows),
         }
     )
+
+
+def _planned_and_run(query: Query, frame: Any) -> float:
+    """Return the seconds that a query takes, from its calls to its last row."""
+    start = time.perf_counter()
+    consume(query(frame))
+    return time.perf_counter() - start
 
 
 def _grouped(call: Any, frame: Any) -> Any:

@@ -5,7 +5,10 @@
 #
 # Functions come in one of three ways: an image `FROM foldflight/server` with `COPY my_functions.py /functions/`, a folder
 # mounted at /functions, or a package that such an image installs, with `RUN pip install my-functions`; FOLDFLIGHT_MODULES
-# names the modules. The root file system may be read-only, and should be: the user of the image may install packages.
+# names the modules. In the first and the third, two lines let containers start with compiled functions, on the kind of
+# processor that built the image: `RUN foldflight compile my_functions --into /var/cache/foldflight` and
+# `ENV FOLDFLIGHT_COMPILED_FOLDER=/var/cache/foldflight`. The root file system may be read-only, and should be: the user
+# of the image may install packages.
 # /tmp must be writable.
 ARG BASE_IMAGE=python:3.12-slim-bookworm
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -11,8 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from foldflight.cli.main import cli
+from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.store import LoopStore
+from foldflight.functions import function_of
+from foldflight.functions.author.spec import Function
 
 ROOT = Path(__file__).parents[2]
 
@@ -188,3 +194,67 @@ def test_two_processes_may_drop_old_files_at_once(
                 os.utime(loop.path, (place, place))
     assert sorted(path.suffix for path in listed(tmp_path / "foldflight")) == [".three", ".two"]
     assert not caplog.text
+
+
+REFUSED = """
+from foldflight import udaf
+
+class Total:
+    total: int
+    def __init__(self): self.total = 0
+
+@udaf
+class Mixed:
+    def create_accumulator(self) -> Total: return Total()
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        step = 0.5 if value > 3 else value
+        accumulator.total += int(step)
+    def get_value(self, accumulator: Total) -> int: return accumulator.total
+
+@udaf
+class Plain(Mixed):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += value
+"""
+
+
+def test_refusals_are_stored_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reason that only compiling finds is found once, and listings tell it from then on, with the line of now."""
+    module, folder = tmp_path / "refused.py", tmp_path / "compiled"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def written(source: str) -> Function:
+        module.write_text(source)
+        sys.modules.pop("refused", None)
+        importlib.invalidate_caches()
+        function = function_of(importlib.import_module("refused").Mixed)
+        assert isinstance(function, Function)
+        return function
+
+    def listed(function: Function) -> str:
+        return str(Programs(LoopStore(folder)).folding(function))
+
+    def compiled() -> list[str]:
+        done = CliRunner().invoke(cli, ["compile", "embedded:refused", "--into", str(folder)])
+        assert done.exit_code == 0, done.output
+        return done.output.splitlines()
+
+    mixed = written(REFUSED)
+    assert listed(mixed) == "compiled when hot"
+    said = compiled()
+    assert said[0].startswith("mixed: interpreted: ")
+    assert said[0].endswith("(refused.py:12)")
+    assert said[1] == "plain: compiled"
+    assert listed(mixed) == said[0].removeprefix("mixed: ")
+    files = {path: path.read_bytes() for path in folder.iterdir()}
+    assert compiled() == said
+    assert {path: path.read_bytes() for path in folder.iterdir()} == files
+    (refusal,) = folder.glob("*.no.*")
+    refusal.write_text("another reason")
+    assert compiled()[0] == "mixed: interpreted: another reason"
+    moved = written(f"\n{REFUSED}")
+    assert listed(moved) == "compiled when hot"
+    assert compiled()[0].endswith("(refused.py:13)")
+    folder.chmod(0o777)
+    assert listed(moved) == "compiled when hot", "others may write to it, so its reasons are not read"

@@ -27,8 +27,9 @@ from foldflight.lift.lifting import lifted_of
 def functions(target: str, *, as_json: bool, **connection: Any) -> None:
     """List the functions of TARGET: grpc://host:port, grpc+tls://host:port, or a module (also embedded:module).
 
-    Nothing is compiled for it: `compiled when hot` is what the methods' code tells. `foldflight check` compiles, and so
-    finds what only the functions that they call, or the types of values, show.
+    Nothing is compiled for it: `compiled when hot` is what the methods' code tells. What only the functions that they
+    call, or the types of values, show is known here as soon as they have been compiled on this host, by `foldflight
+    check`, `foldflight compile` or rows.
     """
     reached = connect(target if ":" in target else f"{EMBEDDED}{target}", **connection)
     transport = reached.transport

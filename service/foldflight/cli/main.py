@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from foldflight import __version__
+from foldflight.cli.compiling import compile_modules
 from foldflight.cli.demo import demo
 from foldflight.cli.init import init
 from foldflight.cli.laws import check
@@ -73,6 +74,7 @@ cli.add_command(serve)
 cli.add_command(functions)
 cli.add_command(status)
 cli.add_command(check)
+cli.add_command(compile_modules)
 cli.add_command(_command("conform", _CONFORMANCE.load))
 cli.add_command(demo)
 cli.add_command(state)

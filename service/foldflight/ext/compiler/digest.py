@@ -54,6 +54,7 @@ def _function(
         return
     seen[id(function)] = function
     code = lookups.attribute(function, "__code__")
+    lookups.places += f"{code.co_filename}:{code.co_firstlineno}\n"
     yield _code(code)
     defaults, by_name = lookups.attribute(function, "__defaults__"), lookups.attribute(function, "__kwdefaults__")
     if by_name:

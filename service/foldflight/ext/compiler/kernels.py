@@ -17,6 +17,7 @@ import numpy as np
 from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.errors import NumbaError
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
@@ -24,6 +25,7 @@ from foldflight.ext.compiler import containers, decimals, memory, operators
 from foldflight.ext.compiler.arena import HEADER, Contents
 from foldflight.ext.compiler.columns import Items, Kind, Members, leaves_of
 from foldflight.ext.compiler.control_block import address_of_array, enter
+from foldflight.ext.compiler.program import reason_of
 from foldflight.ext.compiler.records import Items as ListItems
 from foldflight.ext.compiler.records import (
     RecordField,
@@ -200,13 +202,25 @@ class Kernels:
                             raise Unsupported(
                                 "objects that its code uses have changed since its other loops were compiled"
                             )
-                        self._loops[name] = self._compile_loop(name, *make())
+                        self._loops[name] = self._made(name, make)
                     except Exception as error:  # noqa: BLE001 - stored and raised again, since another attempt would take seconds
                         self._loops[name] = error
         loop = self._loops[name]
         if isinstance(loop, Exception):
             raise loop
         return loop
+
+    def _made(self, name: str, make: Any) -> Any:
+        """Return a loop that is compiled or loaded. A refusal is stored as a loop is: it takes as long."""
+        stored = None if self._store is None else self._store(name)
+        if stored is not None and (reason := stored.refusal()):
+            raise Unsupported(reason)
+        try:
+            return self._compile_loop(name, *make())
+        except (Unsupported, NumbaError) as error:
+            if stored is not None:
+                stored.refuse(reason_of(error))
+            raise
 
     def _method(self, method_name: str, *, result: Any = None) -> Any:
         """Return `call(instance, accumulator, arguments)` for use in a loop."""

@@ -25,6 +25,7 @@ class Lookups:
         self._attributes: list[tuple[Any, str, Any]] = []
         self._items: list[tuple[Any, str, Any]] = []
         self._is_lost = False
+        self.places = ""  # the file and first line of each function that is reached
 
     def attribute(self, holder: Any, name: str) -> Any:
         """Return `holder.name`, or MISSING if it does not exist or raises."""

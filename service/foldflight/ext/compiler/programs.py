@@ -42,12 +42,13 @@ _Key: TypeAlias = tuple[Any, str]  # an author's class or function and the finge
 class LoopStore(Protocol):
     """Keeps compiled loops for later processes."""
 
-    def loop(self, digest: str, name: str) -> Any:
-        """Return the file of one loop, an object with the interface of `numba.core.caching._Cache`.
+    def loop(self, digest: str, name: str, lines: str) -> Any:
+        """Return the file of one loop: an object with the interface of `numba.core.caching._Cache`, and its refusal.
 
         Args:
             digest: The digest of what the author's code depends on.
             name: The name of the loop.
+            lines: Where this code is; reasons name lines.
         """
 
 
@@ -187,7 +188,7 @@ class Programs(Accelerator):
         own, lookups = dict(own_attributes(methods)), Lookups()
         plan, start = _plan_of(bound, methods)
         digest = digest_of(plan, lookups)
-        stored_loop = None if self._store is None else functools.partial(self._store.loop, digest)
+        stored_loop = None if self._store is None else functools.partial(self._store.loop, digest, lines=lookups.places)
         kernels = self._kernels.get(digest) or Kernels(plan, stored_loop, lambda: digest_of(plan, Lookups()) == digest)
         program: Loops
         if isinstance(bound, BoundScalar):
@@ -236,11 +237,24 @@ class Programs(Accelerator):
         if known is not None:
             return known
         if key not in self._compilable_keys:
-            unsupported = _precheck(bound)
+            unsupported = _precheck(bound) or self._refusal(bound)
             if unsupported is not None:
                 return self._decide(bound, unsupported)
             _remember(self._compilable_keys, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
+
+    def _refusal(self, bound: _Bound) -> NoProgram | None:
+        """Return the reason that compiling has found before, in this process or another one; None if there is none."""
+        from foldflight.ext.compiler.digest import digest_of
+        from foldflight.ext.compiler.lookups import Lookups
+
+        methods = _methods(bound)
+        if self._store is None or isinstance(methods, NoProgram):
+            return None
+        plan, _ = _plan_of(bound, methods)
+        lookups, main = Lookups(), "mapped" if isinstance(bound, BoundScalar) else "fold"
+        reason = self._store.loop(digest_of(plan, lookups), main, lines=lookups.places).refusal()
+        return NoProgram(reason) if reason else None
 
     def unordered_fields(self, bound: BoundFunction) -> frozenset[str]:
         """Return the fields that are sets: compiled code has their items in an order of its own."""

@@ -49,15 +49,17 @@ class LoopStore:
         """The folder."""
         return user_folder() if isinstance(self._given, str) else self._given
 
-    def loop(self, digest: str, name: str) -> StoredLoop:
+    def loop(self, digest: str, name: str, lines: str = "") -> StoredLoop:
         """Return the file of a loop.
 
         Args:
             digest: The digest of what the author's code depends on.
             name: The name of the loop.
+            lines: Where this code is. Reasons name lines, so moved code is refused anew, and its loop is reused.
         """
         surrounded = hashlib.sha256(f"{_surroundings()} {digest}".encode()).hexdigest()[:32]
-        return StoredLoop(self, self.folder / f"{surrounded}.{name}")
+        places = hashlib.sha256(lines.encode(errors="backslashreplace")).hexdigest()[:8]
+        return StoredLoop(self, self.folder / f"{surrounded}.{name}", self.folder / f"{surrounded}.{name}.no.{places}")
 
     def is_safe(self) -> bool:
         """Return whether the folder belongs to this user and nobody else may write to it. Raises OSError."""
@@ -89,12 +91,32 @@ class StoredLoop:
     Args:
         store: The folder.
         path: The file.
+        refused: The file with the reason why it cannot be compiled.
     """
 
-    def __init__(self, store: LoopStore, path: Path) -> None:
+    def __init__(self, store: LoopStore, path: Path, refused: Path) -> None:
         self.store = store
         self.path = path
+        self.refused = refused
         self.cache_path = str(path)
+
+    def refusal(self) -> str:
+        """Return the reason why the loop cannot be compiled; empty if none is stored."""
+        try:
+            if not self.store.is_safe():
+                return ""
+            reason = self.refused.read_text("utf-8", "replace")
+            os.utime(self.refused)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            self.store.report(f"cannot be read: {error.strerror}")
+            return ""
+        return reason
+
+    def refuse(self, reason: str) -> None:
+        """Store the reason why the loop cannot be compiled, since finding it takes as long as compiling."""
+        self._write(self.refused, reason.encode(errors="backslashreplace"))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the loop; None if there is no usable file."""
@@ -127,17 +149,20 @@ class StoredLoop:
         """Write the loop to its file. I/O errors are logged."""
         from numba.core.serialize import dumps
 
+        packed = dumps(data._reduce())
+        self._write(self.path, hashlib.sha256(packed).digest() + packed)
+
+    def _write(self, path: Path, content: bytes) -> None:
         try:
             self.store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self.store.is_safe():
                 return
-            packed = dumps(data._reduce())
             with tempfile.NamedTemporaryFile(dir=self.store.folder, prefix=".", delete=False) as file:
                 made = Path(file.name)
                 try:
-                    file.write(hashlib.sha256(packed).digest() + packed)
+                    file.write(content)
                     file.flush()
-                    made.replace(self.path)
+                    made.replace(path)
                 except BaseException:  # no partial file is left on a full disk
                     made.unlink(missing_ok=True)
                     raise

@@ -41,18 +41,6 @@ def is_vector(type_: pa.DataType) -> bool:
     )
 
 
-def without_vectors(type_: pa.DataType) -> pa.DataType:
-    """Return a type with lists of any length in place of lists of a fixed size, as engines without these have it."""
-    kinds = pa.types
-    if kinds.is_fixed_size_list(type_) or kinds.is_list(type_):
-        return pa.list_(without_vectors(type_.value_type))
-    if kinds.is_map(type_):
-        return pa.map_(without_vectors(type_.key_type), without_vectors(type_.item_type))
-    if kinds.is_struct(type_):
-        return pa.struct([pa.field(field.name, without_vectors(field.type)) for field in type_])
-    return type_
-
-
 class Vector:
     """The annotation of vectors: `Vector[384]` is VECTOR(384), `Vector[384, np.float64]` is VECTOR(384, DOUBLE).
 

@@ -31,7 +31,7 @@ from foldflight.shipping.pickling import pickle_functions
 from foldflight.testing import run_epochs, run_over
 from tests.model_server import ModelServer
 from tests.wire import waiting_functions
-from tests.wire.kit import DEADLINE_S, STATE_KEY, eventually
+from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, eventually
 
 TEXT, NUMBER = pa.schema([("prompt", pa.string())]), pa.schema([("x", pa.int64())])
 
@@ -403,3 +403,29 @@ def test_secrets_of_the_environment_are_not_pickled(monkeypatch) -> None:
     with pytest.raises(RejectedError, match=r"keyed contains the value of .* MODEL_KEY") as caught:
         pickle_functions([function_of(keyed)])
     assert key not in str(caught.value)
+
+
+def test_rows_of_a_server_that_is_killed_are_answered_once(model, tmp_path) -> None:
+    """The other server calls again for the chunk that was open; each row has one answer, with the id of before."""
+    count, killed = 200, threading.Event()
+    model.behave = lambda prompt, before: "ok" if killed.is_set() or int(prompt.split()[1]) < 50 else "hold"
+    settings = {"modules": ["tests.wire.waiting_functions"]}
+    servers = [ServerProcess(settings, tmp_path / f"{number}.log") for number in range(2)]
+    try:
+        for each in servers:
+            each.await_ready()
+        by_id = {each.ready["server_id"]: each for each in servers}
+        transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
+        with transport.open(opening("asking")) as exchange:
+            exchange.chunk(batch(prompts(count)))
+            assert eventually(lambda: len(model.asked) >= 50 + 32)
+            by_id[exchange.open_reply.server_id].process.kill()
+            killed.set()
+            got = [row["output_0"] for row in exchange.mapped().to_pylist()]
+        assert got == [each.upper() for each in prompts(count)]
+        assert all(len(ids) == 1 for ids in model.ids.values())
+        assert max(model.asked.values()) == 2
+        assert sum(model.asked.values()) <= count + 50 + 32
+    finally:
+        for each in servers:
+            each.end()

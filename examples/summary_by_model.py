@@ -1,0 +1,120 @@
+"""Summaries of groups by a model: a sample of texts within a budget of tokens, and a tree of prompts.
+
+The state keeps the texts with the smallest hashes whose tokens fit into the budget. So it depends neither on the order
+of rows nor on how they were split, it merges, and its size is bounded. At the end of an epoch the texts of each group
+that changed are packed into prompts; their answers are packed again, until one answer is left.
+
+The model is any service that answers `{"prompt": ..., "id": ...}` with `{"text": ...}`; MODEL_HOST and MODEL_PORT of
+the environment of the servers say where it is. Replace `ask` for another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from foldflight import FunctionContext, udaf
+
+CHARS_PER_TOKEN = 4  # about, for European languages
+
+
+def tokens_of(text: str) -> int:
+    """Return about the number of tokens of a text."""
+    return len(text) // CHARS_PER_TOKEN + 1
+
+
+def order_of(text: str) -> bytes:
+    """Return the place of a text in the sample: a hash, so that the sample is fair."""
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+@dataclass
+class Texts:
+    """The sample of a group: texts in the order of their hashes, and the number of all texts."""
+
+    kept: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, texts: list[str], budget: int) -> None:
+        """Add texts, and keep those with the smallest hashes that fit into the budget of tokens."""
+        used, kept = 0, []
+        for text in sorted([*self.kept, *texts], key=order_of):
+            used += tokens_of(text)
+            if used > budget:
+                break
+            kept.append(text)
+        self.kept = kept
+
+
+@udaf(concurrency=8, timeout_s=45, retries=3)
+class SummaryByModel:
+    """Return a summary of the texts of a group by a model; NULL for no texts."""
+
+    def __init__(self, budget: int = 8000, prompt: int = 1000) -> None:
+        self.budget, self.prompt = budget, prompt
+
+    def open(self, context: FunctionContext) -> None:
+        self.context = context
+        self.host, self.port = os.environ.get("MODEL_HOST", "127.0.0.1"), int(os.environ["MODEL_PORT"])
+
+    def create_accumulator(self) -> Texts:
+        return Texts()
+
+    def accumulate(self, texts: Texts, text: str | None) -> None:
+        if text is not None:
+            texts.add([text], self.budget)
+            texts.count += 1
+
+    def merge(self, texts: Texts, other: Texts) -> None:
+        texts.add(other.kept, self.budget)
+        texts.count += other.count
+
+    async def get_value(self, texts: Texts) -> str | None:
+        level, height = texts.kept, 0
+        while level and (height == 0 or len(level) > 1):
+            prompts = list(self.packed(level))
+            # The id of each call differs, and is the same if the value is computed again.
+            ids = [f"{self.context.call_id}-{height}-{index}" for index in range(len(prompts))]
+            level = await asyncio.gather(*(self.ask(prompt, each) for prompt, each in zip(prompts, ids, strict=True)))
+            height += 1
+        return level[0] if level else None
+
+    def packed(self, texts: list[str]) -> Iterator[str]:
+        """Yield prompts of at least two texts, if there are so many, so that each level is half of the last one."""
+        half = self.prompt // 2 * CHARS_PER_TOKEN
+        pack: list[str] = []
+        used = 0
+        for text in texts:
+            part = text[: half - CHARS_PER_TOKEN]
+            if len(pack) >= 2 and used + tokens_of(part) > self.prompt:
+                yield "\n".join(pack)
+                pack, used = [], 0
+            pack.append(part)
+            used += tokens_of(part)
+        yield "\n".join(pack)
+
+    async def ask(self, prompt: str, call_id: str) -> str:
+        """Ask the model. After a lost connection or a status such as 500 the value of the group is computed again."""
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        try:
+            body = json.dumps({"prompt": prompt, "id": call_id}).encode()
+            writer.write(b"POST / HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.close()
+        status = int(head.split()[1]) if head else None
+        if status != 200:
+            raise ModelError(status)
+        return str(json.loads(answer)["text"])
+
+
+class ModelError(OSError):
+    """The model has answered with a status that is no success, or not at all."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__("the model closed the connection" if status is None else f"the model answered {status}")
+        self.status = status

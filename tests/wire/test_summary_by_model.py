@@ -1,0 +1,92 @@
+"""The recipe of summaries by a model, against one that counts and fails."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from examples import summary_by_model
+from examples.summary_by_model import SummaryByModel, Texts, tokens_of
+from foldflight import FunctionError, connect
+from foldflight.client import Functions
+from foldflight.coroutines import PROCESS_LOOP
+from foldflight.testing import run_epochs
+from tests.model_server import ModelServer
+
+
+@pytest.fixture
+def model(monkeypatch) -> Any:
+    with ModelServer() as model:
+        monkeypatch.setenv("MODEL_PORT", str(model.port))
+        yield model
+        PROCESS_LOOP.close_instances()
+
+
+def functions() -> Functions:
+    return connect(SummaryByModel)
+
+
+def test_the_sample_depends_neither_on_order_nor_on_merges() -> None:
+    """Any split of the texts, in any order, keeps the same texts, which fit into the budget."""
+    texts = [f"{'word ' * (number % 7)}{number}" for number in range(60)]
+    whole = Texts()
+    whole.add(texts, 40)
+    assert 0 < sum(map(tokens_of, whole.kept)) <= 40 < sum(map(tokens_of, texts))
+    for step in (1, 7, 13):
+        merged = Texts()
+        for part in itertools.batched(reversed(texts), step) if hasattr(itertools, "batched") else [texts[::-1]]:
+            other = Texts()
+            other.add(list(part), 40)
+            merged.add(other.kept, 40)
+        assert merged.kept == whole.kept
+
+
+def test_only_groups_that_changed_are_summarised(model) -> None:
+    """The first epoch asks for each group, the second for the one that changed."""
+    rows = [{"key": key, "text": f"{key}{number}"} for key in "ab" for number in range(3)]
+    first, second = run_epochs(
+        {"s": functions()["summary_by_model"]("text")}, keys=["key"], epochs=[rows, [{"key": "a", "text": "more"}]]
+    )
+    assert {row["key"] for _, row in first.changelog} == {"a", "b"}
+    assert [(kind, row["key"]) for kind, row in second.changelog] == [("-U", "a"), ("+U", "a")]
+    assert "MORE" in second.changelog[1][1]["s"]
+    assert sum(model.asked.values()) == 3
+
+
+def test_many_texts_are_a_tree_of_prompts(model) -> None:
+    """No prompt exceeds its bound, and the answers of one level are the texts of the next, down to one."""
+    summary = functions()["summary_by_model"]("text", budget=400, prompt=40)
+    rows = [{"key": "a", "text": f"text number {number}"} for number in range(100)]
+    (epoch,) = run_epochs({"s": summary}, keys=["key"], epochs=[rows])
+    assert len(model.asked) > 5
+    assert max(map(tokens_of, model.asked)) <= 40 + 10
+    assert epoch.changelog[0][1]["s"] is not None
+
+
+def test_a_model_that_fails_is_asked_again(model) -> None:
+    """429, 500 and lost connections pass; a model that stays away fails the epoch, with the group."""
+    model.behave = lambda prompt, before: (429, 500, "close", "ok")[min(before, 3)]
+    (epoch,) = run_epochs(
+        {"s": functions()["summary_by_model"]("text")}, keys=["key"], epochs=[[{"key": "a", "text": "x"}]]
+    )
+    assert epoch.changelog == [("+I", {"key": "a", "s": "X"})]
+    model.behave = lambda prompt, before: 400
+    with pytest.raises(FunctionError, match="the model answered 400") as caught:
+        run_epochs({"s": functions()["summary_by_model"]("text")}, keys=["key"], epochs=[[{"key": "b", "text": "x"}]])
+    assert caught.value.group == {"key": "b"}
+
+
+def test_no_texts_are_null(model) -> None:
+    """A group of NULLs asks nothing."""
+    (epoch,) = run_epochs(
+        {"s": functions()["summary_by_model"]("text")},
+        keys=["key"],
+        epochs=[[{"key": "a", "text": None}]],
+        types={"text": pa.string()},
+    )
+    assert epoch.changelog == [("+I", {"key": "a", "s": None})]
+    assert not model.asked
+    assert summary_by_model.__doc__

@@ -95,15 +95,15 @@ class DeltaFiles(Kind):
 
 
 class IcebergFiles(Kind):
-    """A catalogue in a file of SQLite, which the environment describes. To import pyiceberg takes a second."""
+    """A catalogue that the environment describes, by default in a file of SQLite. It imports pyiceberg: a second."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **properties: str) -> None:
         import pyiceberg.catalog
         from pyiceberg.utils.config import Config
 
         self.catalog = f"t{uuid.uuid4().hex}"
         uri, warehouse = f"sqlite:///{folder / 'catalog.db'}", f"file://{folder / 'warehouse'}"
-        for name, value in {"type": "sql", "uri": uri, "warehouse": warehouse}.items():
+        for name, value in {"type": "sql", "uri": uri, "warehouse": warehouse, **properties}.items():
             os.environ[f"PYICEBERG_CATALOG__{self.catalog.upper()}__{name.upper()}"] = value
         pyiceberg.catalog._ENV_CONFIG = Config()  # pyiceberg reads the environment once
 

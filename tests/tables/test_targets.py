@@ -868,8 +868,8 @@ def test_epochs_of_an_iceberg_table(lake: IcebergFiles) -> None:
     assert [target.last_epoch(name) for name in ("first", "q", "last")] == [0, 1, 7]
 
 
-def test_iceberg_tables_that_cannot_be_written(lake: IcebergFiles) -> None:
-    """The format's version, a name without a namespace, and a catalogue that nothing describes."""
+def test_iceberg_tables_that_cannot_be_written(lake: IcebergFiles, tmp_path: Path) -> None:
+    """The format's version, a name without a namespace, a catalogue that nothing describes, or that is away."""
     lake.opened("new", PAIRS, ["key"])
     with lake.opened_catalog() as catalog:
         metadata = Path(catalog.load_table(("shop", "new")).metadata_location.removeprefix("file://"))
@@ -880,6 +880,13 @@ def test_iceberg_tables_that_cannot_be_written(lake: IcebergFiles) -> None:
         RejectedError, match=r"the catalogue nowhere of the target is not configured: .*\.pyiceberg\.yaml"
     ):
         IcebergTable("nowhere", ("shop", "t"), PAIRS, ["key"], create=True, add_columns=False).prepare()
+    for uri in (
+        {"type": "rest", "uri": "http://127.0.0.1:9"},
+        {"type": "sql", "uri": "sqlite:////no/folder/catalog.db"},
+    ):
+        away = IcebergFiles(tmp_path, **uri)
+        with pytest.raises(RetryableError, match=f"table shop.t in {away.catalog} is not available: "):
+            away.opened("t", PAIRS, ["key"])
     assert Address.of("iceberg://lake/shop.eu.t").in_catalog() == ("lake", ("shop", "eu", "t"))
     for url in ("iceberg://lake/t", "iceberg:///shop.t", "iceberg:lake/shop.t", "iceberg://lake/shop."):
         with pytest.raises(RejectedError, match="the target iceberg has a catalogue and a table with its namespace"):

@@ -164,22 +164,19 @@ class IcebergTable:
         """Yield the catalogue, which is closed after the block."""
         _pyiceberg()
         from pyiceberg import exceptions as ex
-        from pyiceberg.catalog import load_catalog
 
+        away: tuple[type[Exception], ...] = (
+            ex.CommitStateUnknownException,
+            ex.ServiceUnavailableError,
+            ex.ServerError,
+            *_connection_errors(),
+        )
         try:
-            catalog = load_catalog(self._catalog_name)
-        except (ValueError, ex.NotInstalledError) as error:
-            raise RejectedError(
-                "SETTINGS",
-                f"the catalogue {self._catalog_name} of the target is not configured: {error}. Describe it in "
-                f".pyiceberg.yaml, or set PYICEBERG_CATALOG__{self._catalog_name.upper()}__URI and others",
-            ) from error
-        try:
-            with catalog:
+            with self._loaded() as catalog:
                 yield catalog
         except ex.CommitFailedException as error:
             raise RetryableError("UNREACHABLE", f"another writer changed table {self.name}: {error}") from error
-        except (ex.CommitStateUnknownException, ex.ServiceUnavailableError, ex.ServerError, OSError) as error:
+        except away as error:
             raise RetryableError("UNREACHABLE", f"table {self.name} is not available: {error}") from error
         except (ex.UnauthorizedError, ex.ForbiddenError, ex.OAuthError) as error:
             raise RejectedError("UNAUTHENTICATED", f"the catalogue of table {self.name} refuses: {error}") from error
@@ -187,6 +184,29 @@ class IcebergTable:
             raise RejectedError("SETTINGS", f"there is no table {self.name}: {error}") from error
         except (ex.ValidationError, ex.ValidationException, NotImplementedError, ValueError) as error:
             raise RejectedError("SCHEMA_MISMATCH", f"table {self.name} refuses the changes: {error}") from error
+
+    def _loaded(self) -> Any:
+        """Return the catalogue; one of REST or in a database answers already."""
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NotInstalledError
+
+        try:
+            return load_catalog(self._catalog_name)
+        except (ValueError, NotInstalledError) as error:
+            raise RejectedError(
+                "SETTINGS",
+                f"the catalogue {self._catalog_name} of the target is not configured: {error}. Describe it in "
+                f".pyiceberg.yaml, or set PYICEBERG_CATALOG__{self._catalog_name.upper()}__URI and others",
+            ) from error
+
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    """Return what is raised if a catalogue cannot be reached: OSErrors by that of REST, others by one in a database."""
+    try:
+        from sqlalchemy.exc import OperationalError
+    except ModuleNotFoundError:
+        return (OSError,)
+    return (OSError, OperationalError)
 
 
 def _last(table: Any, query: str) -> int | None:

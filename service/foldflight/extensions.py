@@ -18,6 +18,7 @@ ROOMS: Final = {
     "dialects": "aggregate classes of other systems",
     "java": "functions in Java",
     "recording": "recordings of exchanges and their replay",
+    "tables": "write_table",
     "tracing": "spans of OpenTelemetry",
     "wire": "stateless calls of RisingWave and Databend",
 }

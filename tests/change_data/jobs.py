@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from foldflight import connect
+from foldflight.ext.tables.duckdb import DuckDBTable
 from foldflight.spark import from_debezium, group_by, schema_of, to_debezium, to_upserts, upserts, write_table
 from foldflight.spark.errors import error_of
-from foldflight.spark.tables.duckdb import DuckDBTable
 from tests.change_data.matrix import in_spark
 from tests.spark_sessions import PARTITIONS
 

@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from foldflight.errors import RejectedError
+from foldflight.ext.tables.catalog import CatalogTable
 from foldflight.spark import write_table
-from foldflight.spark.tables.catalog import CatalogTable
 from tests.spark_sessions import SPARK
 
 COLUMNS = "row_kind STRING, k STRING, small SMALLINT, amount DECIMAL(10,2), words ARRAY<STRING>"

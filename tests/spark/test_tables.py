@@ -21,11 +21,11 @@ from pyspark.sql import types as st
 from foldflight import RejectedError, RetryableError
 from foldflight.client import Functions
 from foldflight.engine.query.layout import ROW_KIND
+from foldflight.ext.tables import sink
+from foldflight.ext.tables.catalog import CatalogTable, netted
+from foldflight.ext.tables.duckdb import DuckDBTable
+from foldflight.ext.tables.statements import merge_statement
 from foldflight.spark import group_by, tumble, upgrade_checkpoint, write_table
-from foldflight.spark.tables import sink
-from foldflight.spark.tables.catalog import CatalogTable, netted
-from foldflight.spark.tables.duckdb import DuckDBTable
-from foldflight.spark.tables.statements import merge_statement
 from tests.tables.conftest import kind, postgres
 from tests.tables.kinds import DuckDBFile, Kind
 from tests.tables.orders import DDL, KEYS, Orders, totals_in

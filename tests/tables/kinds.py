@@ -14,10 +14,10 @@ import pyarrow as pa
 from deltalake import DeltaTable as Delta
 from psycopg.rows import dict_row
 
-from foldflight.spark.tables.delta import DeltaTable
-from foldflight.spark.tables.duckdb import DuckDBTable
-from foldflight.spark.tables.iceberg import IcebergTable
-from foldflight.spark.tables.postgres import PostgresTable
+from foldflight.ext.tables.delta import DeltaTable
+from foldflight.ext.tables.duckdb import DuckDBTable
+from foldflight.ext.tables.iceberg import IcebergTable
+from foldflight.ext.tables.postgres import PostgresTable
 
 Rows = list[dict[str, Any]]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from foldflight.errors import RetryableError
-from foldflight.spark.tables.postgres import PostgresTable
+from foldflight.ext.tables.postgres import PostgresTable
 from tests.tables import replayed
 from tests.tables.kinds import Kind, PostgresDatabase
 from tests.tables.orders import KEYS, Orders, totals_in

@@ -93,6 +93,7 @@ NEEDED = {
         "serving(record='recordings').__enter__()",
         "cli.commands['replay'].main(['a.recording', '--shrink'], standalone_mode=False)",
     ],
+    "tables": ["from foldflight.spark import write_table"],
     "tracing": ["connect('embedded:', otlp_endpoint='http://localhost:4318')"],
     "wire": ["called_without_states('aggregate:sum')"],
 }

@@ -5,14 +5,17 @@ over(df, "key", order_by="at").agg(delay=weighted_avg("arr_delay", "distance").r
 with_columns(df, m=multiply("a", "b"))                                   # scalar
 join_lateral(df, split("text"))                                          # table
 
-`sql`, `register`, `enable` and `column` are those of `foldflight.sql`, which is built on this package. They are
-imported when they are first used.
+`sql`, `register`, `enable` and `column` are those of `foldflight.sql`, which is built on this package, and
+`write_table` is that of an extension. They are imported when they are first used.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
+from foldflight.engine.targets import Target
+from foldflight.extensions import Extension
 from foldflight.spark.cdc import DELTA_CHANGES, from_canal, from_maxwell, split_changes
 from foldflight.spark.deadletters import dead_letters, results
 from foldflight.spark.debezium import from_debezium, schema_of
@@ -24,12 +27,12 @@ from foldflight.spark.scalar import with_columns
 from foldflight.spark.scans.scan import Scan, scan
 from foldflight.spark.settings import configure
 from foldflight.spark.stored import check_checkpoint, state_table
-from foldflight.spark.tables import Target, write_table
 from foldflight.spark.upserts import upserts
 from foldflight.spark.versions.states import upgrade_checkpoint
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
 if TYPE_CHECKING:
+    from foldflight.ext.tables import write_table
     from foldflight.sql import column, enable, register, sql
 
 __all__ = [
@@ -71,10 +74,13 @@ __all__ = [
 ]
 
 _OF_SQL = ("column", "enable", "register", "sql")
+_TABLES: Final = Extension[Callable[..., Any]]("tables")
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of `foldflight.sql`."""
+    """Return a name of `foldflight.sql`, or `write_table` of the extension."""
+    if name == "write_table":
+        return _TABLES.load()
     if name not in _OF_SQL:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from foldflight import sql

@@ -6,7 +6,14 @@ has committed the epoch, Spark repeats it, and the target finds that it has the 
 
 from __future__ import annotations
 
-from foldflight.engine.targets import Target
-from foldflight.spark.tables.sink import write_table
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["Target", "write_table"]
+from foldflight.ext.tables.sink import write_table
+
+__all__ = ["provide", "write_table"]
+
+
+def provide() -> Callable[..., Any]:
+    """Return `write_table`."""
+    return write_table

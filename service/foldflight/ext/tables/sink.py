@@ -27,16 +27,16 @@ from foldflight.client.logs import log_event
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.engine.targets import Target, is_key, netted, offsets_name, older_checkpoint
 from foldflight.errors import RejectedError, RetryableError
+from foldflight.ext.tables.address import KINDS, Address
+from foldflight.ext.tables.catalog import CatalogTable
+from foldflight.ext.tables.delta import DeltaTable
+from foldflight.ext.tables.duckdb import DuckDBTable
+from foldflight.ext.tables.iceberg import IcebergTable
+from foldflight.ext.tables.postgres import PostgresTable
+from foldflight.ext.tables.statements import quoted
 from foldflight.spark.columns import rejecting
 from foldflight.spark.rowkinds import refuse_unsaid
 from foldflight.spark.stored import refuse_moved
-from foldflight.spark.tables.address import KINDS, Address
-from foldflight.spark.tables.catalog import CatalogTable
-from foldflight.spark.tables.delta import DeltaTable
-from foldflight.spark.tables.duckdb import DuckDBTable
-from foldflight.spark.tables.iceberg import IcebergTable
-from foldflight.spark.tables.postgres import PostgresTable
-from foldflight.spark.tables.statements import quoted
 from foldflight.spark.versions.facts import TABLES, require
 from foldflight.spark.versions.sessions import is_remote
 from foldflight.spark.versions.types import arrow_type

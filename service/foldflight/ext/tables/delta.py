@@ -13,7 +13,7 @@ from pyarrow import types
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns, offsets_name
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.spark.tables.statements import driver, quoted
+from foldflight.ext.tables.statements import driver, quoted
 
 _deltalake: Final = partial(driver, "delta", "deltalake", extra="delta")
 _APPLICATION: Final = "foldflight-"

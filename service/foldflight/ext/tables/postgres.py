@@ -15,8 +15,8 @@ from pyarrow import types
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns, offsets_name, shown_key
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.spark.tables.copytext import ZERO, copy_text, is_pgvector, postgres_type, type_of
-from foldflight.spark.tables.statements import driver, quoted
+from foldflight.ext.tables.copytext import ZERO, copy_text, is_pgvector, postgres_type, type_of
+from foldflight.ext.tables.statements import driver, quoted
 
 if TYPE_CHECKING:
     import psycopg

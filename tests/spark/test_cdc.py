@@ -198,6 +198,9 @@ def test_tombstones_of_kafka_delete(classic: Any) -> None:
     frame = classic.createDataFrame(rows, "key STRING, value STRING, topic STRING, partition INT, offset BIGINT")
     ordered = frame.where("topic = 'a'").repartition("topic", "partition").sortWithinPartitions("offset")
     assert changes(from_debezium(ordered, SCHEMA, keys="id")) == [("+I", 2, "bob", 3), ("+I", 3, "cid", 4)]
+    with pytest.raises(PySparkException) as caught:
+        from_debezium(frame.where("partition = 1"), "id TIMESTAMP").collect()
+    assert '(the event: topic a, partition 1, offset 0, key {"id": 3}, lsn 12)' in str(error_of(caught.value))
     assert len(changes(from_debezium(frame, SCHEMA))) == 3
     with pytest.raises(PySparkException) as caught:
         from_debezium(frame.where("topic = 'b'"), SCHEMA, keys="id").collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import datetime as dt
 import json
 from collections import Counter
@@ -15,7 +16,7 @@ import pytest
 
 from foldflight.engine.stream.upserts import NO_POSITION
 from foldflight.errors import RejectedError
-from foldflight.spark import debeziumjson
+from foldflight.spark import debeziumjson, debeziumreader
 from foldflight.spark.connectvalues import UNAVAILABLE, Words
 from foldflight.spark.debeziumreader import Reader
 from tests.debezium import INSTANT, NTZ, ORDERS, archive, values
@@ -759,7 +760,7 @@ def test_an_error_names_the_event_and_all_columns() -> None:
         rows(reader({"x": pa.int64(), "y": pa.int64()}), [event("c", after={"yy": 1})])
 
 
-def test_events_of_two_tables_are_not_added_together() -> None:
+def test_events_of_two_tables_are_not_added_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `table=` they are ambiguous; a pattern says that several tables are parts of one."""
     sources = [{"db": "d", "schema": "inv", "table": name, "lsn": 1} for name in ("orders_1", "orders_2", "items")]
     events = [event("c", after={"x": number}, source=source) for number, source in enumerate(sources)]
@@ -770,6 +771,13 @@ def test_events_of_two_tables_are_not_added_together() -> None:
         for table, wanted in (("inv.orders_*", [0, 1]), ("*.items", [2]), ("d.*.orders_2", [1]), ("in.*", [])):
             found = rows(reader({"x": pa.int64()}, keys=keys, table=table), events)
             assert [row["x"] for row in found] == wanted
+    read = reader({"x": pa.int64()})  # whose tasks read partitions of one table each
+    rows(read, events[:1])
+    with pytest.raises(RejectedError, match="two tables"):
+        rows(dataclasses.replace(read), events[1:2])
+    monkeypatch.setattr(debeziumreader, "_READERS_MAX", 1)  # a process forgets readers, but not the one that reads
+    with pytest.raises(RejectedError, match="two tables"):
+        rows(reader({"x": pa.int64()}), events)
     flattened = [{"x": 1, "__op": "c", "__lsn": 1, "__table": name} for name in ("a", "b")]
     with pytest.raises(RejectedError, match=r"two tables, a and b, .*table='\*\.\*'"):
         rows(reader({"x": pa.int64()}, keys=("x",)), flattened)

@@ -119,7 +119,7 @@ def from_debezium(
             texts of the mode `string` without months are.
         table: Only events of this table, `"schema.table"` (MySQL: `"database.table"`), if a topic has several. `*`
             stands for any part of a name: `"inv.orders_*"` for the partitions of a table. Default: the query fails if a
-            task reads events of two tables.
+            worker reads events of two tables.
         missing: What a declared column is that an event lacks: the query fails, or the column is NULL.
         replica_identity: `"full"`: the database logs whole old rows (PostgreSQL: REPLICA IDENTITY FULL; MySQL:
             `binlog_row_image=FULL`), so a delete of a row of zeros is one. Default: such deletes fail the query.

@@ -13,6 +13,7 @@ import difflib
 import functools
 import json
 import logging
+import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,6 +79,9 @@ _SELECT_KEY: Final = "select Kafka's columns key, topic, partition and offset be
 _SHOWN_CHARS: Final = 80
 _LOG_DIGITS: Final = 10  # MySQL's binary logs are numbered up to 2**31
 _LOGGER: Final = "foldflight.spark"
+_READERS_MAX: Final = 1000
+# Of each reader in this process: a task may read one table, and the next task another.
+_first_tables: dict[str, str] = {}
 
 
 class RefusedColumns(Exception):  # noqa: N818 - reasons, which the reader completes to an error
@@ -188,6 +192,7 @@ class Reader:
         keys: The primary key, if the last row of each key is kept.
         has_whole_rows: Whether the user says that old rows are whole.
         is_stream: Whether a stream reads the events.
+        number: Tells the reader from others in the processes of Spark's workers.
     """
 
     types: dict[str, pa.DataType]
@@ -198,6 +203,7 @@ class Reader:
     keys: tuple[str, ...] | None
     has_whole_rows: bool = False
     is_stream: bool = True
+    number: str = field(default_factory=lambda: uuid.uuid4().hex)
     _old_rows: OldRows = field(default_factory=OldRows)
     _by_block: dict[bytes, _Plan] = field(default_factory=dict)
     _latest: tuple[bytes, _Plan] | None = None  # how the latest event with a known schema block begins
@@ -494,11 +500,14 @@ class Reader:
     def _is_table_read(self, name: str) -> bool:
         """Return whether a table is read whose events have not come before. Raises RejectedError SCHEMA_MISMATCH."""
         if self.table is None:
-            for other in map(name_of, self._tables):
+            if self.number not in _first_tables and len(_first_tables) >= _READERS_MAX:
+                _first_tables.clear()
+            first = _first_tables.setdefault(self.number, name)
+            if first != name:
                 raise _refused(
-                    f"events are of two tables, {other} and {name}, whose rows would be added together; write "
-                    f"table={other!r} to read one, or the pattern table={pattern_of(other, name)!r} if they are "
-                    "parts of one table"
+                    f"events are of two tables, {first} and {name}, whose rows would be added together; write "
+                    f"table={first!r} to read one, or the pattern table={pattern_of(first, name)!r} if they are parts "
+                    "of one table"
                 )
             return True
         if is_of(self.table, name):

@@ -82,6 +82,14 @@ class Way:
         return acc.way
 
 
+@udf(vectorised="numpy", input_types=["VECTOR(3)"], result_type="VECTOR(3)")
+def moved(v):
+    """All rows are one array; NULL is masked, as an argument and as a result."""
+    assert v.shape[1:] == (3,)
+    with np.errstate(all="ignore"):
+        return v - v[:, :1]
+
+
 @udf
 def doubled(v: V3) -> W3:
     return 2.0 * v
@@ -250,7 +258,7 @@ def test_states_that_are_loaded_can_be_changed_and_do_not_share_memory() -> None
 
 
 def test_natural_classes_keep_the_laws() -> None:
-    for function in (Centroid, doubled):
+    for function in (Centroid, doubled, moved):
         results = check_laws(function, examples=30)
         assert [result for result in results if result.passed is False] == []
 

@@ -27,6 +27,7 @@ from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import CastError, cast_results, narrowed, to_python
+from foldflight.functions.types.vectors import is_vector, masked_matrix_of
 
 _logger: Final = logging.getLogger(__name__)
 _NO_SLOTS: Final = np.zeros(0, np.intp)
@@ -305,6 +306,8 @@ class Vectorised(GroupsAccumulator):
 
 def _vector(array: pa.Array) -> Any:
     """Return an argument column as vectorised methods get it."""
+    if is_vector(array.type):
+        return masked_matrix_of(array)
     if number_format(array.type) is None or pa.types.is_decimal(array.type):
         return array
     if not array.null_count:

@@ -19,6 +19,7 @@ from foldflight.functions.types.arrow import in_microseconds
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.sql import can_widen, sql_name
 from foldflight.functions.types.values import cast_arguments, to_python
+from foldflight.functions.types.vectors import is_vector, masked_matrix_of, rows_of_matrix
 
 # They may have a length, and are not a column.
 _NO_COLUMN: Final = (str, bytes, Mapping, AbstractSet, pa.Scalar)
@@ -99,6 +100,8 @@ class VectorisedScalar(Instance, Scalar):
         columns = [_argument_column(each, self.bound.function.vectorised) for each in rows.arguments]
         try:
             returned = self.methods.eval(*columns)
+            if is_vector(self.bound.result_type) and getattr(returned, "ndim", 1) == 2:
+                returned = rows_of_matrix(returned)
             return returned.combine_chunks() if isinstance(returned, pa.ChunkedArray) else returned
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, self.method_name, error) from error
@@ -157,6 +160,8 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
         array = in_microseconds(array)  # their values are those of Python
     if form == "pandas":
         return array.to_pandas(types_mapper=_nullable_integers().get)
+    if is_vector(array.type):
+        return masked_matrix_of(array)
     if number_format(array.type) is None or pa.types.is_decimal(array.type):
         return array.to_numpy(zero_copy_only=False)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None

@@ -83,6 +83,23 @@ def matrix_of(array: pa.Array) -> npt.NDArray[np.floating[Any]]:
     return matrix
 
 
+def masked_matrix_of(array: pa.Array) -> npt.NDArray[np.floating[Any]]:
+    """Return n vectors of k items as an array of shape (n, k); where there is a NULL, a masked array."""
+    matrix = matrix_of(array)
+    if not array.null_count:
+        return matrix
+    null = np.repeat(array.is_null().to_numpy(zero_copy_only=False)[:, None], matrix.shape[1], axis=1)
+    return np.ma.MaskedArray(matrix, mask=null)
+
+
+def rows_of_matrix(matrix: npt.NDArray[Any]) -> list[Any]:
+    """Return the rows of an array of shape (n, k); None for those that are masked as a whole."""
+    if not isinstance(matrix, np.ma.MaskedArray):
+        return list(matrix)
+    masks = np.ma.getmaskarray(matrix)
+    return [None if mask.all() else row for row, mask in zip(matrix, masks, strict=True)]
+
+
 def vectors_of(array: pa.Array) -> list[Any]:
     """Return n vectors as NumPy arrays, read-only and not copied; None for NULL."""
     vectors: list[Any] = list(matrix_of(array))

@@ -5,7 +5,7 @@ They are folded in the order of the call or, if it has none, of their first appe
 merge and retract whatever the class defines. A row consists of the arguments of the call and the keys of its order.
 
 The rows of all groups are columns of Arrow, in the order in which they came. Equal rows are counted where it matters:
-for states, for DISTINCT, after retractions, and when there are twice as many rows as after the last time. Otherwise
+for states, for DISTINCT, after retractions, and when there are several times as many rows as before. Otherwise
 only the ties of an order are searched for equal rows, because these are folded next to each other.
 """
 
@@ -135,8 +135,11 @@ class Counted(GroupsAccumulator):
         self._are_counted = False
         self._rows += len(part.slots)
         if self._rows > self._rows_max:
+            before = self._rows
             self._counted()
-            self._rows_max = max(2 * self._rows, _COUNTED_ROWS_MIN)
+            # Where few rows were equal, few will be.
+            factor = 2 if 2 * self._rows < before else 4
+            self._rows_max = max(factor * self._rows, _COUNTED_ROWS_MIN)
 
     def _gathered(self) -> _Table:
         """Return all rows as one table."""

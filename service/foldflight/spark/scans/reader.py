@@ -17,8 +17,10 @@ from foldflight.spark.scans.predicate import Predicate
 
 Task: TypeAlias = "Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 
-# A column chunk is read through a buffer of this size, so that a row group of any size takes little memory.
+# A column chunk is read through a buffer of this size, so that a row group of any size takes little memory. A store of
+# objects answers each request after a while.
 _BUFFER_BYTES: Final = 1 << 20
+_REMOTE_BUFFER_BYTES: Final = 8 << 20
 # Bytes of a text in a file up to which texts with a dictionary are read as such.
 _INDEX_BYTES_MAX: Final = 2.5
 # Rows of a batch of texts, before it is known how long they are.
@@ -111,11 +113,12 @@ class ReadSplits:
                 count = min(self.bounds.rows_max, split.rows - start)
                 yield pa.RecordBatch.from_arrays([pa.nulls(count)], names=[""])
             return
+        buffer = _BUFFER_BYTES if isinstance(filesystem, fs.LocalFileSystem) else _REMOTE_BUFFER_BYTES
         with filesystem.open_input_file(split.path) as file:
-            read = _opened(file)
+            read = _opened(file, buffer)
             encoded = [name for name in self.keys if name in names and _repeats(read, name, split.groups)]
             if encoded:
-                read = _opened(file, read_dictionary=encoded, metadata=read.metadata)
+                read = _opened(file, buffer, read_dictionary=encoded, metadata=read.metadata)
             for group in split.groups:
                 for batch in read.iter_batches(size.rows, row_groups=[group], columns=names, use_threads=False):
                     size.seen(batch)
@@ -134,8 +137,10 @@ class ReadSplits:
         return pa.RecordBatch.from_arrays(arrays, names=list(self.types))
 
 
-def _opened(file: pa.NativeFile, **options: Any) -> pq.ParquetFile:
-    return pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT, buffer_size=_BUFFER_BYTES, **options)
+def _opened(file: pa.NativeFile, buffer: int, **options: Any) -> pq.ParquetFile:
+    # Before it returns rows, pyarrow would read all columns of a row group.
+    options |= {"pre_buffer": False, "buffer_size": buffer, "coerce_int96_timestamp_unit": INT96_UNIT}
+    return pq.ParquetFile(file, **options)
 
 
 def _repeats(read: pq.ParquetFile, name: str, groups: Sequence[int]) -> bool:

@@ -173,8 +173,26 @@ def test_settings(classic: Any, tmp_path: Path) -> None:
     try:
         assert "cached" in reader(given, ["k"])
         assert "cached" in reader(scan(classic, path), ["k"])
+        chosen = scan(classic, path, where="k > 1", columns=["k"])
+        given.df.unpersist()
+        chosen.df.cache()
+        assert "cached" in reader(chosen, ["k"])
+        chosen.df.unpersist()
+        assert not reader(chosen, ["k"])
     finally:
         given.df.unpersist()
+
+
+def test_paths_that_name_a_file_twice(classic: Any, tmp_path: Path) -> None:
+    """Spark reads a file for each path that leads to it, and tells it once."""
+    path = two_files(tmp_path / "t", INTS, INTS)
+    for files in ([path, path], [path, f"{path}/a.parquet"], [f"{path}/./a.parquet", f"{path}/a.parquet"]):
+        given = scan(classic, files)
+        assert given.df.count() > len(given.df.inputFiles()) * len(INTS)
+        assert "twice" in reader(given, ["k"])
+    for patterns in ([f"{path}/a*", f"{path}/*.parquet"], [f"{path}{{,/a.parquet}}"], [path, f"file:{path}/a.parquet"]):
+        assert "twice" in reader(scan(classic, patterns), ["k"])
+    same_rows(scan(classic, [f"{path}/b.parquet", f"{path}/a.parquet"]), ["k", "v"])
 
 
 @pytest.mark.parametrize("case", ["spark.sql.parquet.binaryAsString", "spark.sql.legacy.parquet.nanosAsLong"])

@@ -14,7 +14,7 @@ from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named
 from foldflight.spark.scans.footers import OpenFilesystem
 from foldflight.spark.scans.predicate import Predicate, UnclearError, parse
-from foldflight.spark.scans.source import Files, Source, UnreadableError
+from foldflight.spark.scans.source import Files, Source, UnreadableError, is_cached
 from foldflight.spark.versions.sessions import same_plan
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -28,16 +28,15 @@ class Scan:
         df: Spark's own read of the same rows and columns.
     """
 
-    def __init__(self, files: Files, df: DataFrame, paths: tuple[str, ...], where: tuple[str, ...]) -> None:
+    def __init__(self, files: Files, df: DataFrame, where: tuple[str, ...]) -> None:
         self.df = df
         self._files = files
-        self._paths = paths
         self._where = where
         self._names: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         where = f", where={' AND '.join(self._where)!r}" if self._where else ""
-        return f"scan({', '.join(map(repr, self._paths))}{where})"
+        return f"scan({', '.join(map(repr, self._files.paths))}{where})"
 
     @property
     def columns(self) -> list[str]:
@@ -66,7 +65,7 @@ class Scan:
             names: The name of a column of this scan for each column of the query.
             where: The condition that rows must pass besides those of this scan.
         """
-        chosen = Scan(self._files, df, self._paths, self._where if where is None else (*self._where, where))
+        chosen = Scan(self._files, df, self._where if where is None else (*self._where, where))
         chosen._names = names
         return chosen
 
@@ -80,6 +79,8 @@ class Scan:
         Raises:
             UnreadableError: Spark has to read them. Its text tells why.
         """
+        if is_cached(self.df):
+            raise UnreadableError("the rows of this scan are cached")
         return self._files.source([self._names.get(name, name) for name in columns], keys, self._predicate())
 
     def _predicate(self) -> Predicate:
@@ -165,4 +166,4 @@ def scan(
     df = read if where is None else read.where(where)
     chosen = df if columns is None else df.select(*map(column_named, columns))
     opened: OpenFilesystem | None = filesystem
-    return Scan(Files(read, opened), chosen, paths, () if where is None else (where,))
+    return Scan(Files(read, paths, opened), chosen, () if where is None else (where,))

@@ -9,11 +9,13 @@ Spark reads, and the reason is a part of `explain`.
 from __future__ import annotations
 
 import datetime
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -123,10 +125,12 @@ class Files:
 
     Args:
         df: Spark's read of them, with all columns and rows.
+        paths: The paths and patterns that were given.
         open_filesystem: Makes the file system; None: that of this machine.
     """
 
     df: DataFrame
+    paths: tuple[str, ...]
     open_filesystem: OpenFilesystem | None
 
     def source(self, columns: Sequence[str], keys: int, predicate: Predicate) -> Source:
@@ -142,8 +146,10 @@ class Files:
         """
         session = self.df.sparkSession
         modes, is_case_sensitive = _settings(session)
-        if _is_cached(self.df):
+        if is_cached(self.df):
             raise UnreadableError("the rows of these files are cached")
+        if _may_overlap(self.paths):
+            raise UnreadableError("the paths may name a file twice, whose rows are there twice then")
         paths = self._paths()
         chosen = tuple(dict.fromkeys([*columns, *predicate.columns]))
         types = {name: self._type(name) for name in chosen}
@@ -246,7 +252,25 @@ def _settings(session: SparkSession) -> tuple[Modes, bool]:
     return modes, (session.conf.get(_CASE) or "").lower() == "true"
 
 
-def _is_cached(df: DataFrame) -> bool:
+def _may_overlap(paths: Sequence[str]) -> bool:
+    """Return whether two paths may lead to one file. Spark tells each file once, and reads it for each path."""
+    if len(paths) == 1:
+        return "{" in paths[0]
+    kinds = {
+        (path.partition("/")[0], path.startswith("/")) if ":" in path or path[0] == "/" else None for path in paths
+    }
+    if len(kinds) > 1 or any(_PATTERN.search(path) for path in paths):
+        return True
+    parts = sorted(posixpath.normpath(path).split("/") for path in paths)
+    # Of paths in this order, one that begins with another comes directly behind it, or behind such a one.
+    return any(after[: len(before)] == before for before, after in pairwise(parts))
+
+
+_PATTERN: Final = re.compile(r"[*?\[\]{}\\]")
+
+
+def is_cached(df: DataFrame) -> bool:
+    """Return whether Spark has the rows of this or an equal query."""
     level = df.storageLevel
     return bool(level.useMemory or level.useDisk or level.useOffHeap)
 

@@ -37,6 +37,7 @@ from bench import (
     traces,
     vectors,
     views,
+    waiting,
 )
 from bench.data import Figure, Sizes
 from bench.environments import NotInstalledError
@@ -64,6 +65,7 @@ SUITES = {
         views,
         scalar,
         traces,
+        waiting,
         flink,
     )
 }

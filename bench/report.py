@@ -31,6 +31,7 @@ from bench import (
     traces,
     vectors,
     views,
+    waiting,
 )
 from bench.data import Figure
 
@@ -72,6 +73,7 @@ GOALS = (
     Goal(fold.SUITE, fold.WITH_KEYS, fold.GROUPED, 1),
     Goal(builtins.SUITE, builtins.VECTORISED, fold.GROUPED, 1),
     Goal(builtins.SUITE, builtins.WITH_KEYS, fold.GROUPED, 1),
+    Goal(waiting.SUITE, waiting.EIGHT, waiting.ONE, 6),
     Goal(exchange.SUITE, exchange.OURS, exchange.DRAINING, 0.8, ("1 stream, 65,536 rows",)),
     Goal(exchange.SUITE, exchange.OURS, exchange.DRAINING, 0.7, ("4 streams, 65,536 rows",)),
     Goal(exchange.SUITE, exchange.OURS, exchange.DRAINING, 0.4, ("1,024 rows",)),

@@ -101,12 +101,16 @@ class Run:
         )
         return Queue(calls, self.report)
 
-    def __call__(self, *queues: Queue, until=None) -> list[list]:
+    def __call__(self, *queues: Queue, until=None, later=()) -> list[list]:
+        every = [*queues, *(queue for _, queue in later)]
+
         async def main():
             self.functions = FunctionCalls(self.bounds, self._share, lambda _: self._users)
             for queue in queues:
                 self.functions.add(queue)
-            while not all(queue.done.is_set() for queue in queues) and not (until and until(self)):  # noqa: ASYNC110
+            for at_s, queue in later:
+                self.loop.call_at(at_s, self.functions.add, queue)
+            while not all(queue.done.is_set() for queue in every) and not (until and until(self)):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
         try:
@@ -265,6 +269,20 @@ def test_a_call_waits_for_more_rows_only_if_there_may_be_some(users, waited_s) -
     run = Run(batched, users=users, batch=4, batch_wait_s=0.25)
     assert run(run.queue([1, 2])) == [[1, 2]]
     assert starts == [pytest.approx(waited_s, abs=0.01)]
+
+
+def test_rows_that_waited_for_a_call_begin_with_those_that_it_answers() -> None:
+    """A row that came while a call ran waits for the exchanges that the call has answered, or else they alternate."""
+    sizes = []
+
+    async def batched(xs):
+        sizes.append(len(xs))
+        await asyncio.sleep(1)
+        return xs
+
+    run = Run(batched, users=3, batch=4, batch_wait_s=0.25, concurrency=1)
+    run(run.queue([1, 2, 3]), later=[(0.5, run.queue([4])), (1.3, run.queue([5, 6, 7]))])
+    assert sizes == [3, 4]
 
 
 def test_a_batch_that_fails_is_called_for_each_exchange_and_then_in_halves() -> None:

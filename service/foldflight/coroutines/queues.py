@@ -147,8 +147,9 @@ class FunctionCalls:
         self._interval_s = 0.0 if bounds.rate is None else _SPACE / (bounds.rate * share)
         self._users = users
         self._waiting: deque[Queue] = deque()
-        self._present: dict[object, int] = {}  # by shared instance, the number of queues that are not over
+        self._queues: list[Queue] = []  # of the exchanges that wait; those that are over have not noticed yet
         self._open = 0
+        self._full_until_s = 0.0  # when as many calls as permitted were last open
         self._next_s = 0.0  # when the rate permits the next call
         self._delayed_s = 0.0  # which of these has been reported as a delay
         self._paused_until_s = 0.0  # as Retry-After has asked
@@ -163,19 +164,13 @@ class FunctionCalls:
     def add(self, queue: Queue) -> None:
         """Take the rows of an exchange."""
         queue.since_s = self._loop.time()
-        shared = queue.calls.shared
-        self._present[shared] = self._present.get(shared, 0) + 1
+        self._queues.append(queue)
         self._waiting.append(queue)
         self._go_on()
 
     def remove(self, queue: Queue) -> None:
         """Cancel what is left of the rows of an exchange, which does not wait any more."""
-        shared = queue.calls.shared
-        left = self._present.get(shared, 0) - 1
-        if left > 0:
-            self._present[shared] = left
-        else:
-            self._present.pop(shared, None)
+        self._queues.remove(queue)
         if queue in self._waiting:
             self._waiting.remove(queue)
         queue.cancel()
@@ -216,10 +211,11 @@ class FunctionCalls:
             return 0.0
         shared = queue.calls.shared
         present = [each for each in self._waiting if each.calls.shared == shared and each.waiting]
-        are_all = self._present.get(shared, 0) >= self._users(shared)
+        are_all = sum(not each.is_over and each.calls.shared == shared for each in self._queues) >= self._users(shared)
         if are_all or sum(each.waiting for each in present) >= head.batch_max:
             return 0.0
-        return min(each.since_s for each in present) + self._bounds.batch_wait_s
+        # Rows that waited for the last call begin with those that it has just answered, which are about to come back.
+        return max(min(each.since_s for each in present), self._full_until_s) + self._bounds.batch_wait_s
 
     def _next_rows(self) -> list[Row]:
         """Take the rows of the next call, in turn from all exchanges that may share it."""
@@ -254,6 +250,8 @@ class FunctionCalls:
             owner.running[task] = owners
 
         def ended(_: asyncio.Task[None]) -> None:
+            if self._open == self._bounds.concurrency:
+                self._full_until_s = self._loop.time()
             self._open -= 1
             if not task.cancelled() and (bug := task.exception()) is not None:
                 for row in rows:

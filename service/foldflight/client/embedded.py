@@ -20,10 +20,10 @@ from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.exchange import OpenExchange, SingleServerExchange
 from foldflight.client.logs import log_event, set_up
 from foldflight.client.process import PROGRAMS, task_scope
-from foldflight.coroutines import PROCESS_LOOP
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import UNBOUNDED, Frame, FunctionInfo, Open, Opened, Wanted
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.fold.coroutines import Coroutines
 from foldflight.fold.failures import missing_module
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
@@ -102,6 +102,12 @@ class EmbeddedTransport:
         """Open an exchange in this process."""
         check_resolve(open, resolve)
         complete = self._complete(open)
+        waits = any(self._registry[name].bounds for name in complete.functions if name in self._registry)
+        coroutines: Coroutines | None = None
+        if waits:
+            from foldflight.coroutines import PROCESS_LOOP  # it imports asyncio, which most workers never need
+
+            coroutines = PROCESS_LOOP
         recorder = None
         if self._record is not None:
             recorder = RECORDING.load().recorder(self._record, complete, self._registry, SERVER_ID, _tell)
@@ -114,14 +120,13 @@ class EmbeddedTransport:
                 server_id=SERVER_ID,
                 signer=self._signer,
                 accelerator=PROGRAMS,
-                coroutines=PROCESS_LOOP,
+                coroutines=coroutines,
                 check=check,
                 ask=ask,
                 part_bytes_max=UNBOUNDED.message_bytes_max,  # nothing is sent, so nothing is gained by parts
                 recorder=recorder,
             )
 
-        waits = any(self._registry[name].bounds for name in complete.functions if name in self._registry)
         connect = WaitingConnection if waits and complete.maps else EmbeddedConnection
         if self.otlp_endpoint is None:
             connection: Connection = connect(complete, serve, resolve)

@@ -142,6 +142,10 @@ def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
     two_files(tmp_path / "k=1", INTS, INTS)
     # The folder has the name of a column, and is none of the partition that Spark sees.
     assert "named like a column" in reader(scan(classic, tmp_path / "k=1" / "a.parquet"), ["k"])
+    for name, options in (("LZ4", {"compression": "lz4"}), ("BYTE_STREAM_SPLIT", {"use_byte_stream_split": ["v"]})):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(INTS, path, use_dictionary=False, **options)
+        assert f"stored as {name}" in reader(scan(classic, path), ["v"])
     pq.write_metadata(INTS.schema, tmp_path / "a" / "_common_metadata")
     assert "summaries" in reader(scan(classic, tmp_path / "a"), ["k"])
 

@@ -20,6 +20,11 @@ OpenFilesystem: TypeAlias = "Callable[[], fs.FileSystem]"
 INT96_UNIT: Final = "us"
 """The unit in which Arrow reads INT96, as Spark does; in nanoseconds, years after 2262 would not fit."""
 
+# Compressions and encodings that Spark and Arrow read; of LZ4 there are two, which pyarrow does not tell apart.
+_STORED: Final = frozenset(
+    {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+    | {"DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}
+)
 # The length of the footer, and the letters PAR1.
 _TAIL: Final = 8
 
@@ -109,6 +114,7 @@ def footer(path: str, filesystem: fs.FileSystem, wanted: Wanted) -> Footer:
                 if is_rebased(read.schema.column(leaf), metadata, wanted.modes):
                     raise _RefusedError(f"the days of its column {name!r} may be counted in the old calendar")
             groups = [read.metadata.row_group(index) for index in range(read.metadata.num_row_groups)]
+            _check_stored(groups, leaves)
             chosen = [
                 RowGroup(
                     index, group.num_rows, sum(group.column(leaf).total_compressed_size for leaf in leaves.values())
@@ -133,6 +139,16 @@ def _check_whole(file: Any, size: int, metadata: pq.FileMetaData) -> None:
     tail = file.read_at(_TAIL, size - _TAIL)
     if int.from_bytes(tail[:4], "little") != metadata.serialized_size:
         raise _RefusedError("its footer has more than descriptions, as that of an encrypted file")
+
+
+def _check_stored(groups: Sequence[Any], leaves: Mapping[str, int]) -> None:
+    """Refuse chunks of columns in forms that Spark or Arrow may not read."""
+    for group in groups:
+        for name, leaf in leaves.items():
+            chunk = group.column(leaf)
+            unusual = {chunk.compression, *chunk.encodings} - _STORED
+            if unusual:
+                raise _RefusedError(f"its column {name!r} is stored as {', '.join(sorted(unusual))}")
 
 
 def _leaves(read: pq.ParquetFile, wanted: Wanted) -> dict[str, int]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from foldflight import udaf
 from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.compiled import Compiled
 from foldflight.ext.compiler.program import Program
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.mode import Mode
@@ -188,6 +189,20 @@ def test_long_vectors_and_many_groups(hot: Programs, size: int, groups: int) -> 
     assert empty.equals(one.state(every))
     assert set(empty.field("n").to_pylist()) == {0}
     assert other.evaluate(every).null_count == groups  # no rows, whatever rounding has left of the sums
+
+
+def test_few_vectors_are_in_reserve(hot: Programs) -> None:
+    """A table of long vectors grows by an eighth, so that memory is that of the groups."""
+    type_ = parse_type(f"VECTOR({LONG})")
+    bound = bound_to(centroid_of(LONG), type_)
+    program = hot.program(bound, bound.instantiate())
+    assert isinstance(program, Program), program
+    accumulators = hot.accumulators(interpreted(bound))
+    assert isinstance(accumulators, Compiled)
+    for group in range(40):
+        accumulators.update(rows_of(np.ones((1, LONG), np.float32), np.array([group]), type_))
+        assert accumulators._table.nbytes <= (group + 1) * program.dtype.itemsize * 9 / 8
+    assert accumulators.evaluate(np.arange(40, dtype=np.int32)).null_count == 0
 
 
 @dataclass

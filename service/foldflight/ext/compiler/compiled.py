@@ -41,6 +41,7 @@ _NO_FLAGS: Final = np.zeros(0, np.bool_)
 _INTERPRETED_ROWS_MIN: Final = 16
 _INTERPRETED_SHARE: Final = 256
 _NARROW: Final = re.compile(r"\b(half)?float\b")
+_WIDE_BYTES: Final = 1 << 10  # accumulators, as vectors, of which twice as many as are there would take much memory
 _RECORD_BYTES_MAX: Final = 1 << 12  # largest accumulator that is converted back after one interpreted row
 
 
@@ -458,6 +459,8 @@ class Compiled(GroupsAccumulator):
         needed, count = int(slots.max(initial=-1)) + 1, len(self._present)
         if needed > count:
             size = capacity_for(needed, count)
+            if self._program.dtype.itemsize > _WIDE_BYTES:
+                size = max(needed, min(size, count + count // 8))
             self._present = np.concatenate([self._present, np.zeros(size - count, np.bool_)])
             if len(self._interpreted_slots):
                 self._interpreted_slots = np.concatenate([self._interpreted_slots, np.zeros(size - count, np.bool_)])

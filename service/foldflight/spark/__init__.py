@@ -23,6 +23,7 @@ from foldflight.spark.events import to_debezium, to_upserts
 from foldflight.spark.grouping import GroupedFrame, group_by
 from foldflight.spark.lateral import join_lateral
 from foldflight.spark.over import OverFrame, over
+from foldflight.spark.pipelines import with_schema
 from foldflight.spark.scalar import with_columns
 from foldflight.spark.scans.scan import Scan, scan
 from foldflight.spark.settings import configure
@@ -70,6 +71,7 @@ __all__ = [
     "upgrade_checkpoint",
     "upserts",
     "with_columns",
+    "with_schema",
     "write_table",
 ]
 

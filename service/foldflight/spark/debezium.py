@@ -39,6 +39,7 @@ from foldflight.spark.debeziumreader import (
     Reader,
     described_columns,
 )
+from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.upserts import last_events
 from foldflight.spark.versions.sessions import is_case_sensitive
@@ -135,6 +136,7 @@ def from_debezium(
             if a column is missing or has the wrong type. The query fails with SCHEMA_MISMATCH at events that are
             refused.
     """
+    check_analysable(df, "from_debezium")
     said = {"decimals": decimals, "times": times, "binary": binary, "intervals": intervals}
     words = _words(**said)
     if missing not in ("refuse", "null"):

@@ -25,6 +25,7 @@ from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.expressions import Text
 from foldflight.spark.lifted import lifted_text
 from foldflight.spark.months import as_intervals, as_months, in_months, is_months, storage_types_of
+from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import UNSAID, Unsaid, refuse_unsaid
 from foldflight.spark.scans.scan import Scan, as_dataframe
 from foldflight.spark.scans.source import Source, UnreadableError
@@ -106,6 +107,7 @@ def group_by(
     scan = df if isinstance(df, Scan) else None
     df = as_dataframe(df)
     _check_input(df, window)
+    check_analysable(df, "group_by")
     if isinstance(row_kind, Unsaid):
         refuse_unsaid(
             df,

@@ -46,6 +46,7 @@ from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, listed, named_outputs, one_transport, refuse_doubles
 from foldflight.spark.months import as_intervals, as_months, storage_types_of
 from foldflight.spark.overstream import over_stream
+from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import refuse_unsaid
 from foldflight.spark.scans.scan import Scan, as_dataframe
 from foldflight.spark.settings import advise, check_provider
@@ -100,6 +101,7 @@ def over(
     df = as_dataframe(df)
     if not isinstance(df, DataFrame):
         raise RejectedError("SIGNATURE", f"over takes a DataFrame of Spark, and this is {type(df).__qualname__}")
+    check_analysable(df, "over")
     named = tuple(partition_by) if isinstance(partition_by, (list, tuple)) else (partition_by,)
     if keys and named:
         raise RejectedError("SIGNATURE", "over has columns of PARTITION BY twice; give them as keys or as partition_by")

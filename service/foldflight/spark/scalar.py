@@ -43,6 +43,7 @@ from foldflight.spark.attempts import attempt
 from foldflight.spark.columns import Columns, spark_name, text_of, zone_remedy
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, storage_types_of
+from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import kinds_in
 from foldflight.spark.scans.scan import Scan, as_dataframe
 from foldflight.spark.storage_types import SPARK, result_types
@@ -389,12 +390,13 @@ def _plain(task: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callabl
 
 
 def check_df(df: object, name: str) -> None:
-    """Raise RejectedError SIGNATURE for what is no DataFrame of Spark."""
+    """Raise RejectedError SIGNATURE for what is no DataFrame of Spark, or one whose columns it does not tell."""
     if not isinstance(df, DataFrame):
         kind = f"{type(df).__module__}.{type(df).__qualname__}"
         raise RejectedError(
             "SIGNATURE", f"{name} takes a DataFrame of Spark first, and this is a {kind}; give the DataFrame itself"
         )
+    check_analysable(df, name)
 
 
 def named_uses(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Use]:

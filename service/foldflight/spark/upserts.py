@@ -39,6 +39,7 @@ from foldflight.spark.columns import column_named, column_of, is_column, rejecti
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, refuse_doubles
 from foldflight.spark.months import as_intervals, as_months, in_months, storage_types_of
+from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.types import arrow_fields, check_keys, check_returned, equal_by, is_collated
@@ -111,6 +112,7 @@ def upserts(
     """
     key_names = [keys] if isinstance(keys, str) else list(keys)
     sequences = [sequence_by] if isinstance(sequence_by, (str, Column)) else list(sequence_by)
+    check_analysable(df, "upserts")
     _check(df, key_names, sequences)
     if df.isStreaming:
         check_buckets(buckets)

@@ -1,0 +1,191 @@
+"""Declarative pipelines: queries in flows, whose input cannot be analysed while they are defined."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import functions as sf
+
+from foldflight import connect
+from foldflight.errors import RejectedError
+from foldflight.spark import from_debezium, group_by, over, tumble, upserts, with_columns, with_schema
+from foldflight.spark.errors import error_of
+from tests import scalar_functions
+from tests.spark import spark_functions
+from tests.spark_sessions import since_spark
+
+ROOT = Path(__file__).parents[2]
+FIRST = [
+    ("ann", "2024-01-01 00:00:10", 10, 1, False),
+    ("bob", "2024-01-01 00:00:20", 20, 1, False),
+    ("ann", "2024-01-01 00:01:30", 40, 2, False),
+]
+# The late row of `bob` deletes what the first run has shown; the last row closes the windows before it.
+SECOND = [
+    ("bob", "2024-01-01 00:02:00", 20, 2, True),
+    ("cid", "2024-01-01 00:03:00", 7, 1, False),
+    ("ann", "2024-01-01 00:09:00", 1, 1, False),
+]
+NAMES = ("customer", "at", "price", "version", "gone")
+SCHEMA = "customer STRING, at TIMESTAMP, price BIGINT, version BIGINT, gone BOOLEAN"
+
+
+def write_rows(path: Path, rows: list[tuple[Any, ...]]) -> None:
+    path.write_text("".join(json.dumps(dict(zip(NAMES, row, strict=True))) + "\n" for row in rows), encoding="utf-8")
+
+
+def run_pipeline(folder: Path) -> None:
+    """Run the pipeline of tests/spark/pipeline by Spark's command."""
+    spec = {
+        "name": "shop",
+        "storage": (folder / "storage").as_uri(),
+        "libraries": [{"glob": {"include": "flows.py"}}],
+        "configuration": {
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
+            "RocksDBStateStoreProvider",
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        },
+    }
+    shutil.copy(ROOT / "tests/spark/pipeline/flows.py", folder)
+    (folder / "spark-pipeline.yml").write_text(json.dumps(spec), encoding="utf-8")
+    program = str(Path(sys.executable).with_name("spark-pipelines"))
+    # The second run finds the tables of the first one in a catalogue of files.
+    hive = ("--conf", "spark.sql.catalogImplementation=hive")
+    command = [program, *hive, "run", "--spec", "spark-pipeline.yml"]
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PIPELINE_ROWS": str(folder / "rows"),
+    }
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+
+
+def table_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a table of the pipeline, sorted."""
+    table: pa.Table = pq.read_table(folder / "spark-warehouse" / name)
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+@pytest.mark.slow
+@since_spark("4.1", "declarative pipelines")
+def test_two_runs_of_a_pipeline(tmp_path: Path) -> None:
+    """Flows over a table of their own pipeline have the rows of plain Spark, also after new rows and a second run."""
+    (tmp_path / "rows").mkdir()
+    write_rows(tmp_path / "rows" / "1.json", FIRST)
+    run_pipeline(tmp_path)
+    assert table_of(tmp_path, "lifted_totals") == [("ANN", 52), ("BOB", 21)]
+    assert table_of(tmp_path, "folded_totals") == [("ann", 50, 10), ("bob", 20, 20)]
+    assert table_of(tmp_path, "newest_rows") == [("ann", 40), ("bob", 20)]
+    assert [row[-1] for row in table_of(tmp_path, "running_totals")] == [10, 50, 20]
+    assert table_of(tmp_path, "closed_windows") == []
+    assert table_of(tmp_path, "changes") == [("+I", "ann", 50), ("+I", "bob", 20)]
+    write_rows(tmp_path / "rows" / "2.json", SECOND)
+    run_pipeline(tmp_path)
+    assert table_of(tmp_path, "folded_totals") == [("ann", 51, 10), ("bob", 40, 20), ("cid", 7, 7)]
+    assert table_of(tmp_path, "newest_rows") == [("ann", 40), ("cid", 7)]
+    assert table_of(tmp_path, "lifted_totals") == [("ANN", 54), ("BOB", 42), ("CID", 8)]
+    assert [row[-1] for row in table_of(tmp_path, "closed_windows")] == [30, 40, 20, 7]
+
+
+@contextmanager
+def flow(spark: Any) -> Iterator[None]:
+    """Let this session refuse analysis, as in the function of a flow."""
+    from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
+    from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
+
+    graph = create_dataflow_graph(spark, default_catalog=None, default_database=None, sql_conf={})
+    with add_pipeline_analysis_context(spark, graph, flow_name="a_flow"):
+        yield
+
+
+@pytest.fixture
+def orders(spark: Any) -> Any:
+    """A function that reads the table `orders`, which Spark does not analyse in a flow."""
+    rows = [(*row[:1], datetime.fromisoformat(row[1]), *row[2:]) for row in FIRST]
+    spark.createDataFrame(rows, SCHEMA).createOrReplaceTempView("orders_of_a_pipeline")
+    return lambda: spark.table("orders_of_a_pipeline")
+
+
+in_connect = pytest.mark.parametrize("spark", ["connect"], indirect=True)
+
+
+@in_connect
+@pytest.mark.every_way
+@since_spark("4.1", "declarative pipelines")
+def test_a_flow_plans_without_analysis(spark: Any, orders: Any, rows_of: Any) -> None:
+    """In a flow, all operations plan over a declared schema; the results are those of plain Spark."""
+    functions = connect([spark_functions, scalar_functions])
+    with flow(spark):
+        declared = with_schema(orders(), SCHEMA, streaming=False)
+        lifted = group_by(declared, "upper(customer) AS c").agg(total=functions.sum("price + 1"))
+        folded = group_by(declared, "customer", plan="fold").agg(n=functions.count(), total=functions.sum("price"))
+        windows = group_by(declared, "customer", window=tumble("at", "1 minute")).agg(total=functions.sum("price"))
+        running = over(declared, "customer", order_by="at").agg(total=functions.sum("price"))
+        mapped = with_columns(declared, text=functions.multiply("price", "version"))
+        newest = upserts(declared, keys=["customer"], sequence_by="version", deleted="gone")
+        totals = group_by(newest, "customer", row_kind="row_kind").agg(total=functions.sum("price"))
+    by_customer = orders().groupBy("customer")
+    assert rows_of(lifted) == [("ANN", 52), ("BOB", 21)]
+    assert rows_of(folded) == rows_of(by_customer.agg(sf.count("*"), sf.sum("price")))
+    assert [row[-1] for row in rows_of(windows)] == [10, 40, 20]
+    assert [row[-1] for row in rows_of(running)] == [10, 50, 20]
+    assert rows_of(mapped.select("customer", "text")) == rows_of(
+        with_columns(orders(), text=functions.multiply("price", "version")).select("customer", "text")
+    )
+    assert rows_of(totals) == [("ann", 40), ("bob", 20)]
+
+
+@in_connect
+@pytest.mark.every_way
+@since_spark("4.1", "declarative pipelines")
+def test_mistakes_in_a_flow(spark: Any, orders: Any) -> None:
+    """Each operation names `with_schema` in a flow; no action sees the empty DataFrame; a wrong type is named."""
+    functions = connect([spark_functions, scalar_functions])
+    uses = {
+        "group_by": lambda df: group_by(df, "customer"),
+        "over": lambda df: over(df, "customer", order_by="at"),
+        "with_columns": lambda df: with_columns(df, text=functions.multiply("price", "version")),
+        "upserts": lambda df: upserts(df, keys=["customer"], sequence_by="version"),
+        "from_debezium": lambda df: from_debezium(df, "id BIGINT"),
+    }
+    for name, use in uses.items():
+        with flow(spark), pytest.raises(RejectedError, match=f"{name} must know .* with_schema") as refused:
+            use(orders())
+        assert refused.value.code == "SIGNATURE"
+    with flow(spark):
+        declared = with_schema(orders(), "customer STRING, price INT", streaming=False)
+        assert declared.columns == ["customer", "price"]
+        assert not declared.isStreaming
+        with pytest.raises(AnalysisException, match="ATTEMPT_ANALYSIS_IN_PIPELINE"):
+            declared.count()
+        totals = group_by(declared, "customer").agg(total=functions.sum("price"))
+        with pytest.raises(RejectedError, match="the column id twice"):
+            with_schema(orders(), "id INT, ID INT", streaming=False)
+        with pytest.raises(RejectedError, match="SCHEMA_MISMATCH: Spark cannot read the schema 'id TEXTS'"):
+            with_schema(orders(), "id TEXTS", streaming=False)
+    with pytest.raises(PySparkException) as wrong:
+        totals.collect()
+    error = error_of(wrong.value)
+    assert error is not None
+    assert error.code == "SCHEMA_MISMATCH"
+    assert "price is declared as int in with_schema, and is bigint" in str(error)

@@ -66,7 +66,7 @@ def command_lines():
         (document, line.partition("#")[0].split())
         for document in DOCUMENTS
         for _, text in blocks(document, "")
-        for line in map(str.strip, text.splitlines())
+        for line in (each.strip().removeprefix("RUN ") for each in text.splitlines())  # also those of a Dockerfile
         if line.startswith(("foldflight ", "make ", "bash "))
     ]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import functions as sf
 
@@ -154,10 +156,15 @@ def test_only_equal_calls_of_deterministic_functions_are_computed_once() -> None
         "c": Call("f", ("x",), literals={"by": True}),
         "d": Call("f", ("x",), literals={"by": 1}),
         "e": Call("f", ("x",), distinct=True, literals={"by": 1}),
+        "f": Call("f", ("x",), literals={"by": np.arange(3.0)}),
+        "g": Call("f", ("x",), literals={"by": np.arange(3.0) + 1e-9}),  # NumPy shows eight digits
+        "h": Call("f", ("x",), literals={"by": re.compile("a" * 300)}),  # and Python 200 letters of a pattern
+        "i": Call("f", ("x",), literals={"by": re.compile("a" * 301)}),
+        "j": Call("f", ("x",), literals={"by": np.arange(3.0)}),
     }
     for deterministic in (True, False):
         aggregates: Any = dict.fromkeys(calls, SimpleNamespace(function=SimpleNamespace(deterministic=deterministic)))
-        assert grouping._copies(calls, aggregates) == ({"d": "a"} if deterministic else {})
+        assert grouping._copies(calls, aggregates) == ({"d": "a", "j": "f"} if deterministic else {})
 
 
 def test_a_condition_is_evaluated_once(spark: Any, functions: Any) -> None:

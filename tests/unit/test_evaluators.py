@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -75,3 +76,15 @@ def test_direct_arguments_that_are_equal_but_not_the_same_are_bound_apart(order:
         found += pair.epoch(1).column("output_0").to_pylist()
         pair.server.close()
     assert found == [repr(given) for given in order]
+
+
+def test_arrays_of_numpy_are_lists_as_they_are_on_servers() -> None:
+    """Exchanges with other arrays, also where NumPy's text shows no difference, are bound apart."""
+    registry = Registry([function_of(Echo)])
+    found = []
+    for array in (np.zeros(2000), np.arange(2000) == 1000, np.zeros(2000)):
+        request = Open((Call("echo", ("x",), literals={"given": {"a": [array], "n": np.int64(1)}}),), COLUMNS)
+        describe(request, registry, LIMITS, "s")
+        found.append(request.calls[0].literals["given"])
+    assert found == [{"a": [[0.0] * 2000], "n": 1}, {"a": [[at == 1000 for at in range(2000)]], "n": 1}, found[0]]
+    assert len(registry.bound) == 2

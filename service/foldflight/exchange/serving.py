@@ -48,6 +48,7 @@ from foldflight.fold.scalar.bound import BoundStep
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.query.literals import text_of_literals
 from foldflight.functions.types.sql import check_plain
 
 _LOG_RECORDS_MAX: Final = 1000
@@ -512,7 +513,7 @@ def describe(
             lifts.append("")
             continue
         one = call.bound
-        use = (id(one.function), one.input_types, one.result_type, one.state_type, repr(sorted(one.literals.items())))
+        use = (id(one.function), one.input_types, one.result_type, one.state_type, text_of_literals(one.literals))
         if use not in known:
             known[use] = lift(one)
         lifts.append(known[use])
@@ -527,8 +528,10 @@ def _bind(open_request: Open, registry: Registry, server_id: str) -> BoundReques
     It raises the errors of `describe`.
     """
     known = registry.bound
+    literals = _literals(open_request)
     for before, match in known:
-        if before == open_request and _literals(before) == _literals(open_request):
+        # The texts come first, because arguments that are no plain values may have no equality.
+        if _literals(before) == literals and before == open_request:
             bound: BoundRequest = match
             return bound
     bound = _newly_bound(open_request, registry, server_id)
@@ -539,8 +542,7 @@ def _bind(open_request: Open, registry: Registry, server_id: str) -> BoundReques
 def _literals(open_request: Open) -> str:
     """Return the direct arguments as text, in which 1, 1.0 and True differ."""
     uses: tuple[Call | Step, ...] = (*open_request.calls, *open_request.steps)
-    literals = [each.literals for each in uses if each.literals]
-    return repr(literals) if literals else ""
+    return "; ".join(text_of_literals(each.literals) for each in uses)
 
 
 def _newly_bound(open_request: Open, registry: Registry, server_id: str) -> BoundRequest:

@@ -19,6 +19,7 @@ from foldflight.engine.query.query import Emit, Query, StreamOptions
 from foldflight.errors import RejectedError
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call
+from foldflight.functions.query.literals import text_of_literals
 from foldflight.spark.batch import batch_result
 from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quoted, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
@@ -479,11 +480,10 @@ class Planned:
 
 def _copies(calls: Mapping[str, Call], aggregates: Mapping[str, Aggregate]) -> dict[str, str]:
     """Return the outputs of calls that have come before, each with the first output of an equal call."""
-    first: dict[str, str] = {}
+    first: dict[tuple[str, str], str] = {}
     copies = {}
     for name, call in calls.items():
-        # As text, because 1, 1.0 and True are different arguments.
-        use = repr(replace(call, literals=dict(sorted(call.literals.items()))))
+        use = (repr(replace(call, literals={})), text_of_literals(call.literals))
         if aggregates[name].function.deterministic and first.setdefault(use, name) != name:
             copies[name] = first[use]
     return copies

@@ -20,6 +20,7 @@ from foldflight.engine.query.query import ARROW, HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
 from foldflight.functions import Step, StepArgument
+from foldflight.functions.query.literals import text_of_literals
 from foldflight.tracing import Traced, planning
 
 # A block that is remote travels while another one is evaluated. More exchanges gain little and take up servers' places.
@@ -59,7 +60,7 @@ class Steps:
             outer=outer,
         )
         # Equal calls of a deterministic function have equal results.
-        key = (step.function, step.arguments, repr(sorted(step.literals.items())), outer)
+        key = (step.function, step.arguments, text_of_literals(step.literals), outer)
         index = self._by_value.get(key) if use.function.deterministic and not use.is_table else None
         if index is None:
             index = len(self.steps)

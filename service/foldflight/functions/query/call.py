@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from foldflight.functions.query.literals import as_sent
 from foldflight.functions.types.ranking import is_nan, rank
 
 
@@ -43,6 +44,7 @@ class Call:
         materialize: Whether each group keeps its argument rows and folds all of them again for each value. With this
             option, a function without `retract` supports retractions.
         literals: Direct arguments. They are fixed for the call and are passed to the class's `__init__` by name.
+            Arrays of NumPy become lists, as they are on servers.
         fingerprint: The fingerprint that the engine expects. An empty string accepts any.
         order: The order in which the rows of a group are folded. With an order, each group keeps its rows and folds all
             of them again for each value, as with `materialize`.
@@ -56,6 +58,9 @@ class Call:
     literals: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
     order: tuple[Order, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "literals", as_sent(self.literals))
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Checks of direct arguments: their names, and their values by the annotations of `__init__`."""
+"""Direct arguments: what functions get of them, and checks of their names and of their values by annotations."""
 
 from __future__ import annotations
 
@@ -32,6 +32,39 @@ _ALTERNATIVES: Final = (typing.Union, types.UnionType)
 # A list is accepted for each of these annotations: the wire does not distinguish lists and tuples.
 _LISTS: Final = (list, tuple, Sequence)
 _DICTS: Final = (dict, Mapping)
+
+
+def as_sent(literals: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return direct arguments as functions on servers get them: arrays and numbers of NumPy are lists and numbers."""
+    return {name: _as_sent(value) for name, value in literals.items()}
+
+
+def _as_sent(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple):
+        return type(value)(map(_as_sent, value))
+    if type(value) is dict:
+        return {key: _as_sent(each) for key, each in value.items()}
+    return value
+
+
+def text_of_literals(literals: Mapping[str, Any]) -> str:
+    """Return a text that is equal only for equal direct arguments that exist at the same time; 1, 1.0 and True differ.
+
+    The `repr` of an object that is no plain value may leave out a part of it, so such an object equals only itself.
+    """
+    return ", ".join(f"{name}={_text(value)}" for name, value in sorted(literals.items()))
+
+
+def _text(value: Any) -> str:
+    if type(value) in (list, tuple):
+        return f"{type(value).__name__}({', '.join(map(_text, value))})"
+    if type(value) is dict:
+        return f"dict({', '.join(f'{_text(key)}: {_text(each)}' for key, each in value.items())})"
+    return repr(value) if type(value) in _VALUES else f"{type(value).__name__} at {id(value)}"
 
 
 class _Parameter(Protocol):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from foldflight.functions.query.literals import as_sent
+
 
 @dataclass(frozen=True)
 class StepArgument:
@@ -30,6 +32,7 @@ class Step:
         function: Name of the function.
         arguments: The arguments, in the order of the function's arguments.
         literals: Direct arguments. They are fixed for the step and are passed to the class's `__init__` by name.
+            Arrays of NumPy become lists, as they are on servers.
         fingerprint: The fingerprint that the engine expects. An empty string accepts any.
         outer: For a table function: whether a row without results becomes one row of NULLs.
     """
@@ -39,3 +42,6 @@ class Step:
     literals: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
     outer: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "literals", as_sent(self.literals))

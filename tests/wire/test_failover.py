@@ -328,7 +328,10 @@ def test_tasks_that_start_together_spread_over_servers(fork: Fork, monkeypatch: 
         transport = pickle.dumps(FlightTransport(urls, deadline_s=DEADLINE_S))
         for number in range(5):
             monkeypatch.setattr(flight, "_connections", {})  # as in a process that has just begun
-            task = SimpleNamespace(partitionId=lambda n=number: n, attemptNumber=int, stageId=lambda: 1)
+            properties: dict[str, str] = {}  # no stream runs the task
+            task = SimpleNamespace(
+                partitionId=lambda n=number: n, attemptNumber=int, stageId=lambda: 1, getLocalProperty=properties.get
+            )
             monkeypatch.setattr("pyspark.TaskContext.get", lambda task=task: task)
             with attempt(step), pickle.loads(transport).open(open_request(*CALLS)) as exchange:
                 used.append(exchange.open_reply.server_id)

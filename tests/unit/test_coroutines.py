@@ -412,3 +412,37 @@ def test_statuses_and_times_of_common_clients() -> None:
     assert retry_after_s(StatusError(429, Retry_After="nan")) is None
     assert 0.05 <= pause_s(1) <= 0.1
     assert pause_s(30) <= 10
+
+
+def test_a_call_that_other_code_cancels_fails_its_row() -> None:
+    """Code that cancels all tasks of the loop leaves no row without an answer."""
+
+    async def cancels(x):
+        if x:
+            for task in asyncio.all_tasks():
+                if task.get_coro().__name__ == "_call":
+                    task.cancel()
+            await asyncio.sleep(1)
+        return x
+
+    run = Run(cancels, retries=0, concurrency=1)
+    ((zero, one),) = run(run.queue([0, 1]), until=lambda self: self.loop.now > 100)
+    assert zero == 0
+    assert "cancelled by its own code" in str(one)
+
+
+def test_a_function_whose_rows_wait_for_another_attempt_is_not_idle() -> None:
+    """Its bounds, and the queue that the exchange leaves later, must not be forgotten meanwhile."""
+    idle = []
+
+    async def fails(x):
+        raise ConnectionError
+
+    run = Run(fails, retries=1)
+
+    def look(self):
+        idle.append(self.functions.is_idle)
+        return False
+
+    run(run.queue([1]), until=look)
+    assert not any(idle)

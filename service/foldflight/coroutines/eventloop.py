@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from foldflight.coroutines.instances import Instances
-from foldflight.coroutines.queues import FunctionCalls, Queue, Report
+from foldflight.coroutines.queues import FunctionCalls, Queue, Report, cancelled_by_itself
 from foldflight.errors import FunctionError
 from foldflight.fold.coroutines import Calls, Check, SharedInstance
 from foldflight.functions.author.bounds import CallBounds
@@ -80,8 +80,9 @@ class _Turning:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(self._beat)
         while True:
-            # A task that an author has started may raise SystemExit, which ends a loop and must not end this one.
-            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            # A task that an author has started may raise SystemExit, which ends a loop and must not end this one. So
+            # does an interrupt of code that has just returned.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt, BlockedLoop):
                 self.loop.run_forever()
 
     def _beat(self) -> None:
@@ -183,9 +184,11 @@ class EventLoop:
             try:
                 await coroutine
             except asyncio.CancelledError:
+                errors.append(cancelled_by_itself())  # if we have cancelled it, nobody waits for this
                 raise
             except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
-                errors.append(error)
+                is_usual = isinstance(error, (Exception, SystemExit))
+                errors.append(error if is_usual else RuntimeError(f"it raised {type(error).__name__}: {error}"))
             finally:
                 done.set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,6 +19,8 @@ from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
 # Instances that nobody uses and that are kept, because the next exchange may need what they have loaded.
 _UNUSED_MAX: Final = 8
 _LOOK_S: Final = 0.1
+# Time for which those that close at once, as when the server ends, are awaited.
+_CLOSE_S: Final = 5.0
 _logger = logging.getLogger("foldflight.coroutines")
 
 
@@ -140,10 +143,16 @@ def _opened(
 
 def _close(closing: list[_Kept], coroutines: Coroutines) -> None:
     """Close instances. What their `close` raises concerns no exchange, and is logged."""
+    until_s = time.monotonic() + _CLOSE_S
+
+    def check() -> None:
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"it has not ended within {_CLOSE_S:g} s, so it was cancelled")
+
     for kept in closing:
         if kept.methods is not None and kept.methods.close is not None:
             try:
-                _run(kept.name, kept.methods.close, (), coroutines, lambda: None)
+                _run(kept.name, kept.methods.close, (), coroutines, check)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
                 failure: FunctionError = user_failure(kept.name, "close", error)
                 _logger.warning("%s: %s", kept.name, failure.message)

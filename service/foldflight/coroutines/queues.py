@@ -158,8 +158,8 @@ class FunctionCalls:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or runs, and the rate permits a call."""
-        return not self._open and not self._waiting and self._loop.time() > max(self._next_s, self._paused_until_s)
+        """Whether no exchange waits, perhaps for the next attempt of a row, no call runs, and the rate permits one."""
+        return not self._open and not self._queues and self._loop.time() > max(self._next_s, self._paused_until_s)
 
     def add(self, queue: Queue) -> None:
         """Take the rows of an exchange."""
@@ -253,9 +253,10 @@ class FunctionCalls:
             if self._open == self._bounds.concurrency:
                 self._full_until_s = self._loop.time()
             self._open -= 1
-            if not task.cancelled() and (bug := task.exception()) is not None:
+            failure = cancelled_by_itself() if task.cancelled() else task.exception()
+            if failure is not None:  # if we have cancelled it, the queues take no answer any more
                 for row in rows:
-                    row.queue.answer(row, Answer(error=bug))
+                    row.queue.answer(row, Answer(error=failure))
             for owner in owners:
                 owner.running.pop(task, None)
                 owner.end_if_idle()
@@ -275,7 +276,7 @@ class FunctionCalls:
         try:
             await asyncio.wait({inner}, timeout=self._bounds.timeout_s)
             if inner.done():
-                error = inner.exception() if not inner.cancelled() else RuntimeError("it was cancelled by its own code")
+                error = cancelled_by_itself() if inner.cancelled() else inner.exception()
                 returned = inner.result() if error is None and not inner.cancelled() else None
                 outcome = "failed" if error is not None else "done"
             else:
@@ -358,6 +359,11 @@ class FunctionCalls:
             self._loop.call_later(delay_s, back)
         else:
             self._loop.call_soon(back)
+
+
+def cancelled_by_itself() -> RuntimeError:
+    """Return the error for a coroutine that ended because it was cancelled, and not by us."""
+    return RuntimeError("it was cancelled by its own code")
 
 
 def _called(calls: Calls, rows: Sequence[Row]) -> Coroutine[Any, Any, Any]:

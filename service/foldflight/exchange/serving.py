@@ -172,7 +172,11 @@ class ServerExchange:
             self._check_left if check is not None else Resources.check,
             open_request.call_scope,
         )
-        self._evaluator = bound.open(resources)
+        try:
+            self._evaluator = bound.open(resources)
+        except Unanswered:
+            self._check_asking()
+            raise
         self.stats.isolated = self._evaluator.isolated
         self._told = self.folds  # the modes that the engine knows: those of Opened, later those of results
         digests = _digests(bound, registry) if tells_code else ()

@@ -84,6 +84,10 @@ Check: TypeAlias = Callable[[], None]
 """Raises what ends the waiting: the engine has left."""
 
 
+def go_on() -> None:
+    """Raise nothing: who asked waits for the answers."""
+
+
 class Coroutines(Protocol):
     """Runs authors' coroutines, within the bounds of their functions for the process.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import pyarrow as pa
 
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
-from foldflight.fold.coroutines import Check, Coroutines
+from foldflight.fold.coroutines import Check, Coroutines, go_on
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import LogRecord, MetricSink
 from foldflight.functions.query.call import Call
@@ -98,10 +98,6 @@ class Request(Options):
     outputs: tuple[int, ...] = field(default=(), kw_only=True)
 
 
-def _go_on() -> None:
-    """Raise nothing: who opened the evaluation waits for its answers."""
-
-
 @dataclass(frozen=True)
 class Resources:
     """The resources that a process passes to its evaluators.
@@ -123,7 +119,7 @@ class Resources:
     accelerator: Accelerator = INTERPRETER
     ask: Asking | None = None
     coroutines: Coroutines | None = None
-    check: Check = _go_on
+    check: Check = go_on
     call_scope: str = ""
 
 

@@ -209,7 +209,11 @@ class FlightServer(FlightBase):
         else:
             open_request, carry = self._open_of(context, descriptor), self._carry
         questions = _Questions()
-        running = self._admit(open_request, context, questions, is_foreign=is_foreign)
+        try:
+            running = self._admit(open_request, context, questions, is_foreign=is_foreign)
+        except VanishedError:
+            self.logger.info("exchange not opened, because its engine left", calls=list(open_request.functions))
+            return
         outcome, failure = "done", None
         try:
             carry(running, context, reader, writer, questions)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.errors import FoldflightError, FunctionError, RejectedError
+from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls, demand_instance, result_schema, written_by
 from foldflight.fold.aggregate.distinct import Distinct
@@ -113,7 +113,7 @@ class Fold:
                 ask = None if self._ask is None else functools.partial(self._ask_view, index)
                 accumulators = call.accumulators(options, resources, self.failures, ask)
                 self._accumulators.append(accumulators)
-        except FoldflightError:
+        except BaseException:  # also `Unanswered`, and interrupts
             with contextlib.suppress(FunctionError):  # the first error is the cause
                 self.close()
             raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
-from foldflight.fold.coroutines import Calls, Coroutines, call_ids, failure_of, no_coroutines
+from foldflight.fold.coroutines import Calls, Coroutines, call_ids, failure_of, go_on, no_coroutines
 from foldflight.fold.failures import Failures, user_failure
 from foldflight.functions.author.spec import BoundFunction
 
@@ -49,7 +49,9 @@ class Waits:
         try:
             returned = method(*arguments)
             if inspect.isawaitable(returned):
-                self.coroutines.run(name, returned, self.resources.check)
+                # An engine that leaves ends `open`, and is the reason for `close`.
+                check = self.resources.check if method_name == "open" else go_on
+                self.coroutines.run(name, returned, check)
         except (Exception, SystemExit) as error:
             raise user_failure(name, method_name, error) from error
 

@@ -77,7 +77,7 @@ class OpenExpressions(Stateless):
                     log=resources.log,
                 )
                 self._evaluations.append(self._open_step(step, each, context, request, resources))
-        except FoldflightError:
+        except BaseException:  # also `Unanswered`, and interrupts
             with contextlib.suppress(FunctionError):  # the first error is the cause
                 self.close()
             raise

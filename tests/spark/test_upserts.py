@@ -449,6 +449,8 @@ def test_several_sequences_are_compared_one_after_the_other(spark: Any) -> None:
     df = spark.createDataFrame([(1, (1, 2.0), 5, "b"), (1, (1, math.nan), 5, "c"), (1, (1, 1.0), 6, "a")], NESTED)
     (row,) = upserts(df, keys="id", sequence_by=["s", "l"]).collect()
     assert row["v"] == "c"
+    df = spark.sql("SELECT id AS k, struct(id, id > 2 AS is_snapshot, 'a' AS position) AS s, id FROM range(4)")
+    assert {row["id"] for row in upserts(df, keys="k", sequence_by="s").collect()} == {0, 1, 2, 3}
 
 
 def test_names_that_differ_by_case_are_two_columns(classic: Any) -> None:

@@ -290,6 +290,7 @@ LOG = dataclasses.replace(
         [("position", pa.int64()), ("offset", pa.int64()), ("partition", pa.int32()), ("is_snapshot", pa.bool_())]
     ),
     columns=pa.schema([("name", pa.string())]),
+    has_positions=True,
 )
 
 
@@ -319,6 +320,17 @@ def test_a_snapshot_of_another_log_is_refused(is_partial: bool) -> None:
         run((50, 9, 0, True), storage)
     assert caught.value.group == {"id": 1}
     assert run((200, 10, 0, True), storage).stale_changes == 0  # another snapshot of the same log
+
+
+def test_a_sequence_may_have_fields_with_the_names_of_those_of_a_log() -> None:
+    """They say nothing of snapshots and of Kafka then."""
+    sequence = pa.struct([("is_snapshot", pa.bool_()), ("position", pa.string())])
+    layout = dataclasses.replace(LOG, sequence=sequence, has_positions=False)
+    storage = Upserted(layout).storage
+    for position, stale in [("b", 0), ("a", 1)]:
+        row = {"key_0": 1, "sequence": {"is_snapshot": True, "position": position}, "is_deleted": False, "now_us": 0}
+        batch = pa.RecordBatch.from_pylist([row], schema=layout.rows)
+        assert epoch_of(layout, storage, batch, [batch])[0].stale_changes == stale
 
 
 def test_a_deletion_without_a_position_stands_behind_what_came_before_it() -> None:

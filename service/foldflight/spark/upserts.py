@@ -143,7 +143,8 @@ def last_events(
     if df.isStreaming:
         check_buckets(buckets)
     ttl_us = None if ttl is None else ttl_us_of(ttl, "ttl")
-    changes = _Upserts.of(df, keys, [sequence], deleted, unsent, hidden=(sequence, deleted, unsent))
+    hidden = (sequence, deleted, unsent)
+    changes = _Upserts.of(df, keys, [sequence], deleted, unsent, hidden=hidden, has_positions=True)
     return changes.stream(buckets, ttl_us) if df.isStreaming else changes.batch()
 
 
@@ -175,6 +176,7 @@ class _Upserts:
         others: The names of the other columns.
         columns: The columns of the result, with the fields of the input.
         is_partial: Whether rows may lack values, which `unsent`, their last column, names.
+        has_positions: Whether the sequence is a position in the log of a database.
     """
 
     df: DataFrame
@@ -183,6 +185,7 @@ class _Upserts:
     others: tuple[str, ...]
     columns: tuple[st.StructField, ...]
     is_partial: bool
+    has_positions: bool
 
     @classmethod
     def of(
@@ -194,6 +197,7 @@ class _Upserts:
         unsent: str | None = None,
         *,
         hidden: Sequence[str] = (),
+        has_positions: bool = False,
     ) -> _Upserts:
         """Resolve the columns. Raises RejectedError SCHEMA_MISMATCH."""
         parts = [column_of(df, each, f"the sequence {each!r}") for each in sequences]
@@ -217,7 +221,7 @@ class _Upserts:
             schema = rows.schema  # resolves the columns now
         check_keys(schema, keys)
         _check_sequence(schema[SEQUENCE].dataType)
-        return cls(df, rows, tuple(keys), tuple(others), tuple(columns), unsent is not None)
+        return cls(df, rows, tuple(keys), tuple(others), tuple(columns), unsent is not None, has_positions)
 
     def batch(self) -> DataFrame:
         """Return the last row of each key, without deleted keys."""
@@ -243,7 +247,7 @@ class _Upserts:
             sf.max("least").alias("least"),
             sf.max(sf.when(sf.col(IS_DELETED), sf.col(SEQUENCE))).alias(_LAST_DELETED),
             *(column for each in kept for column in each.aggregates),
-            *([_last_snapshot()] if self._has_positions else []),
+            *([_last_snapshot()] if self.has_positions else []),
         )
         try:
             grouped = rows.groupBy(*keys).agg(*aggregates)
@@ -258,7 +262,7 @@ class _Upserts:
         is_known = sf.col("greatest.hash") == sf.bitwise_not(sf.col("least.hash"))
         text = sf.to_json(sf.struct(*(sf.col(key).alias(name) for key, name in zip(keys, self.keys, strict=True))))
         wrong = raise_error("SCHEMA_MISMATCH", "two different rows of the key ", text, _NOT_KNOWN)
-        if self._has_positions:  # the last row of one log is not before a snapshot of its partition
+        if self.has_positions:  # the last row of one log is not before a snapshot of its partition
             is_other = (sf.col(f"{_SNAPSHOT}.{PARTITION}") == sf.col(f"greatest.{SEQUENCE}.{PARTITION}")) & (
                 sf.col(f"{_SNAPSHOT}.{OFFSET}") > sf.col(f"greatest.{SEQUENCE}.{OFFSET}")
             )
@@ -289,12 +293,6 @@ class _Upserts:
             for value, name in zip(values, self.others, strict=True)
             if isinstance(self.rows.schema[value].dataType, _LARGE)
         ]
-
-    @property
-    def _has_positions(self) -> bool:
-        """Whether the sequence is a position in the log of a database."""
-        type_ = self.rows.schema[SEQUENCE].dataType
-        return isinstance(type_, st.StructType) and IS_SNAPSHOT in type_.names
 
     @property
     def _positions(self) -> list[int]:
@@ -333,6 +331,7 @@ class _Upserts:
             buckets=buckets,
             ttl_us=ttl_us,
             is_partial=self.is_partial,
+            has_positions=self.has_positions,
         )
         positions, inner = self._positions, [*keys, *values]
         wanted = [nullable(types[inner[position]]) for position in positions]

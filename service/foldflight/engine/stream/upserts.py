@@ -77,6 +77,8 @@ class UpsertLayout:
         buckets: The number of buckets.
         ttl_us: How long a tombstone is kept, in microseconds. None: for ever.
         is_partial: Whether a change may leave out columns, whose values its row keeps.
+        has_positions: Whether the sequence is a position in the log of a database, with the fields `POSITION`,
+            `OFFSET`, `PARTITION` and `IS_SNAPSHOT`. Fields of these names in a sequence of the user say nothing.
     """
 
     keys: pa.Schema
@@ -86,11 +88,7 @@ class UpsertLayout:
     buckets: int
     ttl_us: int | None = None
     is_partial: bool = False
-
-    @property
-    def has_positions(self) -> bool:
-        """Whether the sequence is a position in the log of a database."""
-        return pa.types.is_struct(self.sequence) and IS_SNAPSHOT in self.sequence.names
+    has_positions: bool = False
 
     @property
     def rows(self) -> pa.Schema:

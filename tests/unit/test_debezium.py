@@ -838,6 +838,14 @@ def test_tombstones_without_keys_are_refused() -> None:
         rows(reader({"x": pa.int64()}, keys=("x",)), [event("c", after={"x": 1}), None])
 
 
+@pytest.mark.parametrize("place", [{}, {"offset": pa.array([4])}, {"partition": pa.array(["0"])}])
+def test_tombstones_without_their_place_in_kafka_are_refused(place: dict[str, pa.Array]) -> None:
+    """One that an epoch read alone deleted nothing, without a word."""
+    batch = pa.record_batch({"value": texts_of([None]), "key": texts_of([{"x": 1}]), **place})
+    with pytest.raises(RejectedError, match=r"its place in Kafka is not known; select Kafka's columns.*and offset"):
+        list(reader({"x": pa.int64()}, keys=("x",))([batch]))
+
+
 @pytest.mark.parametrize("is_flattened", [False, True])
 @pytest.mark.parametrize(
     ("table", "source", "is_read"),

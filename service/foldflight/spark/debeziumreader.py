@@ -365,10 +365,13 @@ class Reader:
                 yield from (_Change("-D", row, None, row[SEQUENCE], True) for row in ready)
                 yield change
             return
-        if messages.keys is None:
+        # Without its place in Kafka, one that a task reads alone would stand before the row that it should delete.
+        has_place = partition is not None and messages.offsets[place] is not None
+        if messages.keys is None or not has_place:
+            unknown = "key" if messages.keys is None else "place in Kafka"
             raise _refused(
-                "a message has no value, so it is a tombstone, which deletes the row of its key, and its key is not "
-                f"known; {_SELECT_KEY}, or leave the tombstones out (value IS NOT NULL)"
+                f"a message has no value, so it is a tombstone, which deletes the row of its key, and its {unknown} is "
+                f"not known; {_SELECT_KEY}, or leave the tombstones out (value IS NOT NULL)"
             )
         deleted = self._row_of_key(messages.keys[place], "a tombstone", of_any_table=False)
         if deleted is not None:

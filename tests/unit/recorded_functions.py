@@ -1,5 +1,7 @@
 """Functions whose exchanges the tests of recordings record."""
 
+import itertools
+
 from foldflight import udaf, udf
 
 
@@ -149,3 +151,20 @@ class Refuses:
 @udaf(input_types=["INTERVAL"], result_type="BIGINT")
 class Spans(Refuses):
     """The same for intervals of months."""
+
+
+ANSWERS = itertools.count()
+
+
+@udaf
+class Answered:
+    """Ask for something that answers otherwise each time."""
+
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def accumulate(self, xs: list[int], x: int) -> None:
+        xs.append(x)
+
+    async def get_value(self, xs: list[int]) -> int:
+        return next(ANSWERS)

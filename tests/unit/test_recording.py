@@ -52,7 +52,7 @@ from foldflight.functions.types.arrow import JSON
 from foldflight.testing import run_epochs, run_over
 from tests.java_classes import jar
 from tests.unit import recorded_functions
-from tests.unit.recorded_functions import Longest, Pickled, Ratio
+from tests.unit.recorded_functions import Answered, Longest, Pickled, Ratio
 from tests.wire.kit import end_epoch
 from tests.wire.view_functions import CountDifferent
 
@@ -204,6 +204,24 @@ def test_selected_groups_of_over_are_recorded(tmp_path: Path) -> None:
     for options in ((), ("--group", "customer=c3")):
         run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", *options)
         assert "all recorded answers are the same (1)" in run.output, run.output
+
+
+def test_calls_of_selected_groups_are_recorded(tmp_path: Path) -> None:
+    """What async functions were answered for other groups is not in the file."""
+    rows = [{"customer": name, "x": number} for number, name in enumerate("abc")]
+    record(tmp_path, rows, function=Answered, columns=("x",), of={"customer": ["b"]})
+    recording = read_recording(the_file(tmp_path))
+    (answered,) = recording.calls.values()
+    assert len(answered) == 1
+    assert "all recorded answers are the same" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Answered").output
+
+
+def test_equal_calls_have_their_own_answers(tmp_path: Path) -> None:
+    """Groups with equal states have one id, and may be answered otherwise; a replay gives each its own answer."""
+    record(tmp_path, [{"customer": name, "x": 1} for name in "abc"], function=Answered, columns=("x",), of="all")
+    (answers,) = read_recording(the_file(tmp_path)).calls.values()
+    assert len({value for value, _ in answers}) == 3
+    assert "all recorded answers are the same" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Answered").output
 
 
 def test_an_epoch_without_the_selected_group_is_read(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class Calls:
         shared: What all calls have in common that may share a batch: the shared instance. None: they share none.
         stops: Whether no further call begins after a row has failed for good, because all rows fail with it.
         log: Receives each line that the function logs.
+        slots: The groups of n rows; None for rows that belong to no group.
     """
 
     function: Registered
@@ -60,6 +61,7 @@ class Calls:
     shared: object = None
     stops: bool = True
     log: Callable[[LogRecord], None] | None = None
+    slots: Sequence[int] | None = None
     answers: list[Answer | None] = field(init=False)
 
     def __post_init__(self) -> None:

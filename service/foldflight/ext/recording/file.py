@@ -104,7 +104,8 @@ class Recording:
         pairs: The frames, with their answers.
         groups: The keys of groups by slot; empty if they are not known, as on servers.
         error: The error that ended the exchange; None if there was none.
-        calls: The answers of calls of async functions, by their ids: the result, and the text of the error or None.
+        calls: The answers of calls of async functions, by their ids: each is the result, and the text of the error or
+            None. Equal rows have one id, and may have different answers, which are in the order of the rows.
     """
 
     about: Mapping[str, Any]
@@ -112,7 +113,7 @@ class Recording:
     pairs: tuple[Pair, ...]
     groups: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     error: FoldflightError | None = None
-    calls: Mapping[str, tuple[Any, str | None]] = field(default_factory=dict)
+    calls: Mapping[str, Sequence[tuple[Any, str | None]]] = field(default_factory=dict)
 
 
 def read_recording(path: str | Path, *, key: str | None = None) -> Recording:
@@ -181,13 +182,14 @@ def _recording(parts: Sequence[RecordingPart]) -> Recording:
     groups: Mapping[int, Mapping[str, Any]] = {}
     error: FoldflightError | None = None
     pairs: list[Pair] = []
-    calls: dict[str, tuple[Any, str | None]] = {}
+    calls: dict[str, list[tuple[Any, str | None]]] = {}
     decoders = {ENGINE: Decoder(Role.ENGINE), SERVER: Decoder(Role.SERVER)}
     for part in parts[2:]:
         if part.kind in decoders:
             _add(pairs, decoders[part.kind](Message(part.message, batch_of(part))))
         elif part.kind == CALLS:
-            calls.update(_calls(batch_of(part)))
+            for call_id, answer in _calls(batch_of(part)):
+                calls.setdefault(call_id, []).append(answer)
         elif part.kind == GROUPS:
             groups = _groups(batch_of(part))
         elif part.kind == ERROR:

@@ -143,7 +143,12 @@ class ExchangeRecorder:
         """
         if self._problem is not None or self._plan.mask or self._is_left_out:
             return
-        answered = [(call_id, each) for call_id, each in zip(calls.ids, calls.answers, strict=True) if each is not None]
+        chosen = set(self._selected_slots) if isinstance(self._plan.of, Mapping) else None
+        answered = [
+            (call_id, each)
+            for index, (call_id, each) in enumerate(zip(calls.ids, calls.answers, strict=True))
+            if each is not None and (chosen is None or calls.slots is None or calls.slots[index] in chosen)
+        ]
         if answered:
             self._add(RecordingPart(format_.CALLS, b"", write_batch(_calls_of(answered, calls.result_type))))
 

@@ -6,6 +6,7 @@ that signed them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -49,11 +50,15 @@ class RecordedAnswers:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
+        self._given: Counter[str] = Counter()
 
     def answer(self, calls: Calls, check: Check) -> None:  # noqa: ARG002 - nothing waits
         """Give each row the answer that its call had."""
         for index, call_id in enumerate(calls.ids):
-            value, error = self._recording.calls.get(call_id, (None, self._why_none))
+            known = self._recording.calls.get(call_id, [(None, self._why_none)])
+            # Fewer rows, as of a group that shrinks, have the first of the answers; more rows have the last one again.
+            value, error = known[min(self._given[call_id], len(known) - 1)]
+            self._given[call_id] += 1
             calls.answers[index] = Answer(value, None if error is None else RecordedError(error))
 
     @property

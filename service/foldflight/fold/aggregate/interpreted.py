@@ -486,9 +486,8 @@ class Interpreted(GroupsAccumulator):
                     sound.append(index)
                     accumulators.append(accumulator)
         values: list[Any] = [None] * len(slots)
-        answers = waits.answers(
-            self.methods.get_value, accumulators, states, lambda at: int(slots[sound[at]]), self.failures
-        )
+        asked = slots[sound].tolist()
+        answers = waits.answers(self.methods.get_value, accumulators, states, asked, self.failures)
         for index, value in zip(sound, answers, strict=True):
             values[index] = value
 

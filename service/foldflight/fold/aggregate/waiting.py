@@ -60,7 +60,7 @@ class Waits:
         call: Callable[..., Any],
         accumulators: Sequence[Any],
         states: Sequence[Any],
-        slot_of: Callable[[int], int],
+        slots: Sequence[int],
         failures: Failures,
     ) -> list[Any]:
         """Return the values of n accumulators; None for those that fail, if errors are isolated.
@@ -69,7 +69,7 @@ class Waits:
             call: The author's coroutine function.
             accumulators: The accumulators.
             states: Their states, which the ids of their calls depend on.
-            slot_of: Returns the slot of one of them by its number.
+            slots: Their slots.
             failures: Records the slots that fail.
 
         Raises:
@@ -86,19 +86,20 @@ class Waits:
             self.bound.result_type,
             stops=not failures.isolates,
             log=self.resources.log,
+            slots=slots,
         )
         try:
             self.coroutines.answer(calls, self.resources.check)
         except SystemExit as error:  # the server interrupts what takes too long
             failure = user_failure(function.name, "get_value", error)
-            failure.slot = slot_of(calls.first_unanswered)
+            failure.slot = slots[calls.first_unanswered]
             raise failure from error
         values = []
         for index, answer in enumerate(calls.answers):
             values.append(None if answer is None else answer.value)
             if answer is not None and answer.error is not None:
                 failure = failure_of(function.name, "get_value", answer)
-                failure.slot = slot_of(index)
+                failure.slot = slots[index]
                 if not failures.take(failure):
                     raise failure from answer.error
         return values

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from foldflight import udf
 from foldflight.cli.main import cli
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.store import LoopStore
@@ -258,3 +259,23 @@ def test_refusals_are_stored_and_listed(tmp_path: Path, monkeypatch: pytest.Monk
     assert compiled()[0].endswith("(refused.py:13)")
     folder.chmod(0o777)
     assert listed(moved) == "compiled when hot", "others may write to it, so its reasons are not read"
+
+
+def test_a_function_without_a_digest_is_listed(tmp_path: Path) -> None:
+    """What keeps the code from being stored keeps it from being compiled, and is the reason that a listing tells."""
+
+    class Endless:
+        n = 1
+
+        @property
+        def limit(self) -> Endless:
+            return Endless()
+
+    endless = Endless()
+
+    @udf
+    def reaching(x: int) -> int:
+        return x + endless.limit.n
+
+    folding = Programs(LoopStore(tmp_path)).folding(function_of(reaching))
+    assert "more than 1000 objects" in folding.reason

@@ -251,9 +251,12 @@ class Programs(Accelerator):
         methods = _methods(bound)
         if self._store is None or isinstance(methods, NoProgram):
             return None
-        plan, _ = _plan_of(bound, methods)
         lookups, main = Lookups(), "mapped" if isinstance(bound, BoundScalar) else "fold"
-        reason = self._store.loop(digest_of(plan, lookups), main, lines=lookups.places).refusal()
+        try:
+            plan, _ = _plan_of(bound, methods)
+            reason = self._store.loop(digest_of(plan, lookups), main, lines=lookups.places).refusal()
+        except Exception as error:  # noqa: BLE001 - as in `program`
+            reason = reason_of(error)
         return NoProgram(reason) if reason else None
 
     def unordered_fields(self, bound: BoundFunction) -> frozenset[str]:

@@ -40,6 +40,22 @@ class Latest:
         accumulator[0] = other[0]
 """
 
+CALLS_OUT = """
+from foldflight import udaf, udf
+
+@udf
+async def asked(x: int) -> int:
+    raise SystemExit("called")
+
+@udaf
+class Asked2:
+    def create_accumulator(self) -> list[str]:
+        return []
+    def accumulate(self, texts: list[str], text: str) -> None:
+        texts.append(text)
+    async def get_value(self, texts: list[str]) -> str:
+        raise SystemExit("called")
+"""
 PERCENTILE = """
 from foldflight import udaf
 
@@ -137,6 +153,15 @@ def test_check_passes_a_lawful_function(run, monkeypatch):
     result = run("check", "examples.weighted_avg", "--examples", "20")
     assert result.exit_code == 0, result.output
     assert "every law holds" in result.output
+
+
+def test_check_says_what_it_does_not_try(run):
+    """An async function is not called with generated rows. It is named, with --quiet as well, and does not fail."""
+    for options in ((), ("--quiet",)):
+        result = run("check", "embedded:calls_out", *options, calls_out=CALLS_OUT)
+        assert result.exit_code == 0, result.output
+        assert result.output.count("no law applies: it is async") == 2
+        assert "every law holds" not in result.output
 
 
 def test_check_fails_on_a_broken_law_and_shows_the_smallest_rows(run):

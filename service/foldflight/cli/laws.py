@@ -68,7 +68,8 @@ def check(
     MODULES are names of modules (module or embedded:module), or Java classes (functions.jar::com.acme.WeightedAvg).
 
     Merge order, retraction as the inverse, any split of the input, state to bytes and back, and so on; for scalar and
-    table functions any split and order of the rows, and compiled code beside the interpreter. Prints the smallest rows
+    table functions any split and order of the rows, and compiled code beside the interpreter. Of an async function only
+    the declaration and the pickle are checked: generated rows would be sent to what it calls. Prints the smallest rows
     that break a law. A function that cannot be checked does not stop the others. Exits with 1 if a law is broken or a
     function cannot be checked.
     """
@@ -77,7 +78,7 @@ def check(
     direct = literals_in(literals)
     count, values = _examples_in(examples)
     console = Console()
-    broken, unchecked = 0, []
+    broken, held, unchecked = 0, 0, []
     in_java = [name for name in modules if "::" in name]
     sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
     functions = _select_functions(_load_functions([*sources, *java_functions(in_java)]), names)
@@ -105,8 +106,13 @@ def check(
                 text = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))
                 console.print(text, soft_wrap=True)
                 continue
-            shown = [result for result in results if result.passed is False or not quiet]
             broken += sum(result.passed is False for result in results)
+            held += sum(result.passed is True for result in results)
+            if len({result.detail for result in results}) == 1 and results[0].passed is None:
+                text = Text.assemble((title, "italic"), "\n", (f"no law applies: {results[0].detail}", "yellow"))
+                console.print(text, soft_wrap=True)
+                continue
+            shown = [result for result in results if result.passed is False or not quiet]
             if shown:
                 console.print(laws_table(title, shown))
     if broken:
@@ -115,7 +121,8 @@ def check(
         console.print(f"not checked: {', '.join(unchecked)}", style="bold red")
     if broken or unchecked:
         click.get_current_context().exit(EXIT_BROKEN)
-    console.print("every law holds", style="green")
+    if held:
+        console.print("every law holds", style="green")
 
 
 def _load_functions(sources: Sequence[object]) -> list[AnyFunction]:

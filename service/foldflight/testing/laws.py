@@ -45,7 +45,6 @@ from foldflight.testing.scalarlaws import (
     Rows,
     ScalarSubject,
     argument_types,
-    calls_out,
     one_by_one,
 )
 from foldflight.testing.views import CachedViews
@@ -60,8 +59,10 @@ _SIGNER = StateSigner([b"the key of the law checks only!!"])
 _RESOURCES = Resources(_SIGNER, accelerator=PROGRAMS)
 _SCALE = 1000
 _FLAKY = "the law failed, and held when the same rows were tried again: the result does not depend on the rows alone"
-
-
+_CALLS_OUT: Final = (
+    "it is async, and generated rows would be sent to what it calls; test it against a model of your own, through "
+    "connect(...)"
+)
 _SKIP_NULLS: Final = (
     "\nA row has NULLs, which are None in Python: handle them, or declare @udaf(skip_nulls=True), which leaves such "
     "rows out"
@@ -101,7 +102,8 @@ def check_laws(
             other arguments are generated. None is among the values if the function takes NULL.
 
     Returns:
-        One result for each law of `LAWS`, or of `SCALAR_LAWS` for a scalar or table function.
+        One result for each law of `LAWS`, or of `SCALAR_LAWS` for a scalar or table function. No law applies to an
+        async function, whose declaration and pickle are checked.
 
     Raises:
         RejectedError: SIGNATURE, if `function` is not a function, its direct arguments are wrong, `examples` names what
@@ -143,6 +145,11 @@ def iterate_laws(
         values: The values of some arguments, by name.
     """
     (there,) = unpickled_copy([function])
+    if there.bounds is not None:
+        _by_place(there, argument_types(there, dict(literals or {})), values or {})
+        tried = SCALAR_LAWS if isinstance(there, ScalarFunction) else LAWS
+        yield from (LawResult(law.name, None, _CALLS_OUT) for law in tried)
+        return
     if isinstance(there, ScalarFunction):
         mapped = ScalarSubject(there, dict(literals or {}))
         known = _by_place(there, mapped.types, values or {})
@@ -150,8 +157,6 @@ def iterate_laws(
         yield from (_check(law, mapped, inputs) for law in SCALAR_LAWS)
         return
     assert isinstance(there, Function)
-    if there.bounds is not None:
-        raise calls_out(there)
     subject = _Subject(there, dict(literals or {}))
     known = _by_place(there, subject.types, values or {})
     inputs = _Inputs(rows_with_nulls if _takes_nulls(subject) else rows_of, subject.types, known, examples=examples)

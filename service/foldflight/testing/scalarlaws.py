@@ -43,8 +43,6 @@ class ScalarSubject:
     def __init__(self, function: ScalarFunction, literals: Mapping[str, Any]) -> None:
         (there,) = unpickled_copy([function])
         assert isinstance(there, ScalarFunction)
-        if there.bounds is not None:
-            raise calls_out(there)
         self.function = there
         self.types = argument_types(there, literals)
         names = [f"argument_{index}" for index in range(len(self.types))]
@@ -90,16 +88,6 @@ class ScalarSubject:
                 # The error's row is left out, because it contains the position in the chunk.
                 by_row[index].append(repr(value) if error is None else f"{error['code']}: {error['message']}")
         return by_row
-
-
-def calls_out(function: AnyFunction) -> RejectedError:
-    """Return the error for an async function, whose laws are not checked."""
-    return RejectedError(
-        "SIGNATURE",
-        f"{function.name} is async, so its laws are not checked: generated rows would be sent to what it calls. "
-        "Test it against a model of your own, through connect(...)",
-        function=function.name,
-    )
 
 
 def argument_types(function: AnyFunction, literals: Mapping[str, Any]) -> list[pa.DataType]:

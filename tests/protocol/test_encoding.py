@@ -318,7 +318,7 @@ def test_any_extra_info_is_an_error_or_none(extra_info: bytes) -> None:
 
 
 def unsafe_arrays() -> list[pa.Array]:
-    """Return arrays that Arrow finds valid, but whose cast crashes the process or takes gigabytes."""
+    """Return arrays that Arrow finds valid, but are not safe to cast."""
     null = pa.py_buffer(b"\1")
     views = struct.pack("<i12s", 1, b"a") + struct.pack("<i4sii", -(2**31), b"", 0, 0)
     text = pa.py_buffer(b"x" * (1 << 20))

@@ -552,7 +552,7 @@ def test_masked_json_is_null() -> None:
 
 
 def test_masked_maps_with_bytes_as_keys_are_null() -> None:
-    """Keys cannot be NULL, as other bytes are: Arrow ends the process for such a map."""
+    """Keys cannot be NULL, as other bytes are, so their map is."""
     array = pa.array([[(b"ann", 1)], None], pa.map_(pa.binary(), pa.int64()))
     nested = pa.array([[[(b"ann", 1)], None], None], pa.list_(array.type))
     part = RecordingPart(GROUPS, b"", write_batch(pa.record_batch({"column": array, "nested": nested})))

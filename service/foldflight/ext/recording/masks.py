@@ -78,7 +78,7 @@ def _array(array: pa.Array, change: _Change) -> pa.Array:
     type_, kinds = array.type, pa.types
     if kinds.is_string(type_) or kinds.is_large_string(type_):
         return change(array.cast(pa.string())).cast(type_)
-    # The whole map becomes NULL, because Arrow aborts the process for a NULL key.
+    # The whole map becomes NULL, because keys of maps are never NULL.
     if _has_no_mask(type_.key_type if kinds.is_map(type_) else type_):
         return pa.nulls(len(array), type_)
     return with_members(array, lambda member: _array(member, change)) if type_.num_fields else array

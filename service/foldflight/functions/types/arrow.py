@@ -76,7 +76,7 @@ def with_members(array: pa.Array, change: Callable[[pa.Array], pa.Array]) -> pa.
     type_ = array.type
     if pa.types.is_struct(type_):
         children = [change(member) for member in array.flatten()]  # behind a NULL may be anything
-        # Arrow 25 ends the process if the entries of a map have a mask, even one without NULLs.
+        # A mask without NULLs says the same as none, and not all versions of Arrow take one everywhere.
         nulls = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(type_), mask=nulls)
     own = 1 if pa.types.is_fixed_size_list(type_) else 2  # validity and, except for a fixed size, offsets

@@ -131,11 +131,7 @@ def footer(path: str, filesystem: fs.FileSystem, wanted: Wanted) -> Footer:
 
 
 def _check_whole(file: Any, size: int, metadata: pq.FileMetaData) -> None:
-    """Refuse a file whose footer has more than Arrow has read.
-
-    A file with encrypted columns and a plain footer has a signature there. Arrow ends the process when it is asked for
-    the description of such a column.
-    """
+    """Refuse a file whose footer has more than Arrow has parsed: a signature, or what writers may add one day."""
     tail = file.read_at(_TAIL, size - _TAIL)
     if int.from_bytes(tail[:4], "little") != metadata.serialized_size:
         raise _RefusedError("its footer has more than descriptions, as that of an encrypted file")

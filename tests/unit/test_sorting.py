@@ -89,3 +89,13 @@ def test_positions_that_do_not_fit_beside_the_rows_come_with_their_ranks() -> No
     wide = np.array([2**31 - 1, 0, 2**31 - 1, 0])
     rows, differs = sort([codes_of_numbers(wide), codes_of_numbers(wide)])
     assert (rows.tolist(), differs.tolist()) == ([1, 3, 0, 2], [True, False, True, False])
+
+
+def test_the_hours_of_a_change_of_clocks_are_different() -> None:
+    """Timestamps with a zone are instants, also in the hour that the clock shows twice."""
+    seconds = [1_729_991_700, 1_729_989_000, 1_729_992_600, 1_729_988_100]  # 02:15, 02:30, 02:30, 02:15 in Berlin
+    array = pa.array(seconds, pa.timestamp("s", "Europe/Berlin"))
+    for order in (None, Order("x")):
+        rows, differs = sort([codes_of(Column("x", array), order)])
+        assert rows.tolist() == [3, 1, 0, 2]
+        assert differs.all()

@@ -119,7 +119,10 @@ class _Partition:
             for place, slot in enumerate(slots):
                 if slot not in failed:
                     self._states[slot] = pa.Table.combine_chunks(results.slice(place, 1)).to_batches()[0]
-        logs = [f"{line.function} {line.slot} {line.message} {dict(line.fields)}" for line in exchange.take_logs()]
+        # Rows behind the one that fails are folded by the other calls if they are in the same chunk, and small chunks
+        # may be sent together. So what is logged for a failed group depends on where chunks end.
+        lines = [line for line in exchange.take_logs() if line.slot not in failed]
+        logs = [f"{line.function} {line.slot} {line.message} {dict(line.fields)}" for line in lines]
         self.commits.append(_Commit(number, _readable(results), [_outputs(batch) for batch in rows], logs))
 
 

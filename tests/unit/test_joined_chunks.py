@@ -16,10 +16,17 @@ from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Forget, Open
+from foldflight.fold.mode import Mode
 from foldflight.functions import Call
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("t", pa.string())])
 ALL = Open(calls=(Call("string_agg", ("t",)),), columns=COLUMNS)
+
+
+@pytest.fixture(autouse=True)
+def in_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the functions of these tests, which tell the order of rows, for ones that a loop folds."""
+    monkeypatch.setattr(failover, "_LOOPS", frozenset(Mode))
 
 
 class Clock:
@@ -108,3 +115,20 @@ def test_a_wrong_chunk_is_refused_at_once() -> None:
         exchange.chunk(pa.record_batch({"slot": pa.array([0], pa.int32())}))
     with pytest.raises(FoldflightError, match="closed"):
         exchange.chunk(rows("a"))
+
+
+def test_rows_of_interpreted_functions_go_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk keeps the whole time limit of a frame, because each of its rows may take long."""
+    monkeypatch.undo()
+    frames: list[EngineFrame] = []
+    with exchange_of(ALL, Clock(), frames) as exchange:
+        exchange.chunk(rows("a"))
+        exchange.chunk(rows("b"))
+        assert sent(frames) == [["a"], ["b"]]
+    counts = Open(calls=(Call("string_agg", ("t",)), Call("count")), columns=COLUMNS)
+    with exchange_of(counts, Clock(), frames := []) as exchange:
+        exchange.chunk(rows("a"))
+        assert sent(frames) == [["a"]]
+    with exchange_of(Open(calls=(Call("count"),), columns=COLUMNS), Clock(), frames := []) as exchange:
+        exchange.chunk(rows("a"))
+        assert sent(frames) == []

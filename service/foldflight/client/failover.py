@@ -35,15 +35,19 @@ from foldflight.exchange.failover.steps import (
     Waiting,
 )
 from foldflight.exchange.frames import Chunk, EngineFrame, Open
+from foldflight.fold.mode import Mode
 from foldflight.functions.types.arrow import concat_batches
 
 _LOGGER = "foldflight.client"
 # A frame costs as much as the fold of 10,000 rows. Chunks with fewer are joined up to these rows, bytes and seconds.
 _SMALL_ROWS_MAX: Final = 1 << 13
-_JOINED_ROWS_MAX: Final = 1 << 16
+_JOINED_ROWS_MAX: Final = 1 << 14
 _JOINED_BYTES_MAX: Final = 1 << 22
 _JOINED_PART: Final = 4  # one of so many parts of a message, and of what is stored for replay
 _JOINED_S_MAX: Final = 0.02
+# Each frame has a time limit, which rows that are sent together share. An author's method that is called row by row may
+# take a second for one, so only rows that a loop folds are sent together.
+_LOOPS: Final = frozenset({Mode.COMPILED, Mode.VECTORISED, Mode.JAVA})
 
 
 _logged_once: Final[set[str]] = set()
@@ -97,7 +101,8 @@ class FailoverExchange(OpenExchange):
         shared = min(self.open_reply.limits.message_bytes_max, self.coordinator.replay_bytes_max) // _JOINED_PART
         bytes_max = min(_JOINED_BYTES_MAX, shared)
         is_small = batch.num_rows <= _SMALL_ROWS_MAX and batch.nbytes <= bytes_max
-        if self.is_over or not (self._joins and is_small and batch.schema == self._open_request.columns):
+        is_joined = self._joins and is_small and batch.schema == self._open_request.columns
+        if self.is_over or not (is_joined and all(call.mode in _LOOPS for call in self.open_reply.calls)):
             super().chunk(batch)
             return
         if not self._joined:

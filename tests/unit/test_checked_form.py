@@ -204,3 +204,26 @@ def test_a_state_that_does_not_exist_changes_no_value() -> None:
     fold = open_fold(bind_calls(Registry.load([Widened]), [Call("widened", ("x",))], columns))
     fold.fold(pa.record_batch([pa.array([1 << 40], pa.int64())], schema=columns))
     assert fold.collect(states=False).column("output_0").to_pylist() == [1 << 40]
+
+
+def test_a_group_without_a_state_changes_no_value_of_others() -> None:
+    """The value of a group is that of its state, whatever another group of the batch has."""
+    columns = pa.schema([("slot", pa.int32()), ("x", pa.int64())])
+    fold = open_fold(bind_calls(Registry.load([Shown]), [Call("shown", ("x",))], columns))
+    slots, numbers = pa.array([0, 1, 2], pa.int32()), pa.array([5, 1 << 40, 6], pa.int64())
+    fold.fold(pa.record_batch([slots, numbers], schema=columns))
+    assert fold.collect(states=False).column("output_0").to_pylist() == ["1", str(1 << 40), "1"]
+
+
+@udaf
+class Shown:
+    """It has a bool for small numbers, where its state has an int, and no state for large ones."""
+
+    def create_accumulator(self) -> Wide:
+        return Wide()
+
+    def accumulate(self, accumulator: Wide, value: int) -> None:
+        accumulator.total = value if value > 1000 else value > 0
+
+    def get_value(self, accumulator: Wide) -> str:
+        return str(accumulator.total)

@@ -407,13 +407,19 @@ class Interpreted(GroupsAccumulator):
         """
         slots = np.unique(slots)
         slots = slots[~np.isin(slots, self.absent(slots))]
-        accumulators = self.held(slots)
-        if not isinstance(self.codec, Typed) or self.codec.keeps(accumulators):
+        if not isinstance(self.codec, Typed) or self.codec.keeps(self.held(slots)):
             return {}
+        return self._by_state(slots)
+
+    def _by_state(self, slots: Slots) -> dict[int, Any]:
+        """Return by slot what the states of accumulators give, without those that have none, which halves find."""
         try:
-            return dict(zip(slots.tolist(), self.codec.decode(self.codec.encode(accumulators)), strict=True))
+            return dict(zip(slots.tolist(), self.codec.decode(self.codec.encode(self.held(slots))), strict=True))
         except UnconvertibleState:
-            return {}
+            if len(slots) == 1:
+                return {}
+        middle = len(slots) // 2
+        return self._by_state(slots[:middle]) | self._by_state(slots[middle:])
 
     def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         if not states.null_count and not len(self.absent(slots)) and self.codec.keeps(self.held(slots)):

@@ -98,6 +98,17 @@ def test_they_wait_for_a_number_of_rows_and_bytes_and_for_a_time(monkeypatch: py
         assert sent(frames)[4:] == [["j", "k"]]
 
 
+def test_rows_without_columns_are_counted() -> None:
+    """A chunk may be nothing but a number of rows."""
+    frames: list[EngineFrame] = []
+    with exchange_of(Open(calls=(Call("count"),), columns=pa.schema([])), Clock(), frames) as exchange:
+        for count in (2, 3):
+            exchange.chunk(pa.record_batch({"a": [0] * count}).select([]))
+        exchange.barrier(1)
+        assert exchange.results(1)["output_0"].to_pylist() == [5]
+    assert [type(frame) for frame in frames] == [Chunk, Barrier]
+
+
 def test_chunks_with_answers_go_alone() -> None:
     """Each has the outputs after its own rows."""
     frames: list[EngineFrame] = []

@@ -38,6 +38,9 @@ def is_json(type_: Any) -> bool:
 def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the rows of one or more batches with the same schema as one batch."""
     first = batches[0]
+    if not first.num_columns:  # then only these have the number of rows
+        rows = sum(batch.num_rows for batch in batches)
+        return pa.record_batch([pa.nulls(rows)], names=[""]).select([])
     columns = [pa.concat_arrays([batch.column(index) for batch in batches]) for index in range(first.num_columns)]
     return pa.RecordBatch.from_arrays(columns, schema=first.schema)
 

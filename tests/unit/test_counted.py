@@ -216,3 +216,21 @@ def test_states_with_impossible_counts_are_refused() -> None:
     fold.merge_states(states)
     with pytest.raises(RejectedError, match="added too often"):
         fold.collect()
+
+
+def test_only_the_rows_of_the_call_are_kept() -> None:
+    """The memory of a message, with all columns of the query, is freed before the group's value is asked for."""
+    schema = pa.schema([("slot", pa.int32()), ("x", pa.float64()), ("n", pa.int64()), ("wide", pa.string())])
+    fold = Fold(bind_calls(REGISTRY, [ORDERED], schema), Options())
+    before = pa.total_allocated_bytes()
+    for start in range(0, 4_000, 1_000):
+        numbers = range(start, start + 1_000)
+        columns = [pa.array([0] * 1_000, pa.int32()), pa.array([1.0] * 1_000), pa.array(numbers), ["w" * 1_000] * 1_000]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_batch(pa.record_batch(columns, schema))
+        with pa.ipc.open_stream(sink.getvalue()) as reader:
+            fold.fold(reader.read_next_batch())
+        del sink, reader, writer, columns
+    assert pa.total_allocated_bytes() - before < 1_000_000
+    assert fold.collect().column("output_0").null_count == 0

@@ -63,6 +63,11 @@ class _Table(NamedTuple):
     def take(self, rows: Positions) -> _Table:
         return _Table(self.slots[rows], _taken(self.columns, rows), self.times[rows])
 
+    def copy(self) -> _Table:
+        """Return the rows in memory of their own. That of a message has all its columns, and is freed as a whole."""
+        columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in self.columns]
+        return _Table(self.slots.copy(), columns, self.times.copy())
+
 
 class _Equal(NamedTuple):
     """n rows, sorted so that equal ones of a slot are next to each other, in the order in which they came.
@@ -131,7 +136,7 @@ class Counted(GroupsAccumulator):
     def _add(self, part: _Table) -> None:
         if not len(part.slots):
             return
-        self._parts.append(part)
+        self._parts.append(part.copy())
         self._are_counted = False
         self._rows += len(part.slots)
         if self._rows > self._rows_max:

@@ -170,6 +170,14 @@ def test_a_table_that_was_rolled_back(spark: SparkProcess, files: Path, tmp_path
     assert spark.ask(jobs.write_or_say, files, tmp_path / "copy") == [("a", 2, None, None)]
 
 
+@only_iceberg
+def test_a_table_by_its_name_alone(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
+    """Behind such a name Spark finds no snapshots, and the session of an epoch does not know what USE has said."""
+    for number in (1, 2):
+        epoch(files, ("+U", "a", number, None))
+    assert spark.ask(jobs.write_by_name, files, tmp_path / "checkpoint") == [("a", 2, None, None)]
+
+
 def test_changes_are_computed_once(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
     """The statement reads its source twice, but not the stream."""
     for number in range(2):

@@ -25,6 +25,7 @@ from foldflight.spark.versions.types import arrow_type
 _CONFLICT: Final = re.compile(
     r"CommitFailedException|CommitStateUnknownException|conflicting files|Concurrent\w+Exception"
 )
+_ONE_NAME: Final = re.compile(r"\s*(?:`(?:[^`]|``)+`|[^`.]+)\s*")
 
 
 class CatalogTable:
@@ -50,6 +51,7 @@ class CatalogTable:
         self._columns, self._keys = columns, list(keys)
         self._session: SparkSession | None = None
         self._is_iceberg = False
+        self._whole_name = table  # in SQL
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}  # sessions of Connect are not sent to their server
@@ -70,6 +72,10 @@ class CatalogTable:
         except PySparkException as error:
             raise RejectedError("SETTINGS", f"there is no table {self.name}: {error.getCondition()}") from error
         self._is_iceberg = [row["data_type"].lower() for row in described][-1:] == ["iceberg"]
+        if self._is_iceberg and _ONE_NAME.fullmatch(self.name):
+            # Behind a name alone Spark finds no snapshots, and the sessions of epochs do not know the current catalogue.
+            place = f"{quoted(spark.catalog.currentCatalog(), '`')}.{spark.catalog.currentDatabase()}"
+            self._whole_name = f"{place}.{self.name}"
         types = {field.name.lower(): field.dataType for field in schema}
         for field in self._columns:
             type_ = types.get(field.name.lower())
@@ -97,7 +103,7 @@ class CatalogTable:
         spark = changes.sparkSession
         view = f"foldflight_{uuid.uuid4().hex}"
         netted(changes, self._keys, self.name).createOrReplaceTempView(view)
-        refresh = f"REFRESH TABLE {self.name}"
+        refresh = f"REFRESH TABLE {self._whole_name}"
         try:
             spark.sql(refresh)
             last = self._last_epoch(spark, query)
@@ -105,7 +111,7 @@ class CatalogTable:
                 raise older_checkpoint(self.name, query, last, epoch)
             # It changes the table of the snapshot whose mark was read, or Iceberg refuses it.
             with _marked(spark, query, epoch):
-                spark.sql(merge_statement(self.name, view, self._keys, self._columns.names, "`"))
+                spark.sql(merge_statement(self._whole_name, view, self._keys, self._columns.names, "`"))
         except RejectedError:
             raise
         except Exception as error:
@@ -125,8 +131,8 @@ class CatalogTable:
         if not self._is_iceberg:
             return None
         # A snapshot that was rolled back is no ancestor of the current one.
-        marks = f"SELECT max(CAST(summary['{_mark(query)}'] AS BIGINT)) FROM {self.name}.snapshots"
-        ancestors = f"SELECT snapshot_id FROM {self.name}.history WHERE is_current_ancestor"
+        marks = f"SELECT max(CAST(summary['{_mark(query)}'] AS BIGINT)) FROM {self._whole_name}.snapshots"
+        ancestors = f"SELECT snapshot_id FROM {self._whole_name}.history WHERE is_current_ancestor"
         last: int | None = spark.sql(f"{marks} WHERE snapshot_id IN ({ancestors})").collect()[0][0]
         return last
 

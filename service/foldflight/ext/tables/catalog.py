@@ -25,6 +25,7 @@ from foldflight.spark.versions.types import arrow_type
 _CONFLICT: Final = re.compile(
     r"CommitFailedException|CommitStateUnknownException|conflicting files|Concurrent\w+Exception"
 )
+_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _ONE_NAME: Final = re.compile(r"\s*(?:`(?:[^`]|``)+`|[^`.]+)\s*")
 
 
@@ -33,8 +34,9 @@ class CatalogTable:
 
     The statement sets values that do not depend on those before, and deletes by key. So the repeat of the last epoch
     leaves the table as it is. That of an earlier one would not: the statement marks its commit with the query and the
-    epoch, in the summary of Iceberg's snapshot and as a transaction of Delta. Delta itself leaves out a statement whose
-    transaction it has, and the marks of Iceberg's snapshots are compared here, until the snapshots expire.
+    epoch, in the summary of Iceberg's snapshot and as a transaction of Delta. The marks of Iceberg's snapshots are
+    compared here, until the snapshots expire. Delta itself leaves out a statement whose transaction, or a later one, it
+    has; which of these it is, the metadata of its commits tell.
 
     Spark runs the epochs of a query in a copy of the user's session, and each session may keep the table as it was
     when it read it first. So the table is refreshed before the statement, because of other writers, and after it in
@@ -50,7 +52,7 @@ class CatalogTable:
         self.name = table
         self._columns, self._keys = columns, list(keys)
         self._session: SparkSession | None = None
-        self._is_iceberg = False
+        self._is_iceberg = self._is_delta = False
         self._whole_name = table  # in SQL
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,9 +73,10 @@ class CatalogTable:
                 described = spark.sql(f"DESCRIBE TABLE EXTENDED {self.name}").where("col_name = 'Provider'").collect()
         except PySparkException as error:
             raise RejectedError("SETTINGS", f"there is no table {self.name}: {error.getCondition()}") from error
-        self._is_iceberg = [row["data_type"].lower() for row in described][-1:] == ["iceberg"]
+        provider = [row["data_type"].lower() for row in described][-1:]
+        self._is_iceberg, self._is_delta = provider == ["iceberg"], provider == ["delta"]
         if self._is_iceberg and _ONE_NAME.fullmatch(self.name):
-            # Behind a name alone Spark finds no snapshots, and the sessions of epochs do not know the current catalogue.
+            # Spark finds no snapshots behind a name alone, and sessions of epochs do not know the current catalogue.
             place = f"{quoted(spark.catalog.currentCatalog(), '`')}.{spark.catalog.currentDatabase()}"
             self._whole_name = f"{place}.{self.name}"
         types = {field.name.lower(): field.dataType for field in schema}
@@ -110,8 +113,12 @@ class CatalogTable:
             if last is not None and last > epoch:
                 raise older_checkpoint(self.name, query, last, epoch)
             # It changes the table of the snapshot whose mark was read, or Iceberg refuses it.
+            statement = merge_statement(self._whole_name, view, self._keys, self._columns.names, "`")
             with _marked(spark, query, epoch):
-                spark.sql(merge_statement(self._whole_name, view, self._keys, self._columns.names, "`"))
+                counts = spark.sql(statement).collect()
+            if self._is_delta and not counts:  # Delta has left the statement out
+                self._check_repeat(spark, query, epoch)
+                spark.sql(statement)
         except RejectedError:
             raise
         except Exception as error:
@@ -136,6 +143,24 @@ class CatalogTable:
         last: int | None = spark.sql(f"{marks} WHERE snapshot_id IN ({ancestors})").collect()[0][0]
         return last
 
+    def _check_repeat(self, spark: SparkSession, query: str, epoch: int) -> None:
+        """Check that a table of Delta, which has an epoch or a later one, has no later one.
+
+        Raises:
+            RejectedError: SETTINGS, if it has, or its history does not tell.
+        """
+        history = spark.sql(f"DESCRIBE HISTORY {self._whole_name}").select("userMetadata").collect()
+        found = (re.search(rf"{re.escape(_mark(query))} (\d+)", row[0] or "") for row in history)
+        last = max((int(each[1]) for each in found if each is not None), default=None)
+        if last is None:
+            raise RejectedError(
+                "SETTINGS",
+                f"table {self.name} has epoch {epoch} of the query {query} or a later one, and its history, which "
+                "tells this, has expired. Start with a new checkpoint and an empty table",
+            )
+        if last != epoch:
+            raise older_checkpoint(self.name, query, last, epoch)
+
 
 def _mark(query: str) -> str:
     return f"foldflight-{query}"
@@ -144,18 +169,22 @@ def _mark(query: str) -> str:
 @contextmanager
 def _marked(spark: SparkSession, query: str, epoch: int) -> Iterator[None]:
     """Let the commits of Iceberg and Delta have the mark of an epoch. The session is one of the query alone."""
+    before = spark.conf.get(_METADATA, None)
     settings = {
-        f"spark.sql.iceberg.snapshot-property.{_mark(query)}": epoch,
+        f"spark.sql.iceberg.snapshot-property.{_mark(query)}": str(epoch),
         "spark.databricks.delta.write.txnAppId": _mark(query),
-        "spark.databricks.delta.write.txnVersion": epoch,
+        "spark.databricks.delta.write.txnVersion": str(epoch),
+        _METADATA: " ".join([*([] if before is None else [before]), f"{_mark(query)} {epoch}"]),
     }
     for name, value in settings.items():
-        spark.conf.set(name, str(value))
+        spark.conf.set(name, value)
     try:
         yield
     finally:
         for name in settings:
             spark.conf.unset(name)
+        if before is not None:
+            spark.conf.set(_METADATA, before)
 
 
 def _takes(type_: st.DataType, values: st.DataType) -> bool:

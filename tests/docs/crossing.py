@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 
@@ -23,7 +24,7 @@ HANDED_OVER = {
 
 
 def crossed() -> list[str]:
-    """Return the modules of the package in the caller's stack, outermost first, each once."""
+    """Return the modules of the package in the caller's stack, outermost first. A module may be there twice."""
     names: list[str] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -31,7 +32,7 @@ def crossed() -> list[str]:
         if path.is_relative_to(PACKAGE):
             names.append(str(path.relative_to(PACKAGE)))
         frame = frame.f_back
-    return list(dict.fromkeys(reversed(names)))
+    return [name for name, _ in groupby(reversed(names))]
 
 
 def missing(modules: list[str], stack: list[str]) -> list[str]:

@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as fl
 import pytest
 
 from foldflight import FunctionContext, FunctionError, Recordings, RejectedError, RetryableError, udf
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions
+from foldflight.client.process import begin_task
 from foldflight.coroutines import PROCESS_LOOP
 from foldflight.engine.batch.scalar import ScalarQuery, Steps
 from foldflight.engine.query.layout import QueryLayout
@@ -306,10 +308,34 @@ def test_a_group_that_fails_for_good_is_a_dead_letter(model, server) -> None:
 
 def test_ids_of_groups_are_those_of_their_states(model, server) -> None:
     """The same state has the same id in another exchange, embedded and on a server, and another epoch another one."""
-    for functions in (Functions(embedded()), Functions(flight(server))):
-        changed(model, [[{"key": "a", "text": "one"}], [{"key": "a", "text": "two"}]], functions)
+    begin_task(0, "a query and its partition")
+    try:
+        for functions in (Functions(embedded()), Functions(flight(server))):
+            changed(model, [[{"key": "a", "text": "one"}], [{"key": "a", "text": "two"}]], functions)
+    finally:
+        begin_task(0)
     assert {len(ids) for ids in model.ids.values()} == {1}
     assert len(model.ids) == 2
+
+
+@pytest.mark.parametrize("where", ["remote", "embedded", "another engine"])
+def test_equal_calls_of_two_exchanges_are_not_the_same_call(model, server, where) -> None:
+    """Where nobody tells the query, a service that knows the id of an earlier query must not take this one for it."""
+    if where == "another engine":
+        client = fl.FlightClient(server.url.replace("grpc://", "grpc+tcp://"))
+        for _ in range(2):
+            writer, reader = client.do_exchange(fl.FlightDescriptor.for_path("asking"))
+            with writer:
+                writer.begin(TEXT)
+                writer.write_batch(batch(["one", "one"]))
+                writer.done_writing()
+                assert reader.read_all().column(0).to_pylist() == ["ONE", "ONE"]
+    else:
+        transport = flight(server) if where == "remote" else embedded()
+        for _ in range(2):
+            answers(transport, opening("asking"), ["one", "one"])
+    assert model.asked["one"] == 4
+    assert len(model.ids["one"]) == 2
 
 
 def test_over_and_sessions_of_streams_are_refused() -> None:

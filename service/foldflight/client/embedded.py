@@ -19,7 +19,7 @@ from typing import Any
 from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.exchange import OpenExchange, SingleServerExchange
 from foldflight.client.logs import log_event, set_up
-from foldflight.client.process import PROGRAMS, task_scope
+from foldflight.client.process import PROGRAMS, call_scope
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import UNBOUNDED, Frame, FunctionInfo, Open, Opened, Wanted
 from foldflight.exchange.serving import ServerExchange, describe
@@ -156,7 +156,7 @@ class EmbeddedTransport:
         return dataclasses.replace(
             open_request,
             job_parameters={**self._job_parameters, **open_request.job_parameters},
-            call_scope=open_request.call_scope or task_scope(),
+            call_scope=open_request.call_scope or call_scope(),
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from foldflight.client.error_translation import translated
 from foldflight.client.failover import FailoverExchange
 from foldflight.client.logs import set_up
 from foldflight.client.patience import Patience
-from foldflight.client.process import take_first_turn, task_scope
+from foldflight.client.process import call_scope, take_first_turn
 from foldflight.client.watchdog import Guard
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, encode_open
@@ -272,7 +272,7 @@ class FlightTransport:
         return dataclasses.replace(
             open_request,
             job_parameters={**self._job_parameters, **open_request.job_parameters},
-            call_scope=open_request.call_scope or task_scope(),
+            call_scope=open_request.call_scope or call_scope(),
             bundles=tuple(
                 dict.fromkeys(self._bundles[name] for name in open_request.functions if name in self._bundles)
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Final
 
 from foldflight.fold.accelerator import Accelerator, accelerator_of
@@ -31,9 +32,9 @@ def begin_task(number: int, scope: str = "") -> None:
     _scopes[:] = [scope]
 
 
-def task_scope() -> str:
-    """Return the scope of the task that runs; empty if there is none."""
-    return _scopes[0]
+def call_scope() -> str:
+    """Return the scope of the task that runs, or else a new one: equal calls of two exchanges are not the same call."""
+    return _scopes[0] or uuid.uuid4().hex
 
 
 def take_first_turn() -> int | None:

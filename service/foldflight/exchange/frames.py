@@ -54,7 +54,7 @@ class Open(Request):
         bundles: Shipped functions, each a signed bundle (`shipping.bundles`).
         call_scope: What the engine computes, as text that is the same if it does so again: the query, its partition
             and, in a stream, the epoch. The ids of calls of async functions depend on it. It is left out of
-            comparisons, as each task has its own.
+            comparisons, as each task has its own. Empty: the server chooses one for the exchange.
         protocol_version: The protocol version of the engine.
     """
 

@@ -208,6 +208,8 @@ class FlightServer(FlightBase):
             carry: Callable[..., None] = functools.partial(self._carry_stateless, call)
         else:
             open_request, carry = self._open_of(context, descriptor), self._carry
+        if not open_request.call_scope:  # of an engine that does not tell what it computes, as those of other systems
+            open_request = dataclasses.replace(open_request, call_scope=uuid.uuid4().hex)
         questions = _Questions()
         try:
             running = self._admit(open_request, context, questions, is_foreign=is_foreign)

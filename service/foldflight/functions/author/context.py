@@ -148,7 +148,7 @@ class FunctionContext:
         An id is a hash of the function (name, version, types, direct arguments), the query, its partition and epoch,
         and the arguments of the row or the state of the group. So it is the same if the call is repeated, after an
         error or by another process, and serves as an idempotency key. Rows of one partition with equal arguments have
-        the same id.
+        the same id. Other engines than Spark do not tell their queries: there, equal ids are of one stream to a server.
 
         Raises:
             RuntimeError: No call of an async function is open.

@@ -532,13 +532,16 @@ def test_geometry_is_counted_and_refused_elsewhere(session: Any, functions: Func
 @since_spark("4.3", "TIME(9)")
 @pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
 def test_nanoseconds_are_keys_and_no_arguments(session: Any, functions: Functions) -> None:
-    """Groups of TIME(9) differ by a nanosecond. `max` and DISTINCT refuse such a value, and cut off nothing."""
+    """Groups and DISTINCT values of TIME(9) differ by a nanosecond. `max` and `first` refuse one, cutting nothing."""
     times = "VALUES (1, TIME'03:04:05.000000001'), (2, TIME'03:04:05.000000002') AS t(i, t)"
     df = session.sql(f"SELECT i, CAST(t AS TIME(9)) AS t FROM {times}")
     count = functions["count"]
     assert group_by(df, "t").agg(n=count("t")).selectExpr("n").collect() == [(1,), (1,)]
     assert over(df, "t", order_by="i").agg(n=count()).selectExpr("n").collect() == [(1,), (1,)]
-    for use in (functions["max"]("t"), functions["first"]("t"), count("t").distinct()):
+    distinct = count("t").distinct()
+    assert group_by(df).agg(n=distinct).collect() == [(2,)]
+    assert over(df, order_by="i").agg(n=distinct.rows(-1, 0)).selectExpr("n").collect() == [(1,), (2,)]
+    for use in (functions["max"]("t"), functions["first"]("t")):
         for result in (group_by(df).agg(x=use), over(df, order_by="i").agg(x=use.rows(-1, 0))):
             with pytest.raises(PySparkException) as raised:
                 result.collect()

@@ -150,6 +150,20 @@ def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
     assert "summaries" in reader(scan(classic, tmp_path / "a"), ["k"])
 
 
+def test_default_values(classic: Any, tmp_path: Path) -> None:
+    """Of a column with a default value, as of ALTER TABLE ADD COLUMN, Spark fills in files that do not have it."""
+    path = two_files(tmp_path / "t", INTS, INTS.select(["k"]))
+    default = {"EXISTS_DEFAULT": "7", "CURRENT_DEFAULT": "7"}
+    written = classic.read.parquet(f"{path}/a.parquet").withMetadata("v", default)
+    written.coalesce(1).write.mode("append").parquet(path)
+    (Path(path) / "a.parquet").unlink()
+    (Path(path) / "b.parquet").rename(Path(path) / "z.parquet")  # Spark takes the columns of the first file
+    given = scan(classic, path)
+    assert given.df.where("v = 7").count() == len(INTS)
+    assert "has a default value" in reader(given, ["v"])
+    same_rows(given, ["k"])
+
+
 def test_settings(classic: Any, tmp_path: Path) -> None:
     """A setting of the session that may change a read leaves it to Spark."""
     days = pa.table({"k": INTS["k"], "day": pa.array([0, 1, 2, 3, None], pa.date32())})

@@ -46,6 +46,9 @@ _CASE: Final = "spark.sql.caseSensitive"
 _DATES: Final = "spark.sql.parquet.datetimeRebaseModeInRead"
 _INT96: Final = "spark.sql.parquet.int96RebaseModeInRead"
 
+# The metadata of a column that tells its value in the rows of files without it.
+_DEFAULT: Final = "EXISTS_DEFAULT"
+
 # With more files than this, or where the driver may not see them, tasks of Spark read the footers.
 _FOOTERS_MAX: Final = 256
 _THREADS: Final = 8
@@ -161,6 +164,10 @@ class Files:
         for each in found:
             if each.refusal:
                 raise UnreadableError(f"{each.path}: {each.refusal}")
+        for name in (name for name in stored if _DEFAULT in (self.df.schema[name].metadata or {})):
+            without = next((each.path for each in found if name in each.missing), None)
+            if without is not None:
+                raise UnreadableError(f"{without} does not have the column {name!r}, which has a default value")
         # A column of no file is one that Spark has from elsewhere.
         for name in set.intersection(set(stored), *(set(each.missing) for each in found if each.size)):
             raise UnreadableError(f"no file has the column {name!r}")

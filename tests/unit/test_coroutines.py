@@ -217,6 +217,21 @@ def test_retry_after_holds_for_all_rows() -> None:
     assert len(starts) == 4
 
 
+def test_retry_after_holds_for_a_batch_of_several_exchanges() -> None:
+    """They are called apart after that time, and not at once."""
+    starts = []
+
+    async def busy(xs):
+        starts.append(run.loop.time())
+        if len(starts) == 1:
+            raise StatusError(429, Retry_After="5")
+        return xs
+
+    run = Run(busy, users=2, batch=8, timeout_s=10)
+    assert run(run.queue([1, 2]), run.queue([3])) == [[1, 2], [3]]
+    assert [start - starts[0] >= 5 for start in starts] == [False, True, True]
+
+
 def test_a_call_that_never_ends_is_cancelled() -> None:
     """After `timeout_s` a call is cancelled; one that ignores it loses its place, and others go on."""
     ignored = []
@@ -305,15 +320,19 @@ def test_a_batch_that_fails_is_called_for_each_exchange_and_then_in_halves() -> 
 
 @pytest.mark.parametrize("returned", [[1], None, "ab", {1: 1, 2: 2}])
 def test_a_batch_must_return_a_value_for_each_row(returned) -> None:
-    """Another number of results, or no list, is an error of all rows: none could be told apart."""
+    """Another number of results, or no list, is an error of each row: none could be told apart.
+
+    The rows have errors of their own, because each exchange adds its row.
+    """
 
     async def batched(xs):
         return returned
 
-    run = Run(batched, batch=8)
-    ((one, two),) = run(run.queue([1, 2]))
+    run = Run(batched, users=2, batch=8)
+    (one,), (two,) = run(run.queue([1]), run.queue([2]))
     assert "for a batch of 2 rows" in str(one)
-    assert one is two
+    assert str(one) == str(two)
+    assert one is not two
     assert one.code == "RESULT_TYPE"
 
 

@@ -300,12 +300,9 @@ class FunctionCalls:
         values = None if isinstance(returned, (str, bytes, dict)) else _listed(returned)
         if values is None or len(values) != len(rows):
             given = f"a {type(returned).__name__}" if values is None else f"{len(values)} values"
-            error = FunctionError(
-                "RESULT_TYPE",
-                f"the call returned {given} for a batch of {len(rows)} rows; return a list with one value for each",
-                function=rows[0].queue.calls.function.name,
-            )
-            for row in rows:
+            wrong = f"the call returned {given} for a batch of {len(rows)} rows; return a list with one value for each"
+            for row in rows:  # each has an error of its own, which is given the row: it may be that of another exchange
+                error = FunctionError("RESULT_TYPE", wrong, function=row.queue.calls.function.name)
                 row.queue.answer(row, Answer(error=error, attempts=row.attempts))
             return
         for row, value in zip(rows, values, strict=True):
@@ -314,6 +311,10 @@ class FunctionCalls:
     def _failed(self, rows: list[Row], error: BaseException) -> None:
         """Call the rows again, or let them fail for good."""
         name, report = rows[0].queue.calls.function.name, rows[0].queue.report
+        asked_s = retry_after_s(error)
+        is_too_long = asked_s is not None and asked_s > self._bounds.timeout_s
+        if asked_s is not None and not is_too_long:
+            self._paused_until_s = max(self._paused_until_s, self._loop.time() + asked_s)
         if len({id(row.queue) for row in rows}) > 1:
             # An exchange must not fail for the rows of another one, and its rows have not been tried alone.
             for row in rows:
@@ -322,7 +323,6 @@ class FunctionCalls:
             self._again(rows, 0.0)
             report.call_retried(name)
             return
-        asked_s = retry_after_s(error)
         lasts = not may_pass(error)
         if lasts and len(rows) > 1:
             for row in rows:  # the error is that of one row, and halves find it
@@ -330,7 +330,7 @@ class FunctionCalls:
             self._again(rows, 0.0)
             report.call_retried(name)
             return
-        if asked_s is not None and asked_s > self._bounds.timeout_s:
+        if is_too_long:
             error.add_note(
                 f"It asks to wait for {asked_s:g} s, which is longer than timeout_s = {self._bounds.timeout_s:g}"
             )
@@ -339,8 +339,6 @@ class FunctionCalls:
             for row in rows:
                 row.queue.answer(row, Answer(error=error, attempts=row.attempts))
             return
-        if asked_s is not None:
-            self._paused_until_s = max(self._paused_until_s, self._loop.time() + asked_s)
         report.call_retried(name)
         delay_s = pause_s(rows[0].attempts) if asked_s is None else asked_s
         self._again(rows, delay_s)

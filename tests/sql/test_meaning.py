@@ -17,6 +17,7 @@ from foldflight import Functions, RejectedError, connect, udaf
 from foldflight.spark import column, enable, register, split_changes, sql
 from foldflight.spark.errors import error_of
 from foldflight.sql import SqlError
+from foldflight.sql.analysis import Analysis
 from tests.spark_sessions import since_spark
 from tests.sql.test_statements import MODULE, SOURCE, values
 
@@ -39,6 +40,32 @@ def test_an_insert_behind_with_is_refused(db: Any) -> None:
     for text in (statement, f"EXPLAIN FOLDFLIGHT {statement}"):
         with pytest.raises(SqlError, match="write INSERT INTO t WITH"):
             sql(db, text)
+
+
+def test_chains_of_tables_are_looked_into_once(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark analyses a chain whole for each of its links, so planning took the square of its length."""
+    asked: list[str] = []
+    df = Analysis.df
+
+    def noted(analysis: Analysis, query: str) -> Any:
+        asked.append(query)
+        return df(analysis, query)
+
+    monkeypatch.setattr(Analysis, "df", noted)
+    links = [f"t{at + 1} AS (SELECT v FROM t{at} JOIN (SELECT max(v) AS m FROM t{at}))" for at in range(5)]
+    rows = "SELECT v FROM VALUES (1) AS t(v)"
+    assert values(sql(db, f"WITH t0 AS ({rows}), {', '.join(links)} SELECT sum(v) FROM t5")) == [(1,)]
+    assert len(asked) == 1
+    row, kinds = sf.struct("v"), {"+I": "+I"}
+    changes = split_changes(db.sql("SELECT 5 AS v, '+I' AS op"), op="op", before=row, after=row, row_kinds=kinds)
+    changes.createOrReplaceTempView("changed")
+    for query in (
+        f"WITH t AS ({rows}), u AS (SELECT * FROM t, changed) SELECT sum(1) FROM u",
+        f"WITH t AS ({rows}) SELECT sum(1) FROM t JOIN changed",
+        f"WITH t AS ({rows}) SELECT * FROM (WITH t AS (SELECT * FROM changed) SELECT sum(v) FROM t)",
+    ):
+        with pytest.raises(SqlError, match="sum of Spark would take"):
+            sql(db, query)
 
 
 @pytest.mark.parametrize(

@@ -216,19 +216,56 @@ class Analysis:
         of_ours = {id(block): next(self._calls(block, self.catalog.names), None) for _, block in blocks}
         if not any((*of_spark.values(), *of_ours.values())):
             return
+        without: set[int] = set()  # queries whose rows are known to have no kinds, inner ones first
         for each, block in blocks:
             call = of_spark[id(block)]
-            if of_ours[id(block)] is None and (call is not None or each.parent is not None):
-                self._refuse_changes_as_rows(each, block, call, edits)
+            if of_ours[id(block)] is not None or (call is None and each.parent is None):
+                continue
+            is_without = self._reads_only(each, block, without)
+            if not is_without:
+                is_without = self._refuse_changes_as_rows(each, block, call, edits)
+            if is_without and each.is_sole(block) and not each.opaque:
+                without.add(id(each))
 
-    def _refuse_changes_as_rows(self, query: ParsedQuery, block: Block, call: ParsedCall | None, edits: Edits) -> None:
+    def _reads_only(self, query: ParsedQuery, block: Block, known: Collection[int]) -> bool:
+        """Return whether all relations of a block are queries in its FROM, or common table expressions, that are known.
+
+        Without this Spark would analyse a chain of common table expressions whole for each of its links.
+        """
+        source, text = block.clause("FROM"), self.text
+        inner = {each.span.start - 1: each for each in block.inner if source.holds(each.span)}  # by their parenthesis
+        for index in text.flat(source):
+            if index != source.start and not text.says(index - 1, ",") and not text.says(index - 1, "JOIN"):
+                continue
+            found = inner.get(index)
+            if found is None and not (text.says(index + 1, ".") or text.says(index + 1, "(")):
+                found = self._table_named(query, index)
+            if found is None or id(found) not in known:
+                return False
+        return True
+
+    def _table_named(self, query: ParsedQuery, index: int) -> ParsedQuery | None:
+        """Return the query of the common table expression that a name stands for; None if this is not certain."""
+        name = self.text.tokens[index].name
+        found: list[ParsedQuery | None] = []
+        each: ParsedQuery | None = query
+        while each is not None:
+            tables = [table.query for table in each.tables if self.text.tokens[table.span.start].name == name]
+            found += [None] * len(tables) if each.is_recursive else tables
+            each = each.parent
+        return found[0] if len(found) == 1 and found[0] is not None and found[0].span.stop < index else None
+
+    def _refuse_changes_as_rows(self, query: ParsedQuery, block: Block, call: ParsedCall | None, edits: Edits) -> bool:
+        """Refuse a block that leaves kinds out, and return whether its rows have none for certain."""
         try:
             kinds_of = _kinds_of(self.df(self.below(query, block, f"struct(*) AS {quoted(ALL_COLUMNS)}", edits)))
-            if kinds_of and call is None:
+            if not kinds_of:
+                return True
+            if call is None:
                 alone = self.seeing(query, block.span.start, edits.render(block.span), edits)
                 kinds_of = {} if kinds_in(self.df(alone).schema) else kinds_of
         except (*REFUSALS, CannotFoldError):
-            return  # which the plan of the block tells
+            return False  # which the plan of the block tells
         inner = {index for each in block.inner for index in each.span.indexes}
         tokens = self.text.tokens
         names = {tokens[index].name.casefold() for index in block.span.indexes if index not in inner}
@@ -242,6 +279,7 @@ class Analysis:
                 raise self.text.error(
                     unsaid(name, kinds, what, remedy), block.clause("SELECT") if call is None else call.head
                 )
+        return False
 
     def _calls(self, block: Block, names: Collection[str]) -> Iterator[ParsedCall]:
         for name in ("SELECT", "HAVING", "QUALIFY"):

@@ -129,6 +129,8 @@ SIGNED = "sum(if(row_kind IN ('+I', '+U'), v, -v))"
         ("WITH t AS (SELECT * FROM changed) SELECT sum(v) FROM t", "sum of Spark would take"),
         (f"SELECT {SIGNED} FROM changed", [(8,)]),
         (f"SELECT {SIGNED} FROM (SELECT v, row_kind FROM changed)", [(8,)]),
+        ("WITH t AS (SELECT * FROM changed WHERE row_kind = '+I') SELECT sum(v), count(*) FROM t", [(13, 2)]),
+        ("SELECT max(v) FROM (SELECT * FROM changed WHERE v > 5)", "max of Spark would take"),
         ("SELECT row_kind, count(*) FROM changed GROUP BY row_kind ORDER BY 1", [("+I", 2), ("-D", 1)]),
         ("SELECT v FROM changed ORDER BY v", [(5,), (5,), (8,)]),
         ("SELECT sum(v) FROM VALUES (1) AS t(v)", [(1,)]),

@@ -202,7 +202,7 @@ class Analysis:
     def refuse_changes_as_rows(self, query: ParsedQuery, edits: Edits) -> None:
         """Refuse to leave the kinds of rows out, where Spark aggregates, or a query within one that aggregates.
 
-        A block that names the column says itself what the kinds mean.
+        A block that names the column says itself what the kinds mean, and for those that read it, if its WHERE does.
 
         Args:
             query: The whole query.
@@ -216,16 +216,17 @@ class Analysis:
         of_ours = {id(block): next(self._calls(block, self.catalog.names), None) for _, block in blocks}
         if not any((*of_spark.values(), *of_ours.values())):
             return
-        without: set[int] = set()  # queries whose rows are known to have no kinds, inner ones first
+        # Queries, inner ones first, whose rows have no kinds, or whose WHERE names these and so says which rows count.
+        settled: set[int] = set()
         for each, block in blocks:
             call = of_spark[id(block)]
             if of_ours[id(block)] is not None or (call is None and each.parent is None):
                 continue
-            is_without = self._reads_only(each, block, without)
-            if not is_without:
-                is_without = self._refuse_changes_as_rows(each, block, call, edits)
-            if is_without and each.is_sole(block) and not each.opaque:
-                without.add(id(each))
+            is_settled = self._reads_only(each, block, settled)
+            if not is_settled:
+                is_settled = self._refuse_changes_as_rows(each, block, call, edits)
+            if is_settled and each.is_sole(block) and not each.opaque:
+                settled.add(id(each))
 
     def _reads_only(self, query: ParsedQuery, block: Block, known: Collection[int]) -> bool:
         """Return whether all relations of a block are queries in its FROM, or common table expressions, that are known.
@@ -256,10 +257,11 @@ class Analysis:
         return found[0] if len(found) == 1 and found[0] is not None and found[0].span.stop < index else None
 
     def _refuse_changes_as_rows(self, query: ParsedQuery, block: Block, call: ParsedCall | None, edits: Edits) -> bool:
-        """Refuse a block that leaves kinds out, and return whether its rows have none for certain."""
+        """Refuse a block that leaves kinds out, and return whether its rows have none, or its WHERE names them."""
         try:
-            kinds_of = _kinds_of(self.df(self.below(query, block, f"struct(*) AS {quoted(ALL_COLUMNS)}", edits)))
-            if not kinds_of:
+            rows = self.df(self.below(query, block, f"struct(*) AS {quoted(ALL_COLUMNS)}", edits))
+            found = kinds_of = _kinds_of(rows)
+            if not found:
                 return True
             if call is None:
                 alone = self.seeing(query, block.span.start, edits.render(block.span), edits)
@@ -268,7 +270,10 @@ class Analysis:
             return False  # which the plan of the block tells
         inner = {index for each in block.inner for index in each.span.indexes}
         tokens = self.text.tokens
-        names = {tokens[index].name.casefold() for index in block.span.indexes if index not in inner}
+        names, in_where = (
+            {tokens[index].name.casefold() for index in span.indexes if index not in inner}
+            for span in (block.span, block.clause("WHERE"))
+        )
         what = "the SELECT, which leaves it out," if call is None else f"{call.name} of Spark"
         remedy = (
             "use it in the SELECT; or aggregates of foldflight with the option row_kind='{name}', which retract; "
@@ -279,7 +284,7 @@ class Analysis:
                 raise self.text.error(
                     unsaid(name, kinds, what, remedy), block.clause("SELECT") if call is None else call.head
                 )
-        return False
+        return all(name.casefold() in in_where for name in found)
 
     def _calls(self, block: Block, names: Collection[str]) -> Iterator[ParsedCall]:
         for name in ("SELECT", "HAVING", "QUALIFY"):

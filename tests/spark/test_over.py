@@ -208,7 +208,9 @@ def test_mistakes_are_refused_before_anything_runs(
         with pytest.raises(RejectedError) as refused:
             over(df, "k", order_by=order).agg(times=count.range(*frame))
         assert message in str(refused.value)
-    with pytest.raises(RejectedError, match=r"the order 'map\(k, n\)' .* cannot be an order.*; order by a part of it, or its text"):
+    with pytest.raises(
+        RejectedError, match=r"the order 'map\(k, n\)' .* cannot be an order.*; order by a part of it, or its text"
+    ):
         over(df, "k", order_by="map(k, n)").agg(times=count)
     with pytest.raises(RejectedError, match="'ID' is the name of two columns"):
         over(df, "k").agg(ID=count)

@@ -33,11 +33,7 @@ def test_json_true_is_not_one() -> None:
     assert fold.collect().column("output_0").to_pylist() == [4]
 
 
-@pytest.mark.parametrize(
-    "state",
-    [[None], [{"argument_0": 1, "times": None}], [{"argument_0": 5_000_000, "times": 1}]],
-    ids=["no row", "no count", "a year beyond 9999"],
-)
+@pytest.mark.parametrize("state", [[None], [{"argument_0": 1, "times": None}]], ids=["no row", "no count"])
 def test_a_state_that_no_fold_writes_is_refused(state: list[Any]) -> None:
     """A state that no fold writes is a mismatch, not an internal error."""
     fold = distinct_fold("max", pa.array([0], pa.date32()), [0])

@@ -35,7 +35,7 @@ def test_an_old_javac_does_not_end_the_build(
     )
     javac.chmod(0o755)
     monkeypatch.setenv("PATH", f"{javac.parent}:/bin:/usr/bin")
-    hook.CustomBuildHook.initialize(SimpleNamespace(root=str(tmp_path)), "1", {})
+    hook.CustomBuildHook.initialize(SimpleNamespace(root=str(tmp_path), target_name="sdist"), "1", {})
     calls = tmp_path / "calls"
     assert calls.is_file() == compiles
     assert not compiles or calls.read_text().startswith("--release 17 -d ")

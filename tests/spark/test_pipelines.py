@@ -183,6 +183,11 @@ def test_mistakes_in_a_flow(spark: Any, orders: Any) -> None:
             with_schema(orders(), "id INT, ID INT", streaming=False)
         with pytest.raises(RejectedError, match="SCHEMA_MISMATCH: Spark cannot read the schema 'id TEXTS'"):
             with_schema(orders(), "id TEXTS", streaming=False)
+    stream = spark.readStream.format("rate").load().select("value")
+    with pytest.raises(RejectedError, match="SIGNATURE: the DataFrame is a stream"):
+        with_schema(stream, "value BIGINT", streaming=False)
+    with flow(spark), pytest.raises(RejectedError, match="SIGNATURE: the DataFrame is a stream"):
+        with_schema(stream, "value BIGINT", streaming=False)
     with pytest.raises(PySparkException) as wrong:
         totals.collect()
     error = error_of(wrong.value)

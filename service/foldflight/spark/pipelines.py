@@ -48,8 +48,9 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
         DataFrame: The same rows, for `group_by`, `over`, `with_columns` and the readers of changes.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, for a schema that Spark cannot read, or that has a name twice. When the flow
-            runs, SCHEMA_MISMATCH for a column of another type; a column that is missing is Spark's error.
+        RejectedError: SCHEMA_MISMATCH, for a schema that Spark cannot read, or that has a name twice; SIGNATURE for a
+            stream that is declared as none. When the flow runs, SCHEMA_MISMATCH for a column of another type; a column
+            that is missing is Spark's error.
 
     Example:
         ```python
@@ -67,6 +68,12 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
     if twice or not fields:
         fault = f"has the column {', '.join(twice)} twice" if twice else "has no columns"
         raise RejectedError("SCHEMA_MISMATCH", f"the schema {fault}; name each column that the query uses once")
+    if not streaming and _reads_stream(df):
+        raise RejectedError(
+            "SIGNATURE",
+            "the DataFrame is a stream, and with_schema was told that it is none, so each epoch would be aggregated "
+            "alone; give streaming=True, or read the table by spark.read",
+        )
     session = df.sparkSession
     rows = session.readStream.format("rate").load() if streaming else session.range(0)
     empty = rows.select(*(sf.lit(None).cast(field.dataType).alias(field.name) for field in fields))
@@ -94,6 +101,29 @@ def check_analysable(df: DataFrame, operation: str) -> None:
         "declare those that the query uses: with_schema(df, 'customer STRING, price DOUBLE', streaming=False), or "
         "streaming=True for a flow that reads by spark.readStream",
     )
+
+
+def _reads_stream(df: DataFrame) -> bool:
+    """Return whether a DataFrame is known to be a stream. In a flow, only its plan tells, as far as it is no SQL."""
+    try:
+        with quiet():
+            return bool(df.isStreaming)
+    except PySparkException:  # a flow, or a mistake that the flow will report
+        plan = getattr(df, "_plan", None)
+        client: Any = getattr(df.sparkSession, "client", None)
+        return plan is not None and _has_stream(plan.to_proto(client))
+
+
+def _has_stream(message: Any) -> bool:
+    """Return whether a message of Spark Connect, or one in it, is a read of a stream."""
+    for field, value in message.ListFields():
+        if field.name == "is_streaming" and value:
+            return True
+        parts = value if field.is_repeated else [value]
+        is_message = field.message_type is not None and not field.message_type.GetOptions().map_entry
+        if is_message and any(map(_has_stream, parts)):
+            return True
+    return False
 
 
 def _parsed(df: DataFrame, schema: str) -> st.StructType:
@@ -138,6 +168,9 @@ class _Pair:
     def __class__(self) -> type:  # PySpark checks the types of DataFrames that it is given
         return type(self._actual)
 
+    def __repr__(self) -> str:
+        return repr(self._empty)
+
     def __getitem__(self, name: Any) -> Any:
         # Columns by name: one that belongs to a DataFrame would belong to the other, too.
         return column_named(name) if isinstance(name, str) else self._actual[name]
@@ -148,6 +181,11 @@ class _Pair:
         Spark looks for the tables of PySpark's own `withColumns` while it defines the flow. Once a run has made them,
         it takes them as they are at that time, so the flow would read what the last run has left.
         """
+        for name, column in columns.items():
+            if not isinstance(column, Column):
+                raise RejectedError(
+                    "SIGNATURE", f"the column {name} is {column!r}, and PySpark takes a Column; write expr(...)"
+                )
         folded = str if is_case_sensitive(self.sparkSession) else str.casefold
         added = {folded(name): name for name in columns}
         kept = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,7 @@ from foldflight.fold.request import Request, Resources
 from foldflight.fold.scalar import evaluation, table
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
 from foldflight.functions.types.values import cast_results
+from foldflight.functions.types.vectors import Vector
 from foldflight.testing import check_laws
 from foldflight.testing.laws import rows_with_nulls
 from tests import scalar_functions as functions
@@ -238,6 +241,52 @@ def test_compiled_code_agrees(target: Any) -> None:
     results = {each.law: each for each in check_laws(target, examples=30)}
     assert results["compiled code agrees"].passed is True
     assert all(each.passed is True for each in results.values()), results
+
+
+@udf
+def raising(x: int) -> int:
+    raise ValueError("never")
+
+
+@udf
+def numbered(x: int) -> int:
+    return "abc"  # type: ignore[return-value]
+
+
+@udf
+def shortened(x: float) -> Vector[3]:
+    return np.array([x, x], np.float32)
+
+
+@udtf
+def paired(x: int) -> Iterator[int]:
+    yield x, x  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [(raising, "ValueError: never"), (numbered, "abc"), (shortened, "VECTOR"), (paired, "values")],
+)
+def test_a_function_whose_every_row_is_an_error_breaks_a_law(target: Any, said: str) -> None:
+    """Errors that are always the same keep the other laws."""
+    broken = [each for each in check_laws(target, examples=5) if each.passed is False]
+    assert [each.law for each in broken] == ["some rows have results"]
+    assert said in broken[0].detail
+    assert len(ast.literal_eval(broken[0].detail.removeprefix("rows ").partition("; ")[0])) == 1
+
+
+def test_a_function_that_takes_some_values_keeps_the_laws() -> None:
+    """One row with a result is enough."""
+
+    @udf
+    def halved(x: int) -> int:
+        if x % 2:
+            raise ValueError("odd")
+        return x // 2
+
+    assert [each for each in check_laws(halved, examples=20) if each.passed is False] == []
+    (broken,) = [each for each in check_laws(halved, examples={"x": [1, 3]}) if each.passed is False]
+    assert "odd" in broken.detail
 
 
 @pytest.mark.slow

@@ -68,10 +68,10 @@ def check(
     MODULES are names of modules (module or embedded:module), or Java classes (functions.jar::com.acme.WeightedAvg).
 
     Merge order, retraction as the inverse, any split of the input, state to bytes and back, and so on; for scalar and
-    table functions any split and order of the rows, and compiled code beside the interpreter. Of an async function only
-    the declaration and the pickle are checked: generated rows would be sent to what it calls. Prints the smallest rows
-    that break a law. A function that cannot be checked does not stop the others. Exits with 1 if a law is broken or a
-    function cannot be checked.
+    table functions that not every row is an error, any split and order of the rows, and compiled code beside the
+    interpreter. Of an async function only the declaration and the pickle are checked: generated rows would be sent to
+    what it calls. Prints the smallest rows that break a law. A function that cannot be checked does not stop the
+    others. Exits with 1 if a law is broken or a function cannot be checked.
     """
     if importlib.util.find_spec("hypothesis") is None:
         raise RejectedError("SETTINGS", "check generates its data with Hypothesis: pip install 'foldflight[testing]'")

@@ -114,7 +114,7 @@ def check_laws(
     >>> @udf
     ... def price(code: str) -> int: return {"EUR": 100, "USD": 92}[code]
     >>> [result.passed for result in check_laws(price, examples={"code": ["EUR", "USD"]})]
-    [True, True, True, True]
+    [True, True, True, True, True]
     """
     known = function if isinstance(function, (Function, ScalarFunction)) else function_of(function)
     if known is None:

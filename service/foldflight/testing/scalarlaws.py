@@ -1,7 +1,7 @@
 """The laws of scalar and table functions, checked on generated data.
 
 A function that obeys them returns the same results however an engine splits, orders and repeats its input. An exception
-for a row counts as its result: it must be the same each time.
+for a row counts as its result: it must be the same each time. But not every row may have one.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ Rows = list[tuple[Any, ...]]
 Drawn = tuple[Rows, int]
 """One input of a law: rows, and a number from which it derives where to split them."""
 _S = TypeVar("_S")
+
+
+class _Error(str):
+    """The text of the error of a row."""
+
+    __slots__ = ()
 
 
 class ScalarSubject:
@@ -86,7 +92,7 @@ class ScalarSubject:
                 indexes, part.column("output_0").to_pylist(), part.column(ERROR).to_pylist(), strict=True
             ):
                 # The error's row is left out, because it contains the position in the chunk.
-                by_row[index].append(repr(value) if error is None else f"{error['code']}: {error['message']}")
+                by_row[index].append(repr(value) if error is None else _Error(f"{error['code']}: {error['message']}"))
         return by_row
 
 
@@ -134,6 +140,21 @@ def _compiled(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
     return _differing(subject.results(rows), subject.results(rows, accelerator=PROGRAMS_AT_ONCE), "when compiled")
 
 
+def _has_results(subject: ScalarSubject, inputs: Sequence[Drawn]) -> str | None:
+    rows = [row for rows, _ in inputs for row in rows]
+    errors = []
+    for row, results in zip(rows, subject.results(rows), strict=True):
+        error = next((each for each in results if isinstance(each, _Error)), None)
+        if error is not None:
+            errors.append(error)
+        elif None not in row or results not in ([], [repr(None)]):  # NULL may have no result without a call
+            return None
+    if not errors:
+        return None
+    remedy = "if the function takes only some values, give them in examples"
+    return f"every generated row is an error, as {errors[0]}; {remedy}"
+
+
 def _needs_deterministic(subject: ScalarSubject) -> str | None:
     return None if subject.function.deterministic else "it is not deterministic"
 
@@ -174,6 +195,7 @@ def one_by_one(
 
 
 SCALAR_LAWS = (
+    Law("some rows have results", _has_results),
     Law("repeated calls agree", one_by_one(_again), _needs_deterministic),
     Law("any split of the rows", one_by_one(_splits), _needs_deterministic),
     Law("rows in any order", one_by_one(_order), _needs_deterministic),

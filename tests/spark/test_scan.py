@@ -258,7 +258,7 @@ def test_where(classic: Any, tmp_path: Path) -> None:
         ("string = 'it''s'", "joined by AND"),
         ("string = '\\\\'", "joined by AND"),
         ("N < 7", "exactly"),
-        ("date > '2020-01-01'", "not a constant"),
+        ("date > '2020-01-01'", "not a constant that is compared with it; write DATE'2020-01-01'"),
         ("`decimal(5,2)` < 1.005", "not a constant"),
         ("n IN (SELECT 1)", "not a constant"),
         ("lower(string) = 'a'", "exactly"),

@@ -203,8 +203,10 @@ class _Parser:
             return self._date()
         elif kind == "name" and value.upper() in {"TRUE", "FALSE"} and isinstance(type_, st.BooleanType):
             return value.upper() == "TRUE"
+        is_date = kind == "text" and isinstance(type_, st.DateType) and _DATE.fullmatch(value)
         raise UnclearError(
             f"{name} is {type_.simpleString()}, and {value!r} is not a constant that is compared with it"
+            + (f"; write DATE'{value}'" if is_date else "")
         )
 
     def _date(self) -> datetime.date:

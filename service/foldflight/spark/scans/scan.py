@@ -87,7 +87,7 @@ class Scan:
         try:
             parts = [parse(text, self._files.df.schema) for text in self._where]
         except UnclearError as error:
-            raise UnreadableError(f"the condition is evaluated by Spark, because {error}") from None
+            raise UnreadableError(f"the condition is evaluated by Spark: {error}") from None
         return Predicate(tuple(each for part in parts for each in part.comparisons))
 
 

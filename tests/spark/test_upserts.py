@@ -506,6 +506,8 @@ def test_what_has_no_order_fails_the_query(spark: Any, columns: tuple[str, ...],
         ({"keys": ["id", "id"]}, "SIGNATURE", "'id' is twice among the keys"),
         ({"sequence_by": "array(lsn)"}, "SCHEMA_MISMATCH", "sequence_by is array<bigint>; a sequence is a number"),
         ({"sequence_by": "position"}, "SCHEMA_MISMATCH", "position"),
+        ({"sequence_by": "lsn DESC"}, "SIGNATURE", "'lsn DESC' has a direction, .* sequence_by='-n'"),
+        ({"sequence_by": "lsn DSC"}, "SIGNATURE", "names its result DSC"),
         ({"deleted": "op = 'd'"}, "SCHEMA_MISMATCH", "op"),
     ],
 )
@@ -517,3 +519,5 @@ def test_mistakes_are_refused_at_once(spark: Any, options: dict[str, Any], code:
     assert caught.value.code == code
     with pytest.raises(RejectedError, match="there is a column row_kind already"):
         upserts(df.withColumn("Row_Kind", sf.lit("+I")), keys="id", sequence_by="lsn")
+    with pytest.raises(RejectedError, match="'lsn DESC NULLS LAST' has a direction"):
+        upserts(df, keys="id", sequence_by=["id", sf.desc("lsn")])

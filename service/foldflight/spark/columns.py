@@ -23,6 +23,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
 from foldflight.functions.types.arrow import is_json
+from foldflight.functions.types.vectors import is_vector
 from foldflight.spark.dialects import of_code, of_columns
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import refuse_updates
@@ -39,6 +40,8 @@ _KINDS = ", ".join(each.short for each in RowKind)
 # A column, a member of one, or a constant: nothing that can fail.
 _SIMPLE: Final = re.compile(r"[\w.]+")
 _CONDITION: Final = "foldflight condition {}"
+# An operand alone or behind an operator, or an end that is neither a word nor a quoted name.
+_NAMELESS: Final = re.compile(r"(?:.*[-+*%<>=(,|&!])?\s*[\w.]+\s*|.*[^\w`\"\s]\s*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -324,6 +327,10 @@ def _conversion(written: str, given: pa.DataType, type_: pa.DataType) -> str:
         return f"give the text of JSON, as to_json({written}) makes it"
     if not _is_of_spark(type_):
         return f"Spark has no {spark_name(type_)}, so the function's author has to declare another type"
+    if is_vector(type_):
+        if not pa.types.is_list(given):
+            return "give an array of numbers"
+        return f"convert it in the query: CAST({written} AS {spark_type(type_).simpleString().upper()})"
     return f"{zone_remedy(given, type_)}convert it in the query: CAST({written} AS {spark_name(type_)})"
 
 
@@ -401,19 +408,20 @@ def known(key: Column | str) -> Column:
 
 def key_of(df: DataFrame, written: object, role: str) -> Column | str:
     """Return a key as `Columns` takes it. Raises RejectedError as `column_of` does."""
-    return str(written) if is_column(df, written) else column_of(df, written, role)
+    return str(written) if is_column(df, written) else column_of(df, written, role, may_name=True)
 
 
-def column_of(df: DataFrame, written: object, role: str) -> Column:
+def column_of(df: DataFrame, written: object, role: str, *, may_name: bool = False) -> Column:
     """Return the column for a text or Column. A text is a column of `df` if one has this name, else an expression.
 
     Args:
         df: The input.
         written: The user's text or Column.
         role: Its role in the query, for errors.
+        may_name: Whether a text may give its result a name, as in `upper(c) AS c`.
 
     Raises:
-        RejectedError: SIGNATURE, if it is neither a text nor a Column.
+        RejectedError: SIGNATURE, if it is neither a text nor a Column, or a text with a name that has no use.
     """
     if isinstance(written, Column):
         return written
@@ -438,7 +446,36 @@ def column_of(df: DataFrame, written: object, role: str) -> Column:
         raise RejectedError(
             "SIGNATURE", f"{role} means all columns; give one column (count() without an argument counts the rows)"
         )
-    return sf.expr(written)
+    expression = sf.expr(written)
+    if not may_name:
+        _refuse_name(df, written, role)
+    return expression
+
+
+def _refuse_name(df: DataFrame, written: str, role: str) -> None:
+    """Refuse a text that names its result: for Spark, a misspelt DESC behind an expression is such a name."""
+    if _NAMELESS.fullmatch(written):  # asking Spark takes time
+        return
+    # In parentheses Spark takes an expression without a name only. A comment would hide the closing one.
+    if _is_readable(df, f"({written}\n)") or not _is_readable(df, written):
+        return
+    raise RejectedError(
+        "SIGNATURE",
+        f"{role} names its result {written.rsplit(maxsplit=1)[-1]}, and the name has no use here; leave it out (the "
+        "direction of a key of order_by is ASC or DESC)",
+    )
+
+
+def _is_readable(df: DataFrame, expression: str) -> bool:
+    """Return whether Spark reads a text as an expression, whether or not it has the columns."""
+    try:
+        with quiet():
+            df.select(sf.expr(expression)).schema  # noqa: B018 - Spark reads it now
+    except ParseException:
+        return False
+    except PySparkException:
+        return True
+    return True
 
 
 def _guarded(df: DataFrame, written: object, holds: Column, role: str) -> Column:

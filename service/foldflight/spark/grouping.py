@@ -130,7 +130,7 @@ def group_by(
             "use tumble, hop or cumulate",
         )
     if window is not None:
-        df = window.assigned(df, [column_of(df, key, _role(key)) for key in chosen])
+        df = window.assigned(df, [column_of(df, key, _role(key), may_name=True) for key in chosen])
         chosen = (*chosen, WINDOW_START, WINDOW_END)
     columns = tuple(key_of(df, key, _role(key)) for key in chosen)
     names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
@@ -549,8 +549,8 @@ def one_transport(aggregates: Mapping[str, Aggregate]) -> Transport:
         if aggregate.transport is not first[1].transport:
             raise RejectedError(
                 "SIGNATURE",
-                f"{first[0]} and {name} come from two connections; take all functions of an agg from one connect(...), "
-                "which takes several modules and servers",
+                f"{first[0]} and {name} come from two connections; take all functions of an agg from one, which takes "
+                'several modules or several servers: connect("embedded:a,b")',
             )
     return first[1].transport
 

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from foldflight.client.functions import OrderKey
 from foldflight.engine.over.stream import ttl_us_of
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.stream.upserts import (
@@ -35,7 +36,7 @@ from foldflight.engine.stream.upserts import (
     has_order,
 )
 from foldflight.errors import RejectedError
-from foldflight.spark.columns import column_named, column_of, is_column, rejecting
+from foldflight.spark.columns import column_named, column_of, is_column, rejecting, text_of
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, refuse_doubles
 from foldflight.spark.months import as_intervals, as_months, in_months, storage_types_of
@@ -200,6 +201,7 @@ class _Upserts:
         has_positions: bool = False,
     ) -> _Upserts:
         """Resolve the columns. Raises RejectedError SCHEMA_MISMATCH."""
+        _refuse_directions(df, sequences)
         parts = [column_of(df, each, f"the sequence {each!r}") for each in sequences]
         sequence = parts[0] if len(parts) == 1 else sf.struct(*(part.alias(f"f{at}") for at, part in enumerate(parts)))
         fold = str if is_case_sensitive(df.sparkSession) else str.casefold
@@ -383,6 +385,18 @@ def _last_snapshot() -> Column:
     """Return where in Kafka the last row of a snapshot is."""
     places = sf.struct(sf.col(f"{SEQUENCE}.{OFFSET}"), sf.col(f"{SEQUENCE}.{PARTITION}"))
     return sf.max(sf.when(sf.col(f"{SEQUENCE}.{IS_SNAPSHOT}"), places)).alias(_SNAPSHOT)
+
+
+def _refuse_directions(df: DataFrame, sequences: Sequence[object]) -> None:
+    """Refuse parts of a sequence with ASC or DESC. Raises RejectedError SIGNATURE."""
+    for each in sequences:
+        text = text_of(each)
+        if not is_column(df, text) and OrderKey.of(text).column != text:
+            raise RejectedError(
+                "SIGNATURE",
+                f"the sequence {text!r} has a direction, and the row with the largest sequence is always the last; "
+                "leave it out (if smaller numbers are later, negate them: sequence_by='-n')",
+            )
 
 
 def _check_sequence(type_: st.DataType) -> None:

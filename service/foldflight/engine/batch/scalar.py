@@ -109,8 +109,8 @@ def transport_of(uses: Mapping[str, Use]) -> Transport:
     if len(transports) > 1:
         raise RejectedError(
             "SIGNATURE",
-            f"{names[0]} and {names[1]} come from two connections; take all functions from one connect(...), which "
-            "takes several modules and servers",
+            f"{names[0]} and {names[1]} come from two connections; take all functions from one, which takes "
+            'several modules or several servers: connect("embedded:a,b")',
         )
     return next(iter(transports.values()))[1]
 

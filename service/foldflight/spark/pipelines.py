@@ -38,6 +38,14 @@ _ASKING: Final = frozenset({"mapInArrow", "groupBy"})
 def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) -> DataFrame:
     """Declare the schema of a DataFrame, so that queries over it can be planned in a flow of a declarative pipeline.
 
+    A materialized view over a table of the same pipeline:
+
+        @dp.materialized_view
+        def totals():
+            orders = spark.read.table("orders")
+            orders = with_schema(orders, "customer STRING, price DOUBLE, qty BIGINT", streaming=False)
+            return group_by(orders, "customer").agg(average=weighted_avg("price", "qty"))
+
     Args:
         df: A DataFrame, such as `spark.read.table("orders")`, where `orders` may be a table of the same pipeline.
         schema: The columns that the query uses, as SQL or as a StructType. The result has exactly these columns. Call
@@ -51,15 +59,6 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
         RejectedError: SCHEMA_MISMATCH, for a schema that Spark cannot read, or that has a name twice; SIGNATURE for a
             stream that is declared as none. When the flow runs, SCHEMA_MISMATCH for a column of another type; a column
             that is missing is Spark's error.
-
-    Example:
-        ```python
-        @dp.materialized_view
-        def totals():
-            orders = spark.read.table("orders")
-            orders = with_schema(orders, "customer STRING, price DOUBLE, qty BIGINT", streaming=False)
-            return group_by(orders, "customer").agg(average=weighted_avg("price", "qty"))
-        ```
     """
     with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}"):
         fields = list(schema if isinstance(schema, st.StructType) else _parsed(df, schema))

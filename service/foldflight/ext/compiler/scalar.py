@@ -18,7 +18,7 @@ from foldflight.ext.compiler.compiled import results_of
 from foldflight.ext.compiler.program import Loops, NoProgram
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Rows
-from foldflight.fold.scalar.evaluation import Scalar, null_rows
+from foldflight.fold.scalar.evaluation import Scalar
 from foldflight.fold.scalar.scalar import InterpretedScalar
 
 
@@ -50,12 +50,10 @@ class CompiledScalar(Scalar):
     def values(self, rows: Rows) -> pa.Array:
         if self._program is None:
             self._program = self._find(len(rows))
-        if not isinstance(self._program, Loops):
+        program = self._program
+        if not isinstance(program, Loops):
             return self.inner.values(rows)
-        mask = self.inner.asked(rows)
-        if mask is not None:
-            return null_rows(self._values(rows.filter(mask), self._program), mask)
-        return self._values(rows, self._program)
+        return self.inner.values_of_called_rows(rows, lambda called: self._values(called, program))
 
     def _values(self, rows: Rows, program: Loops) -> pa.Array:
         columns, valid, unfit = columns_of(rows, program.arguments)

@@ -103,6 +103,11 @@ class Instance:
             mask = rows.without_nulls(rows.arguments, mask)
         return None if mask is None or mask.all() else mask
 
+    def values_of_called_rows(self, rows: Rows, evaluate: Callable[[Rows], pa.Array]) -> pa.Array:
+        """Return what `evaluate` returns for the rows (of n) that the function is called for, and NULL for others."""
+        mask = self.asked(rows)
+        return evaluate(rows) if mask is None else null_rows(evaluate(rows.filter(mask)), mask)
+
 
 def cast(step: Instance, rows: Rows, values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """Return n results as an array of `type_`, NULL where a result does not fit and errors are isolated.

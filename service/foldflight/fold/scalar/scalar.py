@@ -14,7 +14,7 @@ from foldflight.errors import FunctionError
 from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
-from foldflight.fold.scalar.evaluation import Instance, Scalar, cast, null_rows
+from foldflight.fold.scalar.evaluation import Instance, Scalar, cast
 from foldflight.functions.types.arrow import in_microseconds
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.sql import can_widen, sql_name
@@ -33,10 +33,7 @@ class InterpretedScalar(Instance, Scalar):
         return Mode.INTERPRETED
 
     def values(self, rows: Rows) -> pa.Array:
-        mask = self.asked(rows)
-        if mask is not None:
-            return null_rows(self._values(rows.filter(mask)), mask)
-        return self._values(rows)
+        return self.values_of_called_rows(rows, self._values)
 
     def _values(self, rows: Rows) -> pa.Array:
         results: list[Any] = []
@@ -62,10 +59,7 @@ class VectorisedScalar(Instance, Scalar):
         return Mode.VECTORISED
 
     def values(self, rows: Rows) -> pa.Array:
-        mask = self.asked(rows)
-        if mask is not None:
-            return null_rows(self._isolate(rows.filter(mask)), mask)
-        return self._isolate(rows)
+        return self.values_of_called_rows(rows, self._isolate)
 
     def _isolate(self, rows: Rows) -> pa.Array:
         """Return the results of n rows. Rows that raise are found by bisection: an exception does not name its row.

@@ -13,7 +13,7 @@ from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources
 from foldflight.fold.rows import Rows
-from foldflight.fold.scalar.evaluation import Instance, Scalar, cast, null_rows
+from foldflight.fold.scalar.evaluation import Instance, Scalar, cast
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.scalar import BoundScalar
 
@@ -61,10 +61,7 @@ class AsyncScalar(Instance, Scalar):
         return Mode.ASYNC
 
     def values(self, rows: Rows) -> pa.Array:
-        mask = self.asked(rows)
-        if mask is not None:
-            return null_rows(self._values(rows.filter(mask)), mask)
-        return self._values(rows)
+        return self.values_of_called_rows(rows, self._values)
 
     def _values(self, rows: Rows) -> pa.Array:
         columns = [column.values for column in rows.arguments]

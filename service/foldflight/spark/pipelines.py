@@ -23,7 +23,7 @@ from pyspark.sql import types as st
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named, rejecting
 from foldflight.spark.errors import raise_error
-from foldflight.spark.versions.sessions import condition_of, is_case_sensitive, quiet
+from foldflight.spark.versions.sessions import condition_of, name_key, quiet
 
 _T = TypeVar("_T")
 _IN_A_FLOW: Final = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
@@ -61,7 +61,7 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
             that is missing is Spark's error.
     """
     with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}"):
-        fields = list(schema if isinstance(schema, st.StructType) else _parsed(df, schema))
+        fields = list(schema if isinstance(schema, st.StructType) else _parse_schema(df, schema))
     names = [field.name.casefold() for field in fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice or not fields:
@@ -76,8 +76,8 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
     session = df.sparkSession
     rows = session.readStream.format("rate").load() if streaming else session.range(0)
     empty = rows.select(*(sf.lit(None).cast(field.dataType).alias(field.name) for field in fields))
-    declared = df.select(*(_declared(field).alias(field.name) for field in fields))
-    return cast(DataFrame, _Pair(declared, empty))
+    actual = df.select(*(_typed_column(field).alias(field.name) for field in fields))
+    return cast(DataFrame, _Pair(actual, empty))
 
 
 def check_analysable(df: DataFrame, operation: str) -> None:
@@ -125,7 +125,7 @@ def _has_stream(message: Any) -> bool:
     return False
 
 
-def _parsed(df: DataFrame, schema: str) -> st.StructType:
+def _parse_schema(df: DataFrame, schema: str) -> st.StructType:
     """Return the schema that a text declares, as Spark reads it."""
     parsed = df.sparkSession.range(0).select(sf.from_json(sf.lit(""), schema).alias("fields"))
     type_ = _off_thread(lambda: parsed.schema)["fields"].dataType
@@ -133,7 +133,7 @@ def _parsed(df: DataFrame, schema: str) -> st.StructType:
     return type_
 
 
-def _declared(field: st.StructField) -> Any:
+def _typed_column(field: st.StructField) -> Any:
     """Return a column of the declared type. The query fails if the column of this name has another one."""
     column = column_named(field.name)
     expected = field.dataType.simpleString()
@@ -168,7 +168,7 @@ class _Pair:
         return type(self._actual)
 
     def __repr__(self) -> str:
-        return repr(self._empty)
+        return _off_thread(lambda: repr(self._empty))
 
     def __getitem__(self, name: Any) -> Any:
         # Columns by name: one that belongs to a DataFrame would belong to the other, too.
@@ -185,13 +185,14 @@ class _Pair:
                 raise RejectedError(
                     "SIGNATURE", f"the column {name} is {column!r}, and PySpark takes a Column; write expr(...)"
                 )
-        folded = str if is_case_sensitive(self.sparkSession) else str.casefold
-        added = {folded(name): name for name in columns}
-        kept = [
-            columns[added.pop(folded(name))].alias(name) if folded(name) in added else column_named(name)
-            for name in self.columns
+        key_of = name_key(self.sparkSession)
+        new = {key_of(name): name for name in columns}
+        replaced = [new.pop(key_of(name), None) for name in self.columns]
+        old = [
+            column_named(name) if other is None else columns[other].alias(name)
+            for name, other in zip(self.columns, replaced, strict=True)
         ]
-        return self.select(*kept, *(columns[name].alias(name) for name in added.values()))
+        return self.select(*old, *(columns[name].alias(name) for name in new.values()))
 
     def withColumn(self, name: str, column: Column) -> Any:  # noqa: N802 - PySpark's name
         """Add or replace a column, as `withColumns` does."""
@@ -199,9 +200,9 @@ class _Pair:
 
     def drop(self, *names: str) -> Any:
         """Return the other columns, by a `select`, for the same reason as in `withColumns`."""
-        folded = str if is_case_sensitive(self.sparkSession) else str.casefold
-        dropped = set(map(folded, names))
-        return self.select(*(column_named(name) for name in self.columns if folded(name) not in dropped))
+        key_of = name_key(self.sparkSession)
+        keys = set(map(key_of, names))
+        return self.select(*(column_named(name) for name in self.columns if key_of(name) not in keys))
 
     def __getattr__(self, name: str) -> Any:
         if name in _ANALYSED:

@@ -45,7 +45,7 @@ from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.types import arrow_fields, check_keys, check_returned, equal_by, is_collated
 from foldflight.spark.upsertstream import upsert_stream
-from foldflight.spark.versions.sessions import check_workers, condition_of, is_case_sensitive
+from foldflight.spark.versions.sessions import check_workers, condition_of, name_key
 from foldflight.spark.versions.types import nullable
 from foldflight.spark.windows import WATERMARK
 
@@ -204,7 +204,7 @@ class _Upserts:
         _refuse_directions(df, sequences)
         parts = [column_of(df, each, f"the sequence {each!r}") for each in sequences]
         sequence = parts[0] if len(parts) == 1 else sf.struct(*(part.alias(f"f{at}") for at, part in enumerate(parts)))
-        fold = str if is_case_sensitive(df.sparkSession) else str.casefold
+        fold = name_key(df.sparkSession)
         folded = set(map(fold, keys))
         columns = [each for each in df.schema if each.name not in hidden]
         others = [each.name for each in columns if fold(each.name) not in folded]
@@ -299,7 +299,7 @@ class _Upserts:
     @property
     def _positions(self) -> list[int]:
         """For each column of the result, its position among the keys and the other columns."""
-        fold = str if is_case_sensitive(self.df.sparkSession) else str.casefold
+        fold = name_key(self.df.sparkSession)
         places = {fold(name): place for place, name in enumerate((*self.keys, *self.others))}
         return [places[fold(column.name)] for column in self.columns]
 

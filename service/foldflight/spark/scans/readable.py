@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import types as st
 
-from foldflight.spark.versions.types import type_named
+from foldflight.spark.versions.types import arrow_type
 
 _CHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _STRINGS: Final = (
@@ -69,29 +69,30 @@ def readable_type(field: st.StructField) -> pa.DataType | None:
     type_ = field.dataType
     if _CHAR in (field.metadata or {}):
         return None  # Spark pads such texts
-    if isinstance(type_, st.DecimalType):
-        return pa.decimal128(type_.precision, type_.scale)
     if isinstance(type_, (st.CharType, st.VarcharType)) or (
         isinstance(type_, st.StringType) and type_ != st.StringType()
     ):
         return None
-    return _TYPES.get(type(type_))
+    return arrow_type(type_) if type(type_) in _READABLE else None
 
 
-_TYPES: Final[Mapping[type[st.DataType], pa.DataType]] = {
-    st.BooleanType: pa.bool_(),
-    st.ByteType: pa.int8(),
-    st.ShortType: pa.int16(),
-    st.IntegerType: pa.int32(),
-    st.LongType: pa.int64(),
-    st.FloatType: pa.float32(),
-    st.DoubleType: pa.float64(),
-    st.StringType: pa.string(),
-    st.BinaryType: pa.binary(),
-    st.DateType: pa.date32(),
-    st.TimestampType: pa.timestamp("us", "UTC"),
-    type_named("TimestampNTZType"): pa.timestamp("us"),
-}
+_READABLE: Final = frozenset(
+    {
+        st.BooleanType,
+        st.ByteType,
+        st.ShortType,
+        st.IntegerType,
+        st.LongType,
+        st.FloatType,
+        st.DoubleType,
+        st.DecimalType,
+        st.StringType,
+        st.BinaryType,
+        st.DateType,
+        st.TimestampType,
+        st.TimestampNTZType,
+    }
+)
 
 
 def is_readable(leaf: Any, arrow: pa.DataType, wanted: st.DataType) -> bool:
@@ -115,7 +116,7 @@ def is_readable(leaf: Any, arrow: pa.DataType, wanted: st.DataType) -> bool:
         return is_same and pa.types.is_decimal(arrow) and (arrow.precision, arrow.scale) == known
     if isinstance(wanted, st.TimestampType) and physical == "INT96":
         return pa.types.is_timestamp(arrow) and arrow.unit == "us"
-    if isinstance(wanted, (st.TimestampType, type_named("TimestampNTZType"))):
+    if isinstance(wanted, (st.TimestampType, st.TimestampNTZType)):
         is_instant = isinstance(wanted, st.TimestampType)
         is_same = logical == ("Instant" if is_instant else "Timestamp") and pa.types.is_timestamp(arrow)
         return is_same and arrow.unit in {"us", "ms"} and (arrow.tz is not None) == is_instant

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -139,6 +139,11 @@ def _spark_sum(session: SparkSession) -> str:
 def is_case_sensitive(session: SparkSession) -> bool:
     """Return whether names that differ by case are different names."""
     return session.conf.get("spark.sql.caseSensitive", "false") == "true"
+
+
+def name_key(session: SparkSession) -> Callable[[str], str]:
+    """Return a function that gives two names one value if Spark takes them for the same name."""
+    return str if is_case_sensitive(session) else str.casefold
 
 
 def is_remote(one: SparkSession | DataFrame) -> bool:

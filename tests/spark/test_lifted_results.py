@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 import pytest
-from pyspark.errors import PySparkException
 
 from foldflight import connect, udaf
 from foldflight.errors import FunctionError
@@ -231,9 +230,10 @@ def test_errors_without_python(spark: Any, functions: Any, name: str, row: Any, 
     df = spark.sql(f"SELECT {columns} FROM VALUES {row}, (8, 1, 1) AS rows(k, v, w)")
     grouped = group_by(df, "k", plan="lifted")
     assert grouped.query(o=functions[name]("v", "w")).finished_by_host.taken
-    with pytest.raises(PySparkException, match=parts[0]) as caught:
+    # Not all of them are exceptions of PySpark: Spark 3.5 reports a failed expression by an error of Py4J.
+    with pytest.raises(Exception, match=parts[0]) as caught:
         grouped.agg(o=functions[name]("v", "w")).collect()
-    with pytest.raises(PySparkException, match=parts[0]) as folded:
+    with pytest.raises(Exception, match=parts[0]) as folded:
         group_by(df, "k", plan="fold").agg(o=functions[name]("v", "w")).collect()
     errors = [error_of(each.value) for each in (caught, folded)]
     for error in errors:

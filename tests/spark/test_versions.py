@@ -10,7 +10,10 @@ import pytest
 from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect, udf
+from foldflight.cli.session import errors_as_text
+from foldflight.errors import FunctionError
 from foldflight.spark import group_by, sql, state_table, with_columns, write_table
+from foldflight.spark.errors import raise_error
 from foldflight.sql import SqlError
 from tests.spark_sessions import SPARK, since_spark
 
@@ -103,6 +106,14 @@ def test_times_reach_functions_of_sql_unchanged(classic: Any) -> None:
         classic.conf.set("spark.sql.session.timeZone", before)
     utc = [datetime.datetime.fromtimestamp(each, datetime.UTC).isoformat() for each in moments]
     assert as_udf == as_columns == [f"{each} 2026-03-08T02:30:00" for each in utc]
+
+
+def test_commands_restore_errors_of_expressions(classic: Any) -> None:
+    """PySpark of Spark 3.5 has no class for such an error, which Py4J raises then."""
+    df = classic.range(1).select(raise_error("OVERFLOW", "the total does not fit BIGINT").alias("total"))
+    with pytest.raises(FunctionError) as caught, errors_as_text():
+        df.collect()
+    assert (caught.value.code, caught.value.message) == ("OVERFLOW", "the total does not fit BIGINT")
 
 
 @since_spark("4.0", "VARIANT")

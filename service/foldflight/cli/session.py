@@ -101,4 +101,4 @@ def errors_as_text() -> Iterator[None]:
     except PySparkException as error:
         raise error_of(error) or click.ClickException(str(error)) from None
     except Py4JJavaError as error:  # what PySpark has no class for, such as a file that is damaged
-        raise click.ClickException(str(error.java_exception.toString())) from None
+        raise error_of(error) or click.ClickException(str(error.java_exception.toString())) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
@@ -41,11 +40,15 @@ _NO_METADATA: Final = re.compile(r"\[STDS_FAILED_TO_READ_OPERATOR_METADATA\].*?c
 _IN_EPOCHS: Final = "group_by and over run in epochs: start the query with trigger(processingTime=...), or without one"
 
 
-def error_of(error: PySparkException) -> FoldflightError | None:
+def error_of(error: Exception) -> FoldflightError | None:
     """Return foldflight's error that made a Spark query fail, or None if it failed for another reason.
 
     Class and code do not depend on whether a Python worker raised the error or an expression of Spark. The message also
     contains the other details of the error's text: function, group, row, trace and story.
+
+    Args:
+        error: Spark's error: a `PySparkException`, or the `Py4JJavaError` of what PySpark has no class for. Spark 3.5
+            raises the second one where an expression of Spark fails, such as that of a lifted plan.
     """
     text = str(error)
     raised = [match for match in _RAISED.finditer(text) if match[2] in _CLASSES[match[1]].codes]

@@ -1,4 +1,6 @@
-"""Jars from Maven, by files that lock them: lines of `group:artifact:version sha256`, without anything they depend on.
+"""Jars from Maven, by files that lock them, without anything they depend on.
+
+Their lines are `group:artifact:version sha256` or `group:artifact:version:classifier sha256`.
 
     python -m tests.maven FILE    # writes the hashes again, after a change of versions
 
@@ -62,10 +64,10 @@ def fetch(names: list[str], folder: Path) -> None:
 
 def _project(names: list[str]) -> str:
     """Return a project that depends on jars, and on none that these depend on."""
-    tags = ("groupId", "artifactId", "version")
+    tags = ("groupId", "artifactId", "version", "classifier")
     found = []
     for name in names:
-        parts = zip(tags, name.split(":"), strict=True)
+        parts = zip(tags, name.split(":"), strict=False)
         coordinates = "".join(f"<{tag}>{escape(part)}</{tag}>" for tag, part in parts)
         nothing = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
         found.append(f"<dependency>{coordinates}{nothing}</dependency>")
@@ -77,8 +79,7 @@ def _project(names: list[str]) -> str:
 
 
 def _path(folder: Path, name: str) -> Path:
-    _, artifact, version = name.split(":")
-    return folder / f"{artifact}-{version}.jar"
+    return folder / f"{'-'.join(name.split(':')[1:])}.jar"
 
 
 def _digest(path: Path) -> str:

@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from foldflight.errors import RejectedError
 from foldflight.spark import from_debezium, group_by, over, tumble, upserts, with_columns, with_schema
 from foldflight.spark.errors import error_of
 from tests import scalar_functions
+from tests.maven import MISSING, client, jars
 from tests.spark import spark_functions
 from tests.spark_sessions import since_spark
 
@@ -47,26 +50,30 @@ def write_rows(path: Path, rows: list[tuple[Any, ...]]) -> None:
     path.write_text("".join(json.dumps(dict(zip(NAMES, row, strict=True))) + "\n" for row in rows), encoding="utf-8")
 
 
-def run_pipeline(folder: Path) -> None:
-    """Run the pipeline of tests/spark/pipeline by Spark's command."""
+def run_pipeline(
+    folder: Path, flows: str = "flows.py", jars: Sequence[Path] = (), settings: Mapping[str, str] | None = None
+) -> None:
+    """Run a pipeline of tests/spark/pipeline by Spark's command, with the catalogues that settings name."""
     spec = {
         "name": "shop",
         "storage": (folder / "storage").as_uri(),
-        "libraries": [{"glob": {"include": "flows.py"}}],
+        "libraries": [{"glob": {"include": flows}}],
         "configuration": {
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
             "RocksDBStateStoreProvider",
             "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+            **(settings or {}),
         },
     }
-    shutil.copy(ROOT / "tests/spark/pipeline/flows.py", folder)
+    shutil.copy(ROOT / "tests/spark/pipeline" / flows, folder)
     (folder / "spark-pipeline.yml").write_text(json.dumps(spec), encoding="utf-8")
     program = str(Path(sys.executable).with_name("spark-pipelines"))
     # The second run finds the tables of the first one in a catalogue of files.
     hive = ("--conf", "spark.sql.catalogImplementation=hive")
-    command = [program, *hive, "run", "--spec", "spark-pipeline.yml"]
+    own = ("--jars", ",".join(map(str, jars))) if jars else ()
+    command = [program, *own, *hive, "run", "--spec", "spark-pipeline.yml"]
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYSPARK_PYTHON": sys.executable,
@@ -83,7 +90,7 @@ def run_pipeline(folder: Path) -> None:
 def table_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
     """Return the rows of a table of the pipeline, sorted."""
     table: pa.Table = pq.read_table(folder / "spark-warehouse" / name)
-    return sorted(tuple(row.values()) for row in table.to_pylist())
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
 
 
 @pytest.mark.slow
@@ -105,6 +112,56 @@ def test_two_runs_of_a_pipeline(tmp_path: Path) -> None:
     assert table_of(tmp_path, "newest_rows") == [("ann", 40), ("cid", 7)]
     assert table_of(tmp_path, "lifted_totals") == [("ANN", 54), ("BOB", 42), ("CID", 8)]
     assert [row[-1] for row in table_of(tmp_path, "closed_windows")] == [30, 40, 20, 7]
+
+
+def late_events(seed: int) -> list[list[dict[str, Any]]]:
+    """Return the events of some keys in four parts, whose sequences come in any order, deletions among them."""
+    random = Random(seed)
+    versions = random.sample(range(1000), 80)
+    events = [
+        {
+            "shop": random.randrange(2),
+            "id": random.choice("abcdef"),
+            "price": random.choice([None, random.randrange(100)]),
+            "version": version,
+            "gone": random.random() < 0.4,
+        }
+        for version in versions
+    ]
+    # A row that comes after a newer deletion of its key, and a deletion that comes after a newer row.
+    events[:2] = [{"shop": 9, "id": key, "price": 1, "version": 5, "gone": key == "gone"} for key in ("gone", "kept")]
+    events[-2:] = [{"shop": 9, "id": key, "price": 2, "version": 4, "gone": key == "kept"} for key in ("gone", "kept")]
+    return [events[begin : begin + 20] for begin in range(0, len(events), 20)]
+
+
+@pytest.mark.slow
+@since_spark("4.3", "AUTO CDC in Python")
+def test_upserts_keep_the_rows_of_auto_cdc(tmp_path: Path) -> None:
+    """In a batch and in a stream, after events that come late, deletions among them."""
+    assert client() is not None, MISSING
+    (tmp_path / "rows").mkdir()
+    parts = late_events(seed=1)
+    for place, part in enumerate(parts):
+        path = tmp_path / "rows" / f"{place}.json"
+        path.write_text("".join(json.dumps(event) + "\n" for event in part), encoding="utf-8")
+        os.utime(path, (place + 1, place + 1))
+    shared = "org.apache.spark.sql.connector.catalog.SharedTablesInMemoryRowLevelOperationTableCatalog"
+    lock = Path(__file__).with_name("jars-auto-cdc.txt")
+    run_pipeline(tmp_path, "auto_cdc.py", jars(lock), {"spark.sql.catalog.merged": shared})
+    newest = {}
+    for event in sorted((event for part in parts for event in part), key=lambda event: event["version"]):
+        newest[event["shop"], event["id"]] = event
+    expected = sorted(
+        ((*key, event["price"], event["version"]) for key, event in newest.items() if not event["gone"]), key=repr
+    )
+    assert (9, "kept", 1, 5) in expected
+    assert 4 < len(expected) < len(newest)
+    assert table_of(tmp_path, "rows_of_auto_cdc") == expected
+    assert table_of(tmp_path, "rows_of_upserts") == expected
+    changes = Counter[tuple[Any, ...]]()
+    for kind, *row in table_of(tmp_path, "changes_of_upserts"):
+        changes[tuple(row)] += 1 if kind[0] == "+" else -1
+    assert {row: times for row, times in changes.items() if times} == dict.fromkeys(expected, 1)
 
 
 @contextmanager

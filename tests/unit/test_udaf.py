@@ -199,6 +199,19 @@ async def _later(self: Any, accumulator: Any, value: Any) -> None:
     """Do nothing when called."""
 
 
+async def _values_later(self: Any, accumulators: Any) -> list[int]:
+    """Return nothing when called."""
+    return []
+
+
+async def _untyped_values_later(self: Any, accumulators: Any) -> int:
+    """Return nothing when called."""
+    return 0
+
+
+BATCHED = {"get_value": None, "get_values": _values_later}
+
+
 def _one_by_one(self: Any, accumulator: Any) -> Any:
     """Do nothing when iterated."""
     yield accumulator
@@ -237,6 +250,27 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"input_types": ["INT"]},
         r"\.accumulate is a coroutine.*without async",
     ),
+    "async values, and a value": (
+        {"get_values": _values_later},
+        {"input_types": ["INT"]},
+        "has an async get_values and get_value; keep one of them",
+    ),
+    "async values without lists": (
+        {**BATCHED, "get_values": _untyped_values_later},
+        {"input_types": ["INT"]},
+        r"\.get_values does not declare the type of the results; annotate it as list",
+    ),
+    "async values, compiled": ({**BATCHED}, {"compile": True}, "has an async get_values and is declared compile=True"),
+    "async values of itself": (
+        {**BATCHED, "create_accumulator": None},
+        {"input_types": ["INT"]},
+        "has an async get_values but no create_accumulator",
+    ),
+    "a batch of single values": (
+        {"get_value": _later},
+        {"batch": 8},
+        "has an async get_value and is declared with batch or batch_wait_s; define async get_values",
+    ),
     "a generator": ({"get_value": _one_by_one}, {}, r"\.get_value is a coroutine or a generator.*and yield"),
     "unbound result": (
         {},
@@ -258,6 +292,18 @@ def test_mistakes_fail_at_import(mistake: str) -> None:
         udaf(**options)(cls)
     assert caught.value.code == "SIGNATURE"
     assert "Wrong" in caught.value.message
+
+
+def test_async_values_are_batches() -> None:
+    """`get_values` alone declares the type of the results by its list, and the batch has a default."""
+    function = registered(udaf(input_types=["INT"])(type("Batched", (Plain,), BATCHED)))
+    assert function.result_type == pa.int64()
+    assert function.bounds is not None
+    assert function.bounds.batch == 32
+    assert not function.is_deterministic
+    other = registered(udaf(input_types=["INT"], batch=8, batch_wait_s=0)(type("Batched", (Plain,), BATCHED)))
+    assert other.bounds is not None
+    assert (other.bounds.batch, other.bounds.batch_wait_s) == (8, 0)
 
 
 def test_none_takes_a_method_away() -> None:

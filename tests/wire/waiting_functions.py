@@ -44,14 +44,14 @@ class Asking:
     async def open(self, context: FunctionContext) -> None:
         self.context = context
         self.port = int(os.environ["MODEL_PORT"])
-        OPENED.append("asking")
+        OPENED.append(type(self).__name__)
 
     async def eval(self, prompt: str) -> str:
         self.context.logger.info("asks", prompt=prompt)
         return await ask(self.port, prompt, self.context.call_id)
 
     async def close(self) -> None:
-        CLOSED.append("asking")
+        CLOSED.append(type(self).__name__)
 
 
 @udf(batch=64, concurrency=1, batch_wait_s=0.05, retries=0)
@@ -107,3 +107,31 @@ class Summary:
 
     async def get_value(self, texts: list[str]) -> str:
         return await ask(self.port, " ".join(sorted(texts)), self.context.call_id)
+
+
+@udaf(batch=64, concurrency=1, batch_wait_s=0.05, retries=0)
+class TextsOf:
+    """Return for each group its texts, and how many groups were in the call; fail for a group with a text `bad`."""
+
+    def open(self, context: FunctionContext) -> None:
+        OPENED.append("TextsOf")
+        self.context = context
+
+    def create_accumulator(self) -> set[str]:
+        return set()
+
+    def accumulate(self, texts: set[str], text: str) -> None:
+        self.context.logger.info("takes", taken=text)
+        texts.add(text)
+
+    def merge(self, texts: set[str], others: set[str]) -> None:
+        texts |= others
+
+    async def get_values(self, groups: list[set[str]]) -> list[str]:
+        await asyncio.sleep(0.02)
+        if any("bad" in texts for texts in groups):
+            raise ValueError("a text is bad")
+        return [f"{' '.join(sorted(texts))}: {len(groups)}" for texts in groups]
+
+    def close(self) -> None:
+        CLOSED.append("TextsOf")

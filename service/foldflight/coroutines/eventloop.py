@@ -24,10 +24,9 @@ from typing import Any, Final
 from foldflight.coroutines.instances import Instances
 from foldflight.coroutines.queues import FunctionCalls, Queue, Report, cancelled_by_itself
 from foldflight.errors import FunctionError
-from foldflight.fold.coroutines import Calls, Check, SharedInstance
+from foldflight.fold.coroutines import Bound, Calls, Check, M, SharedInstance
 from foldflight.functions.author.bounds import CallBounds
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.scalar import BoundScalar
 
 _LOOK_S: Final = 0.1
 # Time for which the loop may stand still before the code that holds it up is named in the log.
@@ -205,8 +204,8 @@ class EventLoop:
             raise errors[0]
 
     def instance(
-        self, bound: BoundScalar, job_parameters: Mapping[str, str], context: FunctionContext, check: Check
-    ) -> SharedInstance:
+        self, bound: Bound[M], job_parameters: Mapping[str, str], context: FunctionContext, check: Check
+    ) -> SharedInstance[M]:
         """Return a shared instance; see `Coroutines.instance`."""
         self._process.turn()
         return self._process.instances.lend(bound, job_parameters, context, self, check)

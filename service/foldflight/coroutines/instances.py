@@ -8,13 +8,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from foldflight.errors import FunctionError
-from foldflight.fold.coroutines import Check, Coroutines
+from foldflight.fold.coroutines import Bound, Check, Coroutines, M, Opening
 from foldflight.fold.failures import user_failure
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
 
 # Instances that nobody uses and that are kept, because the next exchange may need what they have loaded.
 _UNUSED_MAX: Final = 8
@@ -27,21 +26,20 @@ _logger = logging.getLogger("foldflight.coroutines")
 class _Kept:
     """An instance that is open or is being opened."""
 
-    def __init__(self, bound: BoundScalar) -> None:
+    def __init__(self, bound: Bound[Opening]) -> None:
         self.name = bound.function.name
-        self.target = bound.function.target  # so that its identity is not that of another one
-        self.methods: ScalarMethods | None = None
+        self.target = bound.function.source  # so that its identity is not that of another one
+        self.methods: Any = None
         self.users = 0
         self.opening = threading.Lock()
 
 
-class _Lent:
+class _Lent(Generic[M]):
     """A loan of an instance to one exchange."""
 
     def __init__(self, instances: Instances, kept: _Kept, coroutines: Coroutines) -> None:
-        assert kept.methods is not None
         self.kept = kept
-        self.methods = kept.methods
+        self.methods: M = kept.methods
         self._instances = instances
         self._coroutines = coroutines
         self._is_closed = False
@@ -72,15 +70,15 @@ class Instances:
 
     def lend(
         self,
-        bound: BoundScalar,
+        bound: Bound[M],
         job_parameters: Mapping[str, str],
         context: FunctionContext,
         coroutines: Coroutines,
         check: Check,
-    ) -> _Lent:
+    ) -> _Lent[M]:
         """Return the instance; see `Coroutines.instance`."""
         # Equal code may refer to unequal objects, so only one and the same class or function shares an instance.
-        key = (id(bound.function.target), bound.fingerprint, repr(sorted(job_parameters.items())))
+        key = (id(bound.function.source), bound.fingerprint, repr(sorted(job_parameters.items())))
         with self._lock:
             kept = self._kept.setdefault(key, _Kept(bound))
             self._kept.move_to_end(key)
@@ -119,12 +117,12 @@ class Instances:
 
 
 def _opened(
-    bound: BoundScalar,
+    bound: Bound[M],
     job_parameters: Mapping[str, str],
     context: FunctionContext,
     coroutines: Coroutines,
     check: Check,
-) -> ScalarMethods:
+) -> M:
     """Return the methods of a new instance, after its `open`."""
     name = bound.function.name
     try:

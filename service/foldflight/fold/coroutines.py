@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,6 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.failures import user_failure
 from foldflight.functions.author.bounds import CallBounds
 from foldflight.functions.author.context import FunctionContext, LogRecord
-from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
 from foldflight.functions.author.spec import Registered
 
 _ID_BYTES: Final = 16
@@ -73,10 +72,43 @@ class Calls:
         return self.answers.index(None) if None in self.answers else 0
 
 
-class SharedInstance(Protocol):
+class Opening(Protocol):
+    """The methods of an instance that is opened and closed."""
+
+    @property
+    def open(self) -> Callable[[FunctionContext], Any] | None:
+        """The author's `open`, if there is one."""
+
+    @property
+    def close(self) -> Callable[[], Any] | None:
+        """The author's `close`, if there is one."""
+
+
+M = TypeVar("M", bound=Opening)
+M_co = TypeVar("M_co", bound=Opening, covariant=True)
+
+
+class Bound(Protocol[M_co]):
+    """A function with the types and direct arguments of a call: a `BoundScalar` or a `BoundFunction`."""
+
+    @property
+    def function(self) -> Registered:
+        """The function."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of its types and direct arguments."""
+
+    def instantiate(self) -> M_co:
+        """Return the methods of a new instance of the author's class."""
+
+
+class SharedInstance(Protocol[M_co]):
     """An instance of an author's class that all exchanges of a process share, while one of them uses it."""
 
-    methods: ScalarMethods
+    @property
+    def methods(self) -> M_co:
+        """The methods of the instance."""
 
     def close(self) -> None:
         """Stop using it. The process closes it when nobody has used it for a while."""
@@ -116,8 +148,8 @@ class Coroutines(Protocol):
         """Wait for a coroutine of an author that has no bounds: `open` or `close`. It raises what that raises."""
 
     def instance(
-        self, bound: BoundScalar, job_parameters: Mapping[str, str], context: FunctionContext, check: Check
-    ) -> SharedInstance:
+        self, bound: Bound[M], job_parameters: Mapping[str, str], context: FunctionContext, check: Check
+    ) -> SharedInstance[M]:
         """Return the instance for a function, its direct arguments and the job parameters, opened once in a process.
 
         Raises:
@@ -151,8 +183,8 @@ class RecordedCoroutines:
         self._inner.run(function, coroutine, check)
 
     def instance(
-        self, bound: BoundScalar, job_parameters: Mapping[str, str], context: FunctionContext, check: Check
-    ) -> SharedInstance:
+        self, bound: Bound[M], job_parameters: Mapping[str, str], context: FunctionContext, check: Check
+    ) -> SharedInstance[M]:
         """Return a shared instance."""
         return self._inner.instance(bound, job_parameters, context, check)
 

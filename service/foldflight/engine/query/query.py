@@ -457,8 +457,8 @@ def _refuse_calls_out_in_sessions(calls: Sequence[Call], opened_calls: Sequence[
         if opened_call.rows_at_once:
             raise RejectedError(
                 "SIGNATURE",
-                f"{call.function} has an async get_value, and sessions of a stream merge, so that it would be asked "
-                "for values that nobody sees; use tumble, hop or cumulate, or a batch",
+                f"{call.function} has an async get_value or get_values, and sessions of a stream merge, so that it "
+                "would be asked for values that nobody sees; use tumble, hop or cumulate, or a batch",
                 function=call.function,
             )
 

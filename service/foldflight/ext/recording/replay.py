@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 import pyarrow as pa
 
@@ -18,11 +18,10 @@ from foldflight.exchange import frames as fr
 from foldflight.exchange.serving import ServerExchange
 from foldflight.ext.recording.file import Recording
 from foldflight.ext.recording.groups import of_groups, slots_in, slots_of
-from foldflight.fold.coroutines import Answer, Calls, Check, SharedInstance
+from foldflight.fold.coroutines import Answer, Bound, Calls, Check, M, SharedInstance
 from foldflight.fold.failures import ERROR
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry
 
@@ -73,11 +72,11 @@ class RecordedAnswers:
 
     def instance(
         self,
-        bound: BoundScalar,
+        bound: Bound[M],
         job_parameters: Mapping[str, str],  # noqa: ARG002 - as in `Coroutines`
         context: FunctionContext,  # noqa: ARG002
         check: Check,  # noqa: ARG002
-    ) -> SharedInstance:
+    ) -> SharedInstance[M]:
         """Return an instance that is not opened."""
         return _Unopened(bound.instantiate())
 
@@ -86,8 +85,8 @@ class RecordedError(Exception):
     """The error of a call as a recording has it."""
 
 
-class _Unopened:
-    def __init__(self, methods: ScalarMethods) -> None:
+class _Unopened(Generic[M]):
+    def __init__(self, methods: M) -> None:
         self.methods = methods
 
     def close(self) -> None:

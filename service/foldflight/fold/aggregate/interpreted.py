@@ -28,7 +28,7 @@ from foldflight.fold.scalar.evaluation import cast_around
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.adapters import adapter_named
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.serializer import field_names, has_plain_parts
 from foldflight.functions.types.values import CastError, cast_results, exact_types
 from foldflight.functions.types.vectors import has_vectors
@@ -103,7 +103,7 @@ class Interpreted(GroupsAccumulator):
         context: The argument of the function's `open`.
         signer: Signs pickled states.
         failures: Records errors of single slots. Default: errors are raised.
-        resources: What the process gives it: an async `get_value` needs what runs it.
+        resources: What the process gives it: an async function needs what runs it.
     """
 
     _value_method = "get_value"
@@ -118,7 +118,6 @@ class Interpreted(GroupsAccumulator):
         resources: Resources | None = None,
     ) -> None:
         self.bound = bound
-        self.waits = None if bound.function.bounds is None else Waits.of(bound, resources)
         self.failures = Failures() if failures is None else failures
         self.name = bound.function.name
         self.signer = signer
@@ -127,21 +126,33 @@ class Interpreted(GroupsAccumulator):
         # The slot whose accumulator is being processed; within a chunk, the slots and the position of the loop.
         self._at_work: int | tuple[list[int], Iterator[int]] | None = None
         context.slot_at_work = self._slot_at_work
+        self.waits = None if bound.function.bounds is None else Waits.of(bound, context, resources)
+        if self.waits is not None:
+            self._value_method = bound.function.value_method
+        self.methods = self._instantiated() if self.waits is None else self.waits.shared.methods
         try:
-            self.methods = bound.instantiate()
-        except RejectedError:  # it cannot run here at all
+            self.codec = state_codec(bound, self.methods, signer)
+        except BaseException:
+            if self.waits is not None:
+                self.waits.shared.close()
             raise
-        except (Exception, SystemExit) as error:
-            raise user_failure(self.name, "__init__", error) from error
-        self.codec = state_codec(bound, self.methods, signer)
         # `open` comes after all steps that may fail, because `close` must follow it.
-        self._call("open", self.methods.open, context)
+        if self.waits is None:
+            call_if_written(self.name, "open", self.methods.open, context)
         self._lent: dict[int, Any] = {}  # by slot, while values are made of accumulators that nobody else has
         self._only_reads: dict[type, bool] = {}  # whether get_value only reads accumulators, by their type
         self._has_vectors = any(map(has_vectors, (*bound.input_types, self.codec.arrow)))
         self._accumulate = Method(bound, "accumulate", self.methods.accumulate)
         self._retract = None if self.methods.retract is None else Method(bound, "retract", self.methods.retract)
         self._merge = None if self.methods.merge is None else Method(bound, "merge", self.methods.merge)
+
+    def _instantiated(self) -> Methods:
+        try:
+            return self.bound.instantiate()
+        except RejectedError:  # it cannot run here at all
+            raise
+        except (Exception, SystemExit) as error:
+            raise user_failure(self.name, "__init__", error) from error
 
     @property
     def mode(self) -> Mode:
@@ -163,15 +174,20 @@ class Interpreted(GroupsAccumulator):
         if has_failed:  # its create_accumulator has just failed
             steps = self._sound(steps)
         try:
-            with self._without_float_warnings():
+            with self._in_methods():
                 while not self._ran(rows, steps, slots, progress):
                     if not has_failed:
                         steps, has_failed = self._sound(steps), True
         finally:
             self._at_work = None
 
-    def _without_float_warnings(self) -> AbstractContextManager[object]:
-        """Let NumPy make infinities and NaN of vectors without a word, as Python does of floats, and compiled code."""
+    def _in_methods(self) -> AbstractContextManager[object]:
+        """Return what the author's methods run within.
+
+        NumPy makes infinities and NaN of vectors without a word, as Python does of floats, and compiled code.
+        """
+        if self.waits is not None:
+            return self.waits.folding(has_vectors=self._has_vectors)
         return np.errstate(all="ignore") if self._has_vectors else nullcontext()
 
     def _ran(self, rows: Rows, steps: Iterator[Any], slots: list[int], progress: Iterator[int]) -> bool:
@@ -282,7 +298,7 @@ class Interpreted(GroupsAccumulator):
         self._at_work = (slots, progress)
         try:
             shows = repeat(True) if asked is None else asked.tolist()
-            with self._without_float_warnings():
+            with self._in_methods():
                 self._run_each(rows, zip(progress, arguments, mask.tolist(), retracts, shows, strict=False), values)
         finally:
             self._at_work = None
@@ -388,7 +404,7 @@ class Interpreted(GroupsAccumulator):
                 raise cannot_merge(self.name)
             self._at_work = slot
             try:
-                with self._without_float_warnings():
+                with self._in_methods():
                     held[slot] = self._merge.accumulator_after(held[slot], self._merge.call(held[slot], accumulator))
             except (Exception, SystemExit) as error:  # noqa: BLE001 - `_fail` raises it
                 self._fail(self._merge.failed(error), error, slot)
@@ -432,7 +448,7 @@ class Interpreted(GroupsAccumulator):
         """Return the values of n slots; of those that have accumulators here, the values of these, which may change."""
         self._lent = accumulators
         try:
-            with self._without_float_warnings():
+            with self._in_methods():
                 return self._compute_half(slots, self._outputs, self.bound.result_type)
         finally:
             self._lent = {}
@@ -476,7 +492,7 @@ class Interpreted(GroupsAccumulator):
         return self._cast([value(slot) for slot in slots.tolist()], slots)
 
     def _awaited(self, waits: Waits, slots: Slots) -> pa.Array:
-        """Return the values of n slots, which an async `get_value` computes for all of them side by side."""
+        """Return the values of n slots, which an async method computes for all of them side by side."""
         sound: list[int] = []
         accumulators: list[Any] = []
         states: list[Any] = []
@@ -493,12 +509,12 @@ class Interpreted(GroupsAccumulator):
                     accumulators.append(accumulator)
         values: list[Any] = [None] * len(slots)
         asked = slots[sound].tolist()
-        answers = waits.answers(self.methods.get_value, accumulators, states, asked, self.failures)
+        answers = waits.answers(accumulators, states, asked, self.failures)
         for index, value in zip(sound, answers, strict=True):
             values[index] = value
 
         def refuse(index: int, error: CastError) -> int:
-            failure = FunctionError(error.code, f"get_value returned {error}", function=self.name)
+            failure = FunctionError(error.code, f"{self._value_method} returned {error}", function=self.name)
             self._fail(failure, error, int(slots[index]))
             return index + 1
 
@@ -606,13 +622,10 @@ class Interpreted(GroupsAccumulator):
         self._at_work = None
         self._held = []
         self._present = np.zeros(0, np.bool_)
-        self._call("close", self.methods.close)
-
-    def _call(self, method_name: str, method: Callable[..., Any] | None, *arguments: object) -> None:
         if self.waits is None:
-            call_if_written(self.name, method_name, method, *arguments)
+            call_if_written(self.name, "close", self.methods.close)
         else:
-            self.waits.call_if_written(method_name, method, *arguments)
+            self.waits.shared.close()
 
     def _grow(self, slots: Slots) -> None:
         needed = int(slots.max(initial=-1)) + 1
@@ -641,11 +654,12 @@ class Interpreted(GroupsAccumulator):
         if not len(fresh):
             return
         held, create = self._held, self.methods.create_accumulator
-        for slot in fresh.tolist():
-            try:
-                held[slot] = create()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - `fail` raises it
-                self.fail("create_accumulator", error, slot)
+        with self._in_methods():
+            for slot in fresh.tolist():
+                try:
+                    held[slot] = create()
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - `fail` raises it
+                    self.fail("create_accumulator", error, slot)
         self.mark_present(fresh[~self.failures.among(fresh)])
 
 

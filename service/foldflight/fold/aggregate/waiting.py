@@ -1,16 +1,19 @@
-"""Values of groups that an async `get_value` computes."""
+"""Values of groups that an async `get_value` or `get_values` computes."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from foldflight.errors import RejectedError
-from foldflight.fold.coroutines import Calls, Coroutines, call_ids, failure_of, go_on, no_coroutines
+from foldflight.fold.coroutines import Calls, Coroutines, SharedInstance, call_ids, failure_of, no_coroutines
 from foldflight.fold.failures import Failures, user_failure
-from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.author.context import OPEN_FOLD, FunctionContext, OpenFold
+from foldflight.functions.author.spec import BoundFunction, Methods
 
 if TYPE_CHECKING:
     from foldflight.fold.request import Resources
@@ -18,46 +21,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Waits:
-    """What an aggregate function waits with.
+    """What an async aggregate function waits with.
 
     Args:
         bound: The function.
-        coroutines: Runs its coroutines.
+        context: Its context in this exchange, whose log its methods use.
         resources: What the process gives to the exchange.
+        coroutines: Runs its coroutines.
+        shared: The instance of its class, which all exchanges of the process use.
     """
 
     bound: BoundFunction
-    coroutines: Coroutines
+    context: FunctionContext
     resources: Resources
+    coroutines: Coroutines
+    shared: SharedInstance[Methods]
 
     @classmethod
-    def of(cls, bound: BoundFunction, resources: Resources | None) -> Waits:
-        """Return it for the calls of an exchange. Raises RejectedError SIGNATURE if nothing runs coroutines here."""
-        if resources is None or resources.coroutines is None:
-            raise no_coroutines(bound.function.name)
-        return cls(bound, resources.coroutines, resources)
-
-    def call_if_written(self, method_name: str, method: Callable[..., Any] | None, *arguments: object) -> None:
-        """Call `open` or `close` of the author, if there is one, and wait for it if it is a coroutine.
+    def of(cls, bound: BoundFunction, context: FunctionContext, resources: Resources | None) -> Waits:
+        """Return it for the calls of an exchange.
 
         Raises:
-            FunctionError: USER_CODE.
+            RejectedError: SIGNATURE, if nothing runs coroutines here.
+            FunctionError: USER_CODE, if the class cannot be instantiated or its `open` raises.
         """
-        if method is None or not self.coroutines.opens:
-            return
-        name = self.bound.function.name
+        if resources is None or resources.coroutines is None:
+            raise no_coroutines(bound.function.name)
+        shared = resources.coroutines.instance(bound, context.job_parameters, context, resources.check)
+        return cls(bound, context, resources, resources.coroutines, shared)
+
+    @contextmanager
+    def folding(self, *, has_vectors: bool) -> Iterator[None]:
+        """Let what the methods of the instance log belong to this exchange."""
+        token = OPEN_FOLD.set(OpenFold(self.resources.log, self.context.slot_at_work))
         try:
-            returned = method(*arguments)
-            if inspect.isawaitable(returned):
-                # An engine that leaves ends `open`, and is the reason for `close`.
-                check = self.resources.check if method_name == "open" else go_on
-                self.coroutines.run(name, returned, check)
-        except (Exception, SystemExit) as error:
-            raise user_failure(name, method_name, error) from error
+            with np.errstate(all="ignore") if has_vectors else nullcontext():
+                yield
+        finally:
+            OPEN_FOLD.reset(token)
 
     def answers(
         self,
-        call: Callable[..., Any],
         accumulators: Sequence[Any],
         states: Sequence[Any],
         slots: Sequence[int],
@@ -66,9 +70,8 @@ class Waits:
         """Return the values of n accumulators; None for those that fail, if errors are isolated.
 
         Args:
-            call: The author's coroutine function.
             accumulators: The accumulators.
-            states: Their states, which the ids of their calls depend on.
+            states: What their states have, which the ids of their calls depend on.
             slots: Their slots.
             failures: Records the slots that fail.
 
@@ -77,6 +80,8 @@ class Waits:
         """
         function = self.bound.function
         assert function.bounds is not None
+        method_name = function.value_method
+        call: Any = getattr(self.shared.methods, method_name)
         calls = Calls(
             function,
             function.bounds,
@@ -84,6 +89,7 @@ class Waits:
             [(each,) for each in accumulators],
             call_ids(self.resources.call_scope, self.bound.fingerprint, states),
             self.bound.result_type,
+            shared=self.shared,
             stops=not failures.isolates,
             log=self.resources.log,
             slots=slots,
@@ -91,14 +97,14 @@ class Waits:
         try:
             self.coroutines.answer(calls, self.resources.check)
         except SystemExit as error:  # the server interrupts what takes too long
-            failure = user_failure(function.name, "get_value", error)
+            failure = user_failure(function.name, method_name, error)
             failure.slot = slots[calls.first_unanswered]
             raise failure from error
         values = []
         for index, answer in enumerate(calls.answers):
             values.append(None if answer is None else answer.value)
             if answer is not None and answer.error is not None:
-                failure = failure_of(function.name, "get_value", answer)
+                failure = failure_of(function.name, method_name, answer)
                 failure.slot = slots[index]
                 if not failures.take(failure):
                     raise failure from answer.error
@@ -106,10 +112,10 @@ class Waits:
 
 
 def no_running_values(function: str) -> RejectedError:
-    """Return the error for values after each row, of a function whose `get_value` is async."""
+    """Return the error for values after each row, of a function whose values are async."""
     return RejectedError(
         "SIGNATURE",
-        f"{function} has an async get_value, which is asked once for each group that changed, and OVER needs the value "
-        "after each row; aggregate with group_by, or make get_value a plain method",
+        f"{function} has an async get_value or get_values, which is asked once for each group that changed, and OVER "
+        "needs the value after each row; aggregate with group_by, or make get_value a plain method",
         function=function,
     )

@@ -18,7 +18,7 @@ class CallBounds:
 
     Args:
         concurrency: The number of calls that are open at once.
-        batch: The number of rows of a call, at most; its arguments are lists. None: a call has one row.
+        batch: The number of rows, or of groups, of a call, at most; its arguments are lists. None: a call has one row.
         batch_wait_s: The time for which a call waits for further rows if it has fewer, in seconds.
         timeout_s: The time after which a call is cancelled, in seconds.
         retries: How often a call is repeated after an error that may pass.

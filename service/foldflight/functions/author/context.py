@@ -46,6 +46,22 @@ OPEN_CALL: Final[ContextVar[OpenCall | None]] = ContextVar("foldflight_open_call
 """The call in which code of an async function runs. Exchanges share the function's instance, so it is not there."""
 
 
+class OpenFold(NamedTuple):
+    """Rows of one exchange that an instance folds which all exchanges of the process share.
+
+    Args:
+        log: Receives each line that it logs.
+        slot_at_work: Returns the slot that it folds.
+    """
+
+    log: Callable[[LogRecord], None] | None
+    slot_at_work: Callable[[], int | None]
+
+
+OPEN_FOLD: Final[ContextVar[OpenFold | None]] = ContextVar("foldflight_open_fold", default=None)
+"""The fold in which plain methods of an async aggregate function run."""
+
+
 class MetricSink(Protocol):
     """Receives the metrics of functions."""
 
@@ -116,8 +132,8 @@ class Distribution:
 class FunctionContext:
     """The argument of `open(self, context)`, which runs once for each call of the function in an exchange.
 
-    The `open` of an async scalar function runs once in a process, for all exchanges with the same direct arguments and
-    job parameters.
+    The `open` of an async function runs once in a process, for all exchanges with the same direct arguments and job
+    parameters.
 
     Args:
         function: Name of the function.
@@ -199,11 +215,12 @@ class FunctionContext:
 
     def _to_record(self, _: Any, method: str, event: MutableMapping[str, Any]) -> Any:
         call = OPEN_CALL.get()
-        log = self._log if call is None else call.log
+        fold = OPEN_FOLD.get() or OpenFold(self._log, self.slot_at_work)
+        log = fold.log if call is None else call.log
         if log is not None:
             message = str(event.pop("event", ""))
             fields = {key: str(value) for key, value in event.items()}
-            log(LogRecord(_LEVELS.get(method, method), self.function, message, fields, self.slot_at_work()))
+            log(LogRecord(_LEVELS.get(method, method), self.function, message, fields, fold.slot_at_work()))
         from structlog import DropEvent
 
         raise DropEvent

@@ -438,6 +438,11 @@ class Function(Registered):
         return self.cls
 
     @property
+    def value_method(self) -> str:
+        """The name of the method that returns values: an async function with a batch has `get_values` only."""
+        return "get_value" if self.bounds is None or self.bounds.batch is None else "get_values"
+
+    @property
     def folds_many(self) -> bool:
         """Whether folds use its vectorised methods; `compile=True` selects the scalar ones."""
         return self.vectorised and self.compile == "auto"

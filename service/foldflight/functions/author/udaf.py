@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import collections.abc
 import difflib
 import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
+
+import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.adapters import AdaptedForm, Adapter, adapter_of
@@ -52,6 +55,8 @@ _REPEATED: Final = (
     ("running_many", "fold_many"),
     *(("fold_bundle", method_name) for method_name in _CLASSIC),
 )
+# Accumulators of a call of an async get_values, if the author does not say how many.
+_BATCH: Final = 32
 # Similarity (0 to 1) from which a name counts as a misspelled method: `retarct`, `serialise`, `getValue`.
 _ALIKE: Final = 0.85
 
@@ -73,6 +78,8 @@ def aggregate_of(
     adapt: Adapt | None = None,
     prefetch: Prefetch | None = None,
     concurrency: int | None = None,
+    batch: int | None = None,
+    batch_wait_s: float | None = None,
     timeout_s: float | None = None,
     retries: int | None = None,
     rate: float | None = None,
@@ -133,7 +140,9 @@ def aggregate_of(
 
     `get_value` may be `async def` and wait for something outside, such as a model. It is called at the end of an epoch
     for the groups that changed, side by side; all other methods stay plain, except `open` and `close`. Streams store
-    its results with the states, and never ask for them again.
+    its results with the states, and never ask for them again. `async def get_values(self, accumulators)` in its place
+    takes a list of up to `batch` accumulators, also of several exchanges, and returns a list of as many results. The
+    exchanges of a process share the instance of such a class, so `self` must not hold anything of a group.
 
     Args:
         cls: The class.
@@ -168,7 +177,10 @@ def aggregate_of(
             by the base class or the methods; a class with `accumulate` and `get_value` is foldflight's own.
         prefetch: For each `MapView` of the accumulator, the names of the arguments that make up the key of the entry
             that a row uses. A stream then reads these entries before the rows, all at once; results are the same.
-        concurrency: For an async `get_value`: calls that are open at once in a process; see `udf`, also for the others.
+        concurrency: For an async `get_value` or `get_values`: calls that are open at once in a process; see `udf`, also
+            for the others.
+        batch: For an async `get_values`: the number of accumulators of a call, at most. Default: 32.
+        batch_wait_s: For an async `get_values`: the longest time for which a call waits for more, in seconds.
         timeout_s: The time after which a call is cancelled, in seconds.
         retries: How often a call is repeated after an error that may pass.
         rate: Calls that begin within one second, in a server with all its workers.
@@ -188,11 +200,20 @@ def aggregate_of(
         deterministic = deterministic is not False and builder.is_deterministic()
         compile = builder.uncompiled(compile)  # noqa: A001 - the parameter
     builder.check_bundled(retracts=bundled_retract, merges=bundled_merge, is_compiled=compile is True)
+    if builder.is_async:
+        builder.check_async(is_compiled=compile is True, is_batched=batch is not None or batch_wait_s is not None)
+        batch = _BATCH if batch is None and builder.gives_many else batch
     builder.bounds = bounds_of(
-        builder.name, builder.is_async, concurrency=concurrency, timeout_s=timeout_s, retries=retries, rate=rate
+        builder.name,
+        builder.is_async,
+        concurrency=concurrency,
+        batch=batch,
+        batch_wait_s=batch_wait_s,
+        timeout_s=timeout_s,
+        retries=retries,
+        rate=rate,
     )
     if builder.is_async:
-        builder.check_async(is_compiled=compile is True)
         compile = False  # noqa: A001 - the parameter
     is_deterministic = not builder.is_async if deterministic is None else deterministic
     read = prefetch or {}
@@ -273,17 +294,44 @@ class _Builder(SignatureBuilder):
 
     @property
     def is_async(self) -> bool:
-        """Whether `get_value` is a coroutine."""
-        return not self.adapted_from and inspect.iscoroutinefunction(getattr(self.cls, "get_value", None))
+        """Whether `get_value` is a coroutine, or `get_values` is one in its place."""
+        return not self.adapted_from and (
+            self.gives_many or inspect.iscoroutinefunction(getattr(self.cls, "get_value", None))
+        )
 
-    def check_async(self, *, is_compiled: bool) -> None:
-        """Refuse what does not go with an async `get_value`."""
+    @property
+    def gives_many(self) -> bool:
+        """Whether `get_values` is a coroutine, which takes a list of accumulators."""
+        return not self.adapted_from and inspect.iscoroutinefunction(getattr(self.cls, "get_values", None))
+
+    @property
+    def value_method(self) -> str:
+        """The name of the method that returns values."""
+        return "get_values" if self.gives_many else "get_value"
+
+    def check_async(self, *, is_compiled: bool, is_batched: bool) -> None:
+        """Refuse what does not go with an async `get_value` or `get_values`."""
+        waits = f" has an async {self.value_method}"
         if is_compiled:
-            raise self.error(" has an async get_value and is declared compile=True", "drop compile=True")
-        for method_name in ("fold_bundle", "fold_many", "get_values"):
+            raise self.error(f"{waits} and is declared compile=True", "drop compile=True")
+        if self.gives_many and not self.separate:
+            raise self.error(
+                f"{waits} but no create_accumulator",
+                "it takes a list of accumulators, which are separate from the class; add create_accumulator",
+            )
+        if self.gives_many and self.has("get_value"):
+            raise self.error(
+                f"{waits} and get_value", "keep one of them; get_values returns the values of all groups that changed"
+            )
+        if is_batched and not self.gives_many:
+            raise self.error(
+                f"{waits} and is declared with batch or batch_wait_s",
+                "define async get_values(self, accumulators) in its place, which returns a list of values",
+            )
+        for method_name in ("fold_bundle", "fold_many", *(() if self.gives_many else ("get_values",))):
             if self.has(method_name):
                 raise self.error(
-                    f" has an async get_value and {method_name}",
+                    f"{waits} and {method_name}",
                     f"drop {method_name}: the time goes by outside, so methods for many rows gain nothing",
                 )
         self.check_secrets()
@@ -372,7 +420,7 @@ class _Builder(SignatureBuilder):
         if not declared and not views:
             return views
         with_others = {
-            "async": "has an async get_value" if self.is_async else "",
+            "async": f"has an async {self.value_method}" if self.is_async else "",
             "fold_many": "has vectorised methods" if self.has("fold_many") else "",
             "fold_bundle": "has fold_bundle" if self.has("fold_bundle") else "",
             "compile=True": "is declared compile=True" if compile is True else "",
@@ -459,7 +507,7 @@ class _Builder(SignatureBuilder):
                 )
 
     def check_names(self) -> None:
-        for method_name in () if self.is_bundled_alone else ("accumulate", "get_value"):
+        for method_name in () if self.is_bundled_alone else ("accumulate", self.value_method):
             if not callable(getattr(self.cls, method_name, None)):
                 raise self.error(
                     f" has no method {method_name}",
@@ -514,7 +562,7 @@ class _Builder(SignatureBuilder):
     def check_vectorised(self) -> None:
         """Refuse incomplete vectorised methods."""
         written = [method_name for method_name in _VECTORISED if self.has(method_name)]
-        if not written:
+        if not written or self.is_async:
             return
         if not self.separate:
             raise self.error(
@@ -588,7 +636,7 @@ class _Builder(SignatureBuilder):
         method = getattr(self.cls, name)
         bound = isinstance(inspect.getattr_static(self.cls, name), (staticmethod, classmethod))
         signature = signature_of(method)
-        may_wait = self.is_async and name in ("get_value", "open", "close")
+        may_wait = self.is_async and name in (self.value_method, "open", "close")
         if (inspect.iscoroutinefunction(method) and not may_wait) or inspect.isgeneratorfunction(method):
             remedy = "make it a plain method without async and yield"
             if not self.adapted_from:
@@ -643,7 +691,17 @@ class _Builder(SignatureBuilder):
         return self.cls.accumulate, ".accumulate"
 
     def gives(self) -> tuple[Any, str]:
-        return self.cls.get_value, ".get_value"
+        return getattr(self.cls, self.value_method), f".{self.value_method}"
+
+    def inferred(self, annotation: Any, where: str) -> pa.DataType:
+        if self.gives_many and where == ".get_values":
+            if typing.get_origin(annotation) not in (list, collections.abc.Sequence):
+                raise self.error(
+                    ".get_values does not declare the type of the results",
+                    "annotate it as list[str] or the like, or give @udaf(result_type=...)",
+                )
+            (annotation,) = typing.get_args(annotation)
+        return super().inferred(annotation, where)
 
     def argument_parameters(self) -> list[inspect.Parameter]:
         if self.is_bundled_alone:

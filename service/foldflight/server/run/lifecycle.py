@@ -37,12 +37,12 @@ from prometheus_client import CollectorRegistry
 from foldflight.coroutines import PROCESS_LOOP
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold.accelerator import Accelerator, accelerator_of
-from foldflight.fold.coroutines import SharedInstance
+from foldflight.fold.coroutines import Bound, Opening, SharedInstance
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.java import JAVA, java_functions
-from foldflight.functions.author.scalar import ScalarFunction
+from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry
 from foldflight.server.authentication import check_keys
@@ -189,7 +189,7 @@ class Server:
             )
         )
         self._closed = False
-        self._opened: list[SharedInstance] = []  # so that exchanges find the instances of async functions open
+        self._opened: list[SharedInstance[Opening]] = []  # so that exchanges find the instances of async functions open
         self.probes = Probes(settings, self.server_id, registry, self.metrics.registry, self.programs)
         try:
             if warms:
@@ -210,18 +210,19 @@ class Server:
             self.logger.info("warm", function=function.name, folded=str(mode), s=seconds)
             if mode in (Mode.COMPILED, Mode.INTERPRETED):
                 self.metrics.compiled.labels(function.name).set(mode is Mode.COMPILED)
-            if isinstance(function, ScalarFunction) and function.bounds is not None:
+            if function.bounds is not None:
                 self._open_instance(function)
 
-    def _open_instance(self, function: ScalarFunction) -> None:
+    def _open_instance(self, function: AnyFunction) -> None:
         """Open the instance that exchanges without job parameters share, which may load a model, before they wait."""
         if function.input_types is None or any(each.required for each in function.parameters):
             return
         started_s = time.monotonic()
         context = FunctionContext(function.name, metrics=self.metrics)
         try:
-            bound = function.bind(function.input_types, {})
-            self._opened.append(PROCESS_LOOP.instance(bound, {}, context, lambda: None))
+            bound: Bound[Opening] = function.bind(function.input_types, {})
+            lent: SharedInstance[Opening] = PROCESS_LOOP.instance(bound, {}, context, lambda: None)
+            self._opened.append(lent)
         except FoldflightError as error:
             # It may need job parameters. The first exchange tries again, and gets the error if it does not.
             self.logger.warning("not opened before the server is ready", function=function.name, problem=error.message)

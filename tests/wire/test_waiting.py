@@ -6,9 +6,12 @@ import io
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +39,7 @@ from tests.model_server import ModelServer
 from tests.wire import waiting_functions
 from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, eventually
 
+ROOT = Path(__file__).parents[2]
 TEXT, NUMBER = pa.schema([("prompt", pa.string())]), pa.schema([("x", pa.int64())])
 
 
@@ -371,6 +375,41 @@ def test_ids_of_groups_are_those_of_their_states(model, server) -> None:
         begin_task(0)
     assert {len(ids) for ids in model.ids.values()} == {1}
     assert len(model.ids) == 2
+
+
+SHOW_IDS = """
+import sys
+import pyarrow as pa
+from foldflight.client import EmbeddedTransport
+from foldflight.client.process import begin_task
+from foldflight.exchange.frames import Open
+from foldflight.functions import Call, Registry
+from tests.wire import identified_functions
+
+GROUPS = pa.schema([("slot", pa.int32()), ("text", pa.string())])
+transport = EmbeddedTransport(Registry.load([identified_functions]), state_key=b"k" * 32)
+begin_task(0, "a query and its partition")
+for function in ("id_of_sets", "id_of_pickled_sets"):
+    rows = pa.RecordBatch.from_pydict({"slot": [0] * 9, "text": list("abcdefghi")}, schema=GROUPS)
+    with transport.open(Open((Call(function, ("text",)),), GROUPS)) as exchange:
+        exchange.chunk(rows)
+        exchange.barrier(1)
+        print(exchange.results(1).to_pylist()[0]["output_0"])
+"""
+
+
+def test_ids_of_sets_are_those_of_other_processes() -> None:
+    """Hashes of texts differ between processes, and with them the order of sets; ids must not."""
+    shown = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        ran = subprocess.run(
+            [sys.executable, "-c", SHOW_IDS], env=environment, capture_output=True, text=True, check=True
+        )
+        shown.append(ran.stdout.split())
+    assert [len(each) for each in shown[0]] == [32, 32]
+    assert shown[0][0] != shown[0][1]
+    assert shown[0] == shown[1]
 
 
 @pytest.mark.parametrize("where", ["remote", "embedded", "another engine"])

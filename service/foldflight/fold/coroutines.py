@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -17,6 +17,9 @@ from foldflight.functions.author.context import FunctionContext, LogRecord
 from foldflight.functions.author.spec import Registered
 
 _ID_BYTES: Final = 16
+# The modules of types whose values have the same text if they are equal.
+_TEXTUAL: Final = frozenset({"builtins", "datetime", "decimal", "fractions", "numpy", "uuid"})
+_REDUCE_PROTOCOL: Final = 4
 
 
 @dataclass(frozen=True)
@@ -210,26 +213,67 @@ def call_ids(scope: str, fingerprint: str, rows: Iterable[Any]) -> list[str]:
     return ids
 
 
-def _add(digest: Any, value: Any) -> None:
-    """Add a value. Texts of NumPy arrays leave out values, so their bytes are added."""
+def _add(digest: Any, value: Any, within: tuple[int, ...] = ()) -> None:
+    """Add a value so that equal values add the same in all processes.
+
+    Texts of NumPy arrays leave out values, so their bytes are added. Sets have another order in each process, since
+    hashes of texts differ, and so their members are added in the order of their digests. Other objects are added by
+    what pickle would read of them.
+
+    Args:
+        digest: The digest.
+        value: The value.
+        within: The identities of the objects that it is part of.
+    """
     if isinstance(value, np.ndarray):
         digest.update(f"array {value.dtype.str} {value.shape} ".encode())
         digest.update(np.ascontiguousarray(value).tobytes())
     elif isinstance(value, bytes):
         digest.update(f"bytes {len(value)} ".encode())
         digest.update(value)
+    elif id(value) in within:
+        digest.update(b"itself ")
     elif isinstance(value, (list, tuple)):
         digest.update(f"list {len(value)} ".encode())
         for each in value:
-            _add(digest, each)
+            _add(digest, each, (*within, id(value)))
+    elif isinstance(value, (set, frozenset)):
+        digest.update(f"set {len(value)} ".encode())
+        for member in sorted(_digest_of(each, within) for each in value):
+            digest.update(member)
     elif isinstance(value, Mapping):
         digest.update(f"map {len(value)} ".encode())
         for each in value.items():
-            _add(digest, each)
-    else:
+            _add(digest, each, (*within, id(value)))
+    elif type(value).__module__ in _TEXTUAL:
         text = repr(value).encode(errors="backslashreplace")
         digest.update(f"{type(value).__name__} {len(text)} ".encode())
         digest.update(text)
+    else:
+        digest.update(f"object {type(value).__qualname__} ".encode())
+        for part in _parts_of(value):
+            _add(digest, part, (*within, id(value)))
+
+
+def _digest_of(value: Any, within: tuple[int, ...]) -> bytes:
+    digest = hashlib.blake2b(digest_size=_ID_BYTES)
+    _add(digest, value, within)
+    return digest.digest()
+
+
+def _parts_of(value: Any) -> Iterator[Any]:
+    """Yield what makes up an object, as `object.__reduce_ex__` tells: arguments, attributes by name, items."""
+    reduced = value.__reduce_ex__(_REDUCE_PROTOCOL)
+    if isinstance(reduced, str):  # the name of a constant
+        yield reduced
+        return
+    _, arguments, *others = reduced
+    yield [each.__qualname__ if isinstance(each, type) else each for each in arguments]
+    for part in others:
+        if isinstance(part, dict):  # attributes, which code may have set in any order
+            yield sorted(part.items())
+        else:
+            yield list(part) if isinstance(part, Iterator) else part
 
 
 def failure_of(function: str, method_name: str, answer: Answer) -> FunctionError:

@@ -500,7 +500,7 @@ class Interpreted(GroupsAccumulator):
             if slot not in self.failures:
                 try:
                     accumulator = self._copy_for_value(slot)
-                    states += self.codec.encode([accumulator]).to_pylist()
+                    states.append(self.codec.content(accumulator))
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - `fail` raises it
                     cause = error.error if isinstance(error, UnconvertibleState) else error
                     self.fail("create_accumulator", cause, slot)

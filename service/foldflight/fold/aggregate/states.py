@@ -63,6 +63,10 @@ class StateCodec(ABC):
             CorruptError: STATE_CHECKSUM, for damaged bytes.
         """
 
+    def content(self, accumulator: Any) -> Any:
+        """Return what the state of an accumulator has, whatever else the accumulator has. Raises UnconvertibleState."""
+        return self.decode(self.encode([accumulator]))[0]
+
 
 _WIDER: Final = (
     'give the attribute, or the accumulator, a wider type: Annotated[Decimal, "DECIMAL(38, 0)"] in place of int, float '
@@ -247,6 +251,9 @@ class Custom(_Enveloped):
             raise FunctionError("RESULT_TYPE", message, function=self.function)
         payload = bytes(payload)
         return _CUSTOM + self.fingerprint + zlib.crc32(payload).to_bytes(4, "big") + payload
+
+    def content(self, accumulator: Any) -> Any:
+        return self.encode([accumulator])[0].as_py()  # the author's bytes
 
     def unpack(self, state: bytes) -> Any:
         assert self.methods.deserialize is not None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import select
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
+
+# Threads that hold an answer back look this often whether they may go on. There may be a thousand of them.
+_LOOK_MS: Final = 200
 
 
 class ModelServer(ThreadingHTTPServer):
@@ -18,18 +22,20 @@ class ModelServer(ThreadingHTTPServer):
         behave: Called with the prompt and how often it was asked before. It returns what to do: `ok`, `wrong` (no
             JSON), `close` (the connection), a status, or `hold` (until `released` is set).
         asked: How often each prompt was asked.
+        times: When each question came, in seconds of the monotonic clock, in order.
         ids: The ids by prompt.
         answered: How often each prompt was answered well.
         left: The prompts whose clients left before the answer.
     """
 
     daemon_threads = True
-    request_queue_size = 256
+    request_queue_size = 1024
 
     def __init__(self, behave: Callable[[str, int], str | int] = lambda *_: "ok") -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.behave = behave
         self.asked: Counter[str] = Counter()
+        self.times: list[float] = []
         self.ids: dict[str, set[str]] = {}
         self.answered: Counter[str] = Counter()
         self.left: Counter[str] = Counter()
@@ -60,20 +66,17 @@ class _Handler(BaseHTTPRequestHandler):
         with model.lock:
             before = model.asked[prompt]
             model.asked[prompt] += 1
+            model.times.append(time.monotonic())
             model.ids.setdefault(prompt, set()).add(asked["id"])
         what = model.behave(prompt, before)
         if what == "hold":
-            self.connection.setblocking(False)
+            leaving = select.poll()
+            leaving.register(self.connection, select.POLLIN)
             while not model.released.is_set():
-                time.sleep(0.01)
-                try:
-                    if not self.connection.recv(1):
-                        with model.lock:
-                            model.left[prompt] += 1
-                        return
-                except BlockingIOError:
-                    pass
-            self.connection.setblocking(True)
+                if leaving.poll(_LOOK_MS):  # it sends nothing more, so it has left
+                    with model.lock:
+                        model.left[prompt] += 1
+                    return
         if what == "close":
             self.close_connection = True
             return

@@ -6,9 +6,11 @@ import io
 import json
 import logging
 import os
+import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,7 +39,7 @@ from foldflight.shipping.pickling import pickle_functions
 from foldflight.testing import run_epochs, run_over
 from tests.model_server import ModelServer
 from tests.wire import waiting_functions
-from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, eventually
+from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, eventually, opened_apart
 
 ROOT = Path(__file__).parents[2]
 TEXT, NUMBER = pa.schema([("prompt", pa.string())]), pa.schema([("x", pa.int64())])
@@ -293,7 +295,7 @@ def test_calls_are_counted(model, server) -> None:
     assert value("foldflight_async_calls_open", labels) == 0
     assert value("foldflight_async_call_seconds_count", labels) == 6
     assert value("foldflight_async_rate_waits_total", {"function": "rated"}) > 0
-    assert flight(server).status()["servers"][0]["call_rates"] == {"rated": 1000}
+    assert flight(server).status()["servers"][0]["call_rates"] == {"paced": 60, "rated": 1000}
 
 
 def test_a_rate_is_refused_without_a_server() -> None:
@@ -455,7 +457,7 @@ def test_models_are_loaded_before_a_server_is_ready(model, log) -> None:
     settings = load_settings({"port": 0, "health_port": "off", "http_port": "off"}, {})
     logger = make_logger(log, log_format="json", log_level="info")
     with Server(settings, Registry.load([waiting_functions, Failing]), logger, warms=True) as server:
-        opened = ["Asking", "TextsOf"]
+        opened = ["Asking", "AskingMany", "Paced", "TextsOf"]
         assert sorted(waiting_functions.OPENED) == opened
         assert server.ready_line["functions"]
         answers(flight(server), opening("asking"), prompts(2))
@@ -526,10 +528,21 @@ def test_secrets_of_the_environment_are_not_pickled(monkeypatch) -> None:
     assert key not in str(caught.value)
 
 
-def test_rows_of_a_server_that_is_killed_are_answered_once(model, tmp_path) -> None:
-    """The other server calls again for the chunk that was open; each row has one answer, with the id of before."""
-    count, killed = 200, threading.Event()
-    model.behave = lambda prompt, before: "ok" if killed.is_set() or int(prompt.split()[1]) < 50 else "hold"
+@pytest.fixture
+def many_connections() -> Iterator[None]:
+    """Let this process and its servers have a socket for each of a thousand calls."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_rows_of_a_server_that_is_killed_are_answered_once(model, tmp_path, many_connections) -> None:
+    """The other server repeats the thousand calls that were open, with their ids; answered rows are not asked again."""
+    first, rest = prompts(1200)[:200], prompts(1200)[200:]
+    killed = threading.Event()
+    model.behave = lambda prompt, before: "ok" if killed.is_set() or prompt in set_of_first else "hold"
+    set_of_first = set(first)
     settings = {"modules": ["tests.wire.waiting_functions"]}
     servers = [ServerProcess(settings, tmp_path / f"{number}.log") for number in range(2)]
     try:
@@ -537,16 +550,50 @@ def test_rows_of_a_server_that_is_killed_are_answered_once(model, tmp_path) -> N
             each.await_ready()
         by_id = {each.ready["server_id"]: each for each in servers}
         transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
-        with transport.open(opening("asking")) as exchange:
-            exchange.chunk(batch(prompts(count)))
-            assert eventually(lambda: len(model.asked) >= 50 + 32)
+        with transport.open(opening("asking_many")) as exchange:
+            exchange.chunk(batch(first))
+            got = exchange.mapped().to_pylist()
+            exchange.chunk(batch(rest))
+            assert eventually(lambda: len(model.asked) == len(first) + len(rest))
+            in_flight = len(rest)
             by_id[exchange.open_reply.server_id].process.kill()
             killed.set()
-            got = [row["output_0"] for row in exchange.mapped().to_pylist()]
-        assert got == [each.upper() for each in prompts(count)]
+            got += exchange.mapped().to_pylist()
+        assert [row["output_0"] for row in got] == [each.upper() for each in first + rest]
         assert all(len(ids) == 1 for ids in model.ids.values())
+        assert {model.asked[each] for each in first} == {1}
         assert max(model.asked.values()) == 2
-        assert sum(model.asked.values()) <= count + 50 + 32
+        assert sum(model.asked.values()) <= len(first) + len(rest) + in_flight
     finally:
         for each in servers:
             each.end()
+
+
+def test_workers_share_a_rate(model, tmp_path) -> None:
+    """Eight exchanges with two workers ask the model no more often than the rate permits, also after a pause.
+
+    A call arrives after it has begun, however busy the machine is, and none begins before the exchanges are asked. So
+    the calls that have come by any time since then are bounded, by one for each worker and the rate.
+    """
+    server = ServerProcess({"modules": ["tests.wire.waiting_functions"], "workers": 2}, tmp_path / "log")
+    exchanges: list[Any] = []
+    try:
+        server.await_ready()
+        exchanges = [opened_apart(server, opening("paced")) for _ in range(8)]
+        assert len({each.open_reply.server_id for each in exchanges}) == 2
+        for _ in range(3):
+            model.times.clear()
+            began_s = time.monotonic()
+            for each in exchanges:
+                each.chunk(batch(prompts(8)))
+            for each in exchanges:
+                assert each.mapped().num_rows
+            arrived = sorted(model.times)
+            assert len(arrived) == 64
+            early = [count for count, at in enumerate(arrived, 1) if count > 60 * (at - began_s) + 2]
+            assert not early
+            time.sleep(0.5)  # in which nothing may be saved up
+    finally:
+        for each in exchanges:
+            each.close()
+        server.end()

@@ -54,6 +54,16 @@ class Asking:
         CLOSED.append(type(self).__name__)
 
 
+@udf(concurrency=1000, retries=4, timeout_s=120)
+class AskingMany(Asking):
+    """Ask the model about a thousand texts at once."""
+
+
+@udf(rate=60)
+class Paced(Asking):
+    """Ask the model about sixty texts a second, at most."""
+
+
 @udf(batch=64, concurrency=1, batch_wait_s=0.05, retries=0)
 async def batched(xs: list[int]) -> list[int]:
     """Return for each number how many came with it; fail for a negative one."""

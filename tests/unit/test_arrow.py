@@ -10,11 +10,13 @@ from foldflight.functions import parse_type
 from foldflight.functions.types import arrow
 
 MAPS = pa.map_(pa.string(), pa.int64())
-NESTED = pa.struct([("a", pa.list_(MAPS)), ("b", pa.map_(pa.int64(), MAPS)), ("c", pa.int64())])
+NESTED = pa.struct(
+    [("a", pa.list_(MAPS)), ("b", pa.map_(pa.int64(), MAPS)), ("c", pa.int64()), ("d", pa.list_(MAPS, 1))]
+)
 VALUES = [
-    {"a": [[("x", 1), ("y", 2)], None], "b": [(1, [("z", None)])], "c": 5},
+    {"a": [[("x", 1), ("y", 2)], None], "b": [(1, [("z", None)])], "c": 5, "d": [[("x", 1)]]},
     None,
-    {"a": None, "b": None, "c": None},
+    dict.fromkeys("abcd"),
 ]
 
 
@@ -23,13 +25,22 @@ def test_maps_are_dicts_at_any_depth(knows, monkeypatch):
     """With the method of newer versions, and without it. A key that is there twice is an error."""
     if not knows:
         monkeypatch.setattr(arrow, "_KNOWS_DICTS", False)
-    expected = [{"a": [{"x": 1, "y": 2}, None], "b": {1: {"z": None}}, "c": 5}, None, dict.fromkeys("abc")]
+    rows = {"a": [{"x": 1, "y": 2}, None], "b": {1: {"z": None}}, "c": 5, "d": [{"x": 1}]}
+    expected = [rows, None, dict.fromkeys("abcd")]
     array = pa.array(VALUES, NESTED)
     assert arrow.to_pylist(array) == expected
     batch = pa.RecordBatch.from_arrays([array, pa.array([1, 2, 3])], names=["v", "n"])
     assert arrow.to_pylist(batch) == [{"v": v, "n": n} for v, n in zip(expected, (1, 2, 3), strict=True)]
     with pytest.raises(KeyError, match=r"twice|duplicate"):
         arrow.to_pylist(pa.array([[("x", 1), ("x", 2)]], MAPS))
+
+
+def test_types_with_members_are_nested():
+    """Lists of a fixed size, too, which the test of Arrow 15 leaves out."""
+    int64 = pa.int64()
+    nested = [pa.list_(int64), pa.large_list(int64), pa.list_(int64, 2), MAPS, pa.struct([("a", int64)]), pa.struct([])]
+    assert all(map(arrow.is_nested, nested))
+    assert not any(map(arrow.is_nested, [int64, pa.string(), pa.binary(3), pa.decimal128(9, 2), pa.null()]))
 
 
 def test_batches_are_joined_and_columns_replaced():

@@ -17,7 +17,7 @@ from foldflight.engine.keys.index import canonical
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
-from foldflight.functions.types.arrow import is_binary_view, is_string_view
+from foldflight.functions.types.arrow import is_binary_view, is_nested, is_string_view
 
 DELETE: Final = RowKind.DELETE.short
 _SETS: Final = (RowKind.INSERT.short, RowKind.UPDATE_AFTER.short)
@@ -78,7 +78,7 @@ def older_checkpoint(table: str, query: str, last: int, epoch: int) -> RejectedE
 
 def is_key(type_: pa.DataType) -> bool:
     """Return whether the values of a type can identify rows: all but lists, structs and maps."""
-    return not types.is_nested(type_)
+    return not is_nested(type_)
 
 
 def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:

@@ -46,7 +46,7 @@ from foldflight.fold.mode import Mode
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.query.call import Call, Order
 from foldflight.functions.query.step import Step, StepArgument
-from foldflight.functions.types.arrow import to_pylist
+from foldflight.functions.types.arrow import is_nested, to_pylist
 from foldflight.functions.types.sql import check_plain
 from foldflight.functions.types.views import ViewSpec
 
@@ -515,7 +515,7 @@ def _has_lists(type_: pa.DataType) -> bool:
     if isinstance(type_, pa.BaseExtensionType):
         return _has_lists(type_.storage_type)
     if not pa.types.is_struct(type_):
-        return bool(pa.types.is_nested(type_))
+        return is_nested(type_)
     return any(_has_lists(type_.field(index).type) for index in range(type_.num_fields))
 
 
@@ -552,7 +552,7 @@ def _check_names(schema: pa.Schema) -> None:
     """Raise UnicodeDecodeError for names that are not UTF-8. pyarrow would raise it later, at the first access."""
     schema.names  # noqa: B018
     for type_ in schema.types:
-        if pa.types.is_nested(type_):
+        if is_nested(type_):
             str(type_)
 
 

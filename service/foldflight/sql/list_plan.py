@@ -22,6 +22,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
 from foldflight.functions.query.literals import check_known
+from foldflight.functions.types.arrow import is_nested
 from foldflight.spark.columns import spark_name, zone_remedy
 from foldflight.spark.months import interval_text, is_months, months_text
 from foldflight.spark.storage_types import result_storage_type
@@ -497,7 +498,7 @@ def _check_keys(
 ) -> None:
     """Refuse keys of ORDER BY that have no order."""
     for index, order in zip(indexes, call.order, strict=True):
-        if actual is not None and pa.types.is_nested(actual[index]):
+        if actual is not None and is_nested(actual[index]):
             raise analysis.text.error(
                 f"{call.name} cannot be ordered by {analysis.text.slice(order.span)}, which is "
                 f"{spark_name(actual[index])}; order by numbers, texts, bytes, dates or times",

@@ -29,6 +29,7 @@ from foldflight.engine.query.layout import SLOT
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
+from foldflight.functions.types.arrow import is_nested
 from foldflight.spark.attempts import attempt
 from foldflight.spark.storage_types import result_types
 from foldflight.spark.versions.types import spark_type
@@ -221,4 +222,4 @@ def _lengths(lists: pa.Array) -> Any:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    return column.cast(without_nullability(column.type)) if pa.types.is_nested(column.type) else column
+    return column.cast(without_nullability(column.type)) if is_nested(column.type) else column

@@ -18,7 +18,7 @@ from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.keys.overflow import temporary_file
 from foldflight.engine.over.positions import Codes, OrderOf, Positions, codes_of
 from foldflight.engine.query.changelog import equal_rows
-from foldflight.functions.types.arrow import concat_batches
+from foldflight.functions.types.arrow import concat_batches, is_nested
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Ordering:
         if not names or rows.num_rows < 2:
             return np.zeros(0, np.int64)
         columns = rows.select(list(names))
-        nested = [field.name for field in columns.schema if pa.types.is_nested(field.type)]
+        nested = [field.name for field in columns.schema if is_nested(field.type)]
         flat = columns.select([name for name in names if name not in nested])
         differs = ~equal_rows(flat.slice(1), flat.slice(0, len(flat) - 1))
         if nested:

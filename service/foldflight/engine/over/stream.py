@@ -36,6 +36,7 @@ from foldflight.engine.state.timelog import TIME
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import Interval, WindowFrame, interval_of
+from foldflight.functions.types.arrow import is_nested
 
 _WINDOW_FRAME_ROWS_MAX: Final = 10_000
 """Rows before the current one that ROWS may have. The last rows of each touched group are written in each epoch."""
@@ -113,7 +114,7 @@ class StreamedOver:
                     f"there are {len(layout.order)}",
                 )
         for index, order in enumerate(ties, 1):
-            if pa.types.is_nested(layout.order.field(order.column).type):
+            if is_nested(layout.order.field(order.column).type):
                 raise RejectedError(
                     "SCHEMA_MISMATCH",
                     f"the order {layout.order_names[index]} is {layout.order.field(order.column).type}; in a stream "

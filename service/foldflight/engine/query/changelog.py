@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.functions.query.rowkind import RowKind
-from foldflight.functions.types.arrow import concat_batches
+from foldflight.functions.types.arrow import concat_batches, is_nested
 
 Mask = npt.NDArray[np.bool_]
 
@@ -67,7 +67,7 @@ def _equal_column(old: pa.Array, new: pa.Array) -> Mask:
         old, new = old.storage, new.storage
     if pa.types.is_null(old.type):
         return np.ones(len(old), np.bool_)
-    if pa.types.is_nested(old.type) or pa.types.is_interval(old.type):
+    if is_nested(old.type) or pa.types.is_interval(old.type):
         # Arrow cannot compare nested arrays. Scalars are compared by value, with NaN unequal to itself.
         return np.fromiter(map(_same, old, new), np.bool_, len(old))
     if pa.types.is_float16(old.type):  # Arrow does not compare these

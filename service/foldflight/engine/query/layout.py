@@ -14,7 +14,7 @@ import pyarrow as pa
 from foldflight.engine.query.blocks import convert
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.functions import RowKind
-from foldflight.functions.types.arrow import in_microseconds, with_column
+from foldflight.functions.types.arrow import in_microseconds, is_nested, with_column
 from foldflight.functions.types.views import ViewSpec
 
 BUCKET, FOLDED, HASH, KIND, LIVE, REAL, SLOT = "bucket", "folded", "hash", "kind", "live", "real", "slot"
@@ -217,7 +217,7 @@ def _shown(key: pa.Array) -> Any:
     except UnicodeDecodeError:
         return key[0].cast(pa.binary()).as_py()
     except (OverflowError, ValueError):  # a date beyond the year 9999, nanoseconds
-        return str(key) if pa.types.is_nested(key.type) else key[0].cast(pa.string()).as_py()
+        return str(key) if is_nested(key.type) else key[0].cast(pa.string()).as_py()
 
 
 def _named(fields: pa.Schema, names: Sequence[str]) -> list[pa.Field]:

@@ -18,6 +18,7 @@ from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import SLOT, CallView, QueryLayout
 from foldflight.engine.state.viewtable import ViewLookup, ViewTable
 from foldflight.errors import RejectedError
+from foldflight.functions.types.arrow import is_nested
 
 Slots = npt.NDArray[np.int32]
 
@@ -206,7 +207,7 @@ def _keys_of(columns: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
     Raises:
         pa.ArrowException: The arguments do not fit the type of the keys, or are nested.
     """
-    if any(pa.types.is_nested(column.type) for column in columns):
+    if any(is_nested(column.type) for column in columns):
         raise pa.ArrowNotImplementedError("keys are not prefetched from nested arguments")
     fields = list(type_) if pa.types.is_struct(type_) else [pa.field("key", type_)]
     parts = [pc.cast(column, field.type) for column, field in zip(columns, fields, strict=True)]

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from foldflight.functions.types.arrow import is_nested
+
 ZERO: Final = "\x00"
 """The one character that a text in PostgreSQL cannot have."""
 
@@ -39,7 +41,7 @@ def postgres_type(type_: pa.DataType) -> str | None:
     if types.is_decimal(type_):
         return f"numeric({type_.precision},{type_.scale})"
     if types.is_list(type_) or types.is_large_list(type_):
-        inner = None if types.is_nested(type_.value_type) else postgres_type(type_.value_type)
+        inner = None if is_nested(type_.value_type) else postgres_type(type_.value_type)
         return None if inner is None else f"{inner}[]"
     if types.is_int8(type_):
         return "smallint"

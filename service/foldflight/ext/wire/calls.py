@@ -18,7 +18,7 @@ from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step, StepArgument
-from foldflight.functions.types.arrow import is_json
+from foldflight.functions.types.arrow import is_json, is_nested
 from foldflight.functions.types.sql import check_plain, sql_name
 from foldflight.functions.types.values import CastError, cast_results, to_python
 from foldflight.functions.types.vectors import as_vectors, is_vector, list_misfit
@@ -224,7 +224,7 @@ def _from_wire(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return pa.ExtensionArray.from_storage(type_, array.cast(pa.string()))
     if pa.types.is_decimal(type_) and _is_text(array.type):
         return cast_results(array.to_pylist(), type_)
-    if pa.types.is_nested(type_) and _has_special(type_):
+    if is_nested(type_) and _has_special(type_):
         # JSON inside another value stays a string, as in other exchanges: otherwise a result would be encoded twice.
         plain = _with_texts(type_)
         values = cast_results(to_python(array), plain)
@@ -317,7 +317,7 @@ def _has_special(type_: pa.DataType) -> bool:
         return any(_has_special(each.type) for each in type_)
     if pa.types.is_map(type_):
         return _has_special(type_.key_type) or _has_special(type_.item_type)
-    if pa.types.is_nested(type_):
+    if is_nested(type_):
         return _has_special(type_.value_type)
     return is_json(type_) or bool(pa.types.is_decimal128(type_))
 
@@ -332,7 +332,7 @@ def _to_wire(array: pa.Array, field: pa.Field) -> pa.Array:
         return array.cast(field.type)
     if pa.types.is_decimal(array.type) and _is_text(field.type):
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], field.type)
-    if pa.types.is_nested(field.type):
+    if is_nested(field.type):
         return pa.array([_plain(value, field.type) for value in array.to_pylist()], field.type)
     return array.cast(field.type)
 

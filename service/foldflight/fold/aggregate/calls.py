@@ -30,6 +30,7 @@ from foldflight.functions.author.spec import BoundFunction, Function
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step
 from foldflight.functions.registry import Registry, is_built_in, unknown_function
+from foldflight.functions.types.arrow import is_nested
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import exact_types
 from foldflight.functions.types.views import ViewSpec
@@ -321,7 +322,7 @@ def _key_types(call: Call, schema: pa.Schema) -> tuple[pa.DataType, ...]:
     """Return the types of the keys of a call's order. Raises RejectedError SCHEMA_MISMATCH or SIGNATURE."""
     for order in call.order:
         type_ = column_of(schema, order.column, call).type
-        if pa.types.is_nested(type_) or isinstance(type_, pa.BaseExtensionType) or pa.types.is_interval(type_):
+        if is_nested(type_) or isinstance(type_, pa.BaseExtensionType) or pa.types.is_interval(type_):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"{call.function} cannot be ordered by {order.column!r} of the type {sql_name(type_)}; order by "

@@ -15,7 +15,7 @@ from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
 from foldflight.fold.scalar.evaluation import Instance, Scalar, cast
-from foldflight.functions.types.arrow import in_microseconds
+from foldflight.functions.types.arrow import in_microseconds, is_nested
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.sql import can_widen, sql_name
 from foldflight.functions.types.values import cast_arguments, to_python
@@ -122,7 +122,7 @@ class VectorisedScalar(Instance, Scalar):
                     return converted
             if array is None:
                 values = _objects(returned)
-            elif pa.types.is_nested(array.type) != pa.types.is_nested(type_):
+            elif is_nested(array.type) != is_nested(type_):
                 raise self._wrong(f"returned values of {sql_name(array.type)}, which do not fit {sql_name(type_)}")
             else:
                 values = to_python(array)
@@ -150,7 +150,7 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
     assert array is not None
     if form == "arrow":
         return array
-    if pa.types.is_time(array.type) or pa.types.is_nested(array.type):
+    if pa.types.is_time(array.type) or is_nested(array.type):
         array = in_microseconds(array)  # their values are those of Python
     if form == "pandas":
         return array.to_pandas(types_mapper=_nullable_integers().get)

@@ -87,6 +87,11 @@ def with_members(array: pa.Array, change: Callable[[pa.Array], pa.Array]) -> pa.
     return pa.Array.from_buffers(type_, len(array), buffers, offset=array.offset, children=[change(array.values)])
 
 
+def is_nested(type_: pa.DataType) -> bool:
+    """Return whether the values of a type have members. The test of Arrow 15 leaves out lists of a fixed size."""
+    return bool(pa.types.is_nested(type_) or pa.types.is_fixed_size_list(type_))  # noqa: TID251 - this is the replacement
+
+
 def is_bounded(type_: pa.DataType) -> bool:
     """Return whether the values of a type have a bounded size."""
     if pa.types.is_struct(type_):
@@ -137,7 +142,7 @@ def in_microseconds(values: Any) -> Any:
     type_ = _in_microseconds(values.type)
     if type_ == values.type:
         return values
-    if pa.types.is_nested(type_):  # Arrow would cast the items outside of a slice, too
+    if is_nested(type_):  # Arrow would cast the items outside of a slice, too
         values = values.take(pa.array(range(len(values)), pa.int64()))
     try:
         return values.cast(type_)
@@ -171,7 +176,7 @@ def _in_microseconds(type_: pa.DataType) -> pa.DataType:
 def _with_dicts(value: Any, type_: pa.DataType) -> Any:
     """Return a value with dicts in place of the lists of pairs that Arrow makes of maps."""
     kinds = pa.types
-    if value is None or not kinds.is_nested(type_):
+    if value is None or not is_nested(type_):
         return value
     if kinds.is_map(type_):
         pairs = {key: _with_dicts(item, type_.item_type) for key, item in value}

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
-from foldflight.functions.types.arrow import NESTS_QUICKLY, in_microseconds, is_json, to_pylist
+from foldflight.functions.types.arrow import NESTS_QUICKLY, in_microseconds, is_json, is_nested, to_pylist
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.vectors import (
     as_vectors,
@@ -81,7 +81,7 @@ def to_python(array: pa.Array) -> list[Any]:
     """
     if is_json(array.type):
         return [None if text is None else json.loads(text) for text in _values(array)]
-    if not pa.types.is_nested(array.type) or not gc.isenabled():
+    if not is_nested(array.type) or not gc.isenabled():
         return _values(array)
     # The collector would look for garbage among the rows again and again, which takes longer than to make them.
     gc.disable()

@@ -582,7 +582,9 @@ class _Rewriter:
         elif isinstance(function, python.FunctionType):
             self.emit_call(statement.target, self.compiled(function), arguments, statement.loc, expr)
         else:
-            raise Unsupported(f"it calls {getattr(function, '__qualname__', type(function).__name__)}")
+            # A ufunc of NumPy 1 has no qualified name.
+            name = getattr(function, "__name__", type(function).__name__)
+            raise Unsupported(f"it calls {getattr(function, '__qualname__', name)}")
 
     def are_known(self, expr: ir.Expr) -> bool:
         """Return whether all arguments of a call are constants."""

@@ -1,11 +1,14 @@
 """The weighted average of the README."""
 
+from dataclasses import dataclass
+
 from foldflight import udaf
 
 
+@dataclass
 class State:
-    sum: int
-    count: int
+    sum: int = 0
+    count: int = 0
 
 
 @udaf(input_types=["BIGINT", "INT"], result_type="BIGINT")
@@ -13,10 +16,7 @@ class WeightedAvg:
     """Average the values, weighted by their weights."""
 
     def create_accumulator(self) -> State:
-        accumulator = State()
-        accumulator.sum = 0
-        accumulator.count = 0
-        return accumulator
+        return State()
 
     def get_value(self, accumulator):
         return None if accumulator.count == 0 else accumulator.sum / accumulator.count

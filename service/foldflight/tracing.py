@@ -113,7 +113,7 @@ _TRACERS: Final = Extension[type[Tracer]]("tracing")
 
 
 def check_endpoint(endpoint: str) -> str:
-    """Return the URL of a collector, if it is one. Raises ValueError, with what is expected."""
+    """Return the URL of a collector, if it is one. Raises ValueError with a sentence about valid URLs."""
     parts = urlsplit(str(endpoint))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("expected the URL of a collector that takes OTLP over HTTP, such as http://collector:4318")

@@ -401,7 +401,7 @@ def test_the_engine_checks_its_own_frames_and_the_servers() -> None:
     with pytest.raises(RejectedError, match="Open announced"):
         pair.engine.chunk(OTHER)
     pair.engine.barrier(1)
-    with pytest.raises(RejectedError, match="differs from that of Opened"):
+    with pytest.raises(RejectedError, match="differs from the schema in Opened"):
         pair.engine.receive(Results(1, OTHER))
 
 

@@ -1,4 +1,4 @@
-"""The connection of an exchange to one server: it writes frames, reads complete answers, and splits what is too large.
+"""The connection of an exchange to one server: it writes frames, splits large ones, and reads complete answers.
 
 A message is sent only after all answers to earlier messages have been read. Otherwise the server could block on writing
 an answer while the engine blocks on writing a chunk. So the answer to at most one message is due.
@@ -224,14 +224,14 @@ class Connection(abc.ABC):
         return frame, self._engine.receive(frame)
 
     def _split_entries(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield entries in parts within the bound of the server, also those of one slot."""
+        """Yield entries in parts within the bound of the server, also the entries of one slot."""
         names = batch.schema.names
         views = [call.views if f"state_{index}" in names else () for index, call in enumerate(self.open_reply.calls)]
         for part in _slices(batch, self._part_bytes_max):
             yield from split_entries(part, views, self._part_bytes_max)
 
     def _split(self, frame: EngineFrame) -> Iterator[EngineFrame]:
-        """Yield a frame in parts within the bound of the server. Splitting a chunk does not change what is folded."""
+        """Yield a frame in parts within the bound of the server. Splitting a chunk does not change the result."""
         part_bytes_max = self._part_bytes_max
         match frame:
             case States():
@@ -285,7 +285,7 @@ def _join_answers(answers: Sequence[Any], parts: Sequence[EngineFrame]) -> Answe
 
 
 def _slices(batch: pa.RecordBatch, part_bytes_max: int) -> Iterator[pa.RecordBatch]:
-    # A row without columns also needs memory on the server: that of its slot.
+    # A row without columns also needs memory on the server, for its slot.
     pieces = -(-max(batch.nbytes, batch.num_rows * SLOT_BYTES) // part_bytes_max)
     if pieces <= 1 or batch.num_rows <= 1:
         yield batch

@@ -177,7 +177,7 @@ class EmbeddedConnection(Connection):
 
     @property
     def modes(self) -> Sequence[Mode | None]:
-        return self._server.folds  # those of now, not of opening
+        return self._server.folds  # the present modes, not the modes at the opening
 
     def _check(self) -> None:
         """Raise if nobody waits for the answers: the caller does, in this thread."""

@@ -139,7 +139,7 @@ class OpenExchange(abc.ABC):
 
     @property
     def modes(self) -> Sequence[Mode | None]:
-        """The mode of each call: embedded that of now, on a server that of the last results. None: it did not tell."""
+        """The mode of each call: the present one if embedded, the last results' on a server. None: it did not tell."""
         return self.open_reply.modes if self._connection is None else self._connection.modes
 
     @property

@@ -43,7 +43,7 @@ _LOGGER = "foldflight.client"
 _SMALL_ROWS_MAX: Final = 1 << 13
 _JOINED_ROWS_MAX: Final = 1 << 14
 _JOINED_BYTES_MAX: Final = 1 << 22
-_JOINED_PART: Final = 4  # one of so many parts of a message, and of what is stored for replay
+_JOINED_PART: Final = 4  # joined rows take at most 1/4 of the limits of a message and of the replay log
 _JOINED_S_MAX: Final = 0.02
 # Each frame has a time limit, which rows that are sent together share. An author's method that is called row by row may
 # take a second for one, so only rows that a loop folds are sent together.

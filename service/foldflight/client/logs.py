@@ -25,7 +25,7 @@ _LEVELS = {
 def set_up(name: str, level: int) -> logging.Logger:
     """Return the logger of this name. If logging is not configured, it writes to standard error from `level` on.
 
-    Spark stores the standard error of its Python workers with that of the executor.
+    Spark stores the standard error of its Python workers with the executor's.
     """
     logger = logging.getLogger(name)
     if not logger.hasHandlers():

@@ -45,7 +45,7 @@ class Patience:
         return until_s < self._ends_s
 
     def rest_until(self, until_s: float, problem: RetryableError) -> None:
-        """Sleep until this time. A warning tells every ten seconds what is wrong.
+        """Sleep until this time. A warning tells the error every ten seconds.
 
         Args:
             until_s: When servers are asked again, in seconds of the clock.

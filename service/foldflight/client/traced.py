@@ -23,7 +23,7 @@ def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial
     """
     tracer = tracer_of(endpoint)
     known = {"foldflight.versions": list(versions)} if versions else {}
-    before: TraceContext = {}  # that of the last connection that was open
+    before: TraceContext = {}  # of the last connection that was open
 
     def traced(url: str, open_request: Open) -> Connection:
         nonlocal before

@@ -47,7 +47,7 @@ class Use:
 
     @property
     def columns(self) -> Iterator[object]:
-        """The columns among its arguments, and among those of the uses that are its arguments, each use once."""
+        """The columns among its arguments, and among the arguments of nested uses, each use once."""
         todo = list(reversed(self.arguments))
         seen: set[int] = set()
         while todo:

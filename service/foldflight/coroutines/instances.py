@@ -28,7 +28,7 @@ class _Kept:
 
     def __init__(self, bound: Bound[Opening]) -> None:
         self.name = bound.function.name
-        self.target = bound.function.source  # so that its identity is not that of another one
+        self.target = bound.function.source  # kept alive, so that no other object gets its identity
         self.methods: Any = None
         self.users = 0
         self.opening = threading.Lock()

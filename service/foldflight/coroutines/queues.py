@@ -169,7 +169,7 @@ class FunctionCalls:
         self._go_on()
 
     def remove(self, queue: Queue) -> None:
-        """Cancel what is left of the rows of an exchange, which does not wait any more."""
+        """Cancel the open rows of an exchange, which does not wait any more."""
         self._queues.remove(queue)
         if queue in self._waiting:
             self._waiting.remove(queue)
@@ -301,7 +301,7 @@ class FunctionCalls:
         if values is None or len(values) != len(rows):
             given = f"a {type(returned).__name__}" if values is None else f"{len(values)} values"
             wrong = f"the call returned {given} for a batch of {len(rows)} rows; return a list with one value for each"
-            for row in rows:  # each has an error of its own, which is given the row: it may be that of another exchange
+            for row in rows:  # each row gets an error of its own, since the rows may be of several exchanges
                 error = FunctionError("RESULT_TYPE", wrong, function=row.queue.calls.function.name)
                 row.queue.answer(row, Answer(error=error, attempts=row.attempts))
             return

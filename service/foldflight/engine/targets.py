@@ -48,8 +48,8 @@ class Target(Protocol):
         Args:
             query: The id of the query.
             epoch: The number of the epoch.
-            changes: The changes in parts, none if the epoch has no changes. Columns: `row_kind`, then those of the
-                query. A key has at most one row in all parts: `+I` and `+U` set its values, whether the table has the
+            changes: The changes in parts, none if the epoch has no changes. Columns: `row_kind`, then the query's
+                columns. A key has at most one row in all parts: `+I` and `+U` set its values, whether the table has the
                 key or not, and `-D` deletes it. In rows with `-D`, the columns that are no keys may be NULL.
         """
         ...
@@ -113,7 +113,7 @@ def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
         )
     schema = pa.schema([field.with_nullable(True) for field in changes.schema])
     new = changes.filter(setting).cast(schema)
-    # Numbers as names, since a key may have any name but that of the row kind.
+    # Numbers as names, since a key may have any name but the row kind's.
     numbers = [str(number) for number in range(len(keys))]
     numbered = changes.select(keys).rename_columns(numbers).append_column(ROW_KIND, pc.cast(setting, pa.int32()))
     counts = numbered.group_by(numbers, use_threads=False).aggregate([(ROW_KIND, "sum")])

@@ -85,7 +85,7 @@ class EngineExchange(Exchange):
 
     def _collect_part(self, frame: Results | SavedStates | Mapped, rows: int) -> Answer | None:
         if self.open_reply is None or frame.batch.schema != self.open_reply.schema:
-            raise RejectedError("SCHEMA_MISMATCH", "the schema of the results differs from that of Opened")
+            raise RejectedError("SCHEMA_MISMATCH", "the schema of the results differs from the schema in Opened")
         self._parts.append(frame.batch)
         if not frame.last:
             return None

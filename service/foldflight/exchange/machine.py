@@ -114,7 +114,7 @@ class Exchange:
         open_request: As given.
         state_of: The state of each end.
         due: The answers that are due, oldest first: the kind of each, and the number by which it is checked: the epoch
-            of results, the number of rows of outputs, or that of the mapped chunk.
+            of results, the number of rows of outputs, or of the mapped chunk.
     """
 
     def __init__(self, open_request: Open) -> None:

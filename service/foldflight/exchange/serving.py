@@ -178,7 +178,7 @@ class ServerExchange:
             self._check_asking()
             raise
         self.stats.isolated = self._evaluator.isolated
-        self._told = self.folds  # the modes that the engine knows: those of Opened, later those of results
+        self._told = self.folds  # the modes that the engine was told last: in Opened, later in results
         digests = _digests(bound, registry) if tells_code else ()
         self.open_reply = _open_reply_of(bound, open_request, limits, server_id, self._told, digests)
         self._machine.step(Role.SERVER, self.open_reply)
@@ -327,7 +327,7 @@ class ServerExchange:
                 answers.append(answer.batch)
             return read(answers)
         except BaseException as error:
-            # Functions may catch what is raised here, so it is raised again when they have returned.
+            # Functions may catch this error, so it is raised again when they have returned.
             self._asking_failed = self._asking_failed or error
             raise Unanswered from error
 

@@ -94,7 +94,7 @@ def _asking_view(column: pa.StructArray, view: ViewSpec, numbers: Sequence[int] 
 
 
 def _numbers_of_items(column: pa.StructArray) -> list[int]:
-    """Return the number of items of n lists: that of a complete list, or the key of the last entry."""
+    """Return the number of items of n lists: the length of a complete list, or the key of the last entry."""
     entries = column.field("entries")
     keys, offsets = entries.values.field("key"), entries.offsets.to_pylist()
     present = entries.values.field("present")

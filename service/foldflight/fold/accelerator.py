@@ -40,7 +40,7 @@ class Accelerator:
     reason = "there is no compiler here"
 
     def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
-        """Return accumulators that replace those of an empty interpreter, which remains the fallback.
+        """Return accumulators that replace an empty interpreter's, which remains the fallback.
 
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.

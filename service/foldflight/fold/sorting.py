@@ -117,7 +117,7 @@ def _narrow(numbers: Positions) -> Codes:
 
 
 def _numbers(array: pa.Array) -> Positions | None:
-    """Return n values as numbers, those of NULLs without meaning; None for values that only Python compares."""
+    """Return n values as numbers (any number for NULL); None for values that only Python compares."""
     type_, kinds = array.type, pa.types
     if isinstance(type_, pa.BaseExtensionType):
         return None

@@ -96,7 +96,7 @@ def unpickled_copy(functions: Sequence[AnyFunction]) -> tuple[AnyFunction, ...]:
 def _packages_of(functions: Iterable[AnyFunction]) -> list[ModuleType]:
     """Return the top-level packages of the functions, except foldflight itself, which is installed everywhere.
 
-    The package of a class that is adapted in a subclass is among them, and that of its system is not.
+    The package of a class that is adapted in a subclass is among them, and the package of its system is not.
     """
     modules = {function.source.__module__ for function in functions}
     for function in functions:

@@ -126,7 +126,7 @@ class ScalarEntry:
 
     @property
     def has_own_types(self) -> bool:
-        """Whether its types are those that its author declared, rather than those of a statement."""
+        """Whether its author declared its types; otherwise a statement did."""
         known = self.handle.info.input_types
         return known is not None and tuple(map(parse_type, known)) == self.types
 
@@ -568,7 +568,7 @@ def _closing(text: str, opening: int) -> int:
     raise ValueError(text)
 
 
-# What is around the call of a function, and around its arguments, for intervals of years and months.
+# The casts around the call of a function, and around its arguments, for intervals of years and months.
 _MONTHS: Final = re.compile(r"CAST\(CAST\((.*?) AS INTERVAL MONTH\) AS INT\)", re.IGNORECASE)
 _OPENED: Final = re.compile(r"CAST\(CAST\((CAST\(round\()?$")
 _CLOSED: Final = re.compile(r"^(, 0\) AS BIGINT\))? AS INTERVAL MONTH\) AS INTERVAL [A-Z ]+\)")

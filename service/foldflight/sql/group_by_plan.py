@@ -67,7 +67,7 @@ EQUIVALENT_BUILTINS: Final = {
 }
 """Spark's aggregates that foldflight has, too, with the same results and types."""
 
-# Over these types the twins are known to have Spark's types; those of numbers take nothing else.
+# Over these types the twins are known to have Spark's types; twins for numbers take nothing else.
 _SURE_TYPES: Final = (
     st.NumericType,
     st.StringType,
@@ -347,7 +347,7 @@ class BlockFold:
         return next((table for table in self.tables if table.span.start == start), None)
 
     def _groups_by(self, table: WindowedTable) -> bool:
-        """Return whether the windows are those of `group_by`: in streams, and where Spark has no such windows."""
+        """Return whether `group_by` makes the windows: in streams, and where Spark has no such windows."""
         return not table.has_equivalent or self.is_streaming
 
     @property

@@ -129,7 +129,7 @@ def _names_of(text: Text, span: Span) -> frozenset[str]:
 def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> None:
     """Give the items of an inner block that have calls, and no alias, the names that the fold plan gives them.
 
-    Without it their names were those of functions over lists, which blocks around this one would see.
+    Without it outer blocks would see the names of functions over lists.
 
     Args:
         analysis: The statement.
@@ -293,7 +293,7 @@ def is_expression(text: Text, call: ParsedCall) -> bool:
 
 
 def _is_in_function(text: Text, index: int) -> bool:
-    """Return whether a FROM is that of `extract(YEAR FROM x)`, `trim(x FROM y)` and similar functions."""
+    """Return whether a FROM belongs to `extract(YEAR FROM x)`, `trim(x FROM y)` or a similar function."""
     while index > 0 and text.upper(index) not in ("(", "SELECT"):
         index = text.partner[index] if text.upper(index) in (")", "]") else index
         index -= 1
@@ -344,7 +344,7 @@ def _refuse_forms(analysis: Analysis, call: ParsedCall) -> None:
 
 
 def _nested_calls(analysis: Analysis, span: Span) -> list[ParsedCall]:
-    """Return the aggregates in an argument. Those of a subquery in it are aggregates of its own rows."""
+    """Return the aggregates in an argument. Aggregates of a subquery in it are over the subquery's own rows."""
     text = analysis.text
     return list(calls_in(text, span, analysis.catalog.names, skip=queries_in(text, span)))
 
@@ -751,7 +751,7 @@ def _values(
     if given is not None:
         values = [months_text(sql) if is_months(type_) else sql for sql, type_ in zip(values, given, strict=True)]
         entry = analysis.catalog.entries[call.name]
-        # The types of its results depend on those of its columns.
+        # The types of its results depend on the types of its columns.
         if entry.is_declared and entry.handle.info.input_types is None:
             for index, declared in enumerate(declared_types(analysis, entry, call, given)):
                 if isinstance(declared, st.DecimalType) and isinstance(given[index], st.IntegralType):

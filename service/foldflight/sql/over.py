@@ -6,7 +6,7 @@
 
 Items without calls of foldflight are computed below, also Spark's own functions with OVER. Of an item with such a call,
 the references to columns are computed below, too, and stand in it as columns of the result. Spark resolves all of them
-where they were written. What is taken for a reference and is none, or the other way round, does not resolve.
+where they were written. A name wrongly taken for a reference, or the other way round, does not resolve.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BlockPlan:
         sql: The block as a query over the result.
         tails: The clauses behind the block over the result, by keyword.
         plan: The plan.
-        why: What is folded, as text for users.
+        why: The call, as text for users.
         is_streaming: Whether it is a stream.
         has_kinds: Whether its rows have kinds.
         result: The block, if it is the result of the fold as it is.

@@ -577,7 +577,7 @@ def _read(file: Path) -> list[str]:
 def _save(catalog: Catalog, before: Mapping[str, str]) -> None:
     """Write the change of a statement to the catalogue's file, in one step.
 
-    The other statements of the file are kept: those of other sessions, too, which may write at the same time.
+    The other statements of the file are kept, also of other sessions, which may write at the same time.
 
     Args:
         catalog: The catalogue.

@@ -376,7 +376,7 @@ def _columns(reader: _Reader) -> pa.StructType:
 
 
 def _split_types(text: Text, span: Span) -> list[Span]:
-    """Cut a list of types at its commas. Those of `MAP<STRING, INT>` are part of a type."""
+    """Cut a list of types at its commas. The comma of `MAP<STRING, INT>` is part of a type."""
     types: list[Span] = []
     depth = 0
     for part in text.split(span):

@@ -49,7 +49,7 @@ class Steps:
         self._held: list[Use] = []  # so that the ids of uses stay unique
 
     def add(self, use: Use, *, outer: bool = False) -> int:
-        """Return the number of the step of a use, after those of its arguments."""
+        """Return the number of the step of a use. The steps of its arguments come before it."""
         known = self._by_use.get(id(use))
         if known is not None:
             return known

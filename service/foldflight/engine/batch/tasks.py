@@ -373,7 +373,7 @@ class FinalFold:
             if held is not None:
                 sound, failed = split_failed(self.layout, one_batch(results), groups.keys)
                 yield from failed.letters(held)
-                results = pa.Table.from_batches([sound])  # noqa: PLW2901 - what is left of them
+                results = pa.Table.from_batches([sound])  # noqa: PLW2901 - the results without errors
             for part in _parts(results):
                 remaining = self._with_live_rows(groups, part)
                 columns = groups.keys(remaining.column(SLOT).to_numpy()).columns

@@ -300,7 +300,7 @@ class WithNull:
         inner, fresh = self._inner.ids(self._prepare(values.drop_null()))
         fresh = rows[fresh]
         if self._null is None:
-            # The id of NULL follows the ids of all values before it, including those of this batch.
+            # The id of NULL follows the ids of all values before it, also of values in this batch.
             first = int(np.argmin(valid))
             self._null = max(known, int(inner[: np.searchsorted(rows, first)].max(initial=-1)) + 1)
             fresh = np.sort(np.append(fresh, first))

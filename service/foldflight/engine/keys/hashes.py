@@ -72,7 +72,7 @@ def _digest(value: Any) -> int:
 def _text(value: Any) -> str:
     """Return the text of a value within a key. Its times have the same text with every version of pyarrow.
 
-    Older versions give them the zones of pytz, if it is installed, and newer ones those of zoneinfo.
+    Older versions give them the zones of pytz, if it is installed, and newer ones the zones of zoneinfo.
     """
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name!r}: {_text(each)}" for name, each in value.items()) + "}"
@@ -84,7 +84,7 @@ def _text(value: Any) -> str:
 
 
 def text_hashes(column: pa.Array) -> Hashes:
-    """Return a 64-bit hash of each of n texts or byte strings. Hashes are stored, like those of `key_hashes`.
+    """Return a 64-bit hash of each of n texts or byte strings. Hashes are stored, like the hashes of `key_hashes`.
 
     They are computed eight bytes of all values at a time, without Python code for each value, and are other hashes than
     those of `key_hashes`.

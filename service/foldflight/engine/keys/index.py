@@ -37,7 +37,7 @@ class KeyIndex:
 
     Args:
         fields: Names and types of the key columns; at least one.
-        loops: The compiled loops that take over once they pay. Default: those of this process.
+        loops: The compiled loops that take over once they pay. Default: the loops of this process.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if there is no key column, or if a key has a type that arguments may not have
@@ -136,7 +136,7 @@ class _KeyColumn(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _column(field: pa.Field) -> _KeyColumn:
-    """Return what is decided for a key column. Raises RejectedError SCHEMA_MISMATCH, if it cannot be a key."""
+    """Return how a key column is read and compared. Raises RejectedError SCHEMA_MISMATCH, if it cannot be a key."""
     try:
         check_plain(field.type)
     except RejectedError as error:
@@ -210,7 +210,7 @@ def _members(array: pa.Array) -> list[Any]:
 
 
 def _ids_inside(items: KeyEncoder, array: pa.Array) -> pa.Array:
-    """Return n lists or maps as bytes: those of the ids of their items or entries."""
+    """Return n lists or maps as bytes: the ids of their items or entries, one after the other."""
     if pa.types.is_fixed_size_list(array.type):
         ends = array.type.list_size * np.arange(array.offset, array.offset + len(array) + 1)
     else:

@@ -23,7 +23,7 @@ Slots = npt.NDArray[np.int32]
 class NewRows:
     """The accumulated rows of groups that had no rows before the epoch.
 
-    They are kept as they came. Only those of groups that are retracted are ever compared.
+    They are kept as they came, and only the rows of groups that are retracted are ever compared.
 
     Args:
         layout: The columns of the query.

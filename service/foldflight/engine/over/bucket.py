@@ -153,7 +153,7 @@ class OverBucket:
         self._count()
 
     def outputs(self, watermark_us: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are due with their outputs, and store what is kept. Take all of them.
+        """Yield the rows that are due with their outputs, and store the rows that are kept. Take all of them.
 
         Args:
             watermark_us: The watermark, in microseconds since 1970.
@@ -173,7 +173,7 @@ class OverBucket:
         self._count()
 
     def _logs(self) -> Iterator[tuple[TimeLog, int]]:
-        """Yield the logs of window frames with their distances, and that of idle groups."""
+        """Yield the logs of window frames with their distances, and the log of idle groups."""
         for fold, stores in zip(self._folds.window_frames, self._stores, strict=True):
             distance = distance_us(fold.window_frame)
             if stores.log is not None and distance is not None:

@@ -1,6 +1,6 @@
 """Folding of window frames in exchanges, by four strategies.
 
-*Accumulate* and *retract*: a window frame differs from that of the row before by the rows that leave and those that
+*Accumulate* and *retract*: a window frame differs from the frame of the row before by rows that leave and rows that
 enter. The chunk has these rows, one after another, and `emit` is true at the last one of each window frame. A window
 frame for which more rows would leave and enter than it has begins with a new accumulator, so no accumulator
 loses all its rows. But those that are left may not count, by FILTER or because NULLs are skipped.
@@ -8,7 +8,7 @@ loses all its rows. But those that are left may not count, by FILTER or because 
 *Merge*: rows are folded to nodes of 8, 16, 32... rows, at multiples of their size from the beginning of the partition,
 so that the rounding of floats does not depend on other partitions. A window frame is folded from the few rows before
 its first node, one state of all nodes in it, and the few rows after the last. Adjacent window frames often begin and
-end at the same nodes. They share that state, and the states of different window frames share that of the large nodes in
+end at the same nodes. They share that state, and the states of different window frames share the large nodes in
 their middle. So what a row costs does not grow with the length of its window frame. Source of the tree of nodes: V.
 Leis et al., "Efficient processing of window functions in analytical SQL queries" (2015). A node is made once, unless
 all nodes of a window frame would have more bytes than a block. Then the small ones are only kept around the ends of
@@ -114,7 +114,7 @@ class _Running(WindowFrameFold):
         super().__init__(part)
         self._exchange = self.exchange_of(part.running)
         self._empty: list[pa.Array] | None = None
-        self._slot = -1  # that of the window frame before; -1: there is none
+        self._slot = -1  # the slot of the window frame before; -1: there is none
         self._low = self._high = 0
         self._output: list[pa.Array] = []
 
@@ -130,7 +130,7 @@ class _Running(WindowFrameFold):
         before = len(pool) - 1
         indexes = np.full(len(low), -1, np.int64)
         if len(full):
-            # The output of a window frame without events is that of the window frame before.
+            # A window frame without events has the output of the window frame before.
             indexes[full] = before + np.cumsum(self._fold(low[full], high[full], pool))
         count = sum(len(outputs[0]) for outputs in pool)
         if len(full) < len(low):
@@ -198,7 +198,7 @@ class _Running(WindowFrameFold):
         self._slot = slot
 
     def _empty_value(self, row: int) -> list[pa.Array]:
-        """Return the value of the window frame of a row if it has no rows: that of a new accumulator."""
+        """Return the value of a window frame without rows: the value of a new accumulator."""
         if self._empty is None:
             slot = np.array([self._slot + 1], np.int32)
             self.slot_rows = np.append(self.slot_rows[: self._slot + 1], row)
@@ -230,7 +230,7 @@ class _Separate(WindowFrameFold):
         while start < len(low):
             end = min(start + self._adaptive_size.items, len(low))
             if self._nodes is None:
-                # An accumulator may grow with its rows, so all of them together get those of one chunk.
+                # An accumulator may grow with its rows, so all of them together get no more rows than one chunk has.
                 before = int(ends[start - 1]) if start else 0
                 fitting = int(np.searchsorted(ends, before + self._chunk_rows_max, side="right"))
                 end = min(end, max(fitting, start + 1))
@@ -296,7 +296,7 @@ class _Nodes:
 
     Node k of level l begins at the aligned position k * 8 * 2**l.
 
-    Nodes of three levels are merged from those of the level below: their base. If all nodes would need too much, those
+    Nodes of three levels are merged from nodes of the level below: their base. If all nodes would need too much, those
     below a level, the cut, are kept only at the ends of window frames.
 
     The aligned positions of a partition's rows are adjacent, and begin at a multiple of `_stride`, a power of two that
@@ -355,7 +355,7 @@ class _Nodes:
         return states, merged_bytes
 
     def _parts(self, tier: _Tier, inner: Sequence[pa.Array]) -> tuple[Positions, list[pa.Array]]:
-        """Return the slots of the parts of a tier's ranges, in order, and their states, given those of inner ranges."""
+        """Return the slots of the parts of a tier's ranges, in order, and their states, made of inner states."""
         left = [self._states(piece.level, piece.nodes) for piece in tier.left]
         right = [self._states(piece.level, piece.nodes) for piece in tier.right]
         slots = np.concatenate(
@@ -457,7 +457,7 @@ class _Nodes:
                 self._known[level] = (known[remaining], [column.take(pa.array(remaining)) for column in states])
 
     def _add(self, missing: Sequence[tuple[int, Positions]]) -> None:
-        """Make new nodes, by ascending level: those of one base together, because each exchange has a fixed cost."""
+        """Make new nodes, by ascending level: nodes of one base together, because each exchange has a fixed cost."""
         for base, group in groupby(missing, key=lambda each: _base(each[0])):
             tier = list(group)
             levels = np.concatenate([np.full(len(nodes), level) for level, nodes in tier])
@@ -508,7 +508,7 @@ class _Nodes:
 
 
 def _base(level: int) -> int:
-    """Return the level from whose nodes those of a level are merged; below 0: they are folded from rows."""
+    """Return the level whose nodes are merged to the nodes of a level; below 0: they are folded from rows."""
     return (level - 1) // _TIER_LEVELS * _TIER_LEVELS
 
 

@@ -31,7 +31,7 @@ class RowsFold(CallsFold):
         self._folds = [(part.query.layout.outputs.names, self.enter_context(fold_of(part))) for part in calls.parts]
         self._adaptive_size = AdaptiveSize(min(_ROWS, bounds.rows_max), bounds.bytes_max)
         self._preceding_rows = preceding_rows(calls.window_frame)
-        # The kept rows of some groups are in memory at once: at first those of as many as surely make no large block.
+        # The kept rows of some groups are in memory at once: at first of too few groups for a large block.
         first = max(bounds.rows_max // max(self._preceding_rows, 1), 1)
         self._adaptive_groups = AdaptiveSize(bounds.rows_max, bounds.bytes_max, first=first)
 

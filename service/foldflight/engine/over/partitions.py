@@ -42,7 +42,7 @@ class Ordering:
     nulls_first: bool = True
 
     def changes(self, rows: pa.RecordBatch, names: Sequence[str]) -> Positions:
-        """Return the positions, from 1 on, of the rows whose values differ from those of the row before."""
+        """Return the positions, from 1 on, of the rows whose values differ from the row before."""
         if not names or rows.num_rows < 2:
             return np.zeros(0, np.int64)
         columns = rows.select(list(names))
@@ -50,7 +50,7 @@ class Ordering:
         flat = columns.select([name for name in names if name not in nested])
         differs = ~equal_rows(flat.slice(1), flat.slice(0, len(flat) - 1))
         if nested:
-            # Nested values are the same as those of keys are.
+            # Nested values are compared as keys are.
             inner = columns.select(nested)
             ids = KeyIndex(inner.schema).slots(inner.columns).to_numpy()
             differs |= ids[1:] != ids[:-1]
@@ -154,7 +154,7 @@ class Partitions:
                 self._file.close()
 
     def _taken(self, block: pa.RecordBatch) -> Iterator[Store]:
-        """Hold the rows of the last partition, and yield those of the others."""
+        """Hold the rows of the last partition, and yield the others."""
         begins = self._begins(block.select(self._ordering.keys))
         if not len(begins):
             self._hold(block)

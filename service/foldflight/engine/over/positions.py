@@ -100,7 +100,7 @@ def end_type(type_: pa.DataType) -> pa.DataType:
 
 
 def codes_of(array: pa.Array, *, descending: bool) -> Codes:
-    """Return whole numbers that ascend as the values of an order do. Those of NULLs have no meaning.
+    """Return whole numbers that ascend as the values of an order do. For NULLs they have no meaning.
 
     Args:
         array: Whole numbers, floats, dates, timestamps, or decimals of at most 18 digits.

@@ -216,7 +216,7 @@ class OverQuery:
 
     @property
     def held(self) -> BlockBounds:
-        """The limits of the rows that are held before they are folded: those of a block, and of partitions in memory.
+        """The limits of the rows that are held before they are folded: of a block, and of partitions in memory.
 
         A task may hold about four times as many bytes: two blocks, one of them in the making, a partition, and outputs.
         """
@@ -224,7 +224,7 @@ class OverQuery:
 
     @property
     def results(self) -> pa.Schema:
-        """The columns of the result: those of the input, then the outputs."""
+        """The columns of the result: the input's, then the outputs."""
         payload = [field.with_name(name) for field, name in zip(self.layout.payload, self.layout.names, strict=True)]
         return pa.schema([*payload, *self.outputs])
 
@@ -323,7 +323,7 @@ def _inexact(opened_call: OpenedCall, state: pa.Field) -> str:
     if any(map(has_floats, (*opened_call.input_types, state.type))):
         return "retracting floats would add up rounding errors"
     codec = (state.metadata or {}).get(b"codec", b"unknown").decode()
-    # Only the type of a typed state tells what is in it.
+    # Only a typed state has a type that tells its contents.
     if codec != "typed":
         return f"its state may have floats ({codec} codec), and retracting floats would add up rounding errors"
     return ""

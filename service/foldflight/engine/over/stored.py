@@ -42,7 +42,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class StoredOver:
-    """What is stored for an OVER query.
+    """The stored rows and states of an OVER query.
 
     Args:
         layout: The keys and their names.

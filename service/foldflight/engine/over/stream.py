@@ -229,7 +229,7 @@ class StreamedOver:
 class WindowFrameCalls:
     """The calls of one window frame, which share what a bucket keeps for it.
 
-    What is kept does not depend on how calls are folded, because this may change with the version of a function.
+    The stored rows do not depend on how calls are folded, because this may change with the version of a function.
 
     Args:
         parts: The calls by their strategy. Only calls of window frames that keep rows, or nothing, have several

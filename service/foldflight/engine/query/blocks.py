@@ -230,7 +230,7 @@ def _convert_fixed(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _convert_map(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    # Arrow does not cast a NULL struct whose members are not nullable, as those of a VARIANT, to the same type.
+    # Arrow does not cast a NULL struct whose members are not nullable, as in a VARIANT, to the same type.
     given = without_nullability(array.type)
     entries = array.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
     keys, values = entries.flatten().flatten()
@@ -243,7 +243,7 @@ def _convert_map(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _offsets(lists: pa.Array, *, are_nulls: bool = False) -> pa.Array:
-    """Return the n + 1 offsets of n lists without their NULLs' values; with `are_nulls`, those of NULLs are NULL."""
+    """Return the n + 1 offsets of n lists without their NULLs' values; with `are_nulls`, offsets of NULLs are NULL."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     mask = np.append(lists.is_null().to_numpy(zero_copy_only=False), False) if are_nulls else None
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32(), mask=mask)

@@ -97,7 +97,7 @@ class Lifting:
 
 
 def _check_integers(plan: LiftPlan, keys: pa.Schema) -> None:
-    """Refuse a plan that a host may compute otherwise whose integers alone are known to be like those of Spark."""
+    """Refuse a plan that a host may compute otherwise whose integers alone are known to be like Spark's."""
     if any(has_floats(field.type) for field in keys):
         raise Unsupported("a key has floats, and this host groups -0.0 and NaNs by their bits")
     cases = [case for aggregate in plan.aggregates for case in aggregate.cases]

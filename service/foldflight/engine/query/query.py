@@ -96,7 +96,7 @@ class Query:
         row_lists: For each call whose rows a stream keeps in a view, the fingerprint of states that are the list of all
             rows, as batches, sessions and earlier versions of foldflight have them; otherwise empty.
         plan: How a batch is computed.
-        groups: What is known of the number of groups; None: nothing.
+        groups: What Spark estimates of the number of groups; None: nothing.
         unliftable: Why the host cannot aggregate the rows itself; empty if it can.
         lifts_integers_only: Whether the host computes only with integers as the plans say.
     """
@@ -138,7 +138,7 @@ class Query:
             materialize: Whether groups keep their rows for calls without a capability that the query needs.
             types: The storage types of the host.
             plan: How a batch is computed.
-            groups: What is known of the number of groups.
+            groups: What Spark estimates of the number of groups.
             unliftable: Why the host cannot aggregate these rows itself; empty if it can.
             lifts_integers_only: Whether the host computes only with integers as the plans say.
 
@@ -224,7 +224,7 @@ class Query:
 
     @property
     def can_migrate(self) -> tuple[bool, ...]:
-        """For each call, whether it converts states of other versions. Views do not migrate, except those of rows."""
+        """For each call, whether it converts states of other versions. Views do not migrate, except views of rows."""
         return tuple(
             call.can_migrate and (not call.views or bool(row_list))
             for call, row_list in zip(self.opened_calls, self.row_lists, strict=True)
@@ -264,7 +264,7 @@ class Query:
     def finished_by_host(self) -> Choice:
         """Whether the host also makes the results of a lifted batch, so that no Python runs."""
         if self.lifts_integers_only:
-            return Choice(taken=False, why="divisions and decimals of this host may differ from those of Spark")
+            return Choice(taken=False, why="divisions and decimals of this host may differ from Spark's")
         for call, plan in zip(self.open_request.calls, self.lifting.plans, strict=True):
             if plan.outcome_reason:
                 return Choice(taken=False, why=f"{call.function}: {plan.outcome_reason}")
@@ -479,7 +479,7 @@ def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: H
 def _emitted(open_reply: Opened, stream: StreamOptions | None) -> pa.Schema:
     """Return the columns with the last outputs of groups that a stream stores: those that cannot be computed again.
 
-    Each is a struct of one member, because an output may be NULL, and so may what is not known.
+    Each is a struct of one member: the output may be NULL, and a NULL struct is an output that is not known.
     """
     if stream is None or stream.emit == "append":  # nothing is taken back
         return pa.schema([])

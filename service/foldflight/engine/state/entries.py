@@ -5,7 +5,7 @@ a view of any size writes one number. Entries of other generations than the grou
 drop them.
 
 The hash of an entry has 24 bits of its group and generation, and 40 bits of its key, or the index of a list's item. So
-all entries of a group are adjacent, and those of a list are in order.
+all entries of a group are adjacent, and the entries of a list are in order.
 """
 
 from __future__ import annotations

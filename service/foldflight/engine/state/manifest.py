@@ -284,7 +284,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Return the manifest of sealed bytes; of several tables, that of the groups.
+        """Return the manifest of sealed bytes; of several tables, the manifest of the groups.
 
         Raises:
             RejectedError: STATE_MISMATCH, if they have another format.

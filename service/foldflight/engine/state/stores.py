@@ -21,7 +21,7 @@ GROUPS: Final = ""
 class TableStores:
     """The stores of several tables, by name.
 
-    Manifests are stored when `write` is called. A store that was written without views has one manifest, that of the
+    Manifests are stored when `write` is called. A store that was written without views has one manifest, of the
     groups, and is continued.
 
     Args:

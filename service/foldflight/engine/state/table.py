@@ -330,7 +330,7 @@ class StateTable:
             row_bytes: Bytes that count as one row.
 
         Returns:
-            Rows as those of `scan`, and the last hash up to which all groups are returned, at most `high`.
+            The columns that `scan` returns, and the last hash up to which all groups are returned, at most `high`.
         """
         end, _ = self._cut(self._manifest.runs, low, budget, row_bytes)
         end = min(end, high)
@@ -361,7 +361,7 @@ class StateTable:
                 continue
             sizes = [self._work([run]) for run in free]
             if sizes[0] >= max(self._bounds.fan_in * statistics.median_low(sizes), self._bounds.merge_rows_max):
-                # A bulk load before small epochs: its run is as large as those of the next level, and stays as it is.
+                # A run much larger than its level (a bulk load) moves up a level without being merged.
                 free[0].level += 1
             else:
                 inputs = [run.pieces[0].id for run in free[: self._bounds.fan_in]]
@@ -392,7 +392,7 @@ class StateTable:
         """Return the end of the range of hashes from `low` on that has `budget` rows of the runs, and its rows.
 
         Hashes need not be evenly distributed. Rows with the same hash stay together, so there may be more rows. Rows
-        with more than `row_bytes` (default: that of the bounds) count as several. The last hash of all is the end of a
+        with more than `row_bytes` (default: from the bounds) count as several. The last hash of all is the end of a
         range with fewer rows.
         """
         unit = self._bounds.row_bytes if row_bytes is None else row_bytes
@@ -499,7 +499,7 @@ class StateTable:
         return pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
 
     def _states(self, stored: pa.Schema, rows: pa.RecordBatch) -> list[pa.Array]:
-        """Return the states of n rows, of another generation, as those of the query; NULL for tombstones."""
+        """Convert n states that another generation stored to the query's states; NULL for tombstones."""
         assert self._conversion is not None
         is_live = rows.column(LIVE).to_numpy() > 0
         live = rows.filter(pa.array(is_live))

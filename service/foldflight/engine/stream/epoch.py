@@ -40,7 +40,7 @@ class EpochStats:
         groups: Groups touched.
         late_rows: Rows dropped because their window was closed (once for each closed window), or in OVER because their
             time had passed.
-        late_retractions: Those of them that retract: the new row of such an update may be in a window that is open.
+        late_retractions: Late rows that retract: the new row of such an update may be in a window that is open.
         waiting_rows: In OVER, rows that wait until the watermark has reached their time.
         ignored_retractions: Retractions without a row: of groups that had none left, or that began in the epoch and
             accumulated no equal row.

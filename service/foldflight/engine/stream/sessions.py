@@ -1,4 +1,4 @@
-"""One epoch of one bucket whose windows are sessions. Rows may merge sessions, including those of earlier epochs.
+"""One epoch of one bucket whose windows are sessions. Rows may merge sessions, also sessions of earlier epochs.
 
     rows > sessions within each block, each folded into its own slot > barrier
          > with the stored sessions of their keys: chains of touching sessions > states merged > barrier > changelog
@@ -49,8 +49,8 @@ def chains(keys: Numbers, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numb
     if not len(order):
         return order, order
     keys, starts, ends = keys[order], starts[order], ends[order]
-    # Times are replaced by ranks. The ranks of each key are above those of the previous key, so that a single running
-    # maximum suffices.
+    # Times are replaced by ranks. Each key's ranks are above the previous key's, so that a single running maximum
+    # suffices.
     times = np.unique(np.concatenate([starts, ends]))
     lift = keys * len(times)
     reached = np.maximum.accumulate(np.searchsorted(times, ends) + lift)

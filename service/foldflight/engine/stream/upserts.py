@@ -242,7 +242,7 @@ class UpsertEpoch:
         self._table = table
         self._now_us = now_us
         self._index = KeyIndex(layout.keys)
-        # The stored rows, and where in them that of each slot is; -1 if it has none.
+        # The stored rows, and the position of each slot's row in them; -1 if it has none.
         self._stored = pa.RecordBatch.from_pylist([], schema=pa.schema(layout.table.states))
         self._at = np.zeros(0, np.int64)
 

@@ -211,7 +211,7 @@ def _keys_of(columns: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
         raise pa.ArrowNotImplementedError("keys are not prefetched from nested arguments")
     fields = list(type_) if pa.types.is_struct(type_) else [pa.field("key", type_)]
     parts = [pc.cast(column, field.type) for column, field in zip(columns, fields, strict=True)]
-    # The hash of a nested key is that of its text, so its floats must be canonical.
+    # A nested key is hashed as text, so its floats must be canonical.
     keys = KeyIndex(pa.schema([field.with_name(f"{index}") for index, field in enumerate(fields)]))
     parts = keys.keys(keys.slots(parts)).columns
     return pa.StructArray.from_arrays(parts, fields=fields) if pa.types.is_struct(type_) else parts[0]

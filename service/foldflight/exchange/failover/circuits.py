@@ -21,7 +21,7 @@ _DOUBLINGS_MAX: Final = 10
 
 
 def problem_of(errors: Mapping[str, FoldflightError]) -> str:
-    """Return what is wrong with servers, by their errors: the first error in full, of the others what happened."""
+    """Describe the errors of servers: the first one in full, and the event of each other one."""
     (first, error), *others = errors.items()
     texts = [error.message if not others or first in error.message else f"{first}: {error.message}"]
     for url, other in others:

@@ -16,7 +16,7 @@ servers.
 - Within an epoch the coordinator asks the server at intervals, before it sends a frame, whether the exchange should
   move. The answer then has the states, so that no row is folded again on the next server.
 - Every later server must report the same fingerprints as the first one, and the same digests of code. Otherwise it is
-  skipped. So one exchange, which is that of one task or epoch of Spark, never mixes two codes; the next one may have
+  skipped. So one exchange, which is one task or epoch of Spark, never mixes two codes; the next one may have
   the other.
 - The coordinator gives up after `losses_max` losses without an answer, or after `patience_s` without a server. After
   three seconds without a server it says once that it waits, and for how much longer.

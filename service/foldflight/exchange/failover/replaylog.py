@@ -1,6 +1,6 @@
 """The replay log of one exchange: the states and frames that another server needs to take it over.
 
-The states are those of the last barrier or checkpoint, one for each slot. An answer has only the slots that changed, so
+The states are from the last barrier or checkpoint, one for each slot. An answer has only the slots that changed, so
 it is merged into the older states. The frames are those that were sent after it, in order. A server that loads the
 states and then processes the frames has the same accumulators as the lost one.
 

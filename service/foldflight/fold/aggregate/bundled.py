@@ -117,7 +117,7 @@ class Bundled(Interpreted):
                 self._values[slot] = outcome.value
 
     def _outputs(self, slots: Slots) -> pa.Array:
-        # An empty slot stays empty: its value is that of a new accumulator.
+        # An empty slot has the value of a new accumulator, and stays empty.
         unknown = [slot for slot in dict.fromkeys(slots.tolist()) if slot not in self._values]
         applied = self._apply(
             unknown, [Segment(list(map(self._copy_of, self._accumulators(slot))), [], []) for slot in unknown]

@@ -250,7 +250,7 @@ class CachedMap(MapView[Any, Any]):
                 if key in self._changed:
                     met.add(key)
                 yield key, self._entries.get(key, value)
-        # What is changed meanwhile has an entry at the engine, because adding keys ends the iteration.
+        # An entry that changes meanwhile is at the engine already, because adding keys ends the iteration.
         for key in changed:
             if key in self._entries and key not in met:
                 yield key, self._entries[key]

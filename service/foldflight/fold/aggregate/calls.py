@@ -133,7 +133,7 @@ class BoundCall:
 
     @property
     def value_varies(self) -> bool:
-        """Whether the values of one state may differ. Those of built-in functions depend on the order of rows only."""
+        """Whether the values of one state may differ. Values of built-in functions depend on the order of rows only."""
         return not self.bound.function.is_deterministic and not is_built_in(self.bound.function)
 
     @property
@@ -156,7 +156,7 @@ class BoundCall:
         """Return its accumulators, without any slot, after the function's `open`.
 
         The function's own methods define them: row by row, or with views, or in bundles. A faster form takes
-        their place if there is one: that of the function itself (Java), its vectorised methods, or the accelerator. A
+        their place if there is one: of the function itself (Java), its vectorised methods, or the accelerator. A
         call that counts rows has these inside.
 
         Args:

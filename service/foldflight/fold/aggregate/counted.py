@@ -64,7 +64,7 @@ class _Table(NamedTuple):
         return _Table(self.slots[rows], _taken(self.columns, rows), self.times[rows])
 
     def copy(self) -> _Table:
-        """Return the rows in memory of their own. That of a message has all its columns, and is freed as a whole."""
+        """Copy the rows. The memory of a message has all its columns, and is freed as a whole."""
         columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in self.columns]
         return _Table(self.slots.copy(), columns, self.times.copy())
 

@@ -1,7 +1,7 @@
 """DISTINCT where an engine keeps views: the different rows of a group are a view, beside the function's accumulator.
 
 The view has the times of each row: how often it was added and not retracted. The accumulator gets a row that appears,
-and retracts a row that disappears. So a value needs no other rows than those of the epoch, and only their entries are
+and retracts a row that disappears. So a value needs only the rows of the epoch, and only their entries are
 read and written.
 
 `Counted` has the same results for engines that keep no views. Its states, which have all rows, are converted by

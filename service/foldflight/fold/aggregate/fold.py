@@ -156,7 +156,7 @@ class Fold:
                 accumulators.migrate(given, states, written)
 
     def take_entries(self, batch: pa.RecordBatch) -> None:
-        """Take entries of views from the engine. They do not replace what is known of them.
+        """Take entries of views from the engine. Entries that are known already are not replaced.
 
         Args:
             batch: n rows: `slot` int32, and `state_i` for calls with views, in which only views have values.

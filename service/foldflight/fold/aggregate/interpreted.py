@@ -327,7 +327,7 @@ class Interpreted(GroupsAccumulator):
             if not shows:
                 continue
             try:
-                # The value of an empty slot is that of a new accumulator. The slot stays empty.
+                # An empty slot has the value of a new accumulator, and stays empty.
                 value = get_value(self.methods.create_accumulator() if held[slot] is EMPTY else readable(held[slot]))
             except (Exception, SystemExit) as error:
                 failure = user_failure(self.name, "get_value", error)
@@ -542,7 +542,7 @@ class Interpreted(GroupsAccumulator):
         absent = slot >= len(self._held) or self._held[slot] is EMPTY
         self._at_work = slot
         try:
-            # The value of an empty slot is that of a new accumulator. The slot stays empty.
+            # An empty slot has the value of a new accumulator, and stays empty.
             if slot in self._lent:
                 return self.methods.get_value(self._lent[slot])
             return self.methods.get_value(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 _STORES: Final = (
     *("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "DELETE_", "CALL_FUNCTION_EX"),
-    "IMPORT_",  # what is imported may be any function
+    "IMPORT_",  # an imported name may be any function
 )
 _CHANGING: Final = frozenset(
     name
@@ -68,7 +68,7 @@ _METHODS: Final = (FunctionType, staticmethod, classmethod, property)
 
 @dataclass(frozen=True)
 class Reading:
-    """What is known of the accumulators and the instance that a method reads.
+    """Facts about the accumulators and the instance that a method reads.
 
     Args:
         classes: The author's class, and the class of the accumulators if it is the author's, too.

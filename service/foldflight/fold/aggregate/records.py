@@ -41,7 +41,7 @@ class Member(Protocol):
 def record_dtype(members: tuple[Member, ...]) -> np.dtype[Any]:
     """Return the type of a record with these members, the widest first. Its size is a multiple of eight bytes."""
     named = [(each.name, each.format) for each in members] + [(each.valid, "?") for each in members if each.optional]
-    # Each member begins at a multiple of its items' size: behind those of eight bytes those of four, then flags.
+    # Members of eight bytes come first, then members of four, then flags: each begins at a multiple of its size.
     ordered = sorted(named, key=lambda member: -min(np.dtype(member[1]).base.itemsize, 8))
     sizes = [np.dtype(format_).itemsize for _, format_ in ordered]
     return np.dtype(

@@ -251,7 +251,7 @@ class Viewed(Interpreted):
     def _read_moved(self, slots: Slots) -> None:
         """Read all entries of views that a method has set as another view (`acc.before = acc.now`).
 
-        The engine keeps these entries as those of the view that they were read from.
+        The engine keeps these entries for the view that they were read from.
         """
         for slot in slots.tolist():
             accumulator = self._held[slot]
@@ -267,7 +267,7 @@ class Viewed(Interpreted):
                 self._cached_view(slot, name)
 
     def _cached_view(self, slot: int, name: str) -> CachedMap | CachedList | None:
-        """Return a view whose entries the engine keeps; None for one in memory, and for what is no view."""
+        """Return a view whose entries the engine keeps; None for a view in memory, and for any other value."""
         view = self._value_of(self._held[slot], name)
         if isinstance(view, ViewPart):
             view = self._make_view(slot, name, view)

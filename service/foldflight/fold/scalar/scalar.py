@@ -151,7 +151,7 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
     if form == "arrow":
         return array
     if pa.types.is_time(array.type) or is_nested(array.type):
-        array = in_microseconds(array)  # their values are those of Python
+        array = in_microseconds(array)  # Python's values have no finer unit
     if form == "pandas":
         return array.to_pandas(types_mapper=_nullable_integers().get)
     if is_vector(array.type):
@@ -190,7 +190,7 @@ def _zero(type_: pa.DataType) -> pa.Scalar:
 
 
 def _length(returned: Any) -> int | None:
-    """Return the number of values of a column; None for what is no column."""
+    """Return the number of values of a column; None for any other value."""
     if isinstance(returned, _NO_COLUMN) or getattr(returned, "ndim", 1) != 1:
         return None
     try:

@@ -1,6 +1,6 @@
 """Adapters: the methods by which another system calls an aggregate class, and how they become a function of foldflight.
 
-An adapter lists the methods that its system calls, by foldflight's name, and binds those of an instance. The author's
+An adapter lists the methods that its system calls, by foldflight's name, and binds them for an instance. The author's
 class is not changed. `retract` and `migrate` may be added to a class of any system, for example in a subclass;
 `retract` takes a row as the method that adds one does.
 
@@ -39,7 +39,7 @@ class Method:
 
     Args:
         name: Its name.
-        before: Names of its parameters after `self`, without those of a row.
+        before: Names of its parameters after `self` and before the values of a row.
         row: How it takes the arguments of a row; None if it takes none.
         required: Whether a class must define it.
         is_property: Whether it is a property.
@@ -65,7 +65,7 @@ class Adapter(ABC):
         name: Its name in `udaf(adapt=...)`.
         what: What the system calls such a class, for messages.
         methods: The methods that the system calls, by foldflight's name.
-        marks: Names of attributes that foldflight's own classes and those of other systems do not have.
+        marks: Names of attributes that neither foldflight's own classes nor classes of other systems have.
         returns_accumulator: Whether the system uses what the methods that change an accumulator return.
         base: Module and name of the system's base class; None if it has none.
         replaced: What shipped code has in place of the system's classes, by their module and name.
@@ -89,7 +89,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:
-        """Return foldflight's methods for those of an instance.
+        """Return foldflight's methods, made of an instance's.
 
         Args:
             given: The methods of an instance, by foldflight's name; None where the class has none.
@@ -97,7 +97,7 @@ class Adapter(ABC):
         """
 
     def migrate(self, method: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-        """Return foldflight's `migrate` for that of an instance."""
+        """Return foldflight's `migrate`, made of an instance's."""
         return method
 
     def type_of(self, declared: Any) -> Any:
@@ -112,7 +112,7 @@ class Adapter(ABC):
         return self.serializer(serializer_of_type(arrow), is_annotated=False)
 
     def serializer(self, state: StateSerializer, *, is_annotated: bool) -> StateSerializer:  # noqa: ARG002 - for subclasses
-        """Return the serializer of accumulators from that of the states."""
+        """Return the serializer of accumulators, made of the states' serializer."""
         return state
 
     def system_part(self, cls: type) -> tuple[type, ...]:
@@ -124,7 +124,7 @@ class Adapter(ABC):
         return ()
 
     def method(self, cls: type, method_name: str) -> Any:
-        """Return the author's method of one of foldflight's names; None if it has none, or only that of the base."""
+        """Return the author's method of one of foldflight's names; None if it has none, or only its base's."""
         method = self.methods.get(method_name)
         if method is None or getattr(cls, method.name, None) is None:
             return None
@@ -233,13 +233,13 @@ def adapter_of(cls: type, said: str | None) -> Adapter | None:
 
 
 def _has_foreign_base(cls: type) -> bool:
-    """Return whether a class inherits from one of another package, which may be that of a system."""
+    """Return whether a class inherits from a class of another package, which may be a system's."""
     own = {cls.__module__.partition(".")[0], "foldflight", *sys.stdlib_module_names}
     return any(each.__module__.partition(".")[0] not in own for each in cls.__mro__)
 
 
 def written_by_author(cls: type, adapter: str) -> tuple[type, ...]:
-    """Return a class of another system and its bases, without those of the system."""
+    """Return a class of another system and its bases, without the bases that are the system's own."""
     own = adapter_named(adapter).system_part(cls)
     return tuple(each for each in cls.__mro__ if each not in own and each is not object)
 

@@ -70,7 +70,7 @@ def bounds_of(function: str, is_async: bool, **given: Any) -> CallBounds | None:
 
 
 def _misfit(name: str, value: Any) -> str:
-    """Return what is expected of a bound; empty if the value is fine."""
+    """Return a sentence about what a bound must be; empty if the value is fine."""
     most = {"concurrency": _CONCURRENCY_MAX, "batch": _BATCH_MAX, "retries": 100}.get(name)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if most is not None:

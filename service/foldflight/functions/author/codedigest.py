@@ -200,7 +200,7 @@ class _Walk:
             self._variable(importlib.import_module(name), names)
 
     def _variable(self, value: Any, names: set[str]) -> None:
-        """Add a variable that code names; of an author's module, those of its variables that the code names, too."""
+        """Add a variable that code names; of an author's module, also the module's variables that the code names."""
         if not (isinstance(value, ModuleType) and self._is_own(value.__name__)):
             self.add(value)
             return
@@ -227,7 +227,7 @@ class _Walk:
         """Add another object by what it is pickled from."""
         self.add(type(value))
         wrapped = getattr(value, "__dict__", {}).get("__wrapped__")  # such as functools.cache
-        reduce = copyreg.dispatch_table.get(type(value))  # such as that of compiled regular expressions
+        reduce = copyreg.dispatch_table.get(type(value))  # such as compiled regular expressions have
         reduced = "" if wrapped is not None else reduce(value) if reduce else value.__reduce_ex__(4)
         parts = [list(each) if index > 2 and each is not None else each for index, each in enumerate(reduced[:5])]
         if wrapped is not None:

@@ -136,7 +136,7 @@ class SignatureBuilder(ABC):
             )
 
     def input_names(self, inputs: Any) -> tuple[str, ...]:
-        """Return the names of the arguments; those of `*arguments` are numbered."""
+        """Return the names of the arguments; `*arguments` are numbered."""
         names = [parameter.name for parameter in self.argument_parameters()]
         if callable(inputs):
             return tuple(names)

@@ -524,7 +524,7 @@ class _Builder(SignatureBuilder):
             )
 
     def check_bundled(self, *, retracts: bool, merges: bool, is_compiled: bool) -> None:
-        """Refuse `fold_bundle` beside methods that do not go with it, and what is declared without it."""
+        """Refuse `fold_bundle` beside methods that do not go with it, and its options without it."""
         declared = "bundled_retract" if retracts else "bundled_merge" if merges else ""
         if not self.has("fold_bundle"):
             if declared:

@@ -1,4 +1,4 @@
-"""The built-in functions, written like those of authors.
+"""The built-in functions, written as authors write theirs.
 
 Results follow Spark SQL: `sum` of integers is BIGINT and fails on overflow, `avg` of decimals has four more
 digits, NaN is greater than any number, variance and deviation of too few rows are NULL.

@@ -40,7 +40,7 @@ def annotations_of(annotated: Any, owner: type | None = None, *, extras: bool = 
 
 
 def _names(annotated: Any, owner: type | None) -> dict[str, Any]:
-    """Return the names that are visible where an annotation is written, besides those of its module."""
+    """Return the names that are visible where an annotation is written, besides the names of its module."""
     visible = _of_functions(annotated)
     for each in () if owner is None or owner is annotated else (owner,):
         visible = {**_of_functions(each), **visible}

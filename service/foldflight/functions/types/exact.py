@@ -253,7 +253,7 @@ class ExactSums(AttributeColumn):
         bounds = [_most(term) for term in terms]
         exponent = math.frexp(max(bounds))[1]
         top = (exponent - 1 + UNIT_BITS) // _DIGIT
-        # Parts are below 2**33 units, so floats add up those of a block without rounding.
+        # Parts are below 2**33 units, so floats add up the parts of a block without rounding.
         are_few = len(self) <= len(slots)
         digits: list[tuple[int, Any]] = []
         if _FLOATS_MIN < exponent < _FLOATS_MAX:

@@ -137,7 +137,7 @@ class _Scalar(StateSerializer):
                 raise CastError(index, "RESULT_TYPE", f"{_shown(value)} {wrong}, unlike {self.arrow}{remedy}")
 
     def _check_fractions(self, values: Sequence[Any]) -> None:
-        # Arrow would cut off what is finer than the unit.
+        # Arrow would cut off digits finer than the unit.
         for index, value in enumerate(values):
             if value is None:
                 continue
@@ -257,7 +257,7 @@ class _Exact(StateSerializer):
 
 
 class _Vector(StateSerializer):
-    """NumPy arrays of a fixed number of floats. Those of n states are the rows of one array."""
+    """NumPy arrays of a fixed number of floats. The arrays of n states are the rows of one array."""
 
     def __init__(self, arrow: pa.DataType) -> None:
         self.arrow = arrow
@@ -705,7 +705,7 @@ def _nulls_marked(offsets: npt.NDArray[np.int64], values: Sequence[Any]) -> pa.A
 
 
 def _members(serializer: StateSerializer, flat: list[Any], offsets: npt.NDArray[np.int64], what: str = "") -> pa.Array:
-    """Convert the members of n collections. An error has the index of the collection, not that of the member."""
+    """Convert the members of n collections. An error has the index of the collection, not of the member."""
     try:
         return serializer.to_arrow(flat)
     except CastError as error:

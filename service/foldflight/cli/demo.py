@@ -1,6 +1,6 @@
 """`foldflight demo`: run one query on real data in Spark's workers, on a server, and in Spark SQL.
 
-The query is that of docs/how-to/query-dataframes.md. Then the same flights are processed as a stream of changes
+The query is from docs/how-to/query-dataframes.md. Then the same flights are processed as a stream of changes
 (`examples/flights_stream.py`), whose results are tables of a DuckDB file. Every group is compared with the result of
 Spark SQL, and any difference makes the demo fail.
 """

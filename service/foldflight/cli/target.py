@@ -1,4 +1,4 @@
-"""The options of commands that call servers: those of `connect`, each with an environment variable."""
+"""The options of commands that call servers: as in `connect`, each with an environment variable."""
 
 from __future__ import annotations
 

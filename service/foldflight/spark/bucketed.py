@@ -66,7 +66,7 @@ _HOST_BYTES_MAX: Final = 1 << 30
 
 
 def in_order(rows: Iterator[Row], bytes_max: int = _IN_ORDER_BYTES_MAX) -> Iterator[bytes]:
-    """Yield the blobs of one bucket and epoch in the order of their partitions, not in that of the network.
+    """Yield the blobs of one bucket and epoch in the order of their partitions, not of their arrival.
 
     So an epoch that Spark repeats has its rows in the same order, and states that depend on it have the same bytes.
     Not much more than `bytes_max` are held; only the blobs held together are in order.
@@ -211,7 +211,7 @@ class RunNames:
         self._uses: collections.Counter[str] = collections.Counter()
 
     def __call__(self, data: bytes, identity: bytes) -> str:
-        """Return the name of the next piece: unique in its bucket, and never that of other bytes.
+        """Return the name of the next piece: unique in its bucket, and never used for other bytes.
 
         Args:
             data: The bytes of the piece.
@@ -237,7 +237,7 @@ class BucketOperator(StatefulProcessor, ABC):
     Args:
         rows: The rows in the blobs of an epoch.
         bounds: The limits of the blocks that they become.
-        has_names: Whether a bucket has several manifests, by name: those of OVER.
+        has_names: Whether a bucket has several manifests, by name, as OVER has.
         traced: The query, if its epochs have spans.
     """
 
@@ -286,7 +286,7 @@ class BucketOperator(StatefulProcessor, ABC):
             yield from results if self._span is None else self._span.within(results)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """Process what is due in one bucket."""
+        """Process the rows that are due in one bucket."""
         with attempt(self._step), naming_bucket(key[0]):
             results = self.expire(key[0], timerValues, expiredTimerInfo)
             yield from results if self._span is None else self._span.within(results)

@@ -2,7 +2,7 @@
 
 `foldflight.spark.connectvalues` says what a value means and is the reference. A reader here converts many values at
 once, where it can prove that the result is the same: all are of one type of JSON, and each passes the checks of the
-column. Any other column is converted value by value, so that what is refused is refused with the same words.
+column. Any other column is converted value by value, so that values are refused with the same words.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 def column_reader(type_: pa.DataType, described: Described | None, words: Words) -> ReadColumn:
     """Return what converts values of JSON to an array of exactly the declared type.
 
-    The arguments, and the errors of the function that is returned, are those of `connectvalues.decoder`.
+    The arguments, and the errors of the function that is returned, are as in `connectvalues.decoder`.
     """
     decode = connectvalues.decoder(type_, described, words)
     converts = _assumed(type_, words) if described is None else _described(type_, described, words)

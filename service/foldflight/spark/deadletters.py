@@ -58,7 +58,7 @@ def dead_letters(df: DataFrame, *columns: str) -> DataFrame:
 
     Raises:
         RejectedError: SIGNATURE, for a DataFrame without the column `dead_letter`, or without one of `columns`, or for
-            what is no name of a column.
+            other values than names of columns.
     """
     _check(df)
     for each in columns:

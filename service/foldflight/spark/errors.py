@@ -48,7 +48,7 @@ def error_of(error: Exception) -> FoldflightError | None:
 
     Args:
         error: Spark's error: a `PySparkException`, or the `Py4JJavaError` of what PySpark has no class for. Spark 3.5
-            raises the second one where an expression of Spark fails, such as that of a lifted plan.
+            raises the second one where an expression of Spark fails, such as an expression of a lifted plan.
     """
     text = str(error)
     raised = [match for match in _RAISED.finditer(text) if match[2] in _CLASSES[match[1]].codes]

@@ -2,7 +2,7 @@
 
     changes > mapInArrow(pairs of -U and +U become one event) > key and value, for writeStream.format("kafka")
 
-The sink of Kafka delivers at least once, so the events of an epoch may come again. Those of `to_debezium` have a
+The sink of Kafka delivers at least once, so the events of an epoch may come again. Events of `to_debezium` have a
 position that grows from epoch to epoch, and those of `to_upserts` the position that Kafka gives them.
 """
 
@@ -453,7 +453,7 @@ class _Envelopes(_Paired):
         has_kinds: Whether the first column is the row kind. The last one is the time of the epoch.
         without_kind: The operation of rows without kinds.
         block: The schema block of the values.
-        key_block: That of the keys.
+        key_block: The schema block of the keys.
         start: The position of epoch 0.
     """
 

@@ -42,7 +42,7 @@ def finished(
         task: What Python would do with them.
         grouped: Keys and aggregates.
         outputs: Spark's types of the outputs.
-        names: The names of keys and outputs. Default: those of the query.
+        names: The names of keys and outputs. Default: the query's.
     """
     query: Query = task.query
     layout: QueryLayout = task.layout

@@ -334,7 +334,7 @@ class GroupedFrame:
     def _read(self, query: Query, columns: Columns) -> tuple[Query, Source | str]:
         """Return the query, and who reads its rows: tasks of its own, or Spark, for a reason.
 
-        Rows that the tasks read are folded, also those of a query that would be lifted, if machine code folds them.
+        Rows that the tasks read are folded, also of a query that would be lifted, if machine code folds them.
         """
         if self.scan is None:
             return query, ""
@@ -464,7 +464,7 @@ class Planned:
 
         Args:
             source: A query with the columns of the input, as SQL.
-            names: The names of the result's columns. Default: those of the query.
+            names: The names of the result's columns. Default: the query's.
         """
         columns = {name: quoted(written) for name, written in (self.columns.plain or {}).items()}
         session = self.columns.df.sparkSession

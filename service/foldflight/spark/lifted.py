@@ -74,7 +74,7 @@ def lifted_text(
         columns: The input's columns that are keys, arguments and filters, as SQL.
         outputs: Spark's types of the outputs.
         session: The session.
-        names: The names of the result's columns. Default: those of the query.
+        names: The names of the result's columns. Default: the query's.
     """
     return finished(*_grouped(query, rows, columns, session), outputs, names)
 

@@ -2,7 +2,7 @@
 
 In a batch the plan is `rows > repartition(hash of keys) > sort within partitions > mapInArrow(OverFold)`. The last step
 computes all window frames in one pass. It is a mapInArrow, because Spark removes a sort below a projection if another
-sort follows. That of a stream is in `overstream.py`.
+sort follows. The plan of a stream is in `overstream.py`.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class OverFrame:
     def agg(self, /, *aliased: Aggregate, **named: Aggregate) -> DataFrame:
         """Compute each call for each row.
 
-        A call has the window frame of its `rows` or `range`. Without one it has that of SQL: with an order, all rows up
+        A call has the window frame of its `rows` or `range`. Without one it has SQL's: with an order, all rows up
         to the last one with the same order values; without an order, the whole partition. The query is checked now and
         computed when an action needs the result.
 

@@ -97,7 +97,7 @@ class OverProcessor(BucketOperator):
         yield bucket_row(None, self._figures(bucket, rows.stats))
 
     def _figures(self, bucket: int, stats: EpochStats) -> EpochStats:
-        """Return figures so that those of a bucket that is called twice in a task add up to its latest ones."""
+        """Return figures that add up to the latest ones of a bucket, if it is called twice in a task."""
         before = self._shown.get(bucket, EpochStats())
         self._shown[bucket] = stats
         return replace(

@@ -270,7 +270,7 @@ class _RowsWith:
 
     Args:
         query: The expressions.
-        rows: The columns from Spark: those of the DataFrame, then the arguments.
+        rows: The columns from Spark: the DataFrame's, then the arguments.
         inputs: The number of columns of the DataFrame.
         types: The outputs.
     """
@@ -390,7 +390,7 @@ def _plain(task: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callabl
 
 
 def check_df(df: object, name: str) -> None:
-    """Raise RejectedError SIGNATURE for what is no DataFrame of Spark, or one whose columns it does not tell."""
+    """Raise RejectedError SIGNATURE unless it is a DataFrame of Spark that tells its columns."""
     if not isinstance(df, DataFrame):
         kind = f"{type(df).__module__}.{type(df).__qualname__}"
         raise RejectedError(
@@ -627,7 +627,7 @@ class _OneCall:
 
     @contextmanager
     def _exchange(self, schema: pa.Schema) -> Iterator[OpenExchange]:
-        """Lend the exchange of this task, and close those of other tasks, which have ended."""
+        """Lend the exchange of this task, and close the exchanges of other tasks, which have ended."""
         from pyspark import TaskContext
 
         context = TaskContext.get()

@@ -240,7 +240,7 @@ class StoredTable(ABC):
 
     @staticmethod
     def of(spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredGroups | StoredWindowFrames:
-        """Open a table. The arguments and errors are those of `state_table`."""
+        """Open a table. The arguments and errors are as in `state_table`."""
         chosen, (batch, layout, views) = _chosen(_operators(spark, checkpoint), operator)
         if layout is None:
             return StoredWindowFrames.open(spark, checkpoint, chosen, batch)
@@ -253,7 +253,7 @@ class StoredTable(ABC):
 
     @property
     def outputs(self) -> list[str]:
-        """The names of the states: those of the outputs. Outputs with the same ROWS frame share one."""
+        """The names of the states: the names of the outputs. Outputs with the same ROWS frame share one."""
         return list(self.schema.names[len(self.keys) + 1 :])
 
     def groups(self) -> DataFrame:

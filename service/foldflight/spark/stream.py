@@ -124,7 +124,7 @@ class BucketProcessor(BucketOperator):
             layout.partial if self._merges else layout.rows, query.bounds, has_names=False, traced=query.traced
         )
         # One exchange serves all buckets of a task. It is opened for the first bucket that has rows.
-        # Windows that close are asked for their outputs then, so those of epochs would be asked for in vain.
+        # Windows that close are asked for their outputs then, so outputs of epochs would be asked for in vain.
         self._needs_outputs = _options_of(query).emit != "append" or not query.calls_out
         open_request = query.opening_for(
             states=True, outputs=self._needs_outputs, initial_outputs=True, keeps_views=True

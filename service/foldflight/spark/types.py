@@ -189,7 +189,7 @@ def is_collated(type_: st.DataType) -> bool:
 
 
 def equal_by(column: st.StructField) -> str:
-    """Return the SQL of what is equal for exactly the equal values of a column, and may partition a window.
+    """Return SQL that is equal for exactly the equal values of a column, and may partition a window.
 
     NULL equals NULL, all NaN values are equal, and -0.0 equals 0.0; texts are compared by their bytes.
     """

@@ -36,7 +36,7 @@ def upsert_stream(
     Args:
         layout: The columns.
         changes: The input, in the schema of `UpsertLayout.rows`.
-        schema: The columns of the result: the row kind, then those of the user.
+        schema: The columns of the result: the row kind, then the user's.
         positions: For each column of the user, its position among the keys and the other columns.
     """
     results = [*layout.keys, *layout.columns]

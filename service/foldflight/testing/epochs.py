@@ -168,7 +168,7 @@ def run_epochs(
             a column may also be a constant, `60` or `"'a text'"`, and a condition a Python function of the row.
         epochs: The rows of each epoch. A mapping of column to value is an insert; `("-D", mapping)` has another kind.
         keys: The grouping columns. Without any there is one group, which always exists.
-        types: Types of columns. Default: the types that the functions declare, or those of the values.
+        types: Types of columns. Default: the types that the functions declare, or the types of the values.
         update_before: Whether the changelog has `-U old` before `+U new`.
         strict: Whether a retraction of a row that is not there is an error, instead of being counted.
         bounds: The limits of stored pieces, inline views and merges.
@@ -339,7 +339,7 @@ def _row(row: Row) -> tuple[RowKind, dict[str, Any]]:
 
 
 def values_of(row: object) -> dict[str, Any]:
-    """Return the values of a row by column. Raises RejectedError SCHEMA_MISMATCH for what is no mapping."""
+    """Return the values of a row by column. Raises RejectedError SCHEMA_MISMATCH for any other value than a mapping."""
     if not isinstance(row, Mapping):
         raise RejectedError(
             "SCHEMA_MISMATCH", f"the row {row!r:.100} is no dict; give each row as a dict of its columns: {{'v': 1}}"
@@ -427,7 +427,7 @@ def types_of(
     aggregates: Mapping[str, Aggregate],
     types: Mapping[str, str | pa.DataType],
 ) -> dict[str, pa.DataType]:
-    """Return the types of columns: those given, those that the functions declare, or those of the values.
+    """Return the types of columns: the given ones, the functions' declared ones, or the types of the values.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a row lacks a column.

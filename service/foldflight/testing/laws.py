@@ -1,4 +1,4 @@
-"""The laws of functions, checked on generated data. Those of scalar and table functions are in `scalarlaws`.
+"""The laws of aggregate functions, checked on generated data. Laws of other functions are in `scalarlaws`.
 
 A function that keeps the laws has the same outputs however an engine splits, merges and moves its input. Hypothesis
 generates the data, and reduces rows that break a law to a minimal example.
@@ -51,7 +51,7 @@ from foldflight.testing.views import CachedViews
 
 _S = TypeVar("_S")
 Known = Mapping[int, Sequence[Any]]
-"""The values of some arguments, by place; those of the others are generated."""
+"""The values of some arguments, by place; the others are generated."""
 _Draw = Callable[[Sequence[pa.DataType], Known], st.SearchStrategy[Rows]]
 EXAMPLES: Final = 100
 _NONE: Final[Known] = MappingProxyType({})
@@ -294,7 +294,7 @@ def rows_of(types: Sequence[pa.DataType], known: Known = _NONE) -> st.SearchStra
 
 
 def rows_with_nulls(types: Sequence[pa.DataType], known: Known = _NONE) -> st.SearchStrategy[Rows]:
-    """Return a strategy for rows as those of `rows_of`, in which values may be NULL."""
+    """Return a strategy for rows as `rows_of` makes them, in which values may be NULL."""
     return _rows(types, known, lambda type_: st.none() | _values(type_), rows_max=12)
 
 
@@ -690,7 +690,7 @@ def _unless_same(expected: Any, actual: Any, how: str) -> str | None:
 
 
 def _unless_all_same(expected: Sequence[Any], actual: Sequence[Any], how: Callable[[int], str]) -> str | None:
-    """Compare the outputs of n groups, and return the first difference; `how` tells how those of a group were made."""
+    """Compare the outputs of n groups, and return the first difference; `how` tells how a group was made."""
     pairs = enumerate(zip(expected, actual, strict=True))
     return next((_unless_same(one, two, how(group)) for group, (one, two) in pairs if not _same(one, two)), None)
 
@@ -708,7 +708,7 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
-    """Compare the interpreter's state and output with those of the lifted form; some rows are retracted."""
+    """Compare the interpreter's state and output with the lifted form's; some rows are retracted."""
     lift = subject.lifted[0]
     assert lift is not None
     retracts = not lift.unretractable
@@ -751,7 +751,7 @@ def _lifted_rows(subject: _Subject, plan: LiftPlan, rows: Rows, signs: list[int]
         return f"accumulate or retract raises {expected}, and the lifted form has {state!r}", False
     if _identical(expected, state):
         return _finished(subject, plan, state, lambda: subject.output_of(rows, signs)), False
-    states = f"the interpreter's state is {expected!r}, and that of the lifted form {state!r}"
+    states = f"the interpreter's state is {expected!r}, and the lifted form's is {state!r}"
     return f"signs of the rows {signs}: {states}", False
 
 

@@ -63,7 +63,7 @@ def run_over(
         rows: The rows: column to value.
         keys: The columns of the partition. Without any there is one partition.
         order_by: The columns of the order. A text may end with ASC or DESC, and with NULLS FIRST or NULLS LAST.
-        types: Types of columns. Default: the types that the functions declare, or those of the values.
+        types: Types of columns. Default: the types that the functions declare, or the types of the values.
 
     Returns:
         The rows with their outputs, in the order in which they were given.

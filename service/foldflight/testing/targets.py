@@ -114,7 +114,7 @@ class _Trial:
         return detail or self._apply("one")
 
     def _apply(self, query: str, changes: list[tuple[Any, ...]] | None = None) -> str:
-        """Apply one more epoch, by default a random one; return what is wrong then."""
+        """Apply one more epoch, by default a random one; return the differences to the expected table."""
         epoch = self._next
         changes = self._changes() if changes is None else changes
         self._target().apply(query, epoch, iter(_parts(changes)))

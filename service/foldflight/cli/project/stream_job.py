@@ -28,7 +28,7 @@ query = (
     prices.writeStream.format("console")
     .outputMode("update")
     .option("checkpointLocation", "checkpoint")  # keep it: it has the states
-    .trigger(availableNow=True)  # processes what is there, and ends; leave it out to wait for more files
+    .trigger(availableNow=True)  # processes the files that are there, and ends; leave it out to wait for more files
     .start()
 )
 query.awaitTermination()

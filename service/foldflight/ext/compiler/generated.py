@@ -16,7 +16,7 @@ def generated(result: types.Type, *arguments: types.Type) -> Callable[[Callable[
 
     Args:
         result: The type of what it returns.
-        arguments: The types of its arguments, to which those of a call are converted.
+        arguments: The types of its arguments, to which the arguments of a call are converted.
     """
 
     def decorate(generate: Callable[..., Any]) -> Any:

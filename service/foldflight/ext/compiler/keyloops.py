@@ -112,7 +112,7 @@ def _is_same(data, start, table_keys, begin, size):
 
 
 def _dense(values, base, by_number, ids, firsts, table_keys, count):
-    """Find or add n numbers in an array of ids whose first cell is that of `base`. Return the number of ids then.
+    """Find or add n numbers in an array of ids whose first cell is for `base`. Return the number of ids then.
 
     The array has a cell for each of the numbers, and `table_keys` has room for all of them.
     """

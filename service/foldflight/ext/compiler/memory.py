@@ -6,7 +6,7 @@ container is a header in the record of its accumulator:
     control | offset of its region, in words | entries | capacity | entries that are not deleted | indexed entries
 
 The region of a list has an item after the other. The region of a dict or set has the entries in the order of insertion
-(the words of the key, then those of the value), a bit for each deleted entry, and, from nine entries on, an index of
+(the key's words, then the value's), a bit for each deleted entry, and, from nine entries on, an index of
 32-bit ordinals of entries, which count from one, by open addressing. The index is made when a key is first looked up.
 
 `control` is the address of the control words, the loops' argument `progress` (`Arena`). A row may be abandoned at any

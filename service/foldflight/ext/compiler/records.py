@@ -133,7 +133,7 @@ class Items(types.IterableType):
     """The numba type of a pointer to the items of a list of fixed length in a record.
 
     Args:
-        kind: The kind of the items; `byte` for those of a bytearray, which are ints.
+        kind: The kind of the items; `byte` for the items of a bytearray, which are ints.
         length: The number of items.
         changeable: Whether code may assign them.
     """
@@ -276,7 +276,7 @@ def store_members(typing: Any, record: Any, values: Any) -> Any:
 
 @intrinsic
 def copy(typing: Any, into: Any, source: Any) -> Any:
-    """Copy the items of one list, or the record of one object, over those of another of the same type."""
+    """Overwrite the items of a list, or the record of an object, with another's of the same type."""
     is_record = isinstance(into, Reference)
     size = into.layout.dtype.itemsize if is_record else np.dtype(FORMATS[into.kind]).itemsize * into.length
     move = cgutils.raw_memcpy if is_record else cgutils.raw_memmove  # source and target may be the same list

@@ -74,7 +74,7 @@ class ClassCompiler:
         return self.known[key]
 
     def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:
-        """Run only this pass, to find unsupported code early. Types after those of the first arguments are unknown."""
+        """Run only this pass, to find unsupported code early. Only the types of the first arguments are known."""
         _check_code(function)
         code = run_frontend(_without_cleanup(function))
         inline_comprehensions(code)
@@ -179,8 +179,8 @@ class _Rewriter:
         doomed = self.doomed()
         if self.role.result is not None:
             self.find_returned()
-        # What is on the stack, such as a function to call, is known before it is used, whatever the blocks' numbers:
-        # those of comprehensions, and of the code after them, are the highest.
+        # Values on the stack, such as a function to call, are known before they are used, whatever the blocks' numbers:
+        # the numbers of comprehensions, and of the code after them, are the highest.
         flow = ir_utils.compute_cfg_from_blocks(self.code.blocks)
         repeated = {label for loop in flow.loops().values() for label in loop.body}
         for label in flow.topo_order():

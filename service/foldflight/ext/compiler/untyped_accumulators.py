@@ -179,7 +179,7 @@ def inferred_types(cls: type | None, fresh: Any, untyped: str, hints: typing.Map
         cls: The expected class; None for a number, a tuple or a container.
         fresh: The new accumulator.
         untyped: The reason of `why_untyped`.
-        hints: The annotations of its attributes, or that of a container as `value`.
+        hints: The annotations of its attributes, or a container's annotation as `value`.
 
     Raises:
         Unsupported: One of the types is not certain.

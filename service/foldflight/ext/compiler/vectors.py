@@ -1,7 +1,7 @@
 """Vectors in compiled code: elementwise operators, with the types and roundings of NumPy.
 
 A vector is a pointer to the items of an argument, of an attribute of the accumulator, or of a temporary array on the
-stack of the author's function. Each operator is one loop over the items, so the bits are those of NumPy's ufuncs.
+stack of the author's function. Each operator is one loop over the items, so the bits are the same as of NumPy's ufuncs.
 Reductions are not compiled: NumPy adds items in pairs, and BLAS in an order of its own.
 """
 
@@ -137,7 +137,7 @@ def _in_place(name: str, emit: Callable[..., Any]) -> Any:
     def changed(typing: Any, a: Any, b: Any) -> Any:
         _, format_ = _common(name, a, b)
         if not (isinstance(a, VectorType) and a.changeable):
-            raise Unsupported(f"{name} of what is no vector of the accumulator")
+            raise Unsupported(f"{name} of a value that is no vector of the accumulator")
 
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
             _fill(context, builder, made.args, arguments, format_, arguments[0], a, emit)

@@ -379,7 +379,7 @@ _ORIGINALS: Final = ("pyflink.common.types", "pyflink.table.data_view")
 
 
 def without_pyflink(value: Any) -> Any:
-    """Return an accumulator in which PyFlink's rows and views are those of this module."""
+    """Return an accumulator with this module's rows and views in the place of PyFlink's."""
     if isinstance(value, Row):
         return Row.of(value._fields, map(without_pyflink, value))
     if isinstance(value, list):

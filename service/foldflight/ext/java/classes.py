@@ -85,7 +85,7 @@ class JavaForm:
 
 
 class JavaSerializer(StateSerializer):
-    """Accumulators of a Java class as typed states, the same as those of a Python class with these attributes."""
+    """Accumulators of a Java class as typed states, the same as of a Python class with these attributes."""
 
     def __init__(self, jar: Jar, class_name: str, arrow: pa.DataType, *, immutable: bool) -> None:
         self.jar = jar

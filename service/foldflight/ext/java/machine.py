@@ -57,7 +57,7 @@ class Loaders:
     """The class loaders of one jar.
 
     Args:
-        authors: Loads the jar's classes and those of the Java platform.
+        authors: Loads the classes of the jar and of the Java platform.
         loops: Our `Loops` for the classes of this jar; None if it was not compiled.
     """
 

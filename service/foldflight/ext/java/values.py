@@ -1,4 +1,4 @@
-"""Conversion between the values of Java and those of Python, by the Java type of a parameter, a field or a result."""
+"""Conversion between values of Java and of Python, by the Java type of a parameter, a field or a result."""
 
 from __future__ import annotations
 

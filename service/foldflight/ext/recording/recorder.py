@@ -262,7 +262,7 @@ class ExchangeRecorder:
         return not isinstance(of, Mapping) or all(name in group and group[name] in of[name] for name in of)
 
     def _learn_names(self, *, first: int | None = None) -> None:
-        """Look up the keys of new slots while the engine has them, those of `first` before all others.
+        """Look up the keys of new slots while the engine has them, the slots in `first` before all others.
 
         Each lookup is a call of its own. So if only errors are recorded, at most 10,000 are looked up, after an error.
         """

@@ -39,7 +39,7 @@ class ShrinkResult:
 
 
 class _Trial:
-    """Replays candidates, and compares their failure with that of the first one.
+    """Replays candidates, and compares their failure with the first one.
 
     Raises:
         RejectedError: SIGNATURE, if no function raises for the first one.

@@ -67,7 +67,7 @@ class Address(NamedTuple):
         return self.location.removeprefix("//")
 
     def in_catalog(self) -> tuple[str, tuple[str, ...]]:
-        """Return the name of a catalogue and that of a table in it, in parts.
+        """Return the name of a catalogue and the name of a table in it, in parts.
 
         Raises:
             RejectedError: SETTINGS, if the URL does not have both.

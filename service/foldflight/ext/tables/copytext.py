@@ -77,7 +77,7 @@ def copy_text(rows: pa.Table, vectors: Collection[str] = ()) -> memoryview | byt
 
     Args:
         rows: The rows.
-        vectors: The columns that are vectors of pgvector, whose text is that of JSON and not that of an array.
+        vectors: The columns that are vectors of pgvector, whose text is JSON and not an array's.
     """
     if not rows.num_rows:
         return b""

@@ -67,7 +67,7 @@ class DuckDBTable:
                 if not self._create:
                     raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
                 connection.execute(f"CREATE TABLE {self._table} AS FROM {_CHANGES}")
-                # Those of a table of this name that was dropped: a query that filled it would go on with an empty one.
+                # Marks of a dropped table of this name: a query that filled it would go on with an empty one.
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = ?", [self._name_in_schema])
             schema = connection.sql(f"FROM {self._table} LIMIT 0").to_arrow_table().schema
             types = {field.name: field.type for field in schema}
@@ -129,7 +129,7 @@ class DuckDBTable:
 
     @contextmanager
     def _connected(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Yield a connection, which is closed after the block. What is not committed then is rolled back."""
+        """Yield a connection, which is closed after the block. Changes that are not committed then are rolled back."""
         duckdb = driver("duckdb", "DuckDB", extra="duckdb")
         try:
             with _OPEN, duckdb.connect(self._path) as connection:

@@ -106,7 +106,7 @@ class IcebergTable:
                 return
             stored = {query: epoch} if offsets is None else {query: epoch, offsets_name(query): offsets}
             marks = {_MARK + name: str(number) for name, number in stored.items()}
-            # pyiceberg would commit again to a snapshot whose mark was not read. What is set here stays in this object.
+            # pyiceberg would commit again to a snapshot whose mark was not read. The setting stays in this object.
             table.metadata.properties["commit.retry.num-retries"] = "0"
             table.metadata.properties["write.delete.mode"] = "copy-on-write"  # it warns that it knows no other
             transaction = table.transaction()
@@ -119,7 +119,7 @@ class IcebergTable:
             transaction.commit_transaction()
 
     def _replaced(self, table: Any, transaction: Any, changes: pa.Table) -> pa.Table:
-        """Delete the rows that change, and return what is to be appended: new rows, and others that were deleted."""
+        """Delete the rows that change, and return the rows to append: also rows that the filter found besides."""
         columns = table.schema().as_arrow()
         keys = pa.table([changes[key].cast(columns.field(key).type) for key in self._keys], list(self._keys))
         found = self._filter(keys)
@@ -201,7 +201,7 @@ class IcebergTable:
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:
-    """Return what is raised if a catalogue cannot be reached: OSErrors by that of REST, others by one in a database."""
+    """Return the exceptions of a catalogue that cannot be reached: OSErrors of REST, others of a database."""
     try:
         from sqlalchemy.exc import OperationalError
     except ModuleNotFoundError:

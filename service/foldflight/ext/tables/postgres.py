@@ -113,7 +113,7 @@ class PostgresTable:
                 )
                 # PostgreSQL refuses updates of a published table without one. NULL keys cannot be a primary key.
                 connection.execute(f"ALTER TABLE {self._table} REPLICA IDENTITY FULL")
-                # Those of a table of this name that was dropped: a query that filled it would go on with an empty one.
+                # Marks of a dropped table of this name: a query that filled it would go on with an empty one.
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = %s", [self._name_in_schema])
                 existing = self._existing(connection)
             for field in missing_columns(self.name, self._columns, existing, add_columns=self._add_columns):

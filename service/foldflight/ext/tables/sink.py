@@ -300,7 +300,7 @@ class Sink:
             if stored is not None and stored != offsets:
                 raise RejectedError(
                     "SETTINGS",
-                    f"table {self._name} has epoch {epoch} of the query {query} with other rows than those of the "
+                    f"table {self._name} has epoch {epoch} of the query {query} with other rows than in the "
                     "checkpoint: the checkpoint is older than the table, for example a copy, or two drivers use "
                     "copies of it. Stop the other driver, or start with a new checkpoint and an empty table",
                 )

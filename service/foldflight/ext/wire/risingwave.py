@@ -1,4 +1,4 @@
-"""RisingWave's external functions, and those of other clients of arrow-udf.
+"""External functions of RisingWave and of other clients of arrow-udf.
 
 Source: arrow-udf-flight/python and src/lib.rs of arrow-udf.
 """

@@ -141,7 +141,7 @@ def require(feature: Feature, subject: str) -> None:
     """Refuse what the installed Spark cannot do.
 
     Args:
-        feature: What is needed.
+        feature: The feature that a query needs.
         subject: What needs it, for the error.
 
     Raises:

@@ -147,7 +147,7 @@ def name_key(session: SparkSession) -> Callable[[str], str]:
 
 
 def is_remote(one: SparkSession | DataFrame) -> bool:
-    """Return whether a session, or that of a query, is one of Spark Connect."""
+    """Return whether a session, or the session of a query, is one of Spark Connect."""
     return type(one).__module__.startswith("pyspark.sql.connect.")
 
 

@@ -46,7 +46,7 @@ FILE_MANAGER: Final = (
 )
 """The class that writes checkpoints to local disks, which Spark 4.1 moved."""
 
-# Spark compares this name with that of the stored metadata, and 4.1 has another one. All else that they store is equal.
+# Spark compares this name with the stored metadata's, and 4.1 has another one. All else that they store is equal.
 _OPERATOR_OF_4_0: Final = "transformWithStateInPandasExec"
 _OPERATOR: Final = "transformWithStateInPySparkExec"
 
@@ -195,8 +195,8 @@ def transform_with_state(
         grouped: The rows by key.
         processor: Takes and yields rows.
         schema: The rows that it yields.
-        output_mode: That of Spark.
-        time_mode: That of Spark.
+        output_mode: Spark's output mode.
+        time_mode: Spark's time mode.
 
     Raises:
         RejectedError: SETTINGS on a Spark before 4.0.

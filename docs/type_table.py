@@ -81,6 +81,8 @@ the same kind. One call has one kind: cast a column in the query if two argument
 *Nanoseconds.* Python's `time`, `datetime` and `timedelta` have microseconds. A value with nanoseconds, as of TIME(9) or
 of an Arrow column in `ns`, can be a key and be counted. As an argument that becomes a Python value it is the error
 [SCHEMA_MISMATCH](errors.md); cast it in the query, as in `CAST(t AS TIME(6))`. Nothing is cut off.
+TIMESTAMP_NTZ(9) and TIMESTAMP_LTZ(9), a preview of Spark 4.3, have no type in PySpark. A DataFrame or a statement with
+such a column is refused (SCHEMA_MISMATCH), whether a call uses it or not: cast it where the DataFrame is made.
 
 Python does not compare naive and aware datetimes: begin an accumulator with None, not with `datetime.min`.
 
@@ -115,6 +117,17 @@ and make the value again with `ST_GeomFromWKB`.
 INTERVAL YEAR, MONTH and YEAR TO MONTH can be keys and arguments of `count`, `sum`, `avg`, `min`, `max`, `first` and
 `last`, with Spark's results. Other functions do not get them; give their months: `CAST(CAST(i AS INTERVAL MONTH) AS
 INT)`. Calendar intervals, which `make_interval` gives, cannot be passed to Python at all: cast them in the query.
+
+## New types of Spark, and where they can be
+
+| type | key | argument | result | table of `write_table` |
+|---|---|---|---|---|
+| `TIME(0)` to `TIME(6)` | yes | yes | yes; of a UDF as TIME(6) | DuckDB; the others refuse it |
+| `TIME(7)` to `TIME(9)` | yes | of `count`; others refuse a value with nanoseconds | as arguments | DuckDB |
+| `TIMESTAMP_NTZ(n)`, `TIMESTAMP_LTZ(n)`, n from 7 to 9 | refused | refused | refused | refused |
+| `GEOMETRY`, `GEOGRAPHY` | refused | yes, as a STRUCT; no order, `min`, `max` | refused | refused |
+
+It is the same in batches and in streams. A table of Spark's catalogue takes what its format takes.
 
 ## Which column fits which argument
 

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from foldflight import RejectedError, connect, udaf, udf
 from foldflight.client import Functions
 from foldflight.functions.registry import Registry
-from foldflight.spark import group_by, over, register, sql, with_columns
+from foldflight.spark import group_by, over, register, sql, upserts, with_columns, with_schema
 from foldflight.spark.errors import error_of
 from tests.spark.test_stream import Stream
 from tests.spark_sessions import since_spark
@@ -549,6 +549,85 @@ def test_nanoseconds_are_keys_and_no_arguments(session: Any, functions: Function
             assert error.code == "SCHEMA_MISMATCH"
             assert "has nanoseconds" in error.message
             assert "TIME(6)" in error.message
+
+
+def nanosecond_timestamps(spark: Any, type_: str) -> Any:
+    return spark.sql(f"SELECT 1 AS i, CAST('2026-01-02 03:04:05.000000001' AS {type_}) AS t")
+
+
+@since_spark("4.3", "TIMESTAMP_NTZ(9)")
+@pytest.mark.every_way
+@pytest.mark.parametrize("type_", ["TIMESTAMP_NTZ(9)", "TIMESTAMP_LTZ(7)"])
+def test_nanosecond_timestamps_are_refused(spark: Any, type_: str) -> None:
+    """PySpark has no class for them. Each operation says so, with what keeps or cuts off nanoseconds."""
+    functions = connect([hour_of])
+    spark.conf.set("spark.sql.timestampNanosTypes.enabled", "true")
+    try:
+        df = nanosecond_timestamps(spark, type_)
+        df.createOrReplaceTempView("nanosecond_timestamps")
+        register(spark, functions, {"max": "each_max", "count": "each_count", "hour_of": "hour_of"})
+        cast = f"CAST('2026-01-02 03:04:05.000000001' AS {type_})"
+        uses = {
+            "group_by must know": lambda: group_by(df, "t"),
+            "over must know": lambda: over(df, "i", order_by="t"),
+            "with_columns must know": lambda: with_columns(df, hour=functions["hour_of"]("t")),
+            "upserts must know": lambda: upserts(df, keys="i", sequence_by="t"),
+            "the schema": lambda: with_schema(df, f"i INT, t {type_}", streaming=False),
+            "the key": lambda: group_by(spark.range(1), f"{cast} AS t").agg(n=functions["count"]()),
+            "the argument|columns of the query": lambda: group_by(spark.range(1)).agg(n=functions["max"](cast)),
+            "the statement": lambda: sql(spark, "SELECT each_max(t) AS t FROM nanosecond_timestamps"),
+            "plan the statement": lambda: sql(spark, "SELECT each_count(i) FROM nanosecond_timestamps", plan="lists"),
+        }
+        said = rf"PySpark has no type for {re.escape(type_)}, so no query over it can be planned"
+        for what, use in uses.items():
+            with pytest.raises(RejectedError, match=rf"SCHEMA_MISMATCH: .*({what}).*{said}"):
+                use()
+        text = df.selectExpr("CAST(t AS STRING) AS t")
+        digits = int(type_[-2])
+        expected = "2026-01-02 03:04:05.000000001" if digits == 9 else "2026-01-02 03:04:05"
+        assert group_by(text, "t").agg(n=functions["count"]()).collect() == [(expected, 1)]
+        micros = df.selectExpr(f"CAST(t AS {type_[:-3]}) AS t")
+        assert group_by(micros).agg(t=functions["max"]("t")).selectExpr("CAST(t AS STRING)").collect() == [
+            (expected[:19],)
+        ]
+    finally:
+        spark.conf.unset("spark.sql.timestampNanosTypes.enabled")
+
+
+class Places(Stream):
+    """A stream of times of a day and the bytes of points."""
+
+    ddl = "i INT, t TIME(6), wkb BINARY"
+    schema = pa.schema([("i", pa.int32()), ("t", pa.time64("us")), ("wkb", pa.binary())])
+
+
+@since_spark("4.3", "GEOMETRY without a setting")
+@pytest.mark.parametrize("shape", ["ST_GeomFromWKB", "ST_GeogFromWKB"])
+def test_geometry_and_times_in_streams(session: Any, functions: Functions, tmp_path: Path, shape: str) -> None:
+    """A time of day is key, argument and result; a geometry is counted, and refused as key and as result."""
+    count, top = functions["count"], functions["max"]
+    point = bytes.fromhex("0101000000000000000000F03F0000000000000040")
+
+    def placed(df: Any) -> Any:
+        return df.selectExpr("i", "t", f"{shape}(wkb) AS g")
+
+    def counted(df: Any) -> Any:
+        found = group_by(placed(df), "t", buckets=1).agg(n=count("g"), last=top("t"))
+        return found.selectExpr("CAST(t AS STRING) AS t", "n", "CAST(last AS STRING) AS last")
+
+    stream = Places(session, tmp_path, counted)
+    stream.write([{"i": 1, "t": 1_000_001, "wkb": point}, {"i": 2, "t": 1_000_002, "wkb": None}])
+    stream.write([{"i": 3, "t": 1_000_001, "wkb": point}])
+    found = [sorted((row["t"], row["n"], row["last"]) for row in epoch) for epoch in stream.run()]
+    one, two = "00:00:01.000001", "00:00:01.000002"
+    assert found == [[(one, 1, one), (two, 0, two)], [(one, 2, one)]]
+    live = placed(stream.input())
+    for said, use in {
+        "the key 'g' is geo": lambda: group_by(live, "g").agg(n=count()),
+        "the result of first is geo": lambda: group_by(live, "t").agg(g=functions["first"]("g")),
+    }.items():
+        with pytest.raises(RejectedError, match=f"SCHEMA_MISMATCH: .*{said}"):
+            use()
 
 
 class Instants(Stream):

@@ -26,6 +26,7 @@ from foldflight.ext.tables.catalog import CatalogTable, netted
 from foldflight.ext.tables.duckdb import DuckDBTable
 from foldflight.ext.tables.statements import merge_statement
 from foldflight.spark import group_by, tumble, upgrade_checkpoint, write_table
+from tests.spark_sessions import since_spark
 from tests.tables.conftest import kind, postgres
 from tests.tables.kinds import DuckDBFile, Kind
 from tests.tables.orders import DDL, KEYS, Orders, totals_in
@@ -295,6 +296,28 @@ def test_a_table_that_lost_its_epochs_is_refused(
     ):
         written(totals(classic, embedded, tmp_path), file.url("totals"), tmp_path)
     assert file.rows("totals") == []
+
+
+@since_spark("4.3", "TIME in streams")
+@pytest.mark.parametrize("kind", ["duckdb", "delta"], indirect=True)
+def test_times_of_a_day_in_a_table(
+    classic: Any, embedded: Functions, kind: Kind, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """DuckDB has the times that the function returned; Delta has no type for them, and the column is named."""
+    rows = pa.table({"k": pa.array([1, 1], pa.int32()), "t": pa.array([1, 2_000_001], pa.time64("us"))})
+    (tmp_path / "input").mkdir()
+    classic.conf.set("spark.sql.timeType.enabled", "true")
+    request.addfinalizer(lambda: classic.conf.unset("spark.sql.timeType.enabled"))
+    pq.write_table(rows, tmp_path / "input" / "1.parquet")
+    opening = classic.readStream.schema("k INT, t TIME(6)").parquet(str(tmp_path / "input"))
+    live = group_by(opening, "k", buckets=1).agg(last=embedded["max"]("t"))
+    if isinstance(kind, DuckDBFile):
+        written(live, kind.url("opening"), tmp_path, keys=["k"])
+        with duckdb.connect(str(kind.path)) as connection:
+            assert connection.execute("SELECT k, last::VARCHAR FROM opening").fetchall() == [(1, "00:00:02.000001")]
+    else:
+        with pytest.raises(RejectedError, match=r"Delta has no type for the column last .*time64.*AS STRING"):
+            written(live, kind.url("opening"), tmp_path, keys=["k"])
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,30 @@ def test_intervals_are_stored_or_refused(kind: Kind) -> None:
     assert sorted(found) == sorted((each, 2 * each) for each in times)
 
 
+def test_times_of_a_day_are_stored_or_refused(kind: Kind) -> None:
+    """TIME of Spark comes in nanoseconds. DuckDB stores them all; the others refuse the column, also inside a list."""
+    time = pa.time64("ns")
+    for type_, values in ((time, [3_723_000_000_001]), (pa.list_(time), [[3_723_000_000_001]])):
+        columns = pa.schema([("key", pa.int64()), ("opens", type_)])
+        changes = pa.table(
+            [pa.array(["+U"]), pa.array([1], pa.int64()), pa.array(values, type_)], ["row_kind", *columns.names]
+        )
+        name = f"opening_{type_.num_fields}"
+        if isinstance(kind, DuckDBFile):
+            kind.opened(name, columns, ["key"]).apply("q", 0, [changes])
+            with duckdb.connect(str(kind.path)) as connection:
+                (text,) = connection.execute(f"SELECT opens::VARCHAR FROM {name}").fetchall()[0]
+            assert text.strip("[]'") == "01:02:03.000000001"
+        else:
+            with pytest.raises(RejectedError, match=r"has no type for the column opens .*time64\[ns\].*convert it"):
+                kind.opened(name, columns, ["key"])
+    if isinstance(kind, DuckDBFile):
+        kind.run("CREATE TABLE narrow (key BIGINT UNIQUE, opens TIME)")
+        columns = pa.schema([("key", pa.int64()), ("opens", time)])
+        with pytest.raises(RejectedError, match=r"opens has the type time64\[us\], which does not hold"):
+            kind.opened("narrow", columns, ["key"])
+
+
 def test_a_column_is_added(kind: Kind) -> None:
     """With add_columns, a table gets the columns that the query has and it lacks; others are refused."""
     narrow = pa.schema([("key", pa.int32()), ("text", pa.string())])

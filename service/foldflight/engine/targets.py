@@ -6,7 +6,7 @@ values that the key has after the epoch, or `-D`. The values do not depend on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -179,6 +179,32 @@ def missing_columns(
             f"{', '.join(columns)}. Add it, give add_columns=True, or leave it out of the query; nothing was written",
         )
     return missing
+
+
+def refuse_times(table: str, format_: str, wanted: pa.Schema) -> None:
+    """Refuse intervals and times of a day, for which a format of tables has no type that Arrow writes.
+
+    Args:
+        table: The name of the table, for errors.
+        format_: The name of the format, for errors.
+        wanted: The columns of the query.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH.
+    """
+    for field in wanted:
+        for is_one, remedy in ((types.is_duration, "BIGINT"), (types.is_time, "STRING")):
+            if _contains(field.type, is_one):
+                raise RejectedError(
+                    "SCHEMA_MISMATCH",
+                    f"table {table}: {format_} has no type for the column {field.name} of the query, {field.type}; "
+                    f"convert it in the query, for example with CAST(... AS {remedy})",
+                )
+
+
+def _contains(type_: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether a type is such a one, or has one inside."""
+    return is_one(type_) or any(_contains(type_.field(at).type, is_one) for at in range(type_.num_fields))
 
 
 def holds(type_: pa.DataType, values: pa.DataType) -> bool:

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    ParseException,
+    PySparkException,
+    PySparkValueError,
+)
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -36,6 +42,8 @@ spark_name = functools.partial(sql_name, zoneless="TIMESTAMP_NTZ", zoned="TIMEST
 
 # Spark's message ends with its SQLSTATE. The plan and, in Spark Connect, the server's stack trace follow it.
 _SAID: Final = re.compile(r".*?SQLSTATE: \w{5}", re.DOTALL)
+# What PySpark 4.3 says, without and with Connect, of a type that Spark has and PySpark has no class for.
+_NANOSECONDS: Final = re.compile(r"timestamp_(ntz|ltz)(?:\(|_nanos\s*\{\s*precision: )(\d)")
 _KINDS = ", ".join(each.short for each in RowKind)
 # A column, a member of one, or a constant: nothing that can fail.
 _SIMPLE: Final = re.compile(r"[\w.]+")
@@ -198,7 +206,7 @@ class Columns:
             chosen.append(_kind_number(self.kind).alias(KIND))
         chosen += [column.alias(f"column_{index}") for index, column in enumerate(self.expressions)]
         try:
-            with quiet():
+            with quiet(), refusing_nanoseconds("Spark cannot resolve the columns of the query"):
                 rows = self.input.select(chosen or [sf.lit(True).alias(REAL)])
                 rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to an action
         except (AnalysisException, ParseException) as error:
@@ -365,11 +373,28 @@ def text_of(written: object) -> str:
 def rejecting(code: str, what: str) -> Iterator[None]:
     """Convert Spark's resolution errors into a RejectedError with a description and Spark's message."""
     try:
-        with quiet():
+        with quiet(), refusing_nanoseconds(what):
             yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
         # Not `from error`: in Spark Connect it would show the server's stack trace of a hundred lines.
         raise _refused(code, what, error) from None
+
+
+@contextmanager
+def refusing_nanoseconds(what: str) -> Iterator[None]:
+    """Convert PySpark's error of a type that only Spark has into a RejectedError SCHEMA_MISMATCH with a description."""
+    try:
+        yield
+    except PySparkValueError as error:
+        found = _NANOSECONDS.search(str(error))
+        if found is None:
+            raise
+        micros = f"TIMESTAMP_{found[1].upper()}"
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"{what}: PySpark has no type for {micros}({found[2]}), so no query over it can be planned; give "
+            f"CAST(... AS {micros}), which cuts off nanoseconds, or CAST(... AS STRING), which keeps them",
+        ) from None
 
 
 def _refused(code: str, what: str, error: PySparkException) -> RejectedError:

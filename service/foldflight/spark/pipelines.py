@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
-from foldflight.spark.columns import column_named, rejecting
+from foldflight.spark.columns import column_named, refusing_nanoseconds, rejecting
 from foldflight.spark.errors import raise_error
 from foldflight.spark.versions.sessions import condition_of, name_key, quiet
 
@@ -84,10 +84,11 @@ def check_analysable(df: DataFrame, operation: str) -> None:
     """Refuse a DataFrame of which Spark does not tell the columns.
 
     Raises:
-        RejectedError: SIGNATURE, in a flow of a declarative pipeline without `with_schema`.
+        RejectedError: SIGNATURE, in a flow of a declarative pipeline without `with_schema`; SCHEMA_MISMATCH for a
+            column whose type PySpark lacks.
     """
     try:
-        with quiet():
+        with quiet(), refusing_nanoseconds(f"{operation} must know the columns of its input"):
             df.columns  # noqa: B018 - asks Spark
     except PySparkException as error:
         if condition_of(error) != _IN_A_FLOW:

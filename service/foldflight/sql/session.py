@@ -21,6 +21,7 @@ from foldflight.client.logs import set_up
 from foldflight.engine.over.stream import ttl_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
+from foldflight.spark.columns import refusing_nanoseconds
 from foldflight.spark.rowkinds import UNSAID
 from foldflight.spark.versions.sessions import formatted, is_remote, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal
@@ -40,6 +41,7 @@ _EXPLAINED: Final = "line int, block string, plan string, why string"
 _Session = TypeVar("_Session", bound=SparkSession)
 
 
+@refusing_nanoseconds("Spark cannot plan the statement")
 def sql(
     spark: SparkSession,
     text: str,
@@ -79,6 +81,7 @@ def sql(
 
     Raises:
         SqlError: A RejectedError with the position in the text.
+        RejectedError: SCHEMA_MISMATCH, for a column of a type that PySpark has no name for: TIMESTAMP_NTZ(9).
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
     """
     if plan not in get_args(Plan):

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.engine.targets import DELETE, missing_columns, offsets_name
+from foldflight.engine.targets import DELETE, missing_columns, offsets_name, refuse_times
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.ext.tables.statements import driver, quoted
 
@@ -42,13 +42,7 @@ class DeltaTable:
     def prepare(self) -> None:
         """Create the table, or check its columns and add those that it lacks."""
         deltalake = _deltalake()
-        for field in self._columns:
-            if types.is_duration(field.type):
-                raise RejectedError(
-                    "SCHEMA_MISMATCH",
-                    f"table {self.name}: Delta has no type for the column {field.name} of the query, {field.type}; "
-                    "convert it in the query, for example with CAST(... AS BIGINT)",
-                )
+        refuse_times(self.name, "Delta", self._columns)
         with self._errors():
             if not deltalake.DeltaTable.is_deltatable(self._path):
                 if not self._create:

@@ -15,7 +15,7 @@ from pyarrow import types
 
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.engine.targets import DELETE, missing_columns, offsets_name
+from foldflight.engine.targets import DELETE, missing_columns, offsets_name, refuse_times
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.ext.tables.statements import driver
 
@@ -61,13 +61,7 @@ class IcebergTable:
 
     def prepare(self) -> None:
         """Create the table, or check its columns and add those that it lacks."""
-        for field in self._columns:
-            if types.is_duration(field.type):
-                raise RejectedError(
-                    "SCHEMA_MISMATCH",
-                    f"table {self.name}: Iceberg has no type for the column {field.name} of the query, {field.type}; "
-                    "convert it in the query, for example with CAST(... AS BIGINT)",
-                )
+        refuse_times(self.name, "Iceberg", self._columns)
         with self._catalog() as catalog:
             if not catalog.table_exists(self._parts):
                 if not self._create:

@@ -20,8 +20,9 @@ from foldflight.engine.query.blocks import BlockBounds
 from foldflight.errors import RejectedError
 from foldflight.spark import group_by, over, register, scan, sql
 from foldflight.spark.scans import source as source_module
+from foldflight.spark.scans.listing import UnreadableError
 from foldflight.spark.scans.scan import Scan
-from foldflight.spark.scans.source import Source, UnreadableError
+from foldflight.spark.scans.source import Source
 from tests.spark.scan_tables import WRITERS, table_of
 
 
@@ -115,7 +116,16 @@ def test_layouts(classic: Any, tmp_path: Path) -> None:
     assert given.columns == ["k", "v", "day", "n", "city"]
     for columns in (given.columns, ["v", "city"], ["day"], ["v"]):
         same_rows(given, columns)
-    same_rows(scan(classic, tmp_path / "t", where="day = DATE'2026-01-02' AND v > 3"), ["k", "day"])
+    for where, left_out in (
+        ("day = DATE'2026-01-01' AND v > 3", 4),
+        ("city IS NULL", 4),
+        ("city <> 'x' AND n IN (7)", 4),
+        ("day < DATE'2026-01-01' AND v > 3", 8),
+        ("v > 3", 0),
+    ):
+        chosen = scan(classic, tmp_path / "t", where=where)
+        same_rows(chosen, ["k", "day"])
+        assert chosen.source(["k"]).files_left_out == left_out, where
     below = scan(classic, tmp_path / "t" / "day=2026-01-01" / "n=7")
     assert below.columns == ["k", "v", "city"]
     same_rows(below, below.columns)
@@ -168,10 +178,12 @@ def test_settings(classic: Any, tmp_path: Path) -> None:
     """A setting of the session that may change a read leaves it to Spark."""
     days = pa.table({"k": INTS["k"], "day": pa.array([0, 1, 2, 3, None], pa.date32())})
     path = two_files(tmp_path / "t", days, days)
+    numbered = str(tmp_path / "numbered")
+    classic.createDataFrame(days).withMetadata("k", {"parquet.field.id": 1}).coalesce(1).write.parquet(numbered)
     for name, value, spark_reads in (
         ("spark.sql.files.ignoreCorruptFiles", "true", ["k", "day"]),
         ("spark.sql.files.ignoreMissingFiles", "TRUE", ["k", "day"]),
-        ("spark.sql.parquet.fieldId.read.enabled", "true", ["k", "day"]),
+        ("spark.sql.parquet.fieldId.read.enabled", "true", []),
         ("spark.sql.parquet.int96TimestampConversion", "true", ["k", "day"]),
         ("spark.sql.parquet.datetimeRebaseModeInRead", "EXCEPTION", ["day"]),
         ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY", ["day"]),
@@ -184,8 +196,12 @@ def test_settings(classic: Any, tmp_path: Path) -> None:
         try:
             given = scan(classic, path)
             assert [each for each in given.columns if reader(given, [each])] == spark_reads, name
+            if "fieldId" in name:
+                assert "a number, by which Spark" in reader(scan(classic, numbered), ["k"])
+                same_rows(scan(classic, numbered), ["day"])
         finally:
             classic.conf.set(name, before)
+    same_rows(scan(classic, numbered), ["k"])
     given = scan(classic, path)
     given.df.cache()
     try:

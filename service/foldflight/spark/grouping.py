@@ -28,8 +28,9 @@ from foldflight.spark.lifted import lifted_text
 from foldflight.spark.months import as_intervals, as_months, in_months, is_months, storage_types_of
 from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import UNSAID, Unsaid, refuse_unsaid
+from foldflight.spark.scans.listing import UnreadableError
 from foldflight.spark.scans.scan import Scan, as_dataframe
-from foldflight.spark.scans.source import Source, UnreadableError
+from foldflight.spark.scans.source import Source
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.storage_types import SPARK
 from foldflight.spark.stream import stream_result

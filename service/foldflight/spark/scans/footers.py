@@ -16,7 +16,6 @@ from foldflight.spark.scans.readable import Modes, is_readable, is_rebased
 
 OpenFilesystem: TypeAlias = "Callable[[], fs.FileSystem]"
 """Makes the file system, in each process that reads."""
-
 INT96_UNIT: Final = "us"
 """The unit in which Arrow reads INT96, as Spark does; in nanoseconds, years after 2262 would not fit."""
 
@@ -88,6 +87,11 @@ class Wanted:
 
 class _RefusedError(Exception):
     """A file is left to Spark. Its text tells why, for users."""
+
+
+def local() -> fs.FileSystem:
+    """Make the file system of this machine."""
+    return fs.LocalFileSystem()
 
 
 def footers(paths: Sequence[str], open_filesystem: OpenFilesystem, wanted: Wanted) -> Iterator[Footer]:

@@ -11,7 +11,7 @@ import datetime
 import decimal
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
 
@@ -116,6 +116,14 @@ class Predicate:
     def columns(self) -> tuple[str, ...]:
         """The columns that are compared, each once."""
         return tuple(dict.fromkeys(each.column for each in self.comparisons))
+
+    def renamed(self, names: Mapping[str, str]) -> Predicate:
+        """Return the same comparisons of columns with other names.
+
+        Args:
+            names: The new names of columns; others keep theirs.
+        """
+        return Predicate(tuple(replace(each, column=names.get(each.column, each.column)) for each in self.comparisons))
 
     def mask(self, columns: Mapping[str, pa.Array]) -> pa.Array:
         """Return which of n rows pass, as booleans that may be NULL, for at least one comparison."""

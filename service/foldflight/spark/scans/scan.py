@@ -12,9 +12,11 @@ from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named
+from foldflight.spark.scans.folders import Folders
 from foldflight.spark.scans.footers import OpenFilesystem
+from foldflight.spark.scans.listing import Files, UnreadableError
 from foldflight.spark.scans.predicate import Predicate, UnclearError, parse
-from foldflight.spark.scans.source import Files, Source, UnreadableError, is_cached
+from foldflight.spark.scans.source import Source, is_cached, source_of
 from foldflight.spark.versions.sessions import same_plan
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -36,7 +38,7 @@ class Scan:
 
     def __repr__(self) -> str:
         where = f", where={' AND '.join(self._where)!r}" if self._where else ""
-        return f"scan({', '.join(map(repr, self._files.paths))}{where})"
+        return f"scan({self._files}{where})"
 
     @property
     def columns(self) -> list[str]:
@@ -81,7 +83,7 @@ class Scan:
         """
         if is_cached(self.df):
             raise UnreadableError("the rows of this scan are cached")
-        return self._files.source([self._names.get(name, name) for name in columns], keys, self._predicate())
+        return source_of(self._files, [self._names.get(name, name) for name in columns], keys, self._predicate())
 
     def _predicate(self) -> Predicate:
         try:
@@ -166,4 +168,4 @@ def scan(
     df = read if where is None else read.where(where)
     chosen = df if columns is None else df.select(*map(column_named, columns))
     opened: OpenFilesystem | None = filesystem
-    return Scan(Files(read, paths, opened), chosen, () if where is None else (where,))
+    return Scan(Folders(read, paths, opened), chosen, () if where is None else (where,))

@@ -8,26 +8,19 @@ Spark reads, and the reason is a part of `explain`.
 
 from __future__ import annotations
 
-import datetime
-import posixpath
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pyarrow import fs
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.spark.arrow import arrow_function
-from foldflight.spark.scans.footers import Footer, OpenFilesystem, RowGroup, Wanted, footers
+from foldflight.spark.scans.footers import Footer, OpenFilesystem, RowGroup, Wanted, footers, local
+from foldflight.spark.scans.listing import Files, Listing, UnreadableError
 from foldflight.spark.scans.predicate import Predicate
 from foldflight.spark.scans.readable import Modes, readable_type
 from foldflight.spark.scans.reader import ReadSplits, Split, Task
@@ -39,9 +32,9 @@ from foldflight.tracing import Traced
 _SETTINGS: Final = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.parquet.fieldId.read.enabled": "false",
     "spark.sql.parquet.int96TimestampConversion": "false",
 }
+_IDS: Final = "spark.sql.parquet.fieldId.read.enabled"
 _CASE: Final = "spark.sql.caseSensitive"
 _DATES: Final = "spark.sql.parquet.datetimeRebaseModeInRead"
 _INT96: Final = "spark.sql.parquet.int96RebaseModeInRead"
@@ -49,21 +42,18 @@ _INT96: Final = "spark.sql.parquet.int96RebaseModeInRead"
 # The metadata of a column that tells its value in the rows of files without it.
 _DEFAULT: Final = "EXISTS_DEFAULT"
 
+# The metadata of a column that Spark then looks up in a file by its number.
+_ID: Final = "parquet.field.id"
+
 # With more files than this, or where the driver may not see them, tasks of Spark read the footers.
 _FOOTERS_MAX: Final = 256
 _THREADS: Final = 8
 # Bytes of the columns that one task reads at most, unless a row group has more: as for Spark's own reader.
 _TASK_BYTES: Final = 128 << 20
-_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
-_SUMMARIES: Final = ("_metadata", "_common_metadata")
 _FOOTER: Final = (
     "path string, refusal string, size bigint, changed_ns bigint, "
     "groups array<struct<index: int, rows: bigint, size: bigint>>, left_out int, missing array<string>"
 )
-
-
-class UnreadableError(Exception):
-    """The rows are left to Spark. Its text tells why, for users."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +67,8 @@ class Source:
         keys: Those that are texts and nothing but keys.
         predicate: The condition that rows must pass.
         open_filesystem: Makes the file system.
-        left_out: The number of row groups in which no row passes.
+        files_left_out: The number of files in which no row passes, by the values of partitions.
+        left_out: The number of row groups of other files in which no row passes.
     """
 
     splits: tuple[tuple[Split, ...], ...]
@@ -86,6 +77,7 @@ class Source:
     keys: frozenset[str]
     predicate: Predicate
     open_filesystem: OpenFilesystem
+    files_left_out: int
     left_out: int
 
     def mapped(
@@ -118,133 +110,102 @@ class Source:
         """Return who reads, as text for users."""
         splits = [each for task in self.splits for each in task]
         files, groups = len({each.path for each in splits}), sum(len(each.groups) for each in splits)
-        left_out = f", without {self.left_out:,} in which no row passes" if self.left_out else ""
-        return f"{len(self.splits):,} tasks read {groups:,} row groups of {files:,} files themselves{left_out}"
+        counts = ((self.left_out, "row groups"), (self.files_left_out, "files"))
+        left_out = " and ".join(f"{count:,} {what}" for count, what in counts if count)
+        without = f", without {left_out} in which no row passes" if left_out else ""
+        return f"{len(self.splits):,} tasks read {groups:,} row groups of {files:,} files themselves{without}"
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files of a scan, as Spark lists them.
+def source_of(files: Files, columns: Sequence[str], keys: int, predicate: Predicate) -> Source:
+    """Return the rows of some columns that pass a predicate, for tasks to read.
 
     Args:
-        df: Spark's read of them, with all columns and rows.
-        paths: The paths and patterns that were given.
-        open_filesystem: Makes the file system; None: that of this machine.
+        files: The files.
+        columns: The columns; one may be there several times.
+        keys: How many of them, the first ones, are the keys of the query.
+        predicate: The predicate.
+
+    Raises:
+        UnreadableError: Spark has to read them.
     """
+    df = files.df
+    session = df.sparkSession
+    modes, is_case_sensitive = _settings(session)
+    if is_cached(df):
+        raise UnreadableError("the rows of these files are cached")
+    fields = {name: df.schema[name] for name in dict.fromkeys([*columns, *predicate.columns])}
+    has_ids = (session.conf.get(_IDS) or "").lower() != "false"
+    arrow = {name: _type(each, has_ids=has_ids) for name, each in fields.items()}
+    listing = files.listing()
+    constants = {name: listing.constants_of(each) for name, each in fields.items() if name in listing.partitions}
+    paths = _paths_that_pass(listing, constants, predicate, arrow)
+    # From here on, columns have the names that they have in the files.
+    stored = listing.stored
+    fields = {stored.get(name, name): each for name, each in fields.items()}
+    constants = {stored.get(name, name): each for name, each in constants.items()}
+    types = {stored.get(name, name): each for name, each in arrow.items()}
+    columns = [stored.get(name, name) for name in columns]
+    predicate = predicate.renamed(stored)
+    partitions = tuple(stored.get(name, name) for name in listing.partitions)
+    read = {name: each.dataType for name, each in fields.items() if name not in constants}
+    wanted = Wanted(read, partitions, predicate, modes, is_case_sensitive)
+    opened = files.open_filesystem or local
+    found = _footers(session, paths, opened, wanted)
+    _check_footers(found, listing, {name: fields[name] for name in read})
+    pieces = [
+        (each, group, {name: values[each.path] for name, values in constants.items()})
+        for each in found
+        for group in each.groups
+    ]
+    splits = tuple(_splits(pieces, _tasks(session, pieces)))
+    others = {*columns[keys:], *predicate.columns}
+    texts = frozenset(name for name in columns[:keys] if pa.types.is_string(types[name]) and name not in others)
+    left_out = (len(listing.paths) - len(paths), sum(each.left_out for each in found))
+    return Source(splits, tuple(columns), types, texts, predicate, opened, *left_out)
 
-    df: DataFrame
-    paths: tuple[str, ...]
-    open_filesystem: OpenFilesystem | None
 
-    def source(self, columns: Sequence[str], keys: int, predicate: Predicate) -> Source:
-        """Return the rows of some columns that pass a predicate, for tasks to read.
+def _type(column: st.StructField, *, has_ids: bool) -> pa.DataType:
+    type_ = readable_type(column)
+    if type_ is None:
+        raise UnreadableError(f"{column.name!r} is {column.dataType.simpleString()}, which is left to Spark")
+    if "." in column.name:
+        raise UnreadableError(f"the name {column.name!r} has a point, which Arrow reads as a member")
+    if has_ids and _ID in (column.metadata or {}):
+        raise UnreadableError(f"{column.name!r} has a number, by which Spark looks it up in files ({_IDS})")
+    return type_
 
-        Args:
-            columns: The columns; one may be there several times.
-            keys: How many of them, the first ones, are the keys of the query.
-            predicate: The predicate.
 
-        Raises:
-            UnreadableError: Spark has to read them.
-        """
-        session = self.df.sparkSession
-        modes, is_case_sensitive = _settings(session)
-        if is_cached(self.df):
-            raise UnreadableError("the rows of these files are cached")
-        if _may_overlap(self.paths):
-            raise UnreadableError("the paths may name a file twice, whose rows are there twice then")
-        paths = self._paths()
-        chosen = tuple(dict.fromkeys([*columns, *predicate.columns]))
-        types = {name: self._type(name) for name in chosen}
-        constants, values = self._constants(paths)
-        stored = {name: self.df.schema[name].dataType for name in chosen if name not in constants}
-        wanted = Wanted(stored, constants, predicate, modes, is_case_sensitive)
-        opened = self.open_filesystem or _local
-        found = _footers(session, paths, opened, wanted)
-        for each in found:
-            if each.refusal:
-                raise UnreadableError(f"{each.path}: {each.refusal}")
-        for name in (name for name in stored if _DEFAULT in (self.df.schema[name].metadata or {})):
-            without = next((each.path for each in found if name in each.missing), None)
-            if without is not None:
-                raise UnreadableError(f"{without} does not have the column {name!r}, which has a default value")
-        # A column of no file is one that Spark has from elsewhere.
-        for name in set.intersection(set(stored), *(set(each.missing) for each in found if each.size)):
-            raise UnreadableError(f"no file has the column {name!r}")
-        used = [(name, index) for index, name in enumerate(constants) if name in chosen]
-        pieces = [
-            (each, group, {name: values[each.path][index] for name, index in used})
-            for each in found
-            for group in each.groups
-        ]
-        splits = tuple(_splits(pieces, _tasks(session, pieces)))
-        left_out = sum(each.left_out for each in found)
-        others = {*columns[keys:], *predicate.columns}
-        texts = frozenset(name for name in columns[:keys] if pa.types.is_string(types[name]) and name not in others)
-        return Source(splits, tuple(columns), types, texts, predicate, opened, left_out)
+def _paths_that_pass(
+    listing: Listing, constants: Mapping[str, Mapping[str, Any]], predicate: Predicate, types: Mapping[str, pa.DataType]
+) -> list[str]:
+    """Return the paths without those of files of which the values of partitions show that no row passes."""
+    compared = Predicate(tuple(each for each in predicate.comparisons if each.column in constants))
+    paths = list(listing.paths)
+    if not compared.comparisons:
+        return paths
+    values = {name: pa.array([constants[name][path] for path in paths], types[name]) for name in compared.columns}
+    passes = compared.mask(values).to_pylist()
+    return [path for path, may_pass in zip(paths, passes, strict=True) if may_pass]
 
-    def _type(self, name: str) -> pa.DataType:
-        field = self.df.schema[name]
-        type_ = readable_type(field)
-        if type_ is None:
-            raise UnreadableError(f"{name!r} is {field.dataType.simpleString()}, which is left to Spark")
-        if "." in name:
-            raise UnreadableError(f"the name {name!r} has a point, which Arrow reads as a member")
-        return type_
 
-    def _paths(self) -> list[str]:
-        """Return the paths of all files with rows, as the file system takes them."""
-        try:
-            addresses = [urlsplit(each) for each in self.df.inputFiles()]
-        except PySparkException as error:
-            raise UnreadableError(f"Spark does not tell the files: {str(error).splitlines()[0]}") from None
-        if self.open_filesystem is None:
-            other = next((each.scheme for each in addresses if each.scheme not in {"", "file"}), None)
-            if other is not None:
-                raise UnreadableError(f"files of {other}: are read with scan(..., filesystem=...)")
-        paths = [unquote(each.netloc + each.path) for each in addresses]
-        names = [path.rpartition("/")[2] for path in paths]
-        if any(name in _SUMMARIES for name in names):
-            raise UnreadableError("there are files of summaries, which may tell other columns")
-        # Spark lists these, and reads none of them.
-        shown = (not name.startswith((".", "_")) or ("=" in name and name[0] == "_") for name in names)
-        return [path for path, is_shown in zip(paths, shown, strict=True) if is_shown]
-
-    def _constants(self, paths: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[Any, ...]]]:
-        """Return the names of the columns that are in the names of folders, and their values for each path.
-
-        Spark puts such columns behind those of the files. No file may have one of them; the footers show that.
-        """
-        folders = {path: path.rpartition("/")[0] for path in paths}
-        parts = {folder: _pairs(folder) for folder in set(folders.values())}
-        longest = max((len(pairs) for pairs in parts.values()), default=0)
-        columns = self.df.columns
-        counts = range(min(longest, len(columns)), 0, -1)
-        count = next((each for each in counts if _all_end_with(columns[-each:], parts.values())), 0)
-        names = tuple(columns[len(columns) - count :])
-        known = {name.casefold() for name in columns} - {name.casefold() for name in names}
-        for folder in parts:
-            doubtful = next((each for each in folder.split("/") if _name_of(each).casefold() in known), None)
-            if doubtful is not None:
-                raise UnreadableError(f"the folder {doubtful!r} is named like a column that is not its partition")
-        fields = [self.df.schema[name] for name in names]
-        values = {
-            folder: tuple(
-                _value(text, field) for (_, text), field in zip(pairs[len(pairs) - count :], fields, strict=True)
+def _check_footers(found: Sequence[Footer], listing: Listing, columns: Mapping[str, st.StructField]) -> None:
+    """Raise UnreadableError for files that Spark has to read."""
+    for each in found:
+        if each.refusal:
+            raise UnreadableError(f"{each.path}: {each.refusal}")
+        if each.size != listing.sizes.get(each.path, each.size):
+            raise UnreadableError(
+                f"{each.path} has {each.size:,} bytes, and the log tells of {listing.sizes[each.path]:,}"
             )
-            for folder, pairs in parts.items()
-        }
-        return names, {path: values[folder] for path, folder in folders.items()}
-
-
-def _all_end_with(names: Sequence[str], folders: Iterable[Sequence[tuple[str, str]]]) -> bool:
-    return all([name for name, _ in pairs[-len(names) :]] == list(names) for pairs in folders)
-
-
-def _name_of(folder: str) -> str:
-    """Return the name of the column that a folder may be a part of; empty: of none."""
-    name, equals, _ = folder.partition("=")
-    return unquote(name) if equals else ""
+    for name in (name for name, column in columns.items() if _DEFAULT in (column.metadata or {})):
+        without = next((each.path for each in found if name in each.missing), None)
+        if without is not None:
+            raise UnreadableError(f"{without} does not have the column {name!r}, which has a default value")
+    if listing.is_declared or not found:
+        return
+    # A column of no file is one that Spark has from elsewhere.
+    for name in set.intersection(set(columns), *(set(each.missing) for each in found if each.size)):
+        raise UnreadableError(f"no file has the column {name!r}")
 
 
 def _settings(session: SparkSession) -> tuple[Modes, bool]:
@@ -259,65 +220,10 @@ def _settings(session: SparkSession) -> tuple[Modes, bool]:
     return modes, (session.conf.get(_CASE) or "").lower() == "true"
 
 
-def _may_overlap(paths: Sequence[str]) -> bool:
-    """Return whether two paths may lead to one file. Spark tells each file once, and reads it for each path."""
-    if len(paths) == 1:
-        return "{" in paths[0]
-    kinds = {
-        (path.partition("/")[0], path.startswith("/")) if ":" in path or path[0] == "/" else None for path in paths
-    }
-    if len(kinds) > 1 or any(_PATTERN.search(path) for path in paths):
-        return True
-    parts = sorted(posixpath.normpath(path).split("/") for path in paths)
-    # Of paths in this order, one that begins with another comes directly behind it, or behind such a one.
-    return any(after[: len(before)] == before for before, after in pairwise(parts))
-
-
-_PATTERN: Final = re.compile(r"[*?\[\]{}\\]")
-
-
 def is_cached(df: DataFrame) -> bool:
     """Return whether Spark has the rows of this or an equal query."""
     level = df.storageLevel
     return bool(level.useMemory or level.useDisk or level.useOffHeap)
-
-
-def _local() -> fs.FileSystem:
-    return fs.LocalFileSystem()
-
-
-_PAIR: Final = re.compile(r"([^=]+)=(.+)")
-
-
-def _pairs(folder: str) -> list[tuple[str, str]]:
-    """Return the names and values at the end of a folder's path."""
-    pairs: list[tuple[str, str]] = []
-    for name in reversed(folder.split("/")):
-        match = _PAIR.fullmatch(name)
-        if match is None:
-            break
-        pairs.insert(0, (match[1], match[2]))
-    return pairs
-
-
-_WHOLE: Final = re.compile(r"0|-?[1-9]\d*", re.ASCII)
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-
-
-def _value(text: str, field: st.StructField) -> Any:
-    """Return the value of a column that is in a folder's name, if there is only one way to read it."""
-    type_ = field.dataType
-    if text == _NULL_FOLDER:
-        return None
-    if "%" not in text:
-        if isinstance(type_, (st.IntegerType, st.LongType)) and _WHOLE.fullmatch(text):
-            return int(text)
-        if isinstance(type_, st.DateType) and _DAY.fullmatch(text):
-            with suppress(ValueError):
-                return datetime.date.fromisoformat(text)
-        if type_ == st.StringType():
-            return text
-    raise UnreadableError(f"the folder {field.name}={text} is read as {type_.simpleString()} by Spark only")
 
 
 def _footers(session: SparkSession, paths: Sequence[str], opened: OpenFilesystem, wanted: Wanted) -> list[Footer]:

@@ -1,0 +1,126 @@
+"""Files of Parquet without a table: Spark lists them, and their folders tell the values of partitions."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+from urllib.parse import unquote
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from foldflight.spark.scans.footers import OpenFilesystem
+from foldflight.spark.scans.listing import Listing, UnreadableError, path_of
+
+_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
+_SUMMARIES: Final = ("_metadata", "_common_metadata")
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Files and folders of Parquet.
+
+    Args:
+        df: Spark's read of them, with all columns and rows.
+        paths: The paths and patterns that were given.
+        open_filesystem: Makes the file system; None: that of this machine.
+    """
+
+    df: DataFrame
+    paths: tuple[str, ...]
+    open_filesystem: OpenFilesystem | None
+
+    def __str__(self) -> str:
+        return ", ".join(map(repr, self.paths))
+
+    def listing(self) -> Listing:
+        """Return the files with rows. Raises UnreadableError."""
+        if _may_overlap(self.paths):
+            raise UnreadableError("the paths may name a file twice, whose rows are there twice then")
+        paths = self._files()
+        return Listing(tuple(paths), *self._partitions(paths))
+
+    def _files(self) -> list[str]:
+        try:
+            addresses = [unquote(each) for each in self.df.inputFiles()]
+        except PySparkException as error:
+            raise UnreadableError(f"Spark does not tell the files: {str(error).splitlines()[0]}") from None
+        paths = [path_of(each, has_filesystem=self.open_filesystem is not None) for each in addresses]
+        names = [path.rpartition("/")[2] for path in paths]
+        if any(name in _SUMMARIES for name in names):
+            raise UnreadableError("there are files of summaries, which may tell other columns")
+        # Spark lists these, and reads none of them.
+        shown = (not name.startswith((".", "_")) or ("=" in name and name[0] == "_") for name in names)
+        return [path for path, is_shown in zip(paths, shown, strict=True) if is_shown]
+
+    def _partitions(self, paths: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[str | None, ...]]]:
+        """Return the names of the columns that are in the names of folders, and their values for each path.
+
+        Spark puts such columns behind those of the files. No file may have one of them; the footers show that.
+        """
+        folders = {path: path.rpartition("/")[0] for path in paths}
+        parts = {folder: _pairs(folder) for folder in set(folders.values())}
+        longest = max((len(pairs) for pairs in parts.values()), default=0)
+        columns = self.df.columns
+        counts = range(min(longest, len(columns)), 0, -1)
+        count = next((each for each in counts if _all_end_with(columns[-each:], parts.values())), 0)
+        names = tuple(columns[len(columns) - count :])
+        known = {name.casefold() for name in columns} - {name.casefold() for name in names}
+        for folder in parts:
+            doubtful = next((each for each in folder.split("/") if _name_of(each).casefold() in known), None)
+            if doubtful is not None:
+                raise UnreadableError(f"the folder {doubtful!r} is named like a column that is not its partition")
+        values = {
+            folder: tuple(_text(name, text) for name, text in pairs[len(pairs) - count :])
+            for folder, pairs in parts.items()
+        }
+        return names, {path: values[folder] for path, folder in folders.items()}
+
+
+def _text(name: str, text: str) -> str | None:
+    if "%" in text:
+        raise UnreadableError(f"the partition {name}={text} is read by Spark only")
+    return None if text == _NULL_FOLDER else text
+
+
+def _all_end_with(names: Sequence[str], folders: Iterable[Sequence[tuple[str, str]]]) -> bool:
+    return all([name for name, _ in pairs[-len(names) :]] == list(names) for pairs in folders)
+
+
+def _name_of(folder: str) -> str:
+    """Return the name of the column that a folder may be a part of; empty: of none."""
+    name, equals, _ = folder.partition("=")
+    return unquote(name) if equals else ""
+
+
+def _may_overlap(paths: Sequence[str]) -> bool:
+    """Return whether two paths may lead to one file. Spark tells each file once, and reads it for each path."""
+    if len(paths) == 1:
+        return "{" in paths[0]
+    kinds = {
+        (path.partition("/")[0], path.startswith("/")) if ":" in path or path[0] == "/" else None for path in paths
+    }
+    if len(kinds) > 1 or any(_PATTERN.search(path) for path in paths):
+        return True
+    parts = sorted(posixpath.normpath(path).split("/") for path in paths)
+    # Of paths in this order, one that begins with another comes directly behind it, or behind such a one.
+    return any(after[: len(before)] == before for before, after in pairwise(parts))
+
+
+_PATTERN: Final = re.compile(r"[*?\[\]{}\\]")
+_PAIR: Final = re.compile(r"([^=]+)=(.+)")
+
+
+def _pairs(folder: str) -> list[tuple[str, str]]:
+    """Return the names and values at the end of a folder's path."""
+    pairs: list[tuple[str, str]] = []
+    for name in reversed(folder.split("/")):
+        match = _PAIR.fullmatch(name)
+        if match is None:
+            break
+        pairs.insert(0, (match[1], match[2]))
+    return pairs

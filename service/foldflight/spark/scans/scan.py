@@ -1,4 +1,4 @@
-"""`scan(spark, files)`: files whose rows the tasks that fold them read themselves."""
+"""`scan(spark, files)`: files and tables whose rows the tasks that fold them read themselves."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from foldflight.spark.scans.footers import OpenFilesystem
 from foldflight.spark.scans.listing import Files, UnreadableError
 from foldflight.spark.scans.predicate import Predicate, UnclearError, parse
 from foldflight.spark.scans.source import Source, is_cached, source_of
+from foldflight.spark.scans.tables import table_of
 from foldflight.spark.versions.sessions import same_plan
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -24,7 +25,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Scan:
-    """Files of Parquet; made by `scan`.
+    """Files of Parquet or a table of Delta; made by `scan`.
 
     Attributes:
         df: Spark's own read of the same rows and columns.
@@ -110,20 +111,23 @@ def as_dataframe(given: DataFrame | Scan) -> DataFrame:
 
 def scan(
     spark: SparkSession,
-    files: Paths,
+    files: Paths | None = None,
     *,
+    table: str | None = None,
     where: str | None = None,
     columns: Sequence[str] | None = None,
     filesystem: Callable[[], Any] | None = None,
 ) -> Scan:
     """Take files of Parquet in the place of a DataFrame, so that the tasks that fold their rows read them themselves.
 
-    The rows are those of `spark.read.parquet`. Where it is not certain that Arrow reads the same, Spark reads them, and
-    `explain` tells why. The files are listed now, and a file that changes later fails the query.
+    The rows are those of `spark.read.parquet`, or of `spark.table`. Where it is not certain that Arrow reads the same,
+    Spark reads them, and `explain` tells why. The files are listed now, and a file that changes later fails the query.
 
     Args:
         spark: The session, of classic PySpark or of Spark Connect.
         files: A file, a folder, a pattern such as `lake/orders/*.parquet`, or a list of these.
+        table: In the place of files, the name of a table, such as `shop.orders`, or delta.`/lake/orders`. Of a table of
+            Delta, the scan has the version of now, and Spark reads all others.
         where: A condition that rows must pass, in Spark's SQL. Arrow evaluates comparisons of whole numbers, DECIMAL,
             DATE, BOOLEAN and texts with constants, joined by AND; for others, Spark reads the files.
         columns: The columns of the result. Default: all.
@@ -143,9 +147,13 @@ def scan(
     >>> group_by(orders, "customer").agg(price=weighted_avg("price", "qty"))
     DataFrame[customer: bigint, price: double]
     """
+    if table is not None and (files is not None or not isinstance(table, str)):
+        raise RejectedError(
+            "SIGNATURE", f"scan takes paths or the name of a table, and this is {files!r} and {table!r}"
+        )
     if isinstance(files, (str, os.PathLike)):
         files = [files]
-    if (
+    if table is None and (
         not isinstance(files, (list, tuple))
         or not files
         or not all(isinstance(each, (str, os.PathLike)) for each in files)
@@ -163,9 +171,13 @@ def scan(
             f"filesystem is a function that makes one, as in lambda: pyarrow.fs.S3FileSystem(), and not "
             f"{type(filesystem).__name__}; a file system itself would carry its credentials in the query",
         )
-    paths = tuple(map(os.fspath, files))
-    read = spark.read.parquet(*paths)
-    df = read if where is None else read.where(where)
-    chosen = df if columns is None else df.select(*map(column_named, columns))
     opened: OpenFilesystem | None = filesystem
-    return Scan(Folders(read, paths, opened), chosen, () if where is None else (where,))
+    found: Files
+    if table is not None:
+        found = table_of(spark, table, opened)
+    else:
+        paths = tuple(os.fspath(each) for each in files or ())
+        found = Folders(spark.read.parquet(*paths), paths, opened)
+    df = found.df if where is None else found.df.where(where)
+    chosen = df if columns is None else df.select(*map(column_named, columns))
+    return Scan(found, chosen, () if where is None else (where,))

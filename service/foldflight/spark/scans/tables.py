@@ -1,0 +1,161 @@
+"""Tables of Delta: Spark tells the version and its files, and the log of the table what each of these is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from foldflight.spark.arrow import arrow_function
+from foldflight.spark.scans.deltalog import LogError, Snapshot, snapshot
+from foldflight.spark.scans.footers import OpenFilesystem, local
+from foldflight.spark.scans.listing import Listing, UnreadableError, path_of
+from foldflight.spark.versions.sessions import is_remote, same_plan
+
+_VERSION_OPTION: Final = "versionAsOf"
+
+
+@dataclass(frozen=True)
+class PlainTable:
+    """A table, view or version that Spark reads.
+
+    Args:
+        df: Spark's read of it.
+        name: Its name, as it was given.
+        why: Why Spark reads it, as text for users.
+        open_filesystem: Makes the file system; None: that of this machine.
+    """
+
+    df: DataFrame
+    name: str
+    why: str
+    open_filesystem: OpenFilesystem | None = None
+
+    def __str__(self) -> str:
+        return f"table={self.name!r}"
+
+    def listing(self) -> Listing:
+        """Raise UnreadableError."""
+        raise UnreadableError(self.why)
+
+
+@dataclass(frozen=True)
+class DeltaTable:
+    """A version of a Delta table.
+
+    Args:
+        df: Spark's read of the version, with all columns and rows.
+        name: The name of the table, as it was given.
+        location: The address of its folder, not encoded.
+        table: The identity of the table, which another one of the same name does not have.
+        version: The number of the version.
+        open_filesystem: Makes the file system; None: that of this machine.
+    """
+
+    df: DataFrame
+    name: str
+    location: str
+    table: str
+    version: int
+    open_filesystem: OpenFilesystem | None
+
+    def __str__(self) -> str:
+        return f"table={self.name!r}, version {self.version}"
+
+    def listing(self) -> Listing:
+        """Return the files of the version, if Spark's list of them and the log agree. Raises UnreadableError."""
+        has_filesystem = self.open_filesystem is not None
+        folder = path_of(self.location, has_filesystem=has_filesystem).rstrip("/")
+        found = self._snapshot(folder)
+        if found.table != self.table:
+            raise UnreadableError(f"the table {self.name} was replaced")
+        if list(found.columns) != self.df.columns:
+            raise UnreadableError(f"the log of {self.name} tells other columns than Spark")
+        try:
+            # Delta does not encode them, as Spark does those of other files.
+            listed = {path_of(each, has_filesystem=has_filesystem) for each in self.df.inputFiles()}
+        except PySparkException as error:
+            raise UnreadableError(f"Spark does not tell the files: {str(error).splitlines()[0]}") from None
+        files = {f"{folder}/{each.path}": each for each in found.files}
+        if listed != set(files):
+            raise UnreadableError(f"the log of {self.name} tells other files than Spark")
+        deleted = next((path for path, each in files.items() if each.has_deleted_rows), None)
+        if deleted is not None:
+            raise UnreadableError(f"{deleted} has a deletion vector")
+        return Listing(
+            tuple(sorted(files)),
+            found.partitions,
+            {path: each.values for path, each in files.items()},
+            found.columns,
+            {path: each.size for path, each in files.items()},
+            is_declared=True,
+        )
+
+    def _snapshot(self, folder: str) -> Snapshot:
+        session = self.df.sparkSession
+        opened = self.open_filesystem or local
+        try:
+            if not is_remote(session):
+                return snapshot(folder, self.version, opened())
+        except LogError as error:
+            raise UnreadableError(f"of the table {self.name}, {error}") from None
+        read = arrow_function(_ReadLog(folder, self.version, opened), "read_log")
+        rows = session.range(0, 1, 1, 1).mapInArrow(read, "refusal string, line string").collect()
+        refusal = next((row["refusal"] for row in rows if row["refusal"] is not None), None)
+        if refusal is not None:
+            raise UnreadableError(f"of the table {self.name}, {refusal}")
+        return Snapshot.of_lines(row["line"] for row in rows)
+
+
+@dataclass(frozen=True)
+class _ReadLog:
+    """A task that reads the log of a table, where the driver may not see it."""
+
+    folder: str
+    version: int
+    opened: OpenFilesystem
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            try:
+                lines = list(snapshot(self.folder, self.version, self.opened()).lines())
+                refusals: list[str | None] = [None] * len(lines)
+            except LogError as error:
+                lines, refusals = [""], [str(error)]
+            yield pa.record_batch({"refusal": pa.array(refusals, pa.string()), "line": pa.array(lines, pa.string())})
+
+
+def table_of(spark: SparkSession, name: str, open_filesystem: OpenFilesystem | None) -> DeltaTable | PlainTable:
+    """Return the version that a table has now.
+
+    Args:
+        spark: The session.
+        name: The name, as `spark.table` takes it.
+        open_filesystem: Makes the file system; None: that of this machine.
+
+    Raises:
+        AnalysisException: Spark's error, if there is no such table.
+    """
+    plain = spark.table(name)
+    try:
+        detail = _row(spark, f"DESCRIBE DETAIL {name}")
+        if detail["format"] != "delta":
+            return PlainTable(plain, name, f"{name} is a table of {detail['format']}, and not of Delta")
+        version = int(_row(spark, f"DESCRIBE HISTORY {name} LIMIT 1")["version"])
+        fixed = spark.read.option(_VERSION_OPTION, version).table(name)
+        files = spark.read.format("delta").option(_VERSION_OPTION, version).load(detail["location"])
+        # A catalogue may add conditions or masks to a table, which a read of its files does not have.
+        if not same_plan(fixed, files):
+            return PlainTable(plain, name, f"{name} is more than the files of its folder")
+    except PySparkException as error:
+        return PlainTable(plain, name, f"{name} is not known as a table of Delta: {str(error).splitlines()[0]}")
+    return DeltaTable(fixed, name, detail["location"], detail["id"], version, open_filesystem)
+
+
+def _row(spark: SparkSession, statement: str) -> Any:
+    # `foldflight.spark.enable` replaces the method of the instance.
+    return type(spark).sql(spark, statement).collect()[0]

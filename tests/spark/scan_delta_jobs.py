@@ -1,0 +1,100 @@
+"""What a driver with Delta does in tests of `scan`: functions for `tests.spark_process`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from foldflight import connect
+from foldflight.spark import Scan, group_by, scan
+from foldflight.spark.scans.listing import UnreadableError
+from tests.spark.test_scan import bits, read
+
+Reads = tuple[str, list[str], list[str]]
+"""Why Spark reads, empty if tasks do; the rows that tasks read; and those that Spark reads."""
+
+
+def run(spark: Any, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements, and return the rows of the last one."""
+    for statement in statements[:-1]:
+        spark.sql(statement)
+    return sorted(map(tuple, spark.sql(statements[-1]).collect()), key=repr)
+
+
+def reads(spark: Any, table: str, columns: list[str] | None = None, where: str | None = None) -> Reads:
+    """Return who reads a table, and the rows."""
+    return reads_after(spark, table, (), columns, where)
+
+
+def reads_after(
+    spark: Any, table: str, between: tuple[str, ...], columns: list[str] | None = None, where: str | None = None
+) -> Reads:
+    """Return who reads a table, and the rows, if statements change the table after the scan is made."""
+    given = scan(spark, table=table, where=where)
+    return _after(spark, given, between, given.columns if columns is None else columns)
+
+
+def _after(spark: Any, given: Any, between: tuple[str, ...], columns: list[str]) -> Reads:
+    for statement in between:
+        spark.sql(statement)
+    spark_rows = bits(given.df.select(*(f"`{each}`" for each in columns)))
+    try:
+        source = given.source(columns)
+    except UnreadableError as error:
+        return str(error), [], spark_rows
+    return "", bits(read(source, given, columns)), spark_rows
+
+
+def files_left_out(spark: Any, table: str, where: str) -> int:
+    """Return how many files of a table are not read."""
+    given = scan(spark, table=table, where=where)
+    return given.source(given.columns).files_left_out
+
+
+def planned(spark: Any, table: str, columns: list[str], change: tuple[str, ...]) -> str:
+    """Return the rows that tasks read, or their error, if the table changes after the query is planned."""
+    given = scan(spark, table=table)
+    before = bits(given.df.select(*columns))
+    source = given.source(columns)
+    for statement in change:
+        spark.sql(statement)
+    try:
+        after = bits(read(source, given, columns))
+    except Exception as error:
+        return next((line for line in str(error).splitlines() if "SOURCE_FILE" in line), str(error))
+    return "the same rows" if before == after else f"{before} != {after}"
+
+
+def folds(spark: Any, table: str, key: str, *columns: str) -> tuple[list[str], list[str]]:
+    """Return the result of a query that folds what its tasks read, and of the same query over Spark's read."""
+    functions = connect("embedded:examples.weighted_avg")
+    given = scan(spark, table=table)
+    uses = {"x": functions["weighted_avg"](*columns)}
+    ours, plain = group_by(given, key).agg(**uses), group_by(given.df, key, plan="fold").agg(**uses)
+    return bits(ours), bits(plain)
+
+
+def why_after_replacement(spark: Any, table: str, rows: str) -> str:
+    """Return why Spark reads a scan whose table is dropped and made again with as many versions."""
+    given = scan(spark, table=table)
+    columns = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in given.schema)
+    spark.sql(f"DROP TABLE {table}")
+    spark.sql(f"CREATE TABLE {table} ({columns}) USING delta")
+    spark.sql(f"INSERT INTO {table} {rows}")
+    return _why(given)
+
+
+def reads_with(spark: Any, table: str, commit: str, text: str) -> str:
+    """Return why Spark reads a scan of which the log has another commit."""
+    given = scan(spark, table=table)
+    assert _why(given) == ""
+    Path(commit).write_text(text)
+    return _why(given)
+
+
+def _why(given: Scan) -> str:
+    try:
+        given.source(given.columns)
+    except UnreadableError as error:
+        return str(error)
+    return ""

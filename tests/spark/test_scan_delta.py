@@ -1,0 +1,241 @@
+"""`scan` of tables of Delta: the rows are those of the version that Spark reads, whoever reads them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.maven import MISSING, client
+from tests.spark import scan_delta_jobs as jobs
+from tests.spark_process import SparkProcess, spark_process
+from tests.spark_sessions import SPARK
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.surface,
+    pytest.mark.skipif(SPARK != (4, 0), reason="Delta has a runtime for Spark 4.0"),
+]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
+    """A driver whose own catalogue is one of Delta."""
+    assert client() is not None, MISSING
+    folder = tmp_path_factory.mktemp("delta")
+    settings = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        # Tasks for each read of its log, and for each list of its files: by default 50 and 10,000.
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+    }
+    with spark_process(folder, Path(__file__).with_name("jars-delta.txt"), settings) as process:
+        yield process
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """The name of a table that is not there yet. Its folder has characters that addresses encode."""
+    return f"delta.`{tmp_path}/a b%+ü`"
+
+
+ROWS = "SELECT id AS k, int(id % 7) AS v, int(id % 3) AS w FROM range({})"
+
+
+def made(spark: SparkProcess, table: str, more: str = "", columns: str = "k BIGINT, v INT, w INT") -> None:
+    spark.ask(jobs.run, f"CREATE TABLE {table} ({columns}) USING delta {more}")
+
+
+def folder_of(table: str) -> Path:
+    return Path(table.split("`")[1])
+
+
+def is_read(found: jobs.Reads) -> list[str]:
+    """Check that tasks read the rows of Spark, and return these."""
+    why, ours, plain = found
+    assert why == ""
+    assert ours == plain
+    return plain
+
+
+def test_versions(spark: SparkProcess, table: str) -> None:
+    """Removed files are not read, versions behind a checkpoint are, and a scan keeps its version."""
+    made(spark, table, "TBLPROPERTIES ('delta.checkpointInterval' = '3')")
+    assert is_read(spark.ask(jobs.reads, table)) == []
+    for number in range(5):
+        spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(10 + number)}")
+        assert len(is_read(spark.ask(jobs.reads, table))) == sum(range(10, 11 + number))
+    spark.ask(jobs.run, f"DELETE FROM {table} WHERE k > 8")
+    assert len(is_read(spark.ask(jobs.reads, table))) == 45
+    assert list(folder_of(table).glob("_delta_log/*.checkpoint.parquet"))
+    after = (f"INSERT INTO {table} {ROWS.format(3)}", f"OPTIMIZE {table}", f"ALTER TABLE {table} ADD COLUMN x INT")
+    assert len(is_read(spark.ask(jobs.reads_after, table, after))) == 45
+    # A column that no file has is NULL.
+    assert len(is_read(spark.ask(jobs.reads, table, ["x", "k"]))) == 48
+    ours, plain = spark.ask(jobs.folds, table, "w", "k", "v")
+    assert ours == plain != []
+
+
+def test_partitions(spark: SparkProcess, table: str) -> None:
+    """The values of partitions come from the log, and files of which no row passes are left out."""
+    columns = "k BIGINT, day DATE, v INT, city STRING, yes BOOLEAN, small SMALLINT"
+    made(spark, table, "PARTITIONED BY (city, day, yes, small)", columns)
+    values = (
+        "(1, DATE'2026-01-01', 1, 'Köln %2F a/b', true, 7S), (2, NULL, 2, '', false, NULL), "
+        "(3, DATE'0001-01-01', 3, '007', NULL, -7S), (4, DATE'9999-12-31', 4, NULL, true, 0S)"
+    )
+    spark.ask(jobs.run, f"INSERT INTO {table} VALUES {values}")
+    assert len(is_read(spark.ask(jobs.reads, table))) == 4
+    for where, rows in (
+        ("day = DATE'2026-01-01'", 1),
+        ("city IS NULL", 2),
+        ("city = '007' AND v = 3", 1),
+        ("city <> '007'", 1),
+        ("small IN (7, 0) AND yes = true", 2),
+        ("day < DATE'2000-01-01' AND v > 3", 0),
+        ("day IS NULL AND city = 'x'", 0),
+    ):
+        assert len(is_read(spark.ask(jobs.reads, table, None, where))) == rows, where
+        assert spark.ask(jobs.files_left_out, table, where) >= 4 - max(rows, 1), where
+    assert spark.ask(jobs.files_left_out, table, "v = 3") == 0
+
+
+def test_column_mapping(spark: SparkProcess, table: str) -> None:
+    """Columns that are renamed, dropped and made again have the values that they have for Spark."""
+    made(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(20)}")
+    for statement in (
+        f"ALTER TABLE {table} RENAME COLUMN v TO old",
+        f"ALTER TABLE {table} RENAME COLUMN k TO v",
+        f"ALTER TABLE {table} RENAME COLUMN old TO k",
+        f"ALTER TABLE {table} RENAME COLUMN w TO part",
+    ):
+        spark.ask(jobs.run, statement)
+    assert len(is_read(spark.ask(jobs.reads, table, None, "k > 3 AND v < 12 AND part <> 1"))) == 3
+    spark.ask(jobs.run, f"ALTER TABLE {table} DROP COLUMN v", f"ALTER TABLE {table} ADD COLUMN v STRING")
+    spark.ask(jobs.run, f"INSERT INTO {table} (k, part, v) VALUES (1, 2, 'new')")
+    assert len(is_read(spark.ask(jobs.reads, table))) == 21
+    ours, plain = spark.ask(jobs.folds, table, "v", "k", "part")
+    assert ours == plain != []
+
+
+def test_mapping_of_an_old_table(spark: SparkProcess, table: str) -> None:
+    """A table that is mapped by names later has the columns of its first files."""
+    made(spark, table)
+    spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
+    mapped = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
+    spark.ask(jobs.run, f"ALTER TABLE {table} SET TBLPROPERTIES ({mapped})")
+    spark.ask(jobs.run, f"ALTER TABLE {table} RENAME COLUMN v TO x")
+    assert len(is_read(spark.ask(jobs.reads, table))) == 9
+
+
+def test_mapping_by_ids(spark: SparkProcess, table: str) -> None:
+    """Columns that are mapped by their numbers are left to Spark."""
+    made(spark, table, "TBLPROPERTIES ('delta.columnMapping.mode' = 'id')")
+    spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
+    why, _, plain = spark.ask(jobs.reads, table)
+    assert "mapped by id" in why
+    assert len(plain) == 9
+
+
+def test_deletion_vectors(spark: SparkProcess, table: str) -> None:
+    """Files with deleted rows are left to Spark, and read by tasks before they have any and when rewritten."""
+    made(spark, table, "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.ask(jobs.run, f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ * FROM ({ROWS.format(50)})")
+    assert len(is_read(spark.ask(jobs.reads, table))) == 50
+    # The scan is of the version in which the same file has all its rows.
+    assert len(is_read(spark.ask(jobs.reads_after, table, (f"DELETE FROM {table} WHERE k = 3",)))) == 50
+    why, _, plain = spark.ask(jobs.reads, table)
+    assert "deletion vector" in why
+    assert len(plain) == 49
+    spark.ask(jobs.run, f"INSERT OVERWRITE {table} SELECT * FROM {table}")
+    assert len(is_read(spark.ask(jobs.reads, table))) == 49
+    spark.ask(jobs.run, f"DELETE FROM {table} WHERE k = 4", f"RESTORE {table} TO VERSION AS OF 1")
+    assert len(is_read(spark.ask(jobs.reads, table))) == 50
+
+
+def test_changes_between_plan_and_read(spark: SparkProcess, table: str) -> None:
+    """The rows are those of the version, or the query fails."""
+    made(spark, table)
+    spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(50)}")
+    rewritten = (f"UPDATE {table} SET v = 100", f"INSERT INTO {table} VALUES (0, 0, 0)", f"OPTIMIZE {table}")
+    assert spark.ask(jobs.planned, table, ["k", "v"], rewritten) == "the same rows"
+    vacuumed = (f"DELETE FROM {table} WHERE k < 40", f"VACUUM {table} RETAIN 0 HOURS")
+    assert "gone after the query was planned" in spark.ask(jobs.planned, table, ["k", "v"], vacuumed)
+
+
+def test_replaced(spark: SparkProcess) -> None:
+    """A table that is dropped and made again with as many versions is another one."""
+    name = f"t{uuid.uuid4().hex}"
+    made(spark, name)
+    spark.ask(jobs.run, f"INSERT INTO {name} {ROWS.format(5)}")
+    assert len(is_read(spark.ask(jobs.reads, name))) == 5
+    why = spark.ask(jobs.why_after_replacement, name, ROWS.format(6))
+    assert "was replaced" in why
+
+
+def test_names(spark: SparkProcess, table: str) -> None:
+    """Of a catalogue, only what is known to be nothing but a table of Delta is read by tasks."""
+    name = f"t{uuid.uuid4().hex}"
+    made(spark, f"default.{name}", f"LOCATION '{folder_of(table)}'")
+    spark.ask(jobs.run, f"INSERT INTO {name} {ROWS.format(9)}")
+    for each in (name, f"`{name}`", f"spark_catalog.default.{name}", table):
+        assert len(is_read(spark.ask(jobs.reads, each))) == 9
+    spark.ask(jobs.run, f"CREATE VIEW {name}_v AS SELECT * FROM {name} WHERE k < 4")
+    spark.ask(jobs.run, f"CREATE TABLE {name}_p USING parquet AS SELECT * FROM {name}")
+    for each, rows, text in ((f"{name}_v", 4, "not known as a table of Delta"), (f"{name}_p", 9, "parquet")):
+        why, _, plain = spark.ask(jobs.reads, each)
+        assert text in why
+        assert len(plain) == rows
+    # A temporary view hides the table of its name.
+    spark.ask(jobs.run, f"CREATE TEMPORARY VIEW {name} AS SELECT * FROM {name}_p WHERE k < 3")
+    why, _, plain = spark.ask(jobs.reads, name)
+    assert "not known as a table of Delta" in why
+    assert len(plain) == 3
+
+
+def test_logs(spark: SparkProcess, table: str) -> None:
+    """A log with something unknown, or whose files are not as it tells, is left to Spark."""
+    made(spark, table)
+    spark.ask(jobs.run, f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ * FROM ({ROWS.format(9)})")
+    commit = folder_of(table) / "_delta_log" / f"{1:020}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    (file,) = (each["add"] for each in lines if "add" in each)
+    for change, text in ((_sized, "the log tells of"), (_deleted, "other files than Spark"), (_twice, "twice in one")):
+        changed = json.loads(json.dumps(lines))
+        change(changed, file["path"])
+        text_before = commit.read_text()
+        found = spark.ask(jobs.reads_with, table, str(commit), "\n".join(map(json.dumps, changed)))
+        assert text in found
+        commit.write_text(text_before)
+
+
+def _sized(lines: list[dict[str, Any]], _path: str) -> None:
+    next(each["add"] for each in lines if "add" in each)["size"] += 1
+
+
+def _deleted(lines: list[dict[str, Any]], _path: str) -> None:
+    lines[:] = [each for each in lines if "add" not in each]
+
+
+def _twice(lines: list[dict[str, Any]], _path: str) -> None:
+    lines.append(next(each for each in lines if "add" in each))
+
+
+def test_clones(spark: SparkProcess, table: str) -> None:
+    """A shallow clone has the files of another table, and is left to Spark."""
+    made(spark, table)
+    spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
+    clone = f"delta.`{folder_of(table)}_clone`"
+    spark.ask(jobs.run, f"CREATE TABLE {clone} SHALLOW CLONE {table}")
+    why, _, plain = spark.ask(jobs.reads, clone)
+    assert "not in its folder" in why
+    assert len(plain) == 9
+    shutil.rmtree(folder_of(clone))

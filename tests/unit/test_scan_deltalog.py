@@ -1,0 +1,169 @@
+"""The log of a Delta table, without Spark: a version has the files and columns that delta-rs and the protocol tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from foldflight.spark.scans.deltalog import LogError, Snapshot, snapshot
+
+LOCAL = fs.LocalFileSystem()
+
+
+def read(folder: Path, version: int) -> Snapshot:
+    """Return a version, and check that it is the same behind a way as text."""
+    found = snapshot(str(folder), version, LOCAL)
+    assert Snapshot.of_lines(found.lines()) == found
+    return found
+
+
+def test_versions(tmp_path: Path) -> None:
+    """Each version has the files of delta-rs, with and without a checkpoint before it."""
+    for number in range(6):
+        table = pa.table({"k": pa.array([number, number + 1]), "p": pa.array(["a b/%", None])})
+        if number == 4:
+            deltalake.write_deltalake(str(tmp_path), table, mode="overwrite", partition_by=["p"])
+        else:
+            deltalake.write_deltalake(str(tmp_path), table, mode="append", partition_by=["p"])
+        if number == 3:
+            deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    for version in range(6):
+        found = read(tmp_path, version)
+        told = pa.table(deltalake.DeltaTable(str(tmp_path), version=version).get_add_actions(flatten=True)).to_pylist()
+        assert sorted((each.size, each.values[0] or "") for each in found.files) == sorted(
+            (each["size_bytes"], each["partition.p"] or "") for each in told
+        )
+        assert all((tmp_path / each.path).stat().st_size == each.size for each in found.files)
+        assert (dict(found.columns), found.partitions) == ({"k": "k", "p": "p"}, ("p",))
+    (tmp_path / "_delta_log" / f"{2:020}.json").unlink()
+    assert len(read(tmp_path, 5).files) == 4
+    with pytest.raises(LogError, match="does not have the version 2 any more"):
+        snapshot(str(tmp_path), 2, LOCAL)
+
+
+PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+FIELD = {"name": "k", "type": "long", "nullable": True, "metadata": {}}
+
+
+def metadata(*fields: Any, **configuration: str) -> dict[str, Any]:
+    schema = json.dumps({"type": "struct", "fields": fields or [FIELD]})
+    return {
+        "metaData": {"id": "i", "schemaString": schema, "partitionColumns": [], "configuration": dict(configuration)}
+    }
+
+
+def add(path: str, **more: Any) -> dict[str, Any]:
+    return {"add": {"path": path, "size": 1, "partitionValues": {}, **more}}
+
+
+def remove(path: str) -> dict[str, Any]:
+    return {"remove": {"path": path}}
+
+
+def log(folder: Path, *commits: Sequence[Any]) -> int:
+    """Write commits, and return the last version."""
+    (folder / "_delta_log").mkdir(parents=True)
+    for version, actions in enumerate(commits):
+        (folder / "_delta_log" / f"{version:020}.json").write_text("\n".join(map(json.dumps, actions)) + "\n")
+    return len(commits) - 1
+
+
+def test_removed_files(tmp_path: Path) -> None:
+    """In one commit, the order of adding and removing a file has no meaning; in two, it has."""
+    first = [PROTOCOL, metadata(), add("a"), add("b"), add("c%20d")]
+    hidden = add("b", deletionVector={"storageType": "u", "cardinality": 1})
+    version = log(tmp_path, first, [hidden, remove("b")], [remove("a")], [add("e")], [remove("e"), add("a")])
+    assert {each.path: each.has_deleted_rows for each in read(tmp_path, 0).files} == dict.fromkeys(
+        ["a", "b", "c d"], False
+    )
+    assert {each.path for each in read(tmp_path, 3).files} == {"b", "c d", "e"}
+    assert {each.path: each.has_deleted_rows for each in read(tmp_path, version).files} == {
+        "a": False,
+        "b": True,
+        "c d": False,
+    }
+
+
+def test_mapped_columns(tmp_path: Path) -> None:
+    """The columns of files have the names that the last metadata tells."""
+    mapped = {**FIELD, "name": "x", "metadata": {"delta.columnMapping.physicalName": "k"}}
+    named = {"delta.columnMapping.mode": "name"}
+    version = log(tmp_path, [PROTOCOL, metadata()], [metadata(mapped, **named)])
+    assert dict(read(tmp_path, 0).columns) == {"k": "k"}
+    assert dict(read(tmp_path, version).columns) == {"x": "k"}
+
+
+@pytest.mark.parametrize(
+    ("actions", "why"),
+    [
+        ([metadata(**{"delta.columnMapping.mode": "id"})], "mapped by id"),
+        ([metadata(**{"delta.columnMapping.mode": "name"})], "not as the protocol"),
+        ([metadata({**FIELD, "metadata": {"parquet.field.id": 1}})], "numbers"),
+        ([metadata(FIELD, {**FIELD, "name": "K"})], "alike"),
+        ([{"protocol": {"minReaderVersion": 4}}], "reader version 4"),
+        ([{"protocol": {"minReaderVersion": 3, "readerFeatures": ["deletionVectors", "next"]}}], "the features next"),
+        ([{"protocol": {"minReaderVersion": 3, "readerFeatures": ["v2Checkpoint"]}}], "v2Checkpoint"),
+        ([{"protocol": {"minReaderVersion": 3, "readerFeatures": ["catalogManaged"]}}], "catalogManaged"),
+        ([add("/elsewhere/a")], "not in its folder"),
+        ([add("s3://elsewhere/a")], "not in its folder"),
+        ([add("../a")], "not in its folder"),
+        ([add("%2e%2e/a")], "not in its folder"),
+        ([add("a"), add("a", size=2)], "twice in one version"),
+        ([{"add": {"path": "a", "partitionValues": {}}}], "not as the protocol"),
+        (["a"], "not as the protocol"),
+    ],
+)
+def test_what_is_left_to_spark(actions: list[Any], why: str, tmp_path: Path) -> None:
+    """What is not known, or not as it should be, is an error."""
+    version = log(tmp_path, [PROTOCOL, metadata()], actions)
+    with pytest.raises(LogError, match=why):
+        snapshot(str(tmp_path), version, LOCAL)
+
+
+def test_damage(tmp_path: Path) -> None:
+    """A log that cannot be read, or lacks a checkpoint's part, is an error, and never an older version."""
+    with pytest.raises(LogError, match="cannot be read"):
+        snapshot(str(tmp_path / "none"), 0, LOCAL)
+    version = log(tmp_path, [PROTOCOL, metadata()], [add("a")])
+    part = tmp_path / "_delta_log" / f"{1:020}.checkpoint.{1:010}.{2:010}.parquet"
+    part.write_bytes(b"PAR1")  # the other part is not there, so that it is no checkpoint
+    assert len(read(tmp_path, version).files) == 1
+    (tmp_path / "_delta_log" / f"{1:020}.checkpoint.parquet").write_bytes(b"PAR1")
+    with pytest.raises(LogError, match="cannot be read"):
+        snapshot(str(tmp_path), version, LOCAL)
+
+
+def test_checkpoints_in_parts(tmp_path: Path) -> None:
+    """All parts of a checkpoint count, and one with columns that are not known is an error."""
+    version = log(tmp_path, [PROTOCOL, metadata(), add("a"), add("b"), add("c")])
+    texts = pa.map_(pa.string(), pa.string())
+    of_metadata = {"id": pa.string(), "schemaString": pa.string(), "configuration": texts}
+    types = pa.schema(
+        {
+            "protocol": pa.struct({"minReaderVersion": pa.int32()}),
+            "metaData": pa.struct({**of_metadata, "partitionColumns": pa.list_(pa.string())}),
+            "add": pa.struct({"path": pa.string(), "size": pa.int64(), "partitionValues": texts}),
+        }
+    )
+    folder = tmp_path / "_delta_log"
+    parts: list[list[Any]] = [[{"protocol": {"minReaderVersion": 1}}, metadata(), add("a")], [add("c")]]
+    for number, rows in enumerate(parts, 1):
+        written = pa.Table.from_pylist(rows, schema=types)
+        pq.write_table(written, folder / f"{version:020}.checkpoint.{number:010}.{2:010}.parquet")
+    (folder / f"{version:020}.json").unlink()
+    assert {each.path for each in read(tmp_path, version).files} == {"a", "c"}
+    last = folder / f"{version:020}.checkpoint.{2:010}.{2:010}.parquet"
+    pq.write_table(written.append_column("sidecar", pa.nulls(1, pa.string())), last)
+    assert len(read(tmp_path, version).files) == 2
+    for name, why in (("sidecar", "several files"), ("next", "checkpoint has next")):
+        pq.write_table(written.append_column(name, pa.array(["x"])), last)
+        with pytest.raises(LogError, match=why):
+            snapshot(str(tmp_path), version, LOCAL)

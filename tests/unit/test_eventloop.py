@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import logging
+from collections.abc import Awaitable
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +14,7 @@ import pytest
 from foldflight import FunctionContext, FunctionError, udaf, udf
 from foldflight.coroutines import instances
 from foldflight.coroutines.eventloop import BlockedLoop, EventLoop, _raise_in
-from foldflight.exchange.frames import UNBOUNDED, Open
+from foldflight.exchange.frames import UNBOUNDED, Chunk, Open
 from foldflight.exchange.serving import ServerExchange
 from foldflight.functions import Call, Registry, Step, StepArgument
 
@@ -60,6 +63,14 @@ class NeverClosed:
         return x
 
 
+@udf
+async def holding(x: int) -> int:
+    await asyncio.sleep(0)
+    ctypes.PyDLL(None).usleep(1_300_000)  # as C code that does not release the lock of the interpreter
+    await asyncio.sleep(0)
+    return x
+
+
 @udaf
 class SlowToClose:
     def create_accumulator(self) -> list[int]:
@@ -76,7 +87,7 @@ class SlowToClose:
         CLOSED.append("aggregate")
 
 
-FUNCTIONS = Registry.load([echo, Kept, NeverOpen, CancelledOpen, NeverClosed, SlowToClose])
+FUNCTIONS = Registry.load([echo, Kept, NeverOpen, CancelledOpen, NeverClosed, SlowToClose, holding])
 
 
 class LeftError(Exception):
@@ -131,14 +142,15 @@ def test_an_engine_that_leaves_while_functions_open_keeps_no_instance_in_use() -
 
 
 def test_the_close_of_an_aggregate_ends_after_its_engine_has_left() -> None:
-    """An engine that leaves ends what it waits for, and not the cleaning up."""
+    """The instance is that of the process: no exchange whose engine leaves closes it, or ends its `close`."""
     CLOSED.clear()
+    loop = EventLoop()
     columns = pa.schema([("slot", pa.int32()), ("x", pa.int64())])
     request = Open((Call("slow_to_close", ("x",)),), columns)
-    exchange = ServerExchange(
-        request, FUNCTIONS, limits=UNBOUNDED, server_id="here", coroutines=EventLoop(), check=leave
-    )
+    exchange = ServerExchange(request, FUNCTIONS, limits=UNBOUNDED, server_id="here", coroutines=loop, check=leave)
     exchange.close()
+    assert not CLOSED
+    loop.close_instances()
     assert CLOSED == ["aggregate"]
 
 
@@ -149,3 +161,32 @@ def test_an_instance_that_does_not_close_holds_up_nobody(monkeypatch, caplog) ->
     opened(loop, "never_closed").close()
     loop.close_instances()
     assert "never_closed: close raised TimeoutError" in caplog.text
+
+
+def test_code_that_has_the_lock_of_the_interpreter_is_named(caplog) -> None:
+    """No thread can look while C code has the lock, so the step that took long is named when it has ended."""
+    loop = EventLoop()
+    loop.run("echo", asyncio.sleep(0), lambda: None)
+    turning = loop._process.turning
+    assert turning is not None
+    first = holding.__code__.co_firstlineno
+    with caplog.at_level(logging.WARNING, "foldflight.coroutines"):
+        for _ in range(2):
+            assert asyncio.run(_awaited(turning.watched("holding", holding(1)))) == 1
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "code of holding has held up" in line
+    assert f"from test_eventloop.py:{first + 2} to test_eventloop.py:{first + 4}" in line
+
+
+def test_calls_are_watched(caplog) -> None:
+    """The calls of rows are watched so; a thread that looks just then may be the first to name the place."""
+    with caplog.at_level(logging.WARNING, "foldflight.coroutines"):
+        exchange = opened(EventLoop(), "holding")
+        list(exchange.handle(Chunk(pa.RecordBatch.from_pydict({"x": [1]}, schema=NUMBER))))
+        exchange.close()
+    assert "holding" in caplog.text
+    assert "test_eventloop.py" in caplog.text
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 import ctypes
+import functools
 import logging
 import os
 import sys
@@ -17,7 +18,7 @@ import threading
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,6 +73,7 @@ class _Turning:
         self.beat_s = time.monotonic()
         self.functions: OrderedDict[tuple[str, str, CallBounds], FunctionCalls] = OrderedDict()
         self.named: set[str] = set()  # the places that were logged because they hold up the loop
+        self.seen_s = 0.0  # when code was last seen that holds it up
         self.thread = threading.Thread(target=self._turn, name="foldflight-coroutines", daemon=True)
         self.thread.start()
 
@@ -93,6 +95,25 @@ class _Turning:
         """For how long the loop has stood still, in seconds."""
         return max(time.monotonic() - self.beat_s - _LOOK_S, 0.0)
 
+    def watched(self, function: str, coroutine: Awaitable[Any]) -> Awaitable[Any]:
+        """Return what waits for a coroutine of an author, and names a step of it that holds up the loop."""
+        if not isinstance(coroutine, Coroutine):  # a future has no steps
+            return coroutine
+
+        def took(seconds: float, since_s: float, between: str) -> None:
+            if seconds > _STILL_S and self.seen_s < since_s and between not in self.named:
+                self.named.add(between)
+                _logger.warning(
+                    "code of %s has held up the event loop for %.1f s, and with it all threads of this process: %s; it "
+                    "has the lock of the interpreter meanwhile (C code does, unless it releases the lock), or the "
+                    "machine was busy",
+                    function,
+                    seconds,
+                    between,
+                )
+
+        return _Watched(coroutine, took)
+
     def place(self) -> str | None:
         """Return where authors' code holds up the loop, with its file and line; None if none does."""
         frame = sys._current_frames().get(self.thread.ident or 0)  # noqa: SLF001 - the only way to see another thread
@@ -109,6 +130,49 @@ class _Turning:
         own = [each for each in stack if not each.filename.startswith(_LIBRARY)] or stack
         name = "" if task is None else f"{task.get_name()}, "
         return f"{name}{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}"
+
+
+class _Watched:
+    """A coroutine each step of which is timed.
+
+    Code that has the lock of the interpreter holds up the threads that would look for it, so its time is known only
+    when it has ended.
+
+    Args:
+        coroutine: The coroutine of an author.
+        took: Is told how long a step took, when it began, and its places: where it began and where it ended.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], took: Callable[[float, float, str], None]) -> None:
+        self._coroutine = coroutine
+        self._took = took
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step: Callable[[], Any] = functools.partial(self._coroutine.send, None)
+        while True:
+            since_s, first = time.monotonic(), _line_of(self._coroutine)
+            try:
+                yielded = step()
+            except StopIteration as ended:
+                return ended.value
+            finally:
+                seconds = time.monotonic() - since_s
+                if seconds > _STILL_S:
+                    self._took(seconds, since_s, f"from {first} to {_line_of(self._coroutine)}")
+            try:
+                step = functools.partial(self._coroutine.send, (yield yielded))
+            except BaseException as thrown:  # noqa: BLE001 - the author's code decides
+                step = functools.partial(self._coroutine.throw, thrown)
+
+
+def _line_of(coroutine: Any) -> str:
+    """Return where a coroutine waits, in the innermost code that is not a library's; or that it has ended."""
+    place = "its end"
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        if not frame.f_code.co_filename.startswith((_OURS, _LIBRARY)):
+            place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        coroutine = coroutine.cr_await
+    return place
 
 
 class EventLoop:
@@ -157,7 +221,8 @@ class EventLoop:
             if key not in functions:
                 for old in [each for each, known in functions.items() if known.is_idle][:-_FUNCTIONS_MAX]:
                     del functions[old]
-                functions[key] = FunctionCalls(calls.bounds, share, self._process.instances.users)
+                users = self._process.instances.users
+                functions[key] = FunctionCalls(calls.bounds, share, users, turning.watched)
             functions[key].add(queue)
 
         def remove() -> None:
@@ -181,7 +246,7 @@ class EventLoop:
 
         async def call() -> None:
             try:
-                await coroutine
+                await turning.watched(function, coroutine)
             except asyncio.CancelledError:
                 errors.append(cancelled_by_itself())  # if we have cancelled it, nobody waits for this
                 raise
@@ -227,6 +292,7 @@ class EventLoop:
             place = turning.place()
             if place is None:  # the machine is busy, or a call has just ended
                 continue
+            turning.seen_s = time.monotonic()
             if place not in turning.named:
                 turning.named.add(place)
                 _logger.warning(

@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -140,9 +140,17 @@ class FunctionCalls:
         bounds: The bounds of the function.
         share: The part of its rate that this process has.
         users: Returns how many exchanges use a shared instance: when all of them wait, no further row can come.
+        watched: Wraps a coroutine of the author, so that code which holds up the loop is noticed.
     """
 
-    def __init__(self, bounds: CallBounds, share: float, users: Callable[[object], int]) -> None:
+    def __init__(
+        self,
+        bounds: CallBounds,
+        share: float,
+        users: Callable[[object], int],
+        watched: Callable[[str, Coroutine[Any, Any, Any]], Awaitable[Any]] = lambda _, coroutine: coroutine,
+    ) -> None:
+        self._watched = watched
         self._bounds = bounds
         self._interval_s = 0.0 if bounds.rate is None else _SPACE / (bounds.rate * share)
         self._users = users
@@ -272,7 +280,7 @@ class FunctionCalls:
         began_s = self._loop.time()
         report.call_began(name)
         outcome = "cancelled"
-        inner = self._loop.create_task(_guarded(_called(calls, rows)), name=name, context=context)
+        inner = self._loop.create_task(_guarded(self._watched(name, _called(calls, rows))), name=name, context=context)
         try:
             await asyncio.wait({inner}, timeout=self._bounds.timeout_s)
             if inner.done():
@@ -371,7 +379,7 @@ def _called(calls: Calls, rows: Sequence[Row]) -> Coroutine[Any, Any, Any]:
     return calls.call(*map(list, zip(*arguments, strict=True)))
 
 
-async def _guarded(coroutine: Coroutine[Any, Any, Any]) -> Any:
+async def _guarded(coroutine: Awaitable[Any]) -> Any:
     """Run a coroutine. What would end the thread of the event loop becomes an error of the function."""
     try:
         return await coroutine

@@ -19,7 +19,7 @@ from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from tests.browser import browser_page
-from tests.wire import wire_functions
+from tests.wire import waiting_functions, wire_functions
 from tests.wire.kit import STATE_KEY, end_epoch, eventually, open_request, rows
 
 pytestmark = pytest.mark.slow
@@ -173,3 +173,15 @@ def picture(name: str) -> Path:
     folder = Path(os.environ.get("DEPLOY_PICTURES", "/tmp/foldflight-pictures"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.png"
+
+
+def test_the_page_shows_the_rates_of_calls(page: Page) -> None:
+    """The bounds of async functions are added over the servers, as their provider sees them."""
+    with serving(waiting_functions, server_id="calls-1", http_port=0) as other:
+        peers = (f"127.0.0.1:{other.probes.http_port}",)
+        with serving(waiting_functions, server_id="calls-0", http_port=0, peers=peers) as server:
+            page.goto(f"http://127.0.0.1:{server.probes.http_port}/")
+            expect(page.locator("#calls")).to_have_text(
+                "paced may make 120 calls/s on all servers together; "
+                "rated may make 2000 calls/s on all servers together"
+            )

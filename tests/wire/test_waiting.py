@@ -514,6 +514,31 @@ def test_a_replay_makes_no_call(model, tmp_path, monkeypatch, function) -> None:
     assert "400" in last[1]["error"]["message"]
 
 
+def test_secrets_of_the_environment_are_not_recorded(model, tmp_path, monkeypatch) -> None:
+    """A recording has asterisks for a key that a client puts into its errors, and is read as before."""
+    key = 'sk-0123456789"abcdef'
+    monkeypatch.setenv("MODEL_KEY", key)
+    model.behave = lambda prompt, before: 400 if key in prompt else "ok"
+    transport = EmbeddedTransport(
+        Registry.load([waiting_functions]),
+        state_key=STATE_KEY.encode(),
+        record=Recordings(str(tmp_path), of="all", key="a" * 16),
+    )
+    request = opening("asking", isolate_errors=True, job_parameters={"address": f"http://{key}@model"})
+    (bad, good) = answers(transport, request, [f"with {key}", "one"])
+    assert key in bad["error"]["row"], "the user sees the row"
+    (path,) = tmp_path.glob("*.recording")
+    written = path.read_bytes()
+    assert key.encode() not in written
+    assert json.dumps(key)[1:-1].encode() not in written
+    recording = read_recording(path)
+    hidden = "*" * len(key)
+    assert recording.open_request.job_parameters == {"address": f"http://{hidden}@model"}
+    rows = [row for pair in recording.pairs for row in pair.frame.batch.to_pylist()]
+    assert rows == [{"prompt": f"with {hidden}"}, {"prompt": "one"}]
+    assert good["output_0"] == "ONE"
+
+
 def test_secrets_of_the_environment_are_not_pickled(monkeypatch) -> None:
     """A key in a variable that the code reads is refused where the functions are pickled, by its name."""
     monkeypatch.setenv("MODEL_KEY", "sk-0123456789abcdef")

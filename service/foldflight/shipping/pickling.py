@@ -67,6 +67,13 @@ def pickle_functions(functions: Sequence[AnyFunction]) -> bytes:
     return file.getvalue()
 
 
+def secrets_of_environment() -> Iterator[tuple[str, bytes]]:
+    """Yield the variables of the environment that are named like a secret and are not short: name and value."""
+    for name, value in os.environ.items():
+        if _SECRET.search(name) and len(value) >= _SECRET_CHARS_MIN:
+            yield name, value.encode(errors="surrogateescape")
+
+
 def _refuse_secrets(code: bytes, functions: Sequence[AnyFunction]) -> None:
     """Refuse async functions whose pickle has the value of a variable of the environment that is named like a secret.
 
@@ -75,8 +82,8 @@ def _refuse_secrets(code: bytes, functions: Sequence[AnyFunction]) -> None:
     calling = [each for each in functions if each.bounds is not None]
     if not calling:
         return
-    for name, value in os.environ.items():
-        if _SECRET.search(name) and len(value) >= _SECRET_CHARS_MIN and value.encode(errors="surrogateescape") in code:
+    for name, value in secrets_of_environment():
+        if value in code:
             names = ", ".join(each.name for each in calling)
             raise RejectedError(
                 "SIGNATURE",

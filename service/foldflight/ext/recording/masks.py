@@ -1,9 +1,13 @@
-"""Mask recordings: replace strings by others with the same order and equality, and bytes and JSON by NULL."""
+"""Mask recordings: replace strings by others with the same order and equality, and bytes and JSON by NULL.
+
+Secrets of the environment are left out of all recordings.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +20,7 @@ from foldflight.exchange.ipc import write_batch
 from foldflight.ext.recording.file import ENGINE, RecordingPart
 from foldflight.fold.failures import ERROR
 from foldflight.functions.types.arrow import with_members
+from foldflight.shipping.pickling import secrets_of_environment
 
 _STATES = ("states", "entries")
 _Change = Callable[[pa.Array], pa.Array]
@@ -48,6 +53,24 @@ class Masks:
 
     def _mask(self, texts: pa.Array) -> pa.Array:
         return self._masks.take(pc.index_in(texts, value_set=self._texts))
+
+
+def without_secrets(parts: Iterable[RecordingPart]) -> Iterator[RecordingPart]:
+    """Yield parts with asterisks in the place of secrets of the environment: of errors, log lines, rows, parameters.
+
+    There are as many asterisks as bytes, so that the offsets of texts in batches and messages hold.
+    """
+    secrets: set[bytes] = set()
+    for _, value in secrets_of_environment():
+        in_json = json.dumps(value.decode(errors="surrogateescape"))[1:-1].encode(errors="surrogateescape")
+        secrets |= {value, in_json}
+    longest_first = sorted(secrets, key=len, reverse=True)
+    for part in parts:
+        message, batch = part.message, part.batch
+        for secret in longest_first:
+            stars = b"*" * len(secret)
+            message, batch = message.replace(secret, stars), batch.replace(secret, stars)
+        yield dataclasses.replace(part, message=message, batch=batch)
 
 
 def _part(part: RecordingPart, change: _Change) -> RecordingPart:

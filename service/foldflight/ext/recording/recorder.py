@@ -34,7 +34,7 @@ from foldflight.ext.recording import file as format_
 from foldflight.ext.recording.code import facts_of, module_of, options_for
 from foldflight.ext.recording.file import RecordingPart, parts_in, write_part, write_recording
 from foldflight.ext.recording.groups import of_slots, slots_of
-from foldflight.ext.recording.masks import Masks, mask_error, mask_open_request
+from foldflight.ext.recording.masks import Masks, mask_error, mask_open_request, without_secrets
 from foldflight.fold.coroutines import Answer, Calls
 from foldflight.fold.failures import ERROR
 from foldflight.functions.types.values import CastError, cast_results
@@ -317,7 +317,7 @@ class ExchangeRecorder:
         partial = path.with_suffix(".part")
         try:
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                write_recording(out, parts, self._plan.key)
+                write_recording(out, without_secrets(parts), self._plan.key)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)

@@ -6,8 +6,8 @@ import re
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.ext.lift.descriptions import lift_text, lifted_of
 from foldflight.functions import Function, Registry
-from foldflight.lift.lifting import lift_text, lifted_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 EXAMPLES = (

@@ -17,6 +17,7 @@ ROOMS: Final = {
     "conformance": "the conformance kit",
     "dialects": "aggregate classes of other systems",
     "java": "functions in Java",
+    "lift": "lifted batches",
     "recording": "recordings of exchanges and their replay",
     "tables": "write_table",
     "tracing": "spans of OpenTelemetry",

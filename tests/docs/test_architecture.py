@@ -153,7 +153,7 @@ def test_the_glossary_has_each_term_once():
 def test_frames_and_engines_have_the_meaning_of_the_glossary():
     """Names and docstrings outside of the protocol tell which frames they mean, and other systems are no engines."""
     loose = []
-    for folder in ("engine/over", "functions", "lift", "spark", "sql"):
+    for folder in ("engine/over", "functions", "ext/lift", "spark", "sql"):
         for path in (PACKAGE / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 texts = [*_defined(node), *_documented(node)]

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from foldflight.errors import RejectedError
+from foldflight.ext.lift.checks import check_lift
+from foldflight.ext.lift.descriptions import lift_text, lifted_of
+from foldflight.ext.lift.plan import LiftPlan
+from foldflight.ext.lift.spark.expressions import expression
 from foldflight.fold.mode import Unsupported
 from foldflight.functions import Function, function_of
 from foldflight.functions.author.spec import BoundFunction
-from foldflight.lift.checks import check_lift
-from foldflight.lift.lifting import lift_text, lifted_of
-from foldflight.lift.plan import LiftPlan
-from foldflight.spark.expressions import expression
 from tests.laws.lifted_functions import LIFTED
 from tests.laws.lifted_programs import Program
 

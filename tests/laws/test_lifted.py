@@ -16,12 +16,12 @@ from click.testing import CliRunner
 
 from foldflight import udaf
 from foldflight.cli.main import cli
+from foldflight.ext.lift import analysis, plan, tree
+from foldflight.ext.lift.descriptions import lift_text, lifted_of
+from foldflight.ext.lift.evaluate import evaluate
+from foldflight.ext.lift.plan import LiftPlan
+from foldflight.ext.lift.tree import Case, Lift, const, not_
 from foldflight.functions import Function, Registry, function_of
-from foldflight.lift import analysis, plan, tree
-from foldflight.lift.evaluate import evaluate
-from foldflight.lift.lifting import lift_text, lifted_of
-from foldflight.lift.plan import LiftPlan
-from foldflight.lift.tree import Case, Lift, const, not_
 from foldflight.testing.laws import LAWS, LawResult, _check, _Inputs, _Subject, hostile_rows
 from tests.laws import lifted_functions
 from tests.laws.lifted_functions import LIFTED, REFUSED
@@ -398,7 +398,7 @@ def _changed_parts(change):
             found, fields=tuple(replace(each, parts=tuple(map(change, each.parts))) for each in found.fields)
         )
 
-    return lambda patch: patch.setattr("foldflight.lift.lifting.lift_of", lift)
+    return lambda patch: patch.setattr("foldflight.ext.lift.descriptions.lift_of", lift)
 
 
 def _changed_outcome(change):
@@ -408,7 +408,7 @@ def _changed_outcome(change):
         found = REAL(bound)
         return replace(found, outcome=replace(found.outcome, parts=tuple(map(change, found.outcome.parts))))
 
-    return lambda patch: patch.setattr("foldflight.lift.lifting.lift_of", lift)
+    return lambda patch: patch.setattr("foldflight.ext.lift.descriptions.lift_of", lift)
 
 
 REAL = analysis.lift_of
@@ -443,7 +443,7 @@ MISTAKES = {
     ),
     "the start does not take part": (
         lifted_functions.Spread,
-        lambda patch: patch.setattr("foldflight.lift.plan._replaces", lambda *_: False),
+        lambda patch: patch.setattr("foldflight.ext.lift.plan._replaces", lambda *_: False),
     ),
     "NaN is not possible": (
         lifted_functions.Unguarded,
@@ -514,7 +514,7 @@ def test_mistakes_of_the_lifter_break_the_law(monkeypatch):
     survived = []
     for name, (cls, mistake) in MISTAKES.items():
         with monkeypatch.context() as patch:
-            patch.setattr("foldflight.lift.lifting._known", {})
+            patch.setattr("foldflight.ext.lift.descriptions._known", {})
             mistake(patch)
             result = law_of(known(cls), examples=80)
         if result.passed:
@@ -526,7 +526,7 @@ def test_check_notices_a_mistake_of_the_lifter(monkeypatch):
     """The command compares the lifted form of the author's class with the interpreter."""
     arguments = ["check", "examples.weighted_avg", "--examples", "30"]
     assert CliRunner().invoke(cli, arguments).exit_code == 0
-    monkeypatch.setattr("foldflight.lift.lifting._known", {})
+    monkeypatch.setattr("foldflight.ext.lift.descriptions._known", {})
     _, mistake = MISTAKES["an amount is off by one"]
     mistake(monkeypatch)
     result = CliRunner().invoke(cli, arguments)

@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 
 from foldflight import connect
 from foldflight.errors import FunctionError, RejectedError
+from foldflight.ext.lift.descriptions import lift_text
 from foldflight.functions import Registry
-from foldflight.lift.lifting import lift_text
 from foldflight.spark import group_by
 from foldflight.spark.errors import error_of
 from tests.laws import lifted_functions as lifted

@@ -11,7 +11,7 @@ import pytest
 
 from foldflight import connect
 from foldflight.client import Functions
-from foldflight.lift.lifting import lift_text, lifted_of
+from foldflight.ext.lift.descriptions import lift_text, lifted_of
 from foldflight.server.run.lifecycle import serving
 from foldflight.spark import group_by, register, sql
 from tests.laws.lifted_programs import Program, values_of

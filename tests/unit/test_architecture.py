@@ -27,9 +27,9 @@ COMMANDS = ("cli/", "ext/conformance/command.py", "ext/recording/command.py")
 PICKLED = "fold/pickles.py"
 
 FUNCTION_LINES_MAX = 70
-PURE = ("functions/", "fold/", "ext/compiler/", "lift/", "exchange/")
+PURE = ("functions/", "fold/", "ext/compiler/", "ext/lift/", "exchange/")
 # Memos of what pure functions return: texts of tracebacks, by the places that they name, and texts of lifts.
-HELD = {"fold/failures.py": ["_traces"], "lift/lifting.py": ["_known"]}
+HELD = {"fold/failures.py": ["_traces"], "ext/lift/descriptions.py": ["_known"]}
 
 
 def names_of(path):

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, connect, udaf, udf
+from foldflight.ext.lift.descriptions import lift_text, lifted_of
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.functions import Call, Registry, function_of
 from foldflight.functions.author.spec import Function
-from foldflight.lift.lifting import lift_text, lifted_of
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing import check_laws, run_epochs
 from tests.folds import open_fold

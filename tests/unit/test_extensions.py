@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from foldflight.extensions import ROOMS, Extension
+from foldflight.lift import MISSING
 
 PACKAGE = Path(__file__).parents[2] / "service" / "foldflight"
 
-# A fold, embedded and on a server, over several functions and epochs.
-CORE = """
-import importlib.abc, sys, warnings
+# Hides the room that the first argument names.
+HIDDEN = """
+import importlib.abc, sys
 
 class Hidden(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
@@ -22,12 +23,19 @@ class Hidden(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Hidden())
+"""
 
+# A fold, embedded and on a server, over several functions and epochs.
+CORE = (
+    HIDDEN
+    + """
 import pyarrow as pa
 import pyarrow.flight as fl
 from foldflight import Recordings, RejectedError, connect, udaf, udf
 from foldflight.cli.main import cli
 from foldflight.client.error_translation import translated
+from foldflight.engine.query.layout import QueryLayout
+from foldflight.engine.query.query import Query
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
 from foldflight.server.run.lifecycle import serving
@@ -55,6 +63,20 @@ def folds(target):
         exchange.barrier(1)
         return exchange.results(1).column("output_0").to_pylist()
 
+layout = QueryLayout(
+    keys=pa.schema([("key_0", pa.string())]),
+    names=("key",),
+    columns=pa.schema([("column_0", pa.int64())]),
+    shown=("value",),
+    has_kinds=False,
+)
+
+def planned(plan):
+    calls = {"total": Call("sum", ("value",))}
+    return Query.of(connect("embedded:").transport, calls, layout, plan=plan, unliftable="")
+
+assert planned("auto").lifted.taken is (sys.argv[1] != "foldflight.ext.lift")
+
 with serving() as server:
     assert folds(server.url) == folds("embedded:") == [3, 3]
 (epoch,) = run_epochs(
@@ -81,6 +103,7 @@ for statement in sys.argv[2:]:
     else:
         print(f"{statement} was not refused")
 """
+)
 
 # What needs a room.
 NEEDED = {
@@ -88,6 +111,7 @@ NEEDED = {
     "conformance": ["cli.commands['conform'].main(['server', 'grpc://127.0.0.1:9'], standalone_mode=False)"],
     "dialects": ["udaf(adapt='beam')(Spread)", "udaf(type('Foreign', (Spread, pa.RecordBatchReader), {}))"],
     "java": ["connect('embedded:', java=['functions.jar::com.acme.WeightedAvg'])"],
+    "lift": ["planned('lifted')"],
     "recording": [
         "connect('embedded:', record=Recordings('recordings'))",
         "serving(record='recordings').__enter__()",
@@ -112,7 +136,53 @@ def test_the_core_runs_without_a_room(room: str, tmp_path: Path) -> None:
         error = "SIGNATURE spread is declared compile=True and this installation of foldflight has no compiler: "
         notice = "this installation of foldflight has no compiler, so functions are interpreted"
         assert notice in done.stderr, "a compiler must not vanish without a word"
+    if room == "lift":
+        error = f"SIGNATURE plan='lifted' is not possible: {MISSING}; leave plan out"
+        assert f"{MISSING}, so all rows are folded" in done.stderr, "nor may lifted batches"
     assert [each[: len(error)] for each in said] == [error] * len(NEEDED[room])
+
+
+# The listing of a server that lifts, the plan of a query, and the law.
+TOLD = (
+    HIDDEN
+    + """
+import pyarrow as pa
+from foldflight import connect
+from foldflight.cli.listing import function_text
+from foldflight.engine.query.layout import QueryLayout
+from foldflight.engine.query.query import Query
+from foldflight.functions import Call, Registry
+from foldflight.testing.laws import LAWS, _Subject
+
+transport = connect("embedded:").transport
+(listed,) = (info for info in transport.infos(look=True) if info.name == "bool_or")
+print(function_text(listed).plain)
+layout = QueryLayout(
+    keys=pa.schema([("key_0", pa.string())]),
+    names=("key",),
+    columns=pa.schema([("column_0", pa.bool_())]),
+    shown=("value",),
+    has_kinds=False,
+)
+print(Query.of(transport, {"any": Call("bool_or", ("value",))}, layout, unliftable="").explain())
+(law,) = (law for law in LAWS if law.name == "the lifted form agrees")
+print(law.needs(_Subject(Registry()["bool_or"], {}, [pa.bool_()])))
+"""
+)
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_listings_plans_and_laws_tell_that_nothing_is_lifted(missing: bool) -> None:
+    """With the extension, they tell that the same function is lifted."""
+    room = "foldflight.ext.lift" if missing else "foldflight.ext.nothing"
+    done = subprocess.run([sys.executable, "-c", TOLD, room], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    why_not = [f"not lifted because: {MISSING}", f"rows are not lifted: {MISSING}", f"it is not lifted: {MISSING}"]
+    assert [each in done.stdout for each in why_not] == [missing] * 3
+    assert ("lifted in batches" in done.stdout, "rows are lifted: every call lifts" in done.stdout) == (
+        not missing,
+        not missing,
+    )
 
 
 def test_each_room_is_in_the_table_and_has_a_readme() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, Transport, connect
 from foldflight.exchange.frames import Returns
+from foldflight.ext.lift.descriptions import lifted_of
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
-from foldflight.lift.lifting import lifted_of
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import COLUMNS, DEADLINE_S, PATIENCE_S, STATE_KEY, environment, eventually, open_request, rows

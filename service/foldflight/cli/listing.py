@@ -17,7 +17,7 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.fold.mode import Mode
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import FunctionKind
-from foldflight.lift.lifting import lifted_of
+from foldflight.lift import unlifted_reason
 
 
 @click.command()
@@ -51,7 +51,7 @@ def function_text(info: FunctionInfo) -> Text:
         return _describe(info, _scalar_facts(info, how))
     retracts = "retracts in any order" if info.invertible else "retracts" if info.retract else "append-only"
     facts = [f"version {info.version}", retracts, "merges" if info.merge else "no merge", f"{info.codec} state", how]
-    if info.lift and lifted_of(info.lift)[0] is not None:
+    if info.lift and not unlifted_reason(info.lift):
         facts.append("lifted in batches")
     if _is_built_in(info):
         facts.insert(0, "built in")
@@ -72,10 +72,8 @@ def _describe(info: FunctionInfo, facts: list[str]) -> Text:
     if folding is not None and folding.reason:
         how = f"{folding.mode}, but" if folding.mode is Mode.COMPILED else f"{folding.mode} because:"
         text.append(f"\n    {how} {folding.reason}", "yellow")
-    if info.lift:
-        lift, why = lifted_of(info.lift)
-        if lift is None:
-            text.append(f"\n    not lifted because: {why}", "yellow")
+    if info.lift and (why := unlifted_reason(info.lift)):
+        text.append(f"\n    not lifted because: {why}", "yellow")
     return text
 
 

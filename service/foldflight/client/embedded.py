@@ -29,7 +29,7 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.registry import Registry
-from foldflight.lift.lifting import lift_text, listed_lift
+from foldflight.lift import lift_text, listed_lift
 from foldflight.recording import RECORDING, Recordings
 from foldflight.shipping.bundles import unpickle
 from foldflight.shipping.pickling import pickle_functions

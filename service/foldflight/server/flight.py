@@ -32,7 +32,7 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.registry import Registry, unknown_function
-from foldflight.lift.lifting import lift_text, listed_lift
+from foldflight.lift import lift_text, listed_lift
 from foldflight.recording import RECORDING, Recordings
 from foldflight.server.authentication import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.bundles import Bundles

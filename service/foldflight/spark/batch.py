@@ -1,6 +1,6 @@
 """The plan of a batch query.
 
-If every call lifts, Spark may aggregate the rows itself (`spark/lifted.py`). Otherwise Python folds them. That plan has
+If every call lifts, Spark may aggregate the rows itself (`ext/lift/`). Otherwise Python folds them. That plan has
 two phases if every call supports merging (and is invertible, if rows have kinds):
 
     rows > mapInArrow(PartialFold) > repartition(hash of keys) > mapInArrow(FinalFold)
@@ -33,7 +33,7 @@ from foldflight.engine.query.query import Query
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, hash_of, spark_schema, step_of, together
 from foldflight.spark.expressions import SIGN, error_text, text
-from foldflight.spark.lifted import lifted_result
+from foldflight.spark.lifted import LIFT
 from foldflight.spark.scans.source import Source
 from foldflight.spark.types import FLOATING, equal_by, is_grouped_as_it_is
 from foldflight.spark.versions.sessions import is_spark
@@ -59,7 +59,7 @@ def batch_result(
     if query.layout.has_kinds:
         rows = _with_their_rows(query, rows, strict=strict)
     if query.lifted.taken:
-        return lifted_result(query, rows, outputs)
+        return LIFT.load().result(query, rows, outputs)
     merges = query.folds_before_shuffle.taken
     arrived = rows
     if merges:

@@ -24,7 +24,7 @@ from foldflight.spark.batch import batch_result
 from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quoted, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.expressions import Text
-from foldflight.spark.lifted import lifted_text
+from foldflight.spark.lifted import LIFT
 from foldflight.spark.months import as_intervals, as_months, in_months, is_months, storage_types_of
 from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import UNSAID, Unsaid, refuse_unsaid
@@ -470,7 +470,7 @@ class Planned:
         columns = {name: quoted(written) for name, written in (self.columns.plain or {}).items()}
         session = self.columns.df.sparkSession
         computed = None if self.copies else names
-        written = lifted_text(self.query, Text(source), columns, self._outputs, session, computed)
+        written = LIFT.load().text(self.query, Text(source), columns, self._outputs, session, computed)
         if not self.copies:
             return written.sql
         shown = zip(self.types, self.types if names is None else names, strict=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 from hypothesis import HealthCheck, Phase, find, settings
@@ -23,20 +23,19 @@ from hypothesis.errors import Flaky, NoSuchExample
 
 from foldflight.client.process import PROGRAMS, PROGRAMS_AT_ONCE
 from foldflight.errors import FoldflightError, RejectedError
+from foldflight.extensions import Extension
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Options, Resources
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import AnyFunction, Call, Function, Registry, RowKind, ScalarFunction, function_of
+from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.arrow import concat_batches, is_json
 from foldflight.functions.types.serializer import views_in
 from foldflight.functions.types.sql import sql_name
-from foldflight.functions.types.values import CastError, cast_results
 from foldflight.functions.types.vectors import is_vector
-from foldflight.lift.evaluate import evaluate
-from foldflight.lift.lifting import lift_text, lifted_of
-from foldflight.lift.plan import FieldOverflow, LiftPlan, SumOverflow
+from foldflight.lift import MISSING
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.scalarlaws import (
     SCALAR_LAWS,
@@ -201,6 +200,33 @@ def _by_place(function: AnyFunction, types: Sequence[pa.DataType], values: Mappi
     return known
 
 
+class Interpreter(Protocol):
+    """The states and outputs with which a lifted form is compared."""
+
+    def state_of(self, rows: Sequence[Any], signs: Sequence[int]) -> Any:
+        """Fold rows, of which those with the sign -1 are retracted, and return the state."""
+
+    def output_of(self, rows: Sequence[Any], signs: Sequence[int]) -> Any:
+        """Fold rows as `state_of` does, and return the output."""
+
+
+class LiftedForm(Protocol):
+    """The lifted form of a call, computed as an engine does."""
+
+    def difference(self, interpreter: Interpreter, rows: Rows, cut: int) -> str | None:
+        """Return how its state or output of rows differs; None if it does not. `cut` chooses the rows retracted."""
+
+
+class LiftFormer(Protocol):
+    """What the extension `lift` provides for laws."""
+
+    def form(self, bound: BoundFunction, types: Sequence[pa.DataType]) -> tuple[LiftedForm | None, str]:
+        """Return the lifted form of a call; or None and the reason."""
+
+
+_LIFT: Final = Extension[LiftFormer]("lift")
+
+
 class _Subject:
     """One call of the function, and how to fold rows with it."""
 
@@ -216,7 +242,10 @@ class _Subject:
             self.registry, [Call(function.name, self.names, literals=literals)], self.schema
         )
         PROGRAMS.demand(self.calls[0].bound)
-        self.lifted = lifted_of(lift_text(self.calls[0].bound))
+        former = _LIFT.find()
+        self.lifted, self.unlifted_reason = (
+            (None, MISSING) if former is None else former.form(self.calls[0].bound, self.types)
+        )
 
     def whole(self, inputs: Sequence[Drawn]) -> list[Any]:
         """Return the output of each input's rows, which are in one chunk."""
@@ -709,88 +738,8 @@ def _same(one: Any, two: Any) -> bool:
 
 def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
     """Compare the interpreter's state and output with the lifted form's; some rows are retracted."""
-    lift = subject.lifted[0]
-    assert lift is not None
-    retracts = not lift.unretractable
-    signs = [-1 if retracts and cut >> (index % 16) & 1 else 1 for index in range(len(rows))]
-    plan = LiftPlan.of(lift, has_kinds=retracts)
-    broken, is_error = _lifted_rows(subject, plan, rows, signs)
-    if broken is None and is_error:
-        # Of rows with NULL and of large totals nothing but the error was compared. Most of the rows alone have a state.
-        alone = (_lifted_rows(subject, plan, [row], [sign])[0] for row, sign in zip(rows, signs, strict=True))
-        broken = next((each for each in alone if each is not None), None)
-    return broken
-
-
-def _lifted_rows(subject: _Subject, plan: LiftPlan, rows: Rows, signs: list[int]) -> tuple[str | None, bool]:
-    """Return what differs for these rows, or None, and whether nothing but an error was compared."""
-    lift = plan.lift
-    try:
-        expected = subject.state_of(rows, signs)
-    except FoldflightError as error:
-        expected = error
-    try:
-        raising = [each.text for row in rows for each in lift.failures if evaluate(each.when, row)]
-        results = [] if raising else [each.of_rows(rows, signs) for each in plan.aggregates]
-    except (ArithmeticError, TypeError) as error:  # an engine would have NULL or another number
-        return f"the lifted form cannot be computed: {type(error).__name__}: {error}", False
-    if raising:
-        if isinstance(expected, FoldflightError):
-            return None, True
-        return f"the lifted form raises {raising[0]}, and accumulate and retract do not", False
-    columns = [pa.array([result], plan.type_of(index, subject.types)) for index, result in enumerate(results)]
-    try:
-        state = plan.states(columns, subject.calls[0].bound.state_type, 1)[0].as_py()
-    except SumOverflow:
-        return None, True  # an error that names the fold, and no wrong state
-    except FieldOverflow as unfit:
-        if isinstance(expected, FoldflightError) and expected.code == "OVERFLOW":
-            return None, True
-        return f"the lifted form overflows: {unfit}, and the interpreter has {expected!r}", False
-    if isinstance(expected, FoldflightError):
-        return f"accumulate or retract raises {expected}, and the lifted form has {state!r}", False
-    if _identical(expected, state):
-        return _finished(subject, plan, state, lambda: subject.output_of(rows, signs)), False
-    states = f"the interpreter's state is {expected!r}, and the lifted form's is {state!r}"
-    return f"signs of the rows {signs}: {states}", False
-
-
-def _finished(subject: _Subject, plan: LiftPlan, state: Any, output: Callable[[], Any]) -> str | None:
-    """Compare the interpreter's output with what the lifted form makes of the state."""
-    outcome = plan.lift.outcome
-    if outcome.reason:
-        return None
-    fields = {"": state} if [each.name for each in plan.lift.fields] == [""] else state
-    try:
-        expected = output()
-    except FoldflightError as error:
-        expected = error
-    actual: Any
-    try:
-        raised = [each.text for each in outcome.failures if evaluate(each.when, fields)]
-        values = [evaluate(each.value, fields) for each in outcome.parts if evaluate(each.when, fields)]
-    except OverflowError as error:
-        return None if plan.outcome_reason else f"the lifted get_value overflows for the state {state!r}: {error}"
-    if len(raised) + len(values) != 1:
-        return f"the lifted get_value has {values} and raises {raised} for the state {state!r}"
-    try:
-        actual = raised[0] if raised else cast_results(values, subject.calls[0].bound.result_type)[0].as_py()
-        fails = bool(raised)
-    except CastError as error:
-        actual, fails = str(error), True
-    if fails and isinstance(expected, FoldflightError):
-        return None
-    if not fails and not isinstance(expected, FoldflightError) and _identical(expected, actual):
-        return None
-    return f"for the state {state!r} get_value has {expected!r}, and its lifted form {actual!r}"
-
-
-def _identical(one: Any, two: Any) -> bool:
-    """Return whether two states are the same. NaN equals itself; of 0.0 and -0.0 either may be the least value."""
-    if isinstance(one, dict) and isinstance(two, dict):
-        return one.keys() == two.keys() and all(_identical(one[key], two[key]) for key in one)
-    both_nan = one != one and two != two  # noqa: PLR0124 - only NaN differs from itself
-    return type(one) is type(two) and (both_nan or bool(one == two))
+    assert subject.lifted is not None
+    return subject.lifted.difference(subject, rows, cut)
 
 
 def _needs_merge(subject: _Subject) -> str | None:
@@ -820,8 +769,7 @@ def _needs_views(subject: _Subject) -> str | None:
 
 
 def _needs_lift(subject: _Subject) -> str | None:
-    lift, reason = subject.lifted
-    return None if lift is not None else f"it is not lifted: {reason}"
+    return None if subject.lifted is not None else f"it is not lifted: {subject.unlifted_reason}"
 
 
 def _needs_compiled(subject: _Subject) -> str | None:

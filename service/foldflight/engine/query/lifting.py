@@ -1,21 +1,12 @@
-"""Whether a batch is lifted: its rows are aggregated by the engine's host, without Python, and why or why not."""
+"""Whether the rows of a batch can be lifted: aggregated by the engine's host, without Python. The extension decides."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-import pyarrow as pa
-
-from foldflight.errors import RejectedError
-from foldflight.fold.mode import Unsupported
-from foldflight.functions import Call
-from foldflight.functions.types.sql import has_floats
-from foldflight.lift.checks import check_lift
-from foldflight.lift.lifting import lifted_of
-from foldflight.lift.plan import LiftPlan
-from foldflight.lift.tree import Expr, Lift
+from foldflight.extensions import Extension
+from foldflight.lift import MISSING
 
 if TYPE_CHECKING:
     from foldflight.engine.query.query import Query
@@ -41,6 +32,18 @@ class Groups:
     how: str
 
 
+class CallPlan(Protocol):
+    """How a host aggregates the rows of one call. The rest of it is known to the extension only."""
+
+    @property
+    def raises(self) -> bool:
+        """Whether a statement of the author raises for some rows."""
+
+    @property
+    def outcome_reason(self) -> str:
+        """The reason why Python must compute results from the aggregates; empty if expressions of the host can."""
+
+
 @dataclass(frozen=True)
 class Lifting:
     """How a query can be lifted.
@@ -50,91 +53,31 @@ class Lifting:
         why_not: Why it cannot; empty if it can.
     """
 
-    plans: tuple[LiftPlan, ...]
+    plans: tuple[CallPlan, ...]
     why_not: str = ""
 
     @classmethod
     def of(cls, query: Query) -> Lifting:
-        """Return how a query can be lifted."""
-        layout = query.layout
+        """Return how a query can be lifted. Raises RejectedError BAD_FRAME, if a description is damaged."""
         if query.stream is not None:
             return cls((), "a stream keeps states, and the host has none of its own for them")
-        if layout.isolates:
+        if query.layout.isolates:
             return cls((), "errors are isolated, and the host does not know which rows a failed group has")
         if query.unliftable:
             return cls((), query.unliftable)
-        types = dict(zip(layout.shown, layout.columns.types, strict=True))
-        # Many calls of a query are of the same functions over columns of the same types.
-        known: dict[tuple[object, ...], LiftPlan] = {}
-        plans = []
-        for index, (call, opened_call) in enumerate(zip(query.open_request.calls, query.opened_calls, strict=True)):
-            given = [types[name] for name in call.arguments]
-            is_counted = call.distinct or call.materialize or bool(call.order)
-            outcome = (layout.states.types[index], layout.outputs.types[index], opened_call.input_types)
-            use = (opened_call.lift, is_counted, opened_call.is_invertible, *outcome, *given)
-            if use in known:
-                plans.append(known[use])
-                continue
-            try:
-                lift, reason = _described(call, opened_call.lift)
-                if lift is None:
-                    raise Unsupported(reason)
-                try:
-                    check_lift(lift, opened_call.input_types, layout.states.types[index], layout.outputs.types[index])
-                except ValueError as error:
-                    raise _damaged(call, error) from None
-                _check_casts(given, opened_call.input_types)
-                if layout.has_kinds and not (len(layout.keys) or opened_call.is_invertible):
-                    raise Unsupported("it is not invertible, and without keys a retraction may come without its row")
-                plan = LiftPlan.of(lift.narrowed(given), has_kinds=layout.has_kinds)
-                if query.lifts_integers_only:
-                    _check_integers(plan, layout.keys)
-                known[use] = plan
-                plans.append(plan)
-            except Unsupported as unsupported:
-                return cls((), f"{call.function} is not lifted: {unsupported}")
-        return cls(tuple(plans))
+        planner = _LIFT.find()
+        return cls((), MISSING) if planner is None else planner.lifting(query)
 
 
-def _check_integers(plan: LiftPlan, keys: pa.Schema) -> None:
-    """Refuse a plan that a host may compute otherwise whose integers alone are known to be like Spark's."""
-    if any(has_floats(field.type) for field in keys):
-        raise Unsupported("a key has floats, and this host groups -0.0 and NaNs by their bits")
-    cases = [case for aggregate in plan.aggregates for case in aggregate.cases]
-    parts = [part for case in cases for part in (case.when, case.value)]
-    if any(map(_has_floats, [*parts, *(each.when for each in plan.lift.failures)])):
-        raise Unsupported("it computes with floats, for whose NaNs and -0.0 this host has other rules")
-    for case in cases:
-        if case.value.kind not in {"int", "bool"}:
-            raise Unsupported("it keeps values that are no integers, which this host may compare otherwise")
+class Planner(Protocol):
+    """What the extension `lift` provides for queries."""
+
+    def lifting(self, query: Query) -> Lifting:
+        """Return how a batch can be lifted whose host aggregates rows.
+
+        Raises:
+            RejectedError: BAD_FRAME, if a description is damaged.
+        """
 
 
-def _has_floats(one: Expr) -> bool:
-    """Return whether the value of an expression depends on a float, and not only on whether one is NULL."""
-    if one.op == "null":
-        return False
-    return one.kind == "float" or any(_has_floats(part) for part in one.parts if isinstance(part, Expr))
-
-
-def _described(call: Call, text: str) -> tuple[Lift | None, str]:
-    counted = "DISTINCT" if call.distinct else "ORDER BY" if call.order else "materialize" if call.materialize else ""
-    if counted:
-        return None, f"with {counted} the rows of a group are folded together"
-    return lifted_of(text)
-
-
-def _damaged(call: Call, error: ValueError) -> RejectedError:
-    return RejectedError(
-        "BAD_FRAME",
-        f"the server describes how {call.function} is lifted by something that is not of this call: {error}. It may "
-        "have another version; plan='fold' does without the description",
-        function=call.function,
-    )
-
-
-def _check_casts(given: Sequence[pa.DataType], wanted: Sequence[pa.DataType]) -> None:
-    """Refuse arguments that are cast in a way in which hosts and Arrow may differ."""
-    for one, other in zip(given, wanted, strict=True):
-        integers = pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other)
-        if one != other and not integers and (one, other) != (pa.float32(), pa.float64()):
-            raise Unsupported(f"an argument of the type {one} is cast to {other}")
+_LIFT: Final = Extension[Planner]("lift")

@@ -251,7 +251,7 @@ class Query:
                 why = f"{call.function} has no merge, so its accumulators may hold more than their states"
                 return Choice(taken=False, why=f"{why}; plan='lifted' lifts it nevertheless")
         for call, plan in zip(self.open_request.calls, self.lifting.plans, strict=True):
-            if not all(each.by_null for each in plan.lift.failures):
+            if plan.raises:
                 why = f"{call.function} raises for some rows, and a fold tells more of them"
                 return Choice(taken=False, why=f"{why}; plan='lifted' lifts it nevertheless")
         if self.groups is not None and self.groups.count >= GROUPS_MANY:

@@ -6,7 +6,7 @@ import decimal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foldflight.lift.tree import Expr
+from foldflight.ext.lift.tree import Expr
 
 _END = 1 << 63
 

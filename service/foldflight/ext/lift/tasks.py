@@ -12,7 +12,7 @@ from foldflight.engine.batch.tasks import FinalFold, Folding
 from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.layout import LIVE
 from foldflight.errors import FunctionError
-from foldflight.lift.plan import FieldOverflow, LiftPlan, SumOverflow
+from foldflight.ext.lift.plan import FieldOverflow, LiftPlan, SumOverflow
 
 ROWS: Final = "rows"
 """The number of rows of the one group of a query without keys, which may have none."""

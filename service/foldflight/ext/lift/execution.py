@@ -20,9 +20,8 @@ from dataclasses import field as dataclass_field
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
 
-from foldflight.fold.mode import Unsupported
-from foldflight.lift.source import Source, source_of
-from foldflight.lift.tree import (
+from foldflight.ext.lift.source import Source, source_of
+from foldflight.ext.lift.tree import (
     FALSE,
     NONE,
     TRUE,
@@ -42,6 +41,7 @@ from foldflight.lift.tree import (
     quotient,
     scale_of,
 )
+from foldflight.fold.mode import Unsupported
 
 _RUNS_MAX: Final = 128  # paths through a method
 _STEPS_MAX: Final = 5_000  # expressions and statements of a run

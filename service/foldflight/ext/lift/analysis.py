@@ -15,15 +15,11 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from foldflight.fold.mode import Unsupported
-from foldflight.functions.author.spec import AccumulatorForm, BoundFunction, ClassForm, Methods
-from foldflight.functions.types.exact import EXACT
-from foldflight.functions.types.serializer import Nullable, views_in
-from foldflight.lift.checks import check_outcome, fits, holds_whole, member_types
-from foldflight.lift.evaluate import evaluate
-from foldflight.lift.execution import Known, Raised, Record, Run, Tuple, runs
-from foldflight.lift.polynomials import same_sum
-from foldflight.lift.tree import (
+from foldflight.ext.lift.checks import check_outcome, fits, holds_whole, member_types
+from foldflight.ext.lift.evaluate import evaluate
+from foldflight.ext.lift.execution import Known, Raised, Record, Run, Tuple, runs
+from foldflight.ext.lift.polynomials import same_sum
+from foldflight.ext.lift.tree import (
     NONE,
     TRUE,
     Case,
@@ -45,6 +41,10 @@ from foldflight.lift.tree import (
     null,
     scale_of,
 )
+from foldflight.fold.mode import Unsupported
+from foldflight.functions.author.spec import AccumulatorForm, BoundFunction, ClassForm, Methods
+from foldflight.functions.types.exact import EXACT
+from foldflight.functions.types.serializer import Nullable, views_in
 
 
 def lift_of(bound: BoundFunction) -> Lift:

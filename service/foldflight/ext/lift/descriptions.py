@@ -8,13 +8,12 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from foldflight.errors import RejectedError
+from foldflight.ext.lift.analysis import lift_of
+from foldflight.ext.lift.plan import LiftPlan
+from foldflight.ext.lift.source import codes_in
+from foldflight.ext.lift.tree import DEPTH_MAX, TEXT_MAX, Lift
 from foldflight.fold.mode import Unsupported
-from foldflight.functions.author.scalar import AnyFunction
-from foldflight.functions.author.spec import BoundFunction, ClassForm, Function
-from foldflight.lift.analysis import lift_of
-from foldflight.lift.plan import LiftPlan
-from foldflight.lift.source import codes_in
-from foldflight.lift.tree import DEPTH_MAX, TEXT_MAX, Lift
+from foldflight.functions.author.spec import BoundFunction, ClassForm
 
 _UNKNOWN: Final = "the server does not tell; it is of an older version"
 
@@ -100,15 +99,6 @@ def _label(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for module in modules:
         for name in sorted(names & vars(module).keys()):
             yield f"{module.__name__}.{name}", vars(module)[name]
-
-
-def listed_lift(function: AnyFunction) -> str:
-    """Return `lift_text` of a call of a function whose types are fixed; empty for any other function."""
-    if not isinstance(function, Function) or function.input_types is None:
-        return ""
-    if any(each.required for each in function.parameters):
-        return ""
-    return lift_text(function.bind(function.input_types, {}))
 
 
 def _text(bound: BoundFunction) -> str:

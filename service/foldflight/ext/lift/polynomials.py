@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from foldflight.lift.tree import Expr, is_decimal
+from foldflight.ext.lift.tree import Expr, is_decimal
 
 # The coefficient of each monomial, which is the sorted texts of its factors.
 _Polynomial: TypeAlias = Counter[tuple[str, ...]]

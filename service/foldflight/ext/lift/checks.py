@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from foldflight.ext.lift.tree import Expr, Field, Lift, arg, const, is_decimal, kind_of, scale_of
 from foldflight.fold.mode import Unsupported
 from foldflight.functions.types.exact import EXACT
-from foldflight.lift.tree import Expr, Field, Lift, arg, const, is_decimal, kind_of, scale_of
 
 _ONE_VALUE: Final = ""
 

@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.fold.mode import Unsupported
-from foldflight.lift.evaluate import evaluate
-from foldflight.lift.tree import (
+from foldflight.ext.lift.evaluate import evaluate
+from foldflight.ext.lift.tree import (
     SIGN,
     TRUE,
     Case,
@@ -37,6 +36,7 @@ from foldflight.lift.tree import (
     not_,
     scale_of,
 )
+from foldflight.fold.mode import Unsupported
 
 _LIMB: Final = 32
 _END: Final = 1 << 63
@@ -158,6 +158,11 @@ class LiftPlan:
     lift: Lift
     aggregates: tuple[Aggregate, ...]
     limbs: tuple[tuple[_Limb, ...], ...]
+
+    @property
+    def raises(self) -> bool:
+        """Whether a statement of the author raises for some rows, and not only NULL does."""
+        return not all(each.by_null for each in self.lift.failures)
 
     @property
     def outcome_reason(self) -> str:

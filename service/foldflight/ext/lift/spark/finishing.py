@@ -18,13 +18,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
-from foldflight.engine.batch.lifted import OVERFLOWED, ROWS, LiftedFold, aggregate_name
 from foldflight.engine.query.layout import LIVE, QueryLayout
 from foldflight.engine.query.query import Query
+from foldflight.ext.lift.plan import LiftPlan
+from foldflight.ext.lift.spark.expressions import Quotient, constant, expression, named, quotient_key
+from foldflight.ext.lift.tasks import OVERFLOWED, ROWS, LiftedFold, aggregate_name
+from foldflight.ext.lift.tree import TRUE, Expr, Field
 from foldflight.functions import sql_name
-from foldflight.lift.plan import LiftPlan
-from foldflight.lift.tree import TRUE, Expr, Field
-from foldflight.spark.expressions import Quotient, Text, constant, error_text, expression, named, quotient_key, text
+from foldflight.spark.expressions import Text, error_text, text
 
 _HIGH_MAX: Final = 1 << 60
 _MOST: Final = {8: 2.0**7, 16: 2.0**15, 32: 2.0**31, 64: 2.0**63}

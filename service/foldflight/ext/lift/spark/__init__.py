@@ -1,0 +1,1 @@
+"""Lifted batches as expressions of Spark SQL."""

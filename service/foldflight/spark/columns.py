@@ -32,7 +32,7 @@ from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.vectors import is_vector
 from foldflight.spark.dialects import of_code, of_columns
 from foldflight.spark.errors import raise_error
-from foldflight.spark.rowkinds import refuse_updates
+from foldflight.spark.rowkinds import refuse_several, refuse_updates
 from foldflight.spark.types import check_compared, result_type
 from foldflight.spark.versions.sessions import message_of, quiet
 from foldflight.spark.versions.types import arrow_type, spark_type
@@ -593,7 +593,7 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if the column is missing, has no texts and no meanings, or if a meaning is not a
-            row kind; SIGNATURE for meanings without a column.
+            row kind; SIGNATURE for meanings without a column; CANNOT_RETRACT for rows with several columns of kinds.
     """
     if written is None:
         if meanings is not None:
@@ -601,6 +601,7 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
         return None
     role = f"the row kind {text_of(written)!r}"
     kind = column_of(df, written, role)
+    refuse_several(df)
     with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
         type_ = df.select(kind).schema[0].dataType
     if meanings is not None:

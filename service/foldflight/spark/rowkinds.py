@@ -76,6 +76,18 @@ def refuse_updates(df: DataFrame, kind: Column) -> None:
             )
 
 
+def refuse_several(df: DataFrame) -> None:
+    """Refuse the kinds of several changelogs, as of a join of their changes. Raises RejectedError CANNOT_RETRACT."""
+    marked = [field.name for field in df.schema if kinds_in(st.StructType([field]))]
+    if len(marked) > 1:
+        raise RejectedError(
+            "CANNOT_RETRACT",
+            f"the rows have the kinds {' and '.join(marked)} of several changelogs, and a join of their changes is no "
+            "join of their rows; join the rows that are left of all but one, group_by(changes, *keys, "
+            "row_kind=...).agg(...); or drop the columns of kinds that do not count",
+        )
+
+
 def kind_column(name: str = ROW_KIND, *, nullable: bool = True, kinds: Kinds = CHANGES) -> st.StructField:
     """Return the marked column of a result."""
     return st.StructField(name, st.StringType(), nullable, metadata_of(kinds))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -11,12 +11,10 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
-from foldflight.spark.columns import quoted
-from foldflight.spark.rowkinds import kinds_in, unsaid
 from foldflight.spark.versions.facts import newer_grammar
 from foldflight.spark.versions.sessions import condition_of, contexts_of, is_remote, message_of, quiet
 from foldflight.sql.blocks import Block, ParsedQuery
-from foldflight.sql.calls import AGGREGATES, GRAMMAR, ParsedCall, calls_in
+from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
 from foldflight.sql.text import Edits, Span, SqlError, Text, names_in
 
@@ -27,9 +25,6 @@ UNKNOWN_FUNCTION: Final = ("UNRESOLVED_ROUTINE", "UNRESOLVABLE_TABLE_VALUED_FUNC
 """Spark's conditions for a function that it does not know."""
 
 _DIFFERS: Final = "UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY.NON_DETERMINISTIC_LATERAL_SUBQUERIES"
-ALL_COLUMNS: Final = "foldflight all columns"
-"""A column with all columns of the rows of a block, for their types."""
-
 _VIEW: Final = re.compile(r"foldflight_result_\d+_")
 _END: Final = re.compile(r"\n?== SQL|\s*SQLSTATE|;\s*line \d+ pos|\nJVM stacktrace|;\n'")
 # Spark 3.5 says "function".
@@ -177,119 +172,6 @@ class Analysis:
         sql = self.rows_of(block, select, edits, filtered=filtered)
         return self.seeing(query, block.span.start, sql, edits)
 
-    def rows_said(self, block: Block, options: Mapping[str, Any], read: Callable[[str], DataFrame]) -> DataFrame:
-        """Return the rows of a block, and all its columns in `ALL_COLUMNS`, which Spark analyses in the same step.
-
-        Args:
-            block: The block.
-            options: The options of the statement.
-            read: Returns the rows, given the text of a further item.
-
-        Raises:
-            SqlError: If the rows have kinds, and no option `row_kind` says what these mean.
-        """
-        if "row_kind" in options or "FROM" not in block.clauses:
-            return read("")
-        rows = read(f", struct(*) AS {quoted(ALL_COLUMNS)}")
-        remedy = (
-            "give sql the option row_kind='{name}', so that they retract, or row_kind=None to aggregate the changes "
-            "themselves"
-        )
-        for name, kinds in _kinds_of(rows).items():
-            raise self.text.error(unsaid(name, kinds, "the SELECT", remedy), block.clause("FROM"))
-        return rows
-
-    def refuse_changes_as_rows(self, query: ParsedQuery, edits: Edits) -> None:
-        """Refuse to leave the kinds of rows out, where Spark aggregates, or a query within one that aggregates.
-
-        A block that names the column says itself what the kinds mean, and for those that read it, if its WHERE does.
-
-        Args:
-            query: The whole query.
-            edits: The edits of the text.
-
-        Raises:
-            SqlError: If a block leaves a column of row kinds out.
-        """
-        blocks = [(each, block) for each in query.walk() for block in each.blocks if "FROM" in block.clauses]
-        of_spark = {id(block): next(self._calls(block, AGGREGATES), None) for _, block in blocks}
-        of_ours = {id(block): next(self._calls(block, self.catalog.names), None) for _, block in blocks}
-        if not any((*of_spark.values(), *of_ours.values())):
-            return
-        # Queries, inner ones first, whose rows have no kinds, or whose WHERE names these and so says which rows count.
-        settled: set[int] = set()
-        for each, block in blocks:
-            call = of_spark[id(block)]
-            if of_ours[id(block)] is not None or (call is None and each.parent is None):
-                continue
-            is_settled = self._reads_only(each, block, settled)
-            if not is_settled:
-                is_settled = self._refuse_changes_as_rows(each, block, call, edits)
-            if is_settled and each.is_sole(block) and not each.opaque:
-                settled.add(id(each))
-
-    def _reads_only(self, query: ParsedQuery, block: Block, known: Collection[int]) -> bool:
-        """Return whether all relations of a block are queries in its FROM, or common table expressions, that are known.
-
-        Without this Spark would analyse a chain of common table expressions whole for each of its links.
-        """
-        source, text = block.clause("FROM"), self.text
-        inner = {each.span.start - 1: each for each in block.inner if source.holds(each.span)}  # by their parenthesis
-        for index in text.flat(source):
-            if index != source.start and not text.says(index - 1, ",") and not text.says(index - 1, "JOIN"):
-                continue
-            found = inner.get(index)
-            if found is None and not (text.says(index + 1, ".") or text.says(index + 1, "(")):
-                found = self._table_named(query, index)
-            if found is None or id(found) not in known:
-                return False
-        return True
-
-    def _table_named(self, query: ParsedQuery, index: int) -> ParsedQuery | None:
-        """Return the query of the common table expression that a name stands for; None if this is not certain."""
-        name = self.text.tokens[index].name
-        found: list[ParsedQuery | None] = []
-        each: ParsedQuery | None = query
-        while each is not None:
-            tables = [table.query for table in each.tables if self.text.tokens[table.span.start].name == name]
-            found += [None] * len(tables) if each.is_recursive else tables
-            each = each.parent
-        return found[0] if len(found) == 1 and found[0] is not None and found[0].span.stop < index else None
-
-    def _refuse_changes_as_rows(self, query: ParsedQuery, block: Block, call: ParsedCall | None, edits: Edits) -> bool:
-        """Refuse a block that leaves kinds out, and return whether its rows have none, or its WHERE names them."""
-        try:
-            rows = self.df(self.below(query, block, f"struct(*) AS {quoted(ALL_COLUMNS)}", edits))
-            found = kinds_of = _kinds_of(rows)
-            if not found:
-                return True
-            if call is None:
-                alone = self.seeing(query, block.span.start, edits.render(block.span), edits)
-                kinds_of = {} if kinds_in(self.df(alone).schema) else kinds_of
-        except (*REFUSALS, CannotFoldError):
-            return False  # which the plan of the block tells
-        inner = {index for each in block.inner for index in each.span.indexes}
-        tokens = self.text.tokens
-        names, in_where = (
-            {tokens[index].name.casefold() for index in span.indexes if index not in inner}
-            for span in (block.span, block.clause("WHERE"))
-        )
-        what = "the SELECT, which leaves it out," if call is None else f"{call.name} of Spark"
-        remedy = (
-            "use it in the SELECT; or aggregates of foldflight with the option row_kind='{name}', which retract; "
-            "or give sql the option row_kind=None, to aggregate the changes themselves"
-        )
-        for name, kinds in kinds_of.items():
-            if name.casefold() not in names:
-                raise self.text.error(
-                    unsaid(name, kinds, what, remedy), block.clause("SELECT") if call is None else call.head
-                )
-        return all(name.casefold() in in_where for name in found)
-
-    def _calls(self, block: Block, names: Collection[str]) -> Iterator[ParsedCall]:
-        for name in ("SELECT", "HAVING", "QUALIFY"):
-            yield from calls_in(self.text, block.clause(name), names, skip=block.inner, nested=True)
-
     @staticmethod
     def rows_of(block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:
         """Return a SELECT over the rows of a block.
@@ -401,12 +283,6 @@ def refusal(
     if start == stop:  # Spark's parser tells where a token begins
         stop = next((token.stop - 1 for token in text.tokens if token.start == start), stop)
     return SqlError(message, text.text, start, stop + 1, condition=condition)
-
-
-def _kinds_of(rows: DataFrame) -> dict[str, str]:
-    """Return the columns of row kinds among `ALL_COLUMNS`, each with what its rows are."""
-    columns = rows.schema[ALL_COLUMNS].dataType
-    return kinds_in(columns) if isinstance(columns, st.StructType) else {}
 
 
 def _offsets(error: PySparkException, sql: str) -> Sequence[int] | None:

@@ -73,6 +73,8 @@ class ParsedQuery:
         parts: Its operands in parentheses.
         tails: The tokens after the keywords behind the last operand: ORDER BY, LIMIT and similar ones.
         inner: Further queries in parentheses, outside of its blocks.
+        turned: The SELECT behind FROM, `FROM t SELECT ...`, which is not planned.
+        operators: The tokens of each operator behind `|>`.
         opaque: The word of a syntax that is not looked into (`FROM`, `|>`); empty for a plain SELECT.
         is_union: Whether it has several operands.
     """
@@ -85,6 +87,8 @@ class ParsedQuery:
     parts: list[ParsedQuery] = field(default_factory=list)
     tails: dict[str, Span] = field(default_factory=dict)
     inner: list[ParsedQuery] = field(default_factory=list)
+    turned: Block | None = None
+    operators: list[Span] = field(default_factory=list)
     opaque: str = ""
     is_union: bool = False
 
@@ -127,6 +131,7 @@ def parse(text: Text, span: Span, parent: ParsedQuery | None = None) -> ParsedQu
     for index in text.flat(Span(begin, stop)):
         if text.upper(index) == "|>":
             query.opaque, stop = "|>", index
+            query.operators = text.split(Span(index + 1, span.stop), "|>")
             query.inner += queries_in(text, Span(index, span.stop), query)
             break
     operands = _operands(text, Span(begin, stop))
@@ -165,6 +170,8 @@ def _add_operand(text: Text, query: ParsedQuery, span: Span) -> None:
         query.blocks.append(_block(text, span, query))
     else:
         query.inner += queries_in(text, span, query)
+        if text.says(span.start, "FROM"):
+            query.turned = _turned_block(text, span, query)
         if text.upper(span.start) not in ("VALUES", "TABLE"):
             query.opaque = query.opaque or text.tokens[span.start].text
 
@@ -284,6 +291,17 @@ def _block(text: Text, span: Span, query: ParsedQuery) -> Block:
     block.clauses[current] = Span(begin, span.stop)
     for clause in block.clauses.values():
         block.inner += queries_in(text, clause, query)
+    return block
+
+
+def _turned_block(text: Text, span: Span, query: ParsedQuery) -> Block | None:
+    """Return the block of `FROM t SELECT ...`; None if it has no SELECT."""
+    select = next((at for at in text.flat(span) if text.says(at, "SELECT") and not text.says(at - 1, ".")), None)
+    if select is None:
+        return None
+    block = _block(text, Span(select, span.stop), query)
+    block.span, block.inner = span, [each for each in query.inner if span.holds(each.span)]
+    block.clauses["FROM"] = Span(span.start + 1, select)
     return block
 
 

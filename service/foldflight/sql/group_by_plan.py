@@ -33,6 +33,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
 from foldflight.sql.catalog import declared
+from foldflight.sql.changes import rows_said
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
 from foldflight.sql.list_plan import (
     arguments_of,
@@ -423,7 +424,8 @@ class BlockFold:
         items = ", ".join(select) or "1 AS one"
         source = analysis.rows_of(self.block, items, edits)
         try:
-            rows = analysis.rows_said(
+            rows = rows_said(
+                analysis,
                 self.block,
                 self.options,
                 lambda more: self.df_of(analysis.rows_of(self.block, items + more, edits) if more else source),

@@ -22,6 +22,7 @@ from foldflight.spark.versions.sessions import check_workers, is_case_sensitive
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
+from foldflight.sql.changes import refuse_changes_as_rows, rows_said
 from foldflight.sql.group_by_plan import BlockFold
 from foldflight.sql.items import item_names
 from foldflight.sql.list_plan import (
@@ -105,7 +106,7 @@ class Planner:
             for block in each.blocks:
                 refuse_misplaced(self.analysis, each, block)
         if not self.options.get("emit") and self.options.get("row_kind", "") is not None:
-            self.analysis.refuse_changes_as_rows(query, self._lists)
+            refuse_changes_as_rows(self.analysis, query, self._lists)
         listed = cache(partial(self._list_plan, query))
         if self.options.get("emit"):
             listed()
@@ -265,8 +266,11 @@ class Planner:
     def _refuse_unsaid(self, query: ParsedQuery, block: Block, edits: Edits) -> None:
         """Refuse rows with kinds in the list plan, unless an option says what these mean. Raises SqlError."""
         try:
-            self.analysis.rows_said(
-                block, self.options, lambda more: self.analysis.df(self.analysis.below(query, block, f"1{more}", edits))
+            rows_said(
+                self.analysis,
+                block,
+                self.options,
+                lambda more: self.analysis.df(self.analysis.below(query, block, f"1{more}", edits)),
             )
         except (*REFUSALS, CannotFoldError):
             return  # which the plan of the block tells

@@ -26,13 +26,14 @@ from foldflight.spark.rowkinds import UNSAID
 from foldflight.spark.versions.sessions import formatted, is_remote, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal
 from foldflight.sql.blocks import parse
-from foldflight.sql.calls import AGGREGATES, GRAMMAR, calls_in
+from foldflight.sql.calls import GRAMMAR, calls_in
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry, catalog_of, plain_sql
+from foldflight.sql.changes import refuse_changes_as_rows
 from foldflight.sql.list_plan import uses_functions
 from foldflight.sql.planner import Plan, Planner
 from foldflight.sql.scalar import check_joins, check_types, rewrite_scalar
 from foldflight.sql.statements import done, name_of, run_statement
-from foldflight.sql.text import Span, SqlError, Text, names_in, quoted, tokens
+from foldflight.sql.text import Span, SqlError, Text, quoted, tokens
 
 _EMITS: Final = (("EMIT ON WINDOW CLOSE", "append"), ("EMIT CHANGES", "changelog"))
 _AFTER_WITH: Final = ("SCHEMA", "METRICS", "NO")  # CREATE VIEW ... WITH SCHEMA BINDING, for example
@@ -417,16 +418,16 @@ def _check_mapped(analysis: Analysis, span: Span) -> bool:
 
 
 def _refuse_changes_as_rows(analysis: Analysis, span: Span) -> None:
-    """Refuse to leave the kinds of rows out where Spark aggregates them."""
+    """Refuse to leave the kinds of rows out where Spark counts, compares or looks for them."""
     text = analysis.text
-    start = _query_start(text, span) if names_in(text.text) & AGGREGATES else None
+    start = _query_start(text, span)
     if start is None:
         return
     try:
         query = parse(text, Span(start, span.stop))
     except SqlError:
         return  # which is Spark's to understand
-    analysis.refuse_changes_as_rows(query, analysis.edits)
+    refuse_changes_as_rows(analysis, query, analysis.edits)
 
 
 def _without_aggregates(analysis: Analysis, args: Any, *, is_rewritten: bool) -> DataFrame:

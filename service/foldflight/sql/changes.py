@@ -1,0 +1,400 @@
+"""Refuses statements that would take the changes of rows with kinds for rows.
+
+The rows of a changelog retract others, so only an aggregate of foldflight with the option `row_kind` counts them right.
+Whatever else counts, compares or looks for rows is refused: aggregates of Spark, DISTINCT, GROUP BY, UNION, INTERSECT,
+EXCEPT, PIVOT, queries in conditions, and joins that look for rows or for their absence. A SELECT that names the column
+of the kinds says itself what they mean. What maps, filters or joins each change by itself is a changelog again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as st
+
+from foldflight.spark.columns import quoted
+from foldflight.spark.rowkinds import kinds_in, unsaid
+from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError
+from foldflight.sql.blocks import SETS, Block, ParsedQuery
+from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in
+from foldflight.sql.text import Edits, Span
+
+ALL_COLUMNS: Final = "foldflight all columns"
+"""A column with all columns of the rows of a block, for their types."""
+
+_RETRACT: Final = (
+    "use it in the SELECT; or aggregates of foldflight with the option row_kind='{name}', which retract; or give sql "
+    "the option row_kind=None, to aggregate the changes themselves"
+)
+_TURN: Final = (
+    "write SELECT ... FROM ... GROUP BY with aggregates of foldflight and give sql the option row_kind='{name}', so "
+    "that they retract; or use it there; or give sql the option row_kind=None, to aggregate the changes themselves"
+)
+_READ_LEFT: Final = (
+    "read the rows that are left in their place: (SELECT k, f(v) FROM ... GROUP BY k), where f is an aggregate of "
+    "foldflight, with the option row_kind='{name}'; or use {name} there, to say which changes count; or give sql the "
+    "option row_kind=None, to take the changes themselves"
+)
+_LEAVES_OUT: Final = "the SELECT, which leaves it out,"
+_SIDES: Final = frozenset(["INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "NATURAL"])
+_AFTER_RELATIONS: Final = _SIDES | {"JOIN", "ON", "USING", ",", "PIVOT", "UNPIVOT"}
+
+
+@dataclass(frozen=True)
+class _Consumer:
+    """What would take changes for rows.
+
+    Args:
+        what: Its name in the error.
+        at: Its tokens.
+        remedy: What to write in its place, with `{name}` for the column of the kinds.
+    """
+
+    what: str
+    at: Span
+    remedy: str
+
+
+def rows_said(
+    analysis: Analysis, block: Block, options: Mapping[str, Any], read: Callable[[str], DataFrame]
+) -> DataFrame:
+    """Return the rows of a block, and all its columns in `ALL_COLUMNS`, which Spark analyses in the same step.
+
+    Args:
+        analysis: The statement.
+        block: The block.
+        options: The options of the statement.
+        read: Returns the rows, given the text of a further item.
+
+    Raises:
+        SqlError: If the rows have kinds, and no option `row_kind` says what these mean; or if they have kinds of
+            several changelogs, which a join has made.
+    """
+    if ("row_kind" in options and options["row_kind"] is None) or "FROM" not in block.clauses:
+        return read("")
+    rows = read(f", struct(*) AS {quoted(ALL_COLUMNS)}")
+    found = _kinds_of(rows)
+    if "row_kind" not in options:
+        remedy = (
+            "give sql the option row_kind='{name}', so that they retract, or row_kind=None to aggregate the changes "
+            "themselves"
+        )
+        for name, kinds in found:
+            raise analysis.text.error(unsaid(name, kinds, "the SELECT", remedy), block.clause("FROM"))
+    elif len(found) > 1:
+        named = _names(analysis, block.clause("WHERE"), block.inner)
+        others = [name for name, _ in found if name.casefold() not in {*named, options["row_kind"].casefold()}]
+        if others:
+            raise analysis.text.error(
+                f"the rows have the kinds {options['row_kind']} and {others[0]} of two changelogs, and a join of their "
+                "changes is no join of their rows; read the rows that are left of one in its place: (SELECT k, f(v) "
+                "FROM ... GROUP BY k), where f is an aggregate of foldflight, as a view",
+                block.clause("FROM"),
+            )
+    return rows
+
+
+def refuse_changes_as_rows(analysis: Analysis, query: ParsedQuery, edits: Edits) -> None:
+    """Refuse what would take the changes of rows with kinds for rows.
+
+    A block that names the column says itself what the kinds mean, and for those that read it, if its WHERE does.
+
+    Args:
+        analysis: The statement.
+        query: The whole query.
+        edits: The edits of the text.
+
+    Raises:
+        SqlError: At what would take changes for rows.
+    """
+    _Search(analysis, edits).run(query)
+
+
+@dataclass
+class _Search:
+    """One search through a statement.
+
+    Attributes:
+        settled: Queries, inner ones first, whose rows have no kinds, or whose WHERE names these and so says which rows
+            count.
+    """
+
+    analysis: Analysis
+    edits: Edits
+    settled: set[int] = field(default_factory=set)
+
+    def run(self, query: ParsedQuery) -> None:
+        """Search all queries of a statement, inner ones first. Raises SqlError."""
+        queries = list(query.walk())
+        blocks = [(each, block) for each in queries for block in _blocks_with_rows(each)]
+        consumers = {id(block): self._consumer(each, block) for each, block in blocks}
+        has_calls = any(next(self._own_calls(block), None) for _, block in blocks)
+        # Rows of a query in a condition are looked for. Those of others are counted or compared where they are read.
+        counts = has_calls or any(self._counts(each, consumers) for each in queries)
+        looks = any(self._value_word(each) for each in queries)
+        for each in queries:
+            for block in _blocks_with_rows(each):
+                self._refuse_in_source(each, block)
+                if block is not each.turned and next(self._own_calls(block), None) is not None:
+                    continue
+                is_read = each.parent is not None and (counts or (looks and self._may_be_looked_for(each)))
+                if consumers[id(block)] is None and not is_read and not (counts and each.operators):
+                    continue
+                is_settled = self._reads_only(each, block.clause("FROM"), block.inner)
+                if not is_settled:
+                    is_settled = self._refuse_block(each, block, consumers[id(block)])
+                if is_settled and each.is_sole(block) and not each.opaque:
+                    self.settled.add(id(each))
+            if each.operators:
+                self._refuse_operators(each, is_read=counts)
+            elif not each.blocks and each.turned is None:
+                self._refuse_table(each)
+
+    def _counts(self, query: ParsedQuery, consumers: Mapping[int, _Consumer | None]) -> bool:
+        """Return whether a query counts or compares the rows of those that it reads."""
+        if self._set_word(query) is not None or any(self._of_operator(each, query) for each in query.operators):
+            return True
+        for block in _blocks_with_rows(query):
+            consumer = consumers[id(block)]
+            words = {self.analysis.text.upper(index) for index in self.analysis.text.flat(block.clause("FROM"))}
+            if words & {"SEMI", "ANTI", "PIVOT"} or (consumer and consumer.at != self._value_word(query)):
+                return True
+        return False
+
+    def _may_be_looked_for(self, query: ParsedQuery) -> bool:
+        """Return whether a query stands in a condition, or in a common table expression, which one may read."""
+        each: ParsedQuery | None = query
+        while each is not None:
+            around = each.parent
+            if self._value_word(each) or (around and any(table.query is each for table in around.tables)):
+                return True
+            each = around
+        return False
+
+    def _consumer(self, query: ParsedQuery, block: Block) -> _Consumer | None:
+        """Return what takes the rows of a block for rows: in its items, or where the block stands."""
+        text = self.analysis.text
+        turned = block is query.turned
+        call = next(self._calls(block, AGGREGATES | self.analysis.catalog.names if turned else AGGREGATES), None)
+        if call is not None:
+            return _Consumer(self._of(call), call.head, _TURN if turned else _RETRACT)
+        if block.quantifier == "DISTINCT":
+            return _Consumer(
+                "DISTINCT", Span(block.clause("SELECT").start - 1, block.clause("SELECT").start), _READ_LEFT
+            )
+        if "GROUP BY" in block.clauses:
+            start = block.clause("GROUP BY").start
+            return _Consumer("GROUP BY", Span(start - 2, start), _READ_LEFT)
+        at = self._set_word(query) or self._value_word(query)
+        if at is None:
+            return None
+        word = text.upper(at.start)
+        is_scalar = word not in SETS and word not in ("IN", "EXISTS")
+        return _Consumer("the query in an expression" if is_scalar else word, at, _READ_LEFT)
+
+    def _of(self, call: ParsedCall) -> str:
+        return call.name if call.name in self.analysis.catalog.names else f"{call.name} of Spark"
+
+    def _set_word(self, query: ParsedQuery) -> Span | None:
+        """Return the word that compares the rows of a query's operands, if it is not UNION ALL."""
+        text = self.analysis.text
+        for index in text.flat(query.span) if query.is_union else ():
+            if text.upper(index) in SETS and not text.says(index, "UNION", "ALL") and not text.says(index - 1, "."):
+                return Span(index, index + 1)
+        is_part = query.parent is not None and any(each is query for each in query.parent.parts)
+        return self._set_word(query.parent) if query.parent is not None and is_part else None
+
+    def _value_word(self, query: ParsedQuery) -> Span | None:
+        """Return IN or EXISTS before a query, or its parenthesis if it is a value; None for a relation."""
+        text, index, around = self.analysis.text, query.span.start - 1, query.parent
+        if around is None or any(table.query is query for table in around.tables):
+            return None
+        while text.says(index - 1, "("):
+            index -= 1
+        before = text.upper(index - 1)
+        if before in ("IN", "EXISTS"):
+            return Span(index - 1, index)
+        block = next((each for each in _blocks_with_rows(around) if query in each.inner), None)
+        is_relation = block is not None and block.clause("FROM").holds(query.span)
+        if block is None or is_relation:
+            is_operator = index > 0 and text.tokens[index - 1].kind == "op" and before not in ("(", ",", "|>")
+            is_value = is_operator or before in ("AND", "OR", "NOT", "ON", "WHERE", "SELECT", "EXTEND", "BETWEEN")
+            return Span(index, index + 1) if is_value and query not in around.parts else None
+        return Span(index, index + 1)
+
+    def _own_calls(self, block: Block) -> Iterator[ParsedCall]:
+        return self._calls(block, self.analysis.catalog.names)
+
+    def _calls(self, block: Block, names: Collection[str]) -> Iterator[ParsedCall]:
+        for name in ("SELECT", "HAVING", "QUALIFY"):
+            yield from calls_in(self.analysis.text, block.clause(name), names, skip=block.inner, nested=True)
+
+    def _kinds(self, query: ParsedQuery, sql: str) -> list[tuple[str, str]]:
+        """Return the columns of kinds of the rows behind FROM. Raises what Spark refuses."""
+        rows = f"SELECT struct(*) AS {quoted(ALL_COLUMNS)} FROM {sql}"
+        return _kinds_of(self.analysis.df(self.analysis.seeing(query, query.span.stop, rows, self.edits)))
+
+    def _refuse_block(self, query: ParsedQuery, block: Block, consumer: _Consumer | None) -> bool:
+        """Refuse a block that leaves kinds out, and return whether its rows have none, or its WHERE names them."""
+        try:
+            found = self._kinds(query, self.edits.render(block.clause("FROM")))
+        except (*REFUSALS, CannotFoldError):
+            return False  # which the plan of the block tells
+        if not found:
+            return True
+        if consumer is None and self._keeps_kinds(query, block):
+            return self._says_in_where(block, found)
+        consumer = consumer or _Consumer(_LEAVES_OUT, block.clause("SELECT"), _RETRACT)
+        self._refuse(found, _names(self.analysis, block.span, block.inner), consumer)
+        return self._says_in_where(block, found)
+
+    def _keeps_kinds(self, query: ParsedQuery, block: Block) -> bool:
+        """Return whether the rows of a block have kinds. Its WHERE may refer to a query around it."""
+        sql = f"SELECT {self.edits.render(block.clause('SELECT'))} FROM {self.edits.render(block.clause('FROM'))}"
+        try:
+            alone = self.analysis.df(self.analysis.seeing(query, block.span.start, sql, self.edits))
+        except (*REFUSALS, CannotFoldError):
+            return False
+        return bool(kinds_in(alone.schema))
+
+    def _says_in_where(self, block: Block, found: Collection[tuple[str, str]]) -> bool:
+        in_where = _names(self.analysis, block.clause("WHERE"), block.inner)
+        return all(name.casefold() in in_where for name, _ in found)
+
+    def _refuse(self, found: Collection[tuple[str, str]], named: Collection[str], consumer: _Consumer) -> None:
+        for name, kinds in found:
+            if name.casefold() not in named:
+                raise self.analysis.text.error(unsaid(name, kinds, consumer.what, consumer.remedy), consumer.at)
+
+    def _refuse_in_source(self, query: ParsedQuery, block: Block) -> None:
+        """Refuse PIVOT over changes, and joins that look for changes, or for their absence."""
+        text, source = self.analysis.text, block.clause("FROM")
+        for index in text.flat(source):
+            if text.says(index, "PIVOT", "("):
+                consumer = _Consumer("PIVOT", Span(index, index + 1), _TURN)
+                self._refuse_relation(query, block, Span(source.start, index), consumer)
+            if not text.says(index, "JOIN"):
+                continue
+            first = index
+            while text.upper(first - 1) in _SIDES:
+                first -= 1
+            words = {text.upper(at) for at in range(first, index)}
+            consumer = _Consumer(text.slice(Span(first, index + 1)).upper(), Span(first, index + 1), _READ_LEFT)
+            if words & {"SEMI", "ANTI", "LEFT", "FULL"}:
+                after = (at for at in text.flat(Span(index + 1, source.stop)) if text.upper(at) in _AFTER_RELATIONS)
+                right = Span(index + 1, next(after, source.stop))
+                self._refuse_relation(query, block, right, consumer)
+            if words & {"RIGHT", "FULL"}:
+                self._refuse_relation(query, block, Span(source.start, first), consumer)
+
+    def _refuse_relation(self, query: ParsedQuery, block: Block, span: Span, consumer: _Consumer) -> None:
+        if self._reads_only(query, span, block.inner):
+            return
+        try:
+            found = self._kinds(query, self.edits.render(span))
+        except (*REFUSALS, CannotFoldError):
+            return  # which the plan of the block tells
+        self._refuse(found, _names(self.analysis, block.span, block.inner), consumer)
+
+    def _of_operator(self, span: Span, query: ParsedQuery) -> _Consumer | None:
+        """Return what takes the rows before an operator of `|>` for rows."""
+        text, word, at = self.analysis.text, self.analysis.text.upper(span.start), Span(span.start, span.start + 1)
+        names = AGGREGATES | self.analysis.catalog.names
+        call = next(calls_in(text, span, names, skip=query.inner, nested=True), None)
+        if call is not None:
+            return _Consumer(self._of(call), call.head, _TURN)
+        is_set = word in SETS and not text.says(span.start, "UNION", "ALL")
+        if word in ("AGGREGATE", "PIVOT") or is_set or text.says(span.start, "SELECT", "DISTINCT"):
+            return _Consumer(word, at, _TURN)
+        return None
+
+    def _refuse_operators(self, query: ParsedQuery, *, is_read: bool) -> None:
+        """Refuse operators behind `|>` that take changes for rows. What stands before each of them is a query."""
+        text = self.analysis.text
+        value = self._value_word(query) or self._set_word(query)
+        for span in query.operators:
+            consumer = self._of_operator(span, query)
+            if consumer is None and value is not None and span == query.operators[0]:
+                consumer = _Consumer(text.upper(value.start), value, _READ_LEFT)
+            drops = text.upper(span.start) == "SELECT" and is_read
+            if consumer is None and not drops:
+                continue
+            try:
+                found = self._kinds_of_query(query, span.start - 1)
+                if consumer is None and self._kinds_of_query(query, span.stop):
+                    continue
+            except (*REFUSALS, CannotFoldError):
+                return  # which the plan of the query tells
+            named = set[str]()
+            for each in query.operators:
+                is_before = each.stop <= span.start and text.upper(each.start) == "WHERE"
+                if is_before or each == span or value is not None:
+                    named |= _names(self.analysis, each, query.inner)
+            self._refuse(found, named, consumer or _Consumer(_LEAVES_OUT, span, _TURN))
+
+    def _kinds_of_query(self, query: ParsedQuery, stop: int) -> list[tuple[str, str]]:
+        """Return the kinds of a query up to an index."""
+        sql = self.edits.render(Span(query.span.start, stop))
+        sql = sql if query.parent is None else self.analysis.seeing(query.parent, query.span.start, sql, self.edits)
+        return list(kinds_in(self.analysis.df(sql).schema).items())
+
+    def _refuse_table(self, query: ParsedQuery) -> None:
+        """Refuse `TABLE t` where its rows are looked for or compared."""
+        at = self._value_word(query) or self._set_word(query)
+        if at is None or not self.analysis.text.says(query.span.start, "TABLE"):
+            return
+        try:
+            found = self._kinds_of_query(query, query.span.stop)
+        except (*REFUSALS, CannotFoldError):
+            return  # which the plan of the query tells
+        self._refuse(found, (), _Consumer(self.analysis.text.upper(at.start), at, _READ_LEFT))
+
+    def _reads_only(self, query: ParsedQuery, source: Span, queries: Collection[ParsedQuery]) -> bool:
+        """Return whether all relations of FROM are settled queries, in parentheses or as common table expressions.
+
+        Without this Spark would analyse a chain of common table expressions whole for each of its links.
+        """
+        text = self.analysis.text
+        inner = {each.span.start - 1: each for each in queries if source.holds(each.span)}  # by their parenthesis
+        for index in text.flat(source):
+            if index != source.start and not text.says(index - 1, ",") and not text.says(index - 1, "JOIN"):
+                continue
+            found = inner.get(index)
+            if found is None and not (text.says(index + 1, ".") or text.says(index + 1, "(")):
+                found = self._table_named(query, index)
+            if found is None or id(found) not in self.settled:
+                return False
+        return True
+
+    def _table_named(self, query: ParsedQuery, index: int) -> ParsedQuery | None:
+        """Return the query of the common table expression that a name stands for; None if this is not certain."""
+        tokens = self.analysis.text.tokens
+        name = tokens[index].name
+        found: list[ParsedQuery | None] = []
+        each: ParsedQuery | None = query
+        while each is not None:
+            tables = [table.query for table in each.tables if tokens[table.span.start].name == name]
+            found += [None] * len(tables) if each.is_recursive else tables
+            each = each.parent
+        return found[0] if len(found) == 1 and found[0] is not None and found[0].span.stop < index else None
+
+
+def _blocks_with_rows(query: ParsedQuery) -> list[Block]:
+    blocks = [*query.blocks, *([query.turned] if query.turned is not None else [])]
+    return [block for block in blocks if "FROM" in block.clauses]
+
+
+def _names(analysis: Analysis, span: Span, inner: Collection[ParsedQuery]) -> set[str]:
+    """Return the words of a range, without those of queries in it."""
+    skip = {index for each in inner for index in each.span.indexes}
+    return {analysis.text.tokens[index].name.casefold() for index in span.indexes if index not in skip}
+
+
+def _kinds_of(rows: DataFrame) -> list[tuple[str, str]]:
+    """Return the columns of row kinds among `ALL_COLUMNS`, each with what its rows are; several may have one name."""
+    columns = rows.schema[ALL_COLUMNS].dataType
+    fields = columns.fields if isinstance(columns, st.StructType) else []
+    return [(name, kinds) for each in fields for name, kinds in kinds_in(st.StructType([each])).items()]

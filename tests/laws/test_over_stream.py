@@ -190,7 +190,7 @@ def at(minute: float, **columns: Any) -> dict[str, Any]:
         (FUNCTIONS["count"]("v").distinct().rows(None, 0, by="recompute"), "CANNOT_MERGE", "use ROWS with a beginning"),
         (FUNCTIONS["count"]("v").distinct().range("-1 hour", 0, by="retract"), "CANNOT_MERGE", "use ROWS with a"),
         (FUNCTIONS["count"]("v").range("-100000000 days", 0), "LIMIT", "at most 10,000,000 days before"),
-        (FUNCTIONS["max"]("v").range("-1 hour", 0), "CANNOT_RETRACT", "no retract; define retract, or use ROWS"),
+        (FUNCTIONS["max"]("v").range("-1 hour", 0), "CANNOT_RETRACT", "no retract; use ROWS"),
         (FUNCTIONS["joined"]("v").range("-1 hour", 0), "CANNOT_RETRACT", "no retract; define retract, or use ROWS"),
         (
             FUNCTIONS["sum"]("v").range("-1 hour", 0, by="recompute"),

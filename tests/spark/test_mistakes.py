@@ -516,3 +516,24 @@ def test_a_stream_in_real_time_mode(classic: Any, embedded: Any, tmp_path: Path)
     assert isinstance(found, RejectedError)
     assert found.code == "SETTINGS"
     assert "start the query with trigger(processingTime=...)" in found.message
+
+
+def test_a_direction_without_an_order_is_refused(spark: Any, embedded: Any) -> None:
+    """Spark drops the direction of a column that no rows are sorted by; behind a comment it takes DESC for a name."""
+    df = table(spark)
+    for build in (
+        lambda: group_by(df).agg(n=embedded["first"](sf.desc("v"))),
+        lambda: group_by(df, sf.col("k").asc_nulls_last()).agg(n=embedded["count"]()),
+        lambda: group_by(df).agg(n=embedded["count"]().where(sf.col("v").desc())),
+    ):
+        with pytest.raises(
+            RejectedError, match=r"has PySpark's asc\(\) or desc\(\), and a direction has no use"
+        ) as caught:
+            build()
+        assert caught.value.code == "SIGNATURE"
+    for text in ("v DESC -- newest", "v DESC /* newest */", "v DESC --"):
+        with pytest.raises(RejectedError, match=r"names its result, .*no comment follows"):
+            group_by(df).agg(n=embedded["first"]("s").order_by(text))
+    assert [tuple(row) for row in group_by(df).agg(n=embedded["count"]("v -- a comment")).collect()] == [
+        tuple(row) for row in group_by(df).agg(n=embedded["count"]("v")).collect()
+    ]

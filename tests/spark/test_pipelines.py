@@ -251,3 +251,12 @@ def test_mistakes_in_a_flow(spark: Any, orders: Any) -> None:
     assert error is not None
     assert error.code == "SCHEMA_MISMATCH"
     assert "price is declared as int in with_schema, and is bigint" in str(error)
+
+
+def test_a_column_that_is_not_there_is_named(classic: Any) -> None:
+    """Outside of a flow Spark tells at once which column of the schema the rows lack."""
+    with pytest.raises(
+        RejectedError, match=r"the schema 'id BIGINT, nothing INT' does not fit the rows.*nothing"
+    ) as caught:
+        with_schema(classic.range(1), "id BIGINT, nothing INT", streaming=False)
+    assert caught.value.code == "SCHEMA_MISMATCH"

@@ -223,6 +223,17 @@ def test_append_only_functions_are_refused(classic: Any, embedded: Any) -> None:
     assert caught.value.code == "CANNOT_RETRACT"
 
 
+@pytest.mark.parametrize("function", ["max", "first"])
+def test_built_in_functions_are_not_to_be_changed(classic: Any, embedded: Any, function: str) -> None:
+    """The error tells what helps, and this does."""
+    df = classic.createDataFrame([("+I", 1), ("+I", 5), ("-D", 5)], "kind string, x bigint")
+    use = embedded[function]("x")
+    with pytest.raises(RejectedError, match=r"append-only .*; let groups keep their rows \(materialize=True\)"):
+        group_by(df, row_kind="kind").agg(o=use)
+    found = group_by(df, row_kind="kind", materialize=True).agg(o=use)
+    assert [row.o for row in found.collect()] == [1]
+
+
 def test_an_unknown_kind_fails_the_query(classic: Any, embedded: Any) -> None:
     """The error in Spark names an invalid row kind."""
     df = classic.createDataFrame([("+X", 1)], "kind string, v bigint")

@@ -300,8 +300,28 @@ def test_bad_files(classic: Any, tmp_path: Path) -> None:
     (path / "b.parquet").write_bytes(whole[:4] + bytes(200) + whole[204:])
     given = scan(classic, path / "a.parquet", columns=["k", "v"])
     (path / "b.parquet").replace(path / "a.parquet")
-    with pytest.raises(Exception, match=r"SOURCE_FILE.*cannot be read"):
+    with pytest.raises(Exception, match=r"SOURCE_FILE.*the file \S+a\.parquet cannot be read: .*; if it is damaged"):
         read(given.source(["k", "v"]), given, ["k", "v"]).collect()
+
+
+def test_mistakes_tell_what_to_write(spark: Any, tmp_path: Path) -> None:
+    """A scan is no DataFrame, and what Spark refuses of its arguments is an error of ours."""
+    path = two_files(tmp_path / "t", INTS, INTS)
+    given = scan(spark, path)
+    for name in ("select", "where", "groupBy", "write"):
+        with pytest.raises(AttributeError, match=rf"has no {name}; choose rows .* where=.*\.df\.{name}, whose rows"):
+            getattr(given, name)
+    with pytest.raises(AttributeError, match="a scan has no selekt"):
+        _ = given.selekt
+    assert not hasattr(given, "select")
+    for where in ("missing > 1", "k >", "v"):
+        with pytest.raises(RejectedError, match=r"cannot evaluate where='") as caught:
+            scan(spark, path, where=where, columns=["k"])
+        assert caught.value.code == "SCHEMA_MISMATCH"
+        assert where in caught.value.message
+    with pytest.raises(RejectedError, match=r"cannot choose columns=\['k', 'missing'\].*missing") as caught:
+        scan(spark, path, columns=["k", "missing"])
+    assert caught.value.code == "SCHEMA_MISMATCH"
 
 
 @pytest.mark.parametrize("plaintext", [True, False])

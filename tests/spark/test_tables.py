@@ -373,7 +373,10 @@ def test_streams_that_are_no_changes(classic: Any, embedded: Functions, file: Du
         with pytest.raises(RejectedError, match=said):
             write_table(changes, file.url("t"), keys=list(keys), checkpoint=tmp_path / "checkpoint", create=True)
 
-    refused(classic.createDataFrame([("a",)], "name STRING"), "these rows are a batch")
+    refused(
+        classic.createDataFrame([("a",)], "name STRING"),
+        "these rows are a batch; read their source by spark.readStream, or write them once",
+    )
     refused(totals(classic, embedded, tmp_path, on_error="isolate"), r"write results\(changes\)")
     stream = classic.readStream.schema("names ARRAY<STRING>").parquet(str(tmp_path))
     refused(stream, "the key names has the type list<.*, which cannot identify a row", keys=["names"])

@@ -97,6 +97,11 @@ def is_built_in(function: AnyFunction) -> bool:
     return vars(builtin).get(function.source.__name__) is function.source
 
 
+def can_be_changed(name: str) -> bool:
+    """Return whether users can define methods of a function of this name: it is no built-in one."""
+    return name not in Registry()
+
+
 def _built_in() -> list[AnyFunction]:
     return [function for value in vars(builtin).values() if (function := function_of(value)) is not None]
 

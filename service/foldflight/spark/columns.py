@@ -48,6 +48,8 @@ _KINDS = ", ".join(each.short for each in RowKind)
 # A column, a member of one, or a constant: nothing that can fail.
 _SIMPLE: Final = re.compile(r"[\w.]+")
 _CONDITION: Final = "foldflight condition {}"
+# How PySpark shows the direction of a column, which it tells in no other way.
+_DIRECTED: Final = re.compile(r" (?:ASC|DESC) NULLS (?:FIRST|LAST)$")
 # An operand alone or behind an operator, or an end that is neither a word nor a quoted name.
 _NAMELESS: Final = re.compile(r"(?:.*[-+*%<>=(,|&!])?\s*[\w.]+\s*|.*[^\w`\"\s]\s*", re.DOTALL)
 
@@ -449,6 +451,7 @@ def column_of(df: DataFrame, written: object, role: str, *, may_name: bool = Fal
         RejectedError: SIGNATURE, if it is neither a text nor a Column, or a text with a name that has no use.
     """
     if isinstance(written, Column):
+        _refuse_direction(df, written, role)
         return written
     if isinstance(written, Use):
         return _column_of_use(df, written, role)
@@ -477,17 +480,30 @@ def column_of(df: DataFrame, written: object, role: str, *, may_name: bool = Fal
     return expression
 
 
+def _refuse_direction(df: DataFrame, written: Column, role: str) -> None:
+    """Refuse a column such as PySpark's `desc("at")`: where no rows are sorted by it, Spark drops its direction."""
+    text = text_of(written)
+    if _DIRECTED.search(text) and text not in df.columns:
+        raise RejectedError(
+            "SIGNATURE",
+            f"{role} has PySpark's asc() or desc(), and a direction has no use here; leave it out, and write the order "
+            "of a call as f(...).order_by('at DESC')",
+        )
+
+
 def _refuse_name(df: DataFrame, written: str, role: str) -> None:
     """Refuse a text that names its result: for Spark, a misspelt DESC behind an expression is such a name."""
-    if _NAMELESS.fullmatch(written):  # asking Spark takes time
+    has_comment = "--" in written or "/*" in written  # behind which DESC is a name, too
+    if _NAMELESS.fullmatch(written) and not has_comment:  # asking Spark takes time
         return
     # In parentheses Spark takes an expression without a name only. A comment would hide the closing one.
     if _is_readable(df, f"({written}\n)") or not _is_readable(df, written):
         return
+    last = written.rsplit(maxsplit=1)[-1]
     raise RejectedError(
         "SIGNATURE",
-        f"{role} names its result {written.rsplit(maxsplit=1)[-1]}, and the name has no use here; leave it out (the "
-        "direction of a key of order_by is ASC or DESC)",
+        f"{role} names its result{'' if has_comment else f' {last}'}, and the name has no use here; leave it out (the "
+        "direction of a key of order_by is ASC or DESC, and no comment follows it)",
     )
 
 

@@ -56,9 +56,9 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
         DataFrame: The same rows, for `group_by`, `over`, `with_columns` and the readers of changes.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, for a schema that Spark cannot read, or that has a name twice; SIGNATURE for a
-            stream that is declared as none. When the flow runs, SCHEMA_MISMATCH for a column of another type; a column
-            that is missing is Spark's error.
+        RejectedError: SCHEMA_MISMATCH, for a schema that Spark cannot read, or that has a name twice, and outside of
+            flows for a column that the rows lack; SIGNATURE for a stream that is declared as none. When the flow runs,
+            SCHEMA_MISMATCH for a column of another type; a column that is missing is Spark's error.
     """
     with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}"):
         fields = list(schema if isinstance(schema, st.StructType) else _parse_schema(df, schema))
@@ -76,7 +76,8 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
     session = df.sparkSession
     rows = session.readStream.format("rate").load() if streaming else session.range(0)
     empty = rows.select(*(sf.lit(None).cast(field.dataType).alias(field.name) for field in fields))
-    actual = df.select(*(_typed_column(field).alias(field.name) for field in fields))
+    with rejecting("SCHEMA_MISMATCH", f"the schema {schema!r} does not fit the rows"):
+        actual = df.select(*(_typed_column(field).alias(field.name) for field in fields))
     return cast(DataFrame, _Pair(actual, empty))
 
 

@@ -19,6 +19,7 @@ from foldflight.exchange.frames import Open, OpenedCall, Returns
 from foldflight.fold.aggregate.waiting import no_running_values
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
+from foldflight.functions.registry import can_be_changed
 from foldflight.functions.types.sql import has_floats
 from foldflight.tracing import Traced
 
@@ -194,8 +195,8 @@ class OverQuery:
                 raise RejectedError(
                     "CANNOT_RETRACT",
                     f"{each.call.function} over {each.window_frame}: a stream folds RANGE by retracting the rows that "
-                    "leave, because it cannot find the rows of a group, and this function has no retract; define "
-                    "retract, or use ROWS",
+                    "leave, because it cannot find the rows of a group, and this function has no retract; "
+                    f"{'define retract, or ' if can_be_changed(each.call.function) else ''}use ROWS",
                     function=each.call.function,
                 )
             strategy, reasons[name] = _chosen(each, opened_call, every.layout.states.field(index))
@@ -288,7 +289,8 @@ def _chosen(framed: Framed, opened_call: OpenedCall, state: pa.Field) -> tuple[S
     if window_frame.by == "retract" and not opened_call.can_retract:
         raise RejectedError(
             "CANNOT_RETRACT",
-            f"{call.function} has no retract, and by='retract' insists on it; leave by out, or define retract",
+            f"{call.function} has no retract, and by='retract' insists on it; leave by out"
+            f"{', or define retract' if can_be_changed(call.function) else ''}",
             function=call.function,
         )
     if window_frame.by == "retract":

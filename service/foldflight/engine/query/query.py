@@ -22,6 +22,7 @@ from foldflight.exchange.frames import FunctionInfo, Open, Opened, OpenedCall, R
 from foldflight.fold.aggregate.distinct import key_type
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call, sql_name
+from foldflight.functions.registry import can_be_changed
 from foldflight.tracing import Traced, planning
 
 Emit = Literal["update", "changelog", "append"]
@@ -513,7 +514,8 @@ class _Needs:
                 raise RejectedError(
                     "CANNOT_RETRACT",
                     f"{call.function} is append-only (it has no retract), and rows with kinds may retract rows; "
-                    "define retract, or let groups keep their rows (materialize=True)",
+                    f"{'define retract, or ' if can_be_changed(call.function) else ''}let groups keep their rows "
+                    "(materialize=True)",
                     function=call.function,
                 )
             if self.merge and not described.can_merge:

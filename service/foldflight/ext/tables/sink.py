@@ -110,7 +110,11 @@ def write_table(
     if not keys:
         raise RejectedError("SETTINGS", "keys=[...] are the columns that identify a row of the table, at least one")
     if not changes.isStreaming:
-        raise RejectedError("SETTINGS", "write_table writes streams, and these rows are a batch: use changes.write")
+        raise RejectedError(
+            "SETTINGS",
+            "write_table keeps a table up to date with a stream, and these rows are a batch; read their source by "
+            "spark.readStream, or write them once by Spark: df.write",
+        )
     if part_rows < 1:
         raise RejectedError("SETTINGS", f"part_rows is {part_rows}; a part has at least one row")
     triggered = _trigger(trigger)

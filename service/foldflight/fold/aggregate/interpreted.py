@@ -29,6 +29,7 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.adapters import adapter_named
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction, Methods
+from foldflight.functions.registry import can_be_changed
 from foldflight.functions.types.serializer import field_names, has_plain_parts
 from foldflight.functions.types.values import CastError, cast_results, exact_types
 from foldflight.functions.types.vectors import has_vectors
@@ -668,7 +669,8 @@ def cannot_retract(function: str) -> RejectedError:
     return RejectedError(
         "CANNOT_RETRACT",
         f"{function} is append-only (it has no retract), but the input retracts a row; "
-        "define retract, or aggregate an input without updates and deletes",
+        f"{'define retract' if can_be_changed(function) else 'let groups keep their rows (materialize=True)'}, or "
+        "aggregate an input without updates and deletes",
         function=function,
     )
 

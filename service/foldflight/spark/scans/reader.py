@@ -101,9 +101,9 @@ class ReadSplits:
                 rows += batch.num_rows
                 yield self._typed(batch, split)
         except (pa.ArrowException, OSError) as error:
-            raise _unreadable(split, f"cannot be read: {str(error).splitlines()[0]}") from None
+            raise _damaged(split, f"cannot be read: {str(error).splitlines()[0]}") from None
         if rows != split.rows:
-            raise _unreadable(split, f"has {rows:,} rows where its footer tells of {split.rows:,}")
+            raise _damaged(split, f"has {rows:,} rows where its footer tells of {split.rows:,}")
         _check_unchanged(split, filesystem)
 
     def _batches(self, split: Split, filesystem: fs.FileSystem, size: _BatchSize) -> Iterator[pa.RecordBatch]:
@@ -178,11 +178,13 @@ def _check_unchanged(split: Split, filesystem: fs.FileSystem) -> None:
     info = filesystem.get_file_info(split.path)
     if (info.size, info.mtime_ns or 0) != (split.size, split.changed_ns):
         what = "is gone" if info.type == fs.FileType.NotFound else "was replaced"
-        raise _unreadable(split, f"{what} after the query was planned")
+        remedy = "make the scan again, or give scan(...).df, which Spark reads"
+        raise RejectedError("SOURCE_FILE", f"{split.path} {what} after the query was planned; {remedy}")
 
 
-def _unreadable(split: Split, what: str) -> RejectedError:
+def _damaged(split: Split, what: str) -> RejectedError:
     return RejectedError(
         "SOURCE_FILE",
-        f"{split.path} {what}; make the scan again, or give scan(...).df, which Spark reads",
+        f"the file {split.path} {what}; if it is damaged, write it again or leave it out of the scan; if Spark "
+        "reads it, give scan(...).df",
     )

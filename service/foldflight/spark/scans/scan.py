@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
-from foldflight.spark.columns import column_named
+from foldflight.spark.columns import column_named, rejecting
 from foldflight.spark.scans.folders import Folders
 from foldflight.spark.scans.footers import OpenFilesystem
 from foldflight.spark.scans.listing import Files, UnreadableError
@@ -40,6 +40,17 @@ class Scan:
     def __repr__(self) -> str:
         where = f", where={' AND '.join(self._where)!r}" if self._where else ""
         return f"scan({self._files}{where})"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse the methods of a DataFrame, and tell what is there in their place."""
+        if not hasattr(DataFrame, name):
+            raise AttributeError(f"a scan has no {name}", name=name, obj=self)
+        raise AttributeError(
+            f"a scan is no DataFrame and has no {name}; choose rows and columns by scan(..., where=..., columns=...), "
+            f"or write scan(...).df.{name}, whose rows Spark reads",
+            name=name,
+            obj=self,
+        )
 
     @property
     def columns(self) -> list[str]:
@@ -140,8 +151,9 @@ def scan(
             `create_view` makes a view for `sql`.
 
     Raises:
-        RejectedError: SIGNATURE for arguments that are none of these.
-        AnalysisException: Spark's error, if it cannot read the files, or the condition.
+        RejectedError: SIGNATURE for arguments that are none of these; SCHEMA_MISMATCH for a condition that Spark cannot
+            evaluate, and for columns that are not there.
+        AnalysisException: Spark's error, if it cannot read the files.
 
     >>> orders = scan(spark, "lake/orders", where="day >= DATE'2026-01-01'")
     >>> group_by(orders, "customer").agg(price=weighted_avg("price", "qty"))
@@ -178,6 +190,13 @@ def scan(
     else:
         paths = tuple(os.fspath(each) for each in files or ())
         found = Folders(spark.read.parquet(*paths), paths, opened)
-    df = found.df if where is None else found.df.where(where)
-    chosen = df if columns is None else df.select(*map(column_named, columns))
+    chosen = found.df
+    if where is not None:
+        with rejecting("SCHEMA_MISMATCH", f"Spark cannot evaluate where={where!r} of the scan"):
+            chosen = chosen.where(where)
+            chosen.schema  # noqa: B018 - Connect analyses a query when its schema is needed
+    if columns is not None:
+        with rejecting("SCHEMA_MISMATCH", f"Spark cannot choose columns={list(columns)!r} of the scan"):
+            chosen = chosen.select(*map(column_named, columns))
+            chosen.schema  # noqa: B018 - as above
     return Scan(found, chosen, () if where is None else (where,))

@@ -222,6 +222,28 @@ in one `SELECT`, beside Spark's own functions with OVER, in expressions and in Q
 BY or an aggregate of all rows, beside subqueries in the same item, and for window frames that `over` refuses: they
 cost the length of a window frame for each row.
 
+## Changes in statements
+
+Rows with kinds, such as those of `from_debezium`, retract others. With the option `row_kind="row_kind"` aggregates of
+foldflight retract them. What is right without it stays a changelog; what would take a row that retracts for a row is
+the error SIGNATURE, at its place:
+
+| over rows with kinds | |
+|---|---|
+| SELECT, WHERE, UNION ALL, inner joins, LEFT and SEMI joins *of* them with others | as in Spark: a changelog |
+| aggregates of foldflight in `SELECT ... FROM` | retract with `row_kind=`, else refused |
+| aggregates of Spark, also with OVER and behind `\\|>`; `FROM t SELECT ...` with aggregates; PIVOT | refused |
+| an inner SELECT that leaves the kinds out, where the statement counts rows | refused |
+| DISTINCT, GROUP BY without aggregates, UNION, INTERSECT, EXCEPT | refused |
+| `IN (SELECT ...)`, EXISTS, queries as values, SEMI and ANTI joins *with* them | refused |
+| LEFT, RIGHT and FULL joins in which their columns may be NULL | refused |
+| an inner join of two changelogs | refused in aggregates of foldflight, unless WHERE names the other's kinds |
+
+In the place of refused ones read the rows that are left, `(SELECT k, f(v) FROM changed GROUP BY k)`, with an
+aggregate `f` of foldflight and `row_kind="row_kind"`. A SELECT that names the column, above all in its WHERE, says
+itself which changes count, and is Spark's. With `row_kind=None` all forms are, and take each change for a row.
+`row_number()`, LIMIT and statements other than queries are not looked at.
+
 ## Streams
 
 A query over a streaming view needs the fold plan. It ends with `EMIT CHANGES` (rows with row kinds) or

@@ -104,6 +104,7 @@ def functions() -> Functions:
         (lambda f: f["percentile"]("a", fraction=[0.5, {"x": lambda: 1}]), "SIGNATURE", ["not a constant"]),
         (lambda f: f["percentile"]("a", fraction=threading.Lock()), "SIGNATURE", ["fraction of percentile is <"]),
         (lambda f: connect("embedded:")("a"), "SIGNATURE", ["only built-in functions", "functions.count(...)"]),
+        (lambda f: connect("embedded:a", "embedded:b"), "SIGNATURE", ["connect takes one target", 'or "embedded:a,b"']),
         (lambda f: connect([Percentile, Spread])("a"), "SIGNATURE", ["there are percentile, spread; name the one"]),
     ],
 )

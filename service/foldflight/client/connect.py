@@ -37,7 +37,7 @@ NO_STATE_KEY = b"foldflight: no state key was given"
 
 def connect(
     target: object,
-    *,
+    *others: object,
     deadline_s: float = _DEADLINE_S,
     patience_s: float = _PATIENCE_S,
     job_parameters: Mapping[str, str] | None = None,
@@ -61,6 +61,7 @@ def connect(
             of the engine.
             `"grpc://host:port"`, or `"grpc+tls://host:port"` with TLS (several servers are separated by commas): Flight
             servers fold them, in turns.
+        others: Refused: several sources are one list.
         deadline_s: Longest wait for a server at any one step, in seconds. A server that takes longer counts as lost. It
             must exceed the time that a function needs for one chunk.
         patience_s: Time for which the planning of a query, or an exchange that lost its server, looks for a server that
@@ -104,6 +105,12 @@ def connect(
     >>> connect("embedded:")["count"]().function.signature
     'count([value]) -> BIGINT'
     """
+    if others:
+        raise RejectedError(
+            "SIGNATURE",
+            f"connect takes one target, and {len(others) + 1} are given; write several sources of functions as a list, "
+            'connect(["examples.weighted_avg", Median]) or "embedded:a,b", and servers as "grpc://one:8815,grpc://two:8815"',
+        )
     if otlp_endpoint is not None:
         _check_traces(otlp_endpoint)
     if isinstance(target, str) and not target.startswith(EMBEDDED):

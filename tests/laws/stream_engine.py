@@ -26,6 +26,7 @@ from foldflight.engine.query.query import HostTypes, Query, StreamOptions
 from foldflight.engine.state.table import TableBounds, TableLayout
 from foldflight.engine.stream.packing import BLOB, Pack, rows_of
 from foldflight.functions import Call
+from foldflight.functions.types.arrow import with_column
 from foldflight.spark.storage_types import storage_type
 from foldflight.spark.stream import BucketProcessor
 
@@ -182,7 +183,7 @@ class StreamEngine:
         schema = self.layout.rows
         whole = pa.RecordBatch.from_pylist(rows, schema=schema)
         hashes = key_hashes(whole.select(self.layout.keys.names[: self._hashed])) % self._options.buckets
-        whole = whole.append_column(BUCKET, pa.array(hashes, pa.int32()))
+        whole = with_column(whole, BUCKET, pa.array(hashes, pa.int32()))
         start = 0
         while start < whole.num_rows:
             size = self.random.randint(1, 5)

@@ -16,6 +16,7 @@ from foldflight import RejectedError
 from foldflight.client import Functions
 from foldflight.spark import dead_letters, group_by, over, register, results, sql, with_columns, write_table
 from foldflight.spark.errors import error_of
+from tests.spark_sessions import since_spark
 
 DDL = "k string, i int, v array<float>"
 ROWS = [
@@ -98,6 +99,7 @@ def test_items_of_another_type_are_refused_when_the_query_is_built(classic: Any,
             assert "CAST" not in caught.value.message
 
 
+@since_spark("4.0", "a stream")
 @pytest.mark.parametrize("remote", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_stream_of_vectors_into_a_table(
     classic: Any, embedded: Functions, request: pytest.FixtureRequest, tmp_path: Path, *, remote: bool

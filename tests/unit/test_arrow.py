@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pyarrow as pa
 import pytest
 
@@ -31,8 +33,15 @@ def test_maps_are_dicts_at_any_depth(knows, monkeypatch):
     assert arrow.to_pylist(array) == expected
     batch = pa.RecordBatch.from_arrays([array, pa.array([1, 2, 3])], names=["v", "n"])
     assert arrow.to_pylist(batch) == [{"v": v, "n": n} for v, n in zip(expected, (1, 2, 3), strict=True)]
+    twice = pa.array([[("x", 1), ("x", 2)]], MAPS)
     with pytest.raises(KeyError, match=r"twice|duplicate"):
-        arrow.to_pylist(pa.array([[("x", 1), ("x", 2)]], MAPS))
+        arrow.to_pylist(twice)
+    columns = [array.slice(0, 1), pa.array([twice], pa.list_(MAPS)), pa.array([1])]
+    shown = pa.RecordBatch.from_arrays(columns, names=["v", "twice", "n"])
+    with warnings.catch_warnings():  # newer versions warn of a key that is there twice
+        warnings.simplefilter("ignore")
+        rows_to_show = arrow.shown_rows(shown)
+    assert rows_to_show == [{"v": rows, "twice": [{"x": 2}], "n": 1}]
 
 
 def test_types_with_members_are_nested():

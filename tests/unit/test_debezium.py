@@ -111,7 +111,7 @@ def rows(
     columns |= (
         {"partition": pa.array(["0-"] * count), "offset": pa.array(range(count), pa.int64())} if read.keys else {}
     )
-    batch = pa.record_batch(columns)
+    batch = pa.RecordBatch.from_pydict(columns)
     parts = (batch.slice(start, batch_rows) for start in range(0, count, batch_rows))
     return [row for found in read(parts) for row in found.to_pylist()]
 
@@ -737,7 +737,7 @@ def test_an_error_names_the_event_and_all_columns() -> None:
     """Each column in the words of its first value, with the place in Kafka, the key, and the position in the log."""
     types = {"x": pa.decimal128(10, 2), "at": NTZ, "y": pa.int64(), "z": pa.int64()}
     events = [event("c", after={"x": x, "at": at, "y": y}) for x, at, y in ((1.5, 7, None), ("1234", 8, 9))]
-    batch = pa.record_batch(
+    batch = pa.RecordBatch.from_pydict(
         {
             "value": texts_of(events),
             "key": texts_of([{"x": 1}, {"x": 2}]),
@@ -841,7 +841,7 @@ def test_tombstones_without_keys_are_refused() -> None:
 @pytest.mark.parametrize("place", [{}, {"offset": pa.array([4])}, {"partition": pa.array(["0"])}])
 def test_tombstones_without_their_place_in_kafka_are_refused(place: dict[str, pa.Array]) -> None:
     """One that an epoch read alone deleted nothing, without a word."""
-    batch = pa.record_batch({"value": texts_of([None]), "key": texts_of([{"x": 1}]), **place})
+    batch = pa.RecordBatch.from_pydict({"value": texts_of([None]), "key": texts_of([{"x": 1}]), **place})
     with pytest.raises(RejectedError, match=r"its place in Kafka is not known; select Kafka's columns.*and offset"):
         list(reader({"x": pa.int64()}, keys=("x",))([batch]))
 

@@ -397,10 +397,10 @@ def test_a_scalar_function_is_recorded_and_tested(tmp_path: Path) -> None:
     columns = pa.schema([("name", pa.string())])
     open_request = Open((), columns, steps=(Step("initial", (StepArgument(column="name"),)),), outputs=(0,))
     with transport.open(open_request) as exchange:
-        exchange.chunk(pa.record_batch({"name": ["ann", "bob"]}))
+        exchange.chunk(pa.RecordBatch.from_pydict({"name": ["ann", "bob"]}))
         exchange.mapped()
         with pytest.raises(FunctionError, match="recorded: "):
-            exchange.chunk(pa.record_batch({"name": ["cid", "", "dan"]}))
+            exchange.chunk(pa.RecordBatch.from_pydict({"name": ["cid", "", "dan"]}))
     assert len(read_recording(the_file(tmp_path)).pairs) == 1
     test = tmp_path / "test_initial.py"
     run = replayed(the_file(tmp_path), "--function", f"{PLACE}:initial", "--to-test", str(test))
@@ -528,7 +528,7 @@ def test_texts_are_masked(tmp_path: Path) -> None:
 )
 def test_masks_keep_the_form_of_values(array: pa.Array) -> None:
     """Only texts change, at any depth; NULLs and lengths stay."""
-    part = RecordingPart(GROUPS, b"", write_batch(pa.record_batch({"column": array})))
+    part = RecordingPart(GROUPS, b"", write_batch(pa.RecordBatch.from_pydict({"column": array})))
     masks = Masks.of([part])
     (masked,) = read_batch(masks.masked(part).batch, "").columns
     masked.validate(full=True)
@@ -545,7 +545,7 @@ def test_masked_json_is_null() -> None:
     """JSON is text to Arrow, and a mask would be no JSON."""
     array = pa.ExtensionArray.from_storage(JSON, pa.array(['{"name": "ann"}', None]))
     part = RecordingPart(
-        GROUPS, b"", write_batch(pa.record_batch({"column": pa.StructArray.from_arrays([array], ["a"])}))
+        GROUPS, b"", write_batch(pa.RecordBatch.from_pydict({"column": pa.StructArray.from_arrays([array], ["a"])}))
     )
     (masked,) = read_batch(Masks.of([part]).masked(part).batch, "").columns
     assert masked.to_pylist() == [{"a": None}, {"a": None}]
@@ -555,7 +555,7 @@ def test_masked_maps_with_bytes_as_keys_are_null() -> None:
     """Keys cannot be NULL, as other bytes are, so their map is."""
     array = pa.array([[(b"ann", 1)], None], pa.map_(pa.binary(), pa.int64()))
     nested = pa.array([[[(b"ann", 1)], None], None], pa.list_(array.type))
-    part = RecordingPart(GROUPS, b"", write_batch(pa.record_batch({"column": array, "nested": nested})))
+    part = RecordingPart(GROUPS, b"", write_batch(pa.RecordBatch.from_pydict({"column": array, "nested": nested})))
     masked = read_batch(Masks.of([part]).masked(part).batch, "")
     assert masked.to_pydict() == {"column": [None, None], "nested": [[None, None], None]}
 
@@ -732,14 +732,15 @@ def test_a_state_of_no_call_is_refused(tmp_path: Path) -> None:
     recording = read_recording(the_file(tmp_path))
     states = recording.pairs[0].frame
     assert isinstance(states, States)
-    renamed = States(states.batch.rename_columns([name.replace("_0", "_ ") for name in states.batch.schema.names]))
+    names = [name.replace("_0", "_ ") for name in states.batch.schema.names]
+    renamed = States(pa.RecordBatch.from_arrays(states.batch.columns, names=names))
     with pytest.raises(RejectedError, match="the states have no column state_0"):
         fold_again(replace(recording, pairs=(Pair(renamed), *recording.pairs[1:])), Registry.load([Ratio]))
 
 
 def test_one_number_of_a_recording_does_not_take_all_memory() -> None:
     """Accumulators take memory up to the largest slot, so a slot far beyond the number of rows is refused."""
-    chunk = pa.record_batch({"slot": pa.array([0, 1 << 28], pa.int32()), "price": [1, 2], "qty": [1, 2]})
+    chunk = pa.RecordBatch.from_pydict({"slot": pa.array([0, 1 << 28], pa.int32()), "price": [1, 2], "qty": [1, 2]})
     open_request = Open((Call("ratio", ("price", "qty")),), chunk.schema)
     recording = Recording({"functions": []}, open_request, (Pair(Chunk(chunk)), Pair(Barrier(1))))
     with pytest.raises(RejectedError, match="LIMIT: slot 268435456 is out of bounds"):

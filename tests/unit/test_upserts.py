@@ -302,7 +302,7 @@ def test_a_snapshot_of_another_log_is_refused(is_partial: bool) -> None:
     def run(place: tuple[int, int, int, bool], storage: Storage, unsent: Sequence[str] = ()) -> EpochStats:
         row = {
             "key_0": 1,
-            "sequence": dict(zip(layout.sequence.names, place, strict=True)),
+            "sequence": dict(zip((field.name for field in layout.sequence), place, strict=True)),
             "is_deleted": False,
             "now_us": 0,
             "value_0": None if unsent else f"{place}",

@@ -87,7 +87,7 @@ def letter_type(
     }
     check_returned((f"{name} of a dead letter", type_) for name, type_ in (*known["key"], *known["row"]))
     members = []
-    for name in layout.letter.names:
+    for name in (field.name for field in layout.letter):
         fields = [st.StructField(*each) for each in known.get(name, ())]
         members.append(st.StructField(name, st.StructType(fields) if fields else st.StringType()))
     return st.StructType(members)

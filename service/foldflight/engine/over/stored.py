@@ -146,7 +146,8 @@ def _states_of(groups: Groups, part: _Part, storage: Storage) -> tuple[Any, list
         table = StateTable(part.layout, storage, conversion=VersionColumns(part.layout))
         for rows in table.scan():
             slots.append(groups.slots(rows))
-            parts.append(rows.select(part.layout.states.names).cast(part.layout.states))
+            columns = [rows.column(field.name).cast(field.type) for field in part.layout.states]
+            parts.append(pa.RecordBatch.from_arrays(columns, schema=part.layout.states))
     states = pa.Table.from_batches(parts, schema=part.layout.states)
     return np.concatenate(slots), [one_array(column) for column in states.columns]
 

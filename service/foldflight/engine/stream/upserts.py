@@ -30,7 +30,7 @@ from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.partialrows import MISSING, Entries, LastRow, last_rows
 from foldflight.errors import RejectedError
 from foldflight.functions import sql_name
-from foldflight.functions.types.arrow import concat_batches
+from foldflight.functions.types.arrow import concat_batches, with_column
 
 SEQUENCE, IS_DELETED, NOW_US, UNSENT = "sequence", "is_deleted", "now_us", "unsent"
 _STORED: Final = ("sequence", "row", "deleted_us", "lacks_columns", "kept")
@@ -157,7 +157,7 @@ class OtherColumns:
     def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
         """Return n stored rows with the columns of the query."""
         rows, count = states.column(1), states.num_rows
-        held = dict(zip(rows.type.names, rows.flatten(), strict=True)) if rows.type.num_fields else {}
+        held = {field.name: member for field, member in zip(rows.type, rows.flatten(), strict=True)}
         columns = self._layout.columns
         values = [held.get(field.name, pa.nulls(count, field.type)) for field in columns]
         lacks = pa.array([True] * count) if set(columns.names) - set(held) else states.column(3)
@@ -313,8 +313,7 @@ class UpsertEpoch:
             if is_before:
                 last = max(is_before, key=lambda each: tuple(each.values()))
                 sequences[place] = {**last, OFFSET: own[OFFSET], IS_SNAPSHOT: False}
-        at = block.schema.get_field_index(SEQUENCE)
-        return block.set_column(at, block.schema.field(at), pa.array(sequences, sequence.type))
+        return with_column(block, block.schema.field(SEQUENCE), pa.array(sequences, sequence.type))
 
     def _stored_of(self, slots: Slots) -> tuple[Slots, pa.RecordBatch]:
         """Return the slots that have stored rows, and these rows."""

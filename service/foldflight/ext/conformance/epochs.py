@@ -12,6 +12,7 @@ from foldflight.exchange.ipc import write_batch
 from foldflight.ext.conformance.checks import rule
 from foldflight.ext.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
 from foldflight.ext.conformance.rules import BrokenError, NotTriedError, expect
+from foldflight.functions.types.arrow import with_column
 
 # The largest bounds for which the kit sends messages that exceed them, and requests results that need several messages.
 _MESSAGE_BYTES_TRIED = 128 * 2**20
@@ -286,7 +287,7 @@ def _emits(server: RawServer) -> None:
     with server.exchange(columns=columns, row_outputs=True, emits=True) as exchange:
 
         def ask(emit: list[bool | None]) -> pa.RecordBatch:
-            chunk = rows_of(rows[: len(emit)]).append_column("emit", pa.array(emit, pa.bool_()))
+            chunk = with_column(rows_of(rows[: len(emit)]), "emit", pa.array(emit, pa.bool_()))
             exchange.send(pb.EngineFrame(chunk=pb.Chunk()), chunk)
             return exchange.answer("row_outputs")
 

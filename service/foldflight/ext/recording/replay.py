@@ -24,6 +24,7 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry
+from foldflight.functions.types.arrow import shown_rows
 
 # Memory grows with the largest slot, so a single number in a hostile recording could exhaust it.
 _SLOTS_MAX: Final = 1 << 24
@@ -176,7 +177,7 @@ def _frame_of(frame: fr.Frame, open_request: fr.Open, registry: Registry) -> fr.
     # An edited class reads the states of the recorded one, unless it has `migrate` to convert them.
     batch = frame.batch
     if not open_request.isolate_errors and ERROR in batch.schema.names:
-        batch = batch.drop_columns([ERROR])
+        batch = batch.select([index for index, name in enumerate(batch.schema.names) if name != ERROR])
     functions = {f"state_{index}": registry[call.function] for index, call in enumerate(open_request.calls)}
     fields = []
     for each in batch.schema:
@@ -231,7 +232,7 @@ def _comparable_columns(
         # Equal states in bytes may differ in their signature, or in the order of a set.
         known = [each for each in batch.schema if each.name in names]
         chosen = [each.name for each in known if not (each.name[:6] == "state_" and pa.types.is_binary(each.type))]
-        rows.update(zip(slots.to_pylist(), batch.select(chosen).to_pylist(maps_as_pydicts="lossy"), strict=True))
+        rows.update(zip(slots.to_pylist(), shown_rows(batch.select(chosen)), strict=True))
     return rows
 
 

@@ -134,7 +134,8 @@ def _of_call(recording: Recording, index: int) -> Recording:
             return frame
         batch = frame.batch.select([name for name in frame.batch.schema.names if name in used])
         if isinstance(frame, States):
-            batch = batch.rename_columns(["state_0" if name == state else name for name in batch.schema.names])
+            fields = [field.with_name("state_0") if field.name == state else field for field in batch.schema]
+            batch = pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
         return replace(frame, batch=batch)
 
     columns = pa.schema([each for each in open_request.columns if each.name in used])
@@ -190,7 +191,7 @@ def _partners(pairs: Sequence[Pair]) -> dict[_Unit, _Unit]:
         if not isinstance(pair.frame, Chunk) or "kind" not in pair.frame.batch.schema.names:
             continue
         batch = pair.frame.batch
-        rows = batch.drop_columns(["kind"]).to_pylist()
+        rows = batch.select([name for name in batch.schema.names if name != "kind"]).to_pylist()
         for number, (kind, row) in enumerate(zip(batch.column("kind").to_pylist(), rows, strict=True)):
             unit, text = (index, number), repr(row)
             if not RowKind(kind).retracts:

@@ -20,6 +20,7 @@ from foldflight.ext.recording.groups import slots_in
 from foldflight.ext.recording.replay import Difference
 from foldflight.functions import Call, Registry, RowKind, ScalarFunction
 from foldflight.functions.author.scalar import AnyFunction
+from foldflight.functions.types.arrow import shown_rows
 from foldflight.functions.types.sql import sql_name
 
 _WIDTH: Final = 84
@@ -100,10 +101,10 @@ def _of_scalar(recording: Recording, registry: Registry) -> tuple[set[tuple[str,
         raise _no_test("of scalar and table functions only single ones that are written with def, row by row, have one")
     module, name = _imported(function)
     rows = [
-        tuple(row[each.column] for each in step.arguments)
+        tuple(row[str(each.column)] for each in step.arguments)
         for pair in recording.pairs
         if isinstance(pair.frame, Chunk)
-        for row in pair.frame.batch.to_pylist(maps_as_pydicts="lossy")
+        for row in shown_rows(pair.frame.batch)
     ]
     return {(module, name)}, [*_lines("rows", rows), "for row in rows:", f"    {name}(*row)"]
 
@@ -185,7 +186,7 @@ def _epochs(pairs: Sequence[Pair], groups: Mapping[int, Mapping[str, Any]], *, e
             rows, is_due = [], False
         elif isinstance(pair.frame, Chunk):
             is_due = True
-            for row in pair.frame.batch.to_pylist(maps_as_pydicts="lossy"):
+            for row in shown_rows(pair.frame.batch):
                 slot, kind = row.pop("slot", 0), row.pop("kind", 0)
                 if emits:
                     row.pop("emit", None)

@@ -128,6 +128,18 @@ def to_pylist(values: pa.Array | pa.RecordBatch) -> list[Any]:
     return [_with_dicts(value, values.type) for value in values.to_pylist()]
 
 
+def shown_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return the n rows of a batch to be shown. Of a key that a map has twice they have the last entry."""
+    if _KNOWS_DICTS:
+        rows: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="lossy")
+        return rows
+    types = {field.name: field.type for field in batch.schema}
+    return [
+        {name: _with_dicts(value, types[name], strict=False) for name, value in row.items()}
+        for row in batch.to_pylist()
+    ]
+
+
 def in_microseconds(values: Any) -> Any:
     """Return an array or a batch whose times, timestamps and durations at any depth are in no smaller unit.
 
@@ -173,16 +185,16 @@ def _in_microseconds(type_: pa.DataType) -> pa.DataType:
     return pa.large_list(value) if kinds.is_large_list(type_) else pa.list_(value)
 
 
-def _with_dicts(value: Any, type_: pa.DataType) -> Any:
-    """Return a value with dicts in place of the lists of pairs that Arrow makes of maps."""
+def _with_dicts(value: Any, type_: pa.DataType, *, strict: bool = True) -> Any:
+    """Return a value with dicts in place of the lists of pairs that Arrow makes of maps. Strictly, equal keys fail."""
     kinds = pa.types
     if value is None or not is_nested(type_):
         return value
     if kinds.is_map(type_):
-        pairs = {key: _with_dicts(item, type_.item_type) for key, item in value}
-        if len(pairs) < len(value):
+        pairs = {key: _with_dicts(item, type_.item_type, strict=strict) for key, item in value}
+        if strict and len(pairs) < len(value):
             raise KeyError("a map has a key twice, so it cannot be a dict")
         return pairs
     if kinds.is_struct(type_):
-        return {field.name: _with_dicts(value[field.name], field.type) for field in type_}
-    return [_with_dicts(item, type_.value_type) for item in value]
+        return {field.name: _with_dicts(value[field.name], field.type, strict=strict) for field in type_}
+    return [_with_dicts(item, type_.value_type, strict=strict) for item in value]

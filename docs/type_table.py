@@ -54,9 +54,11 @@ and on a server. Such a method is interpreted, not compiled.
 `VECTOR(n)` has n floats of 32 bits, as in Databend and pgvector, and `VECTOR(n, DOUBLE)` n floats of 64 bits, with n
 from 1 to 65,536. Methods get a NumPy array, which is read-only
 and a part of its chunk: copy what the accumulator keeps, or it keeps the memory of the whole chunk.
-Results are arrays, lists or tuples of n numbers, which are rounded to the type's width once. Type checkers take
-`Annotated[np.ndarray, "VECTOR(384)"]` for `Vector[384]`. Scalar functions with `vectorised="numpy"` get and return n
-vectors as one array of the shape (n, 384), in which rows that are NULL are masked.
+Results are arrays, lists or tuples of n numbers, which are rounded to the type's width once. Type checkers
+refuse `Vector[384]`, because it has a number: for them, name an alias that means the same, such as
+`Embedding: TypeAlias = Annotated[NDArray[np.float32], "VECTOR(384)"]`.
+Scalar functions with `vectorised="numpy"` get and return n vectors as one array of the shape (n, 384), in which
+rows that are NULL are masked.
 
 In Spark a vector is an ARRAY<FLOAT> or ARRAY<DOUBLE>. A list of another length, or with a NULL item, is the error
 [OVERFLOW](errors.md) with its column and row, and is never padded. A vector that is NULL is None. Columns of other

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 from foldflight import FunctionError, MapView, RejectedError, Vector, connect, udaf, udf
 from foldflight.engine.query.blocks import convert
@@ -23,8 +26,9 @@ from foldflight.testing import check_laws, run_epochs
 
 THREE = parse_type("VECTOR(3)")
 WIDE = parse_type("VECTOR(3, DOUBLE)")
-V3 = Annotated[np.ndarray, "VECTOR(3)"]
-W3 = Annotated[np.ndarray, "VECTOR(3, DOUBLE)"]
+# The form that type checkers take: with the sizes of items, so that they check what is calculated with vectors.
+V3: TypeAlias = Annotated[NDArray[np.float32], "VECTOR(3)"]
+W3: TypeAlias = Annotated[NDArray[np.float64], "VECTOR(3, DOUBLE)"]
 
 
 @dataclass
@@ -92,7 +96,7 @@ def moved(v):
 
 @udf
 def doubled(v: V3) -> W3:
-    return 2.0 * v
+    return np.asarray(2.0 * v, np.float64)
 
 
 @pytest.mark.parametrize(
@@ -316,3 +320,53 @@ def test_vectors_in_views() -> None:
     epochs = run_epochs({"way": connect(Way)["way"]("kind", "v")}, rows)
     assert [each.states[()]["way"]["way"] for each in epochs] == [0.0, 3.0]
     assert epochs[1].states[()]["way"]["last"] == {"a": [1.0, 0.0, 4.0], "b": [9.0, 9.0, 9.0]}
+
+
+CHECKED = """
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foldflight import udaf
+
+Embedding: TypeAlias = Annotated[NDArray[np.float32], "VECTOR(384)"]
+Total: TypeAlias = Annotated[NDArray[np.float64], "VECTOR(384, DOUBLE)"]
+
+
+@dataclass
+class Mean:
+    total: Total = field(default_factory=lambda: np.zeros(384))
+    n: int = 0
+
+
+@udaf
+class Centroid:
+    def create_accumulator(self) -> Mean:
+        return Mean()
+
+    def accumulate(self, acc: Mean, v: Embedding) -> None:
+        acc.total += v
+        acc.n += 1
+
+    def get_value(self, acc: Mean) -> Total:
+        return acc.total / acc.n
+"""
+
+
+@pytest.mark.slow
+def test_type_checkers_take_aliases_of_vectors(tmp_path) -> None:
+    """The aliases of the documentation are types for mypy, which checks what is calculated with them."""
+    right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
+    right.write_text(CHECKED)
+    wrong.write_text(CHECKED.replace("acc.total += v", "acc.total += 'v'"))
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--follow-imports", "silent", "--config-file", "/dev/null"]
+    ran = [
+        subprocess.run([*mypy, "--cache-dir", str(tmp_path), str(each)], capture_output=True, text=True, check=False)
+        for each in (right, wrong)
+    ]
+    assert ran[0].returncode == 0, ran[0].stdout
+    assert "wrong.py:28: error" in ran[1].stdout

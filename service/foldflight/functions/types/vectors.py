@@ -46,7 +46,10 @@ class Vector:
 
     Arguments are read-only NumPy arrays of shape (384,), float32 or float64. Attributes of accumulators have exactly
     the annotated type. A sum should have 64 bits: `total: Vector[384, np.float64]`. Type checkers do not take numbers
-    there; for them, write `Annotated[np.ndarray, "VECTOR(384)"]`, which means the same.
+    there; for them, name the type as an alias of `Annotated`, which means the same:
+
+        Embedding: TypeAlias = Annotated[NDArray[np.float32], "VECTOR(384)"]
+        Total: TypeAlias = Annotated[NDArray[np.float64], "VECTOR(384, DOUBLE)"]
 
     >>> from foldflight import Vector
     >>> import numpy as np

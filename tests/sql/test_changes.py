@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect
-from foldflight.spark import group_by, split_changes, sql
+from foldflight.spark import enable, group_by, split_changes, sql
 from foldflight.sql import SqlError
 from tests.spark_sessions import since_spark
 from tests.sql.test_statements import values
@@ -147,3 +147,21 @@ def test_a_join_of_two_changelogs_is_refused(db: Any) -> None:
         group_by(joined, "k", row_kind="row_kind").agg(n=count())
     left = joined.where("other = '+I'").drop("other")
     assert values(group_by(left, "k", row_kind="row_kind").agg(n=count())) == [("b", 1)]
+
+
+def test_frames_in_braces_are_looked_at_like_views(both: Any) -> None:
+    """After `enable`, in Spark Connect, too, where such a statement is Spark's."""
+    changed(both)
+    rows, dim = both.table("changed"), both.table("dim")
+    session = enable(both)
+    try:
+        for text in ("SELECT sum(v) FROM {t} WHERE v > {x}", "SELECT * FROM {d} WHERE k IN (SELECT k FROM {t})"):
+            with pytest.raises(
+                RejectedError, match=r"row_kind has row kinds, and (sum of Spark|IN) would take"
+            ) as refused:
+                session.sql(text, t=rows, d=dim, x=1)
+            assert refused.value.code == "SIGNATURE"
+        found = session.sql("SELECT sum(if(row_kind = '+I', v, -v)) AS s, {x} AS x FROM {t}", t=rows, x=1)
+        assert values(found) == [(8, 1)]
+    finally:
+        del session.sql

@@ -71,6 +71,11 @@ class RefusedBySparkError(SqlError, AnalysisException):
         return SqlError, (self.message, self.text, self.start, self.stop)
 
 
+def view_name(number: int) -> str:
+    """Return the name of a DataFrame in statements."""
+    return f"foldflight_result_{number}_"
+
+
 def said(error: PySparkException) -> str:
     """Return Spark's message without the statement, the plan and the stack trace behind it."""
     return _END.split(message_of(error).strip())[0].strip()
@@ -84,13 +89,16 @@ class Analysis:
         catalog: The functions.
         text: The statement.
         args: The values of its parameters: by name, or in order of the question marks.
+        views: DataFrames that the statement calls by `view_name`.
 
     Attributes:
         untyped: The errors of calls whose arguments Spark refuses where they stand.
         zoned: The indexes of calls of scalar functions whose arguments have a time zone.
     """
 
-    def __init__(self, spark: SparkSession, catalog: Catalog, text: Text, args: Any = None) -> None:
+    def __init__(
+        self, spark: SparkSession, catalog: Catalog, text: Text, args: Any = None, views: Sequence[DataFrame] = ()
+    ) -> None:
         self.spark = spark
         self.catalog = catalog
         self.text = text
@@ -98,7 +106,7 @@ class Analysis:
         self.untyped: list[SqlError] = []
         self.zoned: set[int] = set()
         self._args = self._named_parameters(args)
-        self._views: dict[str, DataFrame] = {}
+        self._views = {view_name(number): df for number, df in enumerate(views)}
         self._types: dict[tuple[str, str], st.StructField] = {}
         self._repeatable: dict[str, bool] = {}
 
@@ -118,7 +126,7 @@ class Analysis:
 
     def add_view(self, df: DataFrame) -> str:
         """Return a name under which statements of `df` can refer to a DataFrame."""
-        name = f"foldflight_result_{len(self._views)}_"
+        name = view_name(len(self._views))
         self._views[name] = df
         return name
 

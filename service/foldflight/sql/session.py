@@ -22,9 +22,9 @@ from foldflight.engine.over.stream import ttl_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
 from foldflight.spark.columns import refusing_nanoseconds
-from foldflight.spark.rowkinds import UNSAID
+from foldflight.spark.rowkinds import UNSAID, kinds_in
 from foldflight.spark.versions.sessions import formatted, is_remote, is_spark, quiet
-from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal
+from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal, view_name
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import GRAMMAR, calls_in
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry, catalog_of, plain_sql
@@ -261,9 +261,24 @@ def _with_values(spark: SparkSession, text: str, args: Any, values: Mapping[str,
                 f"Spark Connect does not take {', '.join(values)} beside functions of foldflight; write "
                 "df.createOrReplaceTempView('t'), and t in the statement",
             )
+        _refuse_changes_in_braces(spark, text, args, values)
         return plain_sql(spark, text, args, **values)
     with formatted(spark, text, values) as written:
         return sql(spark, written, args)
+
+
+def _refuse_changes_in_braces(spark: SparkSession, text: str, args: Any, values: Mapping[str, Any]) -> None:
+    """Refuse to leave the kinds of rows out of DataFrames in braces, as `sql` does of views. Raises RejectedError."""
+    views = {name: each for name, each in values.items() if isinstance(each, DataFrame)}
+    if not any(kinds_in(each.schema) for each in views.values()):
+        return
+    for number, name in enumerate(views):
+        text = text.replace(f"{{{name}}}", view_name(number))
+    analysis = Analysis(spark, catalog_of(spark), Text(text), args, list(views.values()))
+    try:
+        _refuse_changes_as_rows(analysis, Span(0, len(analysis.text)))
+    except SqlError as error:  # its place is one in the text with other names
+        raise RejectedError(error.code, error.message) from None
 
 
 def column(spark: SparkSession, function: str | Aggregate, *columns: str | Column, **literals: Any) -> Column:

@@ -103,7 +103,7 @@ class CallsFold(ExitStack, ABC):
 
     @abstractmethod
     def outputs(self, step: Step, stores: WindowFrameStores) -> list[pa.Array]:
-        """Fold the due rows, store the rows that later frames need, and return the n outputs of each call.
+        """Fold the due rows, store the rows that later window frames need, and return the n outputs of each call.
 
         Raises:
             FunctionError: With function and group.

@@ -1,8 +1,8 @@
 """Folding of window frames in exchanges, by four strategies.
 
 *Accumulate* and *retract*: a window frame differs from the window frame of the row before by rows that leave and rows
-that enter. The chunk has these rows, one after another, and `emit` is true at the last one of each window frame. A window
-frame for which more rows would leave and enter than it has begins with a new accumulator, so no accumulator
+that enter. The chunk has these rows, one after another, and `emit` is true at the last one of each window frame. A
+window frame for which more rows would leave and enter than it has begins with a new accumulator, so no accumulator
 loses all its rows. But those that are left may not count, by FILTER or because NULLs are skipped.
 
 *Merge*: rows are folded to nodes of 8, 16, 32... rows, at multiples of their size from the beginning of the partition,

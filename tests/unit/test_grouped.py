@@ -1,15 +1,16 @@
 """Groups that share one exchange, one turn after the other."""
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from foldflight import FunctionError, RetryableError, connect
-from foldflight.client import OpenExchange, Transport
+from foldflight import FunctionError, RejectedError, RetryableError, connect
+from foldflight.client import OpenExchange, Transport, embedded
 from foldflight.engine.keys.grouped import GroupedExchange, Groups
 from foldflight.engine.query.layout import QueryLayout
-from foldflight.exchange.frames import FunctionInfo, Open, Opened
+from foldflight.exchange.frames import UNBOUNDED, FunctionInfo, Open, Opened, Returns
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call
 
@@ -111,6 +112,30 @@ def test_rows_without_a_barrier_are_forgotten(transport: Counted, grouped: Group
     groups = Groups(layout(transport))
     with grouped.turn(groups):
         assert folded(grouped, groups, ("b", 10)) == {"b": 10}
+
+
+def test_a_state_that_is_too_large_names_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside its function and the setting that bounds it: a server knows only the slot."""
+    monkeypatch.setattr(embedded, "UNBOUNDED", replace(UNBOUNDED, state_bytes_max=100))
+    transport = connect("embedded:").transport
+    schema = pa.schema([("slot", pa.int32()), ("v", pa.string())])
+    texts = Open(calls=(Call("string_agg", ("v",)),), columns=schema, returns=Returns(states=True))
+    states = pa.schema([transport.describe(texts).schema.field("state_0")])
+    columns = pa.schema([("column_0", pa.string())])
+    query = QueryLayout(KEYS, ("k",), columns, ("v",), has_kinds=False, states=states, carried=states)
+    block = pa.RecordBatch.from_pylist(
+        [{"key_0": "small", "column_0": "a"}, {"key_0": "large", "column_0": "z" * 200}],
+        schema=pa.schema([*KEYS, *columns]),
+    )
+    groups, exchange = Groups(query), GroupedExchange(transport, texts, query)
+    said = r"a state of string_agg has .* state_bytes_max is 100"
+    with exchange.turn(groups):
+        exchange.chunk(groups.slots(block), block)
+        with pytest.raises(RejectedError, match=said) as caught:
+            exchange.barrier()
+    assert (caught.value.code, caught.value.limit) == ("LIMIT", "state_bytes_max")
+    assert caught.value.group == {"k": "large"}
+    assert "group: k='large'" in str(caught.value)
 
 
 def test_an_error_names_its_group_and_ends_the_exchange(transport: Counted, grouped: GroupedExchange) -> None:

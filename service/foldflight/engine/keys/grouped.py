@@ -25,7 +25,7 @@ from foldflight.engine.keys.deadletters import HeldRows
 from foldflight.engine.keys.hashes import Hashes, key_hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import EMIT, QueryLayout
-from foldflight.errors import FunctionError, RejectedError
+from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Open, Opened
 from foldflight.fold.mode import Mode
 from foldflight.functions.types.arrow import with_column
@@ -260,7 +260,7 @@ class GroupedExchange:
             yield self._exchange
             if logs := self._exchange.take_logs():
                 log_records(logs, self._name)
-        except FunctionError as error:
+        except FoldflightError as error:  # a function has failed, or a state exceeds a bound of the server
             if error.slot is None or error.group is not None:
                 raise
             raise error.with_group(self._name(error.slot)) from None

@@ -27,13 +27,14 @@ from bench.data import Figure, Sizes
 from bench.spark_batch import ROUNDS, consume, session
 from bench.spark_stream import BUCKETS, CORES, epochs
 from examples.flights_stream import SETTINGS
-from foldflight.spark import from_canal, from_debezium, upserts
+from foldflight.spark import from_canal, from_debezium, schema_of, upserts
 from tests.debezium import values
 
 SUITE = "changes"
 PAYLOAD = "from_json of the payload alone"
 SAME = "from_json of the same events"
 DEBEZIUM, CANAL, UPSERTS = "from_debezium", "from_canal", "upserts"
+KNOWN = "from_debezium with schema_of"
 LATEST = "Spark's max_by of each key (no Python)"
 BARE, WITH_BLOCK, OF_CANAL = "Debezium without schema blocks", "Debezium with schema blocks", "Canal"
 
@@ -64,10 +65,15 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
             bare = _frame(spark, folder / "bare", payloads)
             described = _frame(spark, folder / "described", payloads, _head(), "}")
             parsed = partial(_parsed, bare, f"op STRING, before {PLAIN}, after {PLAIN}")
+            known = schema_of(described.limit(100))
             words: dict[str, Any] = {"decimals": "precise", "times": "microseconds"}
             cases: dict[str, dict[str, Way]] = {
                 BARE: {PAYLOAD: parsed, DEBEZIUM: lambda: from_debezium(bare, SCHEMA, **words)},
-                WITH_BLOCK: {PAYLOAD: parsed, DEBEZIUM: lambda: from_debezium(described, SCHEMA)},
+                WITH_BLOCK: {
+                    PAYLOAD: parsed,
+                    DEBEZIUM: lambda: from_debezium(described, SCHEMA),
+                    KNOWN: lambda: from_debezium(described, known),
+                },
             }
             texts = _frame(spark, folder / "canal", canal)
             rows = "ARRAY<MAP<STRING, STRING>>"
@@ -106,6 +112,10 @@ def _keyed(spark: Any, folder: Path, count: int) -> Iterator[Figure]:
     case = f"a stream of {size * CORES:,} rows an epoch, {KEYS:,} keys"
     for way, seconds in cpu_medians(runs).items():
         yield Figure(SUITE, case, way, seconds / (size * CORES * EPOCHS) * 1e6, "us")
+    batch = spark.read.parquet(str(data))
+    in_batch = {way: (lambda query=query: consume(query(batch))) for way, query in ways.items()}
+    for way, seconds in cpu_medians(in_batch).items():
+        yield Figure(SUITE, f"a batch, {KEYS:,} keys", way, seconds / (size * CORES * EPOCHS) * 1e6, "us")
 
 
 def _latest(frame: Any) -> Any:

@@ -86,7 +86,8 @@ prints each one that it changes. The table shows the values for the default `row
 The progress of a streaming query contains the values of each aggregation and epoch, in `observedMetrics` under
 `foldflight <keys> > <outputs>`, with a number behind it (` #2`) if the process has used the name before.
 `foldflight.spark.metrics.StreamMetrics` is a listener that exports them to Prometheus,
-with the labels `query` (the query's name, or its id) and `aggregation`.
+with the labels `query` (the query's name, or its id) and `aggregation`. The figure of a table that
+`from_debezium(table=)` reads is under `foldflight_events <table>`, and its label is `table` in place of `aggregation`.
 
 {metrics}"""
 

@@ -96,9 +96,9 @@ def test_the_transitions_of_the_exchange() -> None:
 
 
 def test_the_figures_of_a_stream() -> None:
-    """The reference has a line for each value of an epoch."""
+    """The reference has a line for each value of an epoch, and for that of the events of a table."""
     shown = re.findall(r"^\| `foldflight_stream_\w+` \| \w+ \| `(\w+)` \|", SPARK, re.MULTILINE)
-    assert sorted(shown) == sorted(each.name for each in fields(EpochStats))
+    assert sorted(shown) == sorted([*(each.name for each in fields(EpochStats)), "table_rows"])
 
 
 def test_each_failure_has_its_test() -> None:

@@ -6,8 +6,9 @@ import datetime as dt
 import json
 import math
 import random
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,20 @@ from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect
 from foldflight.client import Functions
-from foldflight.spark import check_checkpoint, from_debezium, group_by, state_table, tumble, upserts, write_table
+from foldflight.spark import (
+    check_checkpoint,
+    dead_letters,
+    from_debezium,
+    group_by,
+    results,
+    state_table,
+    tumble,
+    upserts,
+    write_table,
+)
 from foldflight.spark.connectvalues import UNAVAILABLE
 from foldflight.spark.errors import error_of
+from foldflight.spark.rowkinds import kinds_in
 from tests.debezium import archive, values
 from tests.spark.test_stream import Stream
 from tests.spark_sessions import SPARK
@@ -353,6 +365,47 @@ def test_a_compacted_topic_with_reversed_versions(classic: Any, tmp_path: Path) 
     ]
 
 
+def test_dead_letters_do_not_stop_the_rows_of_keys(classic: Any, tmp_path: Path) -> None:
+    """The row of a key whose event is a dead letter follows its next event. A table without events has a figure."""
+
+    def query(df: DataFrame) -> DataFrame:
+        options: dict[str, Any] = {"keys": "id", "table": "inv.t", "on_error": "isolate"}
+        return from_debezium(df, "id INT, amount INT", **options, **({"buckets": 2} if df.isStreaming else {}))
+
+    stream = Messages(classic, tmp_path, query)
+    wrong = message(1, 20, 1, 2)
+    wrong["value"] = wrong["value"].replace("2}", '"many"}')
+    epochs = [
+        [{**message(0, 5, 9, 9, "c"), "value": message(0, 5, 9, 9, "c")["value"].replace('"t"', '"u"')}],
+        [message(0, 10, 1, 1, "c"), wrong, message(2, 30, 2, 7, "c")],
+        [message(3, 40, 1, 4)],
+    ]
+    for each in epochs:
+        stream.write(each)
+    outputs = stream.run()
+    changes = [
+        {(row["row_kind"], row["id"], row["amount"]) for row in epoch if row["dead_letter"] is None}
+        for epoch in outputs
+    ]
+    assert changes == [set(), {("+I", 1, 1), ("+I", 2, 7)}, {("-U", 1, 1), ("+U", 1, 4)}]
+    (letter,) = (row for epoch in outputs for row in epoch if row["dead_letter"] is not None)
+    assert "the column amount of an event has the value 'many'" in letter["dead_letter"]["message"]
+    assert letter["dead_letter"]["value"] == wrong["value"].encode()
+    frame = classic.createDataFrame([tuple(each.values()) for epoch in epochs for each in epoch], Messages.ddl)
+    batch = query(frame)
+    assert kinds_in(results(query(stream.input())).schema)
+    assert {tuple(row) for row in results(batch).collect()} == {("+I", 1, 4), ("+I", 2, 7)}
+    assert [row["message"] for row in dead_letters(batch).collect()] == [letter["dead_letter"]["message"]]
+
+
+def test_a_stream_counts_the_rows_of_its_table(classic: Any, tmp_path: Path) -> None:
+    """Also while no event of it has come, as where the name is misspelt."""
+    stream = Messages(classic, tmp_path, lambda df: from_debezium(df, "id INT, amount INT", table="inv.u"), "append")
+    stream.write([message(0, 10, 1, 1, "c")])
+    assert stream.run() == [[]]
+    assert stream.progress == [{"table_rows": 0}]
+
+
 def test_a_batch_of_two_logs_is_refused(classic: Any) -> None:
     """A snapshot of another server has lower positions than changes before it."""
     events = [message(0, 100, 1, 1, "c"), message(1, 50, 1, 2, "r"), message(2, 60, 2, 3, "r")]
@@ -364,6 +417,41 @@ def test_a_batch_of_two_logs_is_refused(classic: Any) -> None:
         ("+I", 1, 2),
         ("+I", 2, 3),
     ]
+
+
+FAILOVERS = {
+    "PostgreSQL after a restore": ({"lsn": 900}, {"lsn": 100}),
+    "MySQL with another server": (
+        {"file": "mysql-bin.000009", "pos": 4, "gtid": "a:9"},
+        {"file": "binlog.000001", "pos": 8, "gtid": "b:1"},
+    ),
+    "MySQL with a new log": ({"file": "binlog.000009", "pos": 4}, {"file": "binlog.000001", "pos": 8}),
+}
+
+
+@pytest.mark.parametrize("log", FAILOVERS)
+def test_a_failover_without_a_snapshot_drops_nothing(classic: Any, tmp_path: Path, log: str) -> None:
+    """Events of the new server have lower positions. One of a key that was changed before is refused, in both ways."""
+    before, after = FAILOVERS[log]
+
+    def sent(offset: int, source: Mapping[str, Any], id_: int, amount: int, ts_ms: int) -> Change:
+        value = json.dumps({"op": "u", "after": {"id": id_, "amount": amount}, "source": {**source, "ts_ms": ts_ms}})
+        return {"key": json.dumps({"id": id_}), "value": value, "partition": 0, "offset": offset}
+
+    first = [sent(0, before, 1, 1, 1000), sent(1, before, 2, 2, 1000)]
+    again, new, failed = sent(2, before, 1, 1, 1000), sent(3, after, 3, 3, 2000), sent(4, after, 2, 9, 2000)
+    said = r"key.*id.*2.*there is an event at .*offset.*4.*committed later although its position is lower"
+    frame = classic.createDataFrame([tuple(each.values()) for each in [*first, again, new, failed]], Messages.ddl)
+    assert orders_of(frame.where("offset < 4")).count() == 3
+    with pytest.raises(PySparkException) as caught:
+        orders_of(frame).collect()
+    assert re.search(said, str(error_of(caught.value)), re.DOTALL)
+    stream = Messages(classic, tmp_path, orders_of)
+    for epoch in (first, [again, new], [failed]):
+        stream.write(epoch)
+    with pytest.raises(PySparkException) as caught:
+        stream.run()
+    assert "committed later although its position is lower" in str(error_of(caught.value))
 
 
 @pytest.mark.parametrize("mode", ["default", "default-schema", "string-isostring"])

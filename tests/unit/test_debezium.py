@@ -18,7 +18,7 @@ from foldflight.engine.stream.upserts import NO_POSITION
 from foldflight.errors import RejectedError
 from foldflight.spark import debeziumjson, debeziumreader
 from foldflight.spark.connectvalues import UNAVAILABLE, Words
-from foldflight.spark.debeziumreader import Reader
+from foldflight.spark.debeziumreader import PAYLOAD, Reader
 from tests.debezium import INSTANT, NTZ, ORDERS, archive, values
 
 TIME = pa.time64("us")
@@ -538,7 +538,7 @@ def test_flattened_events_with_their_operation() -> None:
     ]
     found = rows(reader({"x": pa.int64(), "y": pa.int64()}, keys=("x",)), events)
     places = [[*row["debezium_sequence"].values()] for row in found]
-    assert [each[4:] for each in places] == [[places[0][4], True], *[[places[0][4], False]] * 3]
+    assert [each[4:] for each in places] == [[places[0][4], True, None], *[[places[0][4], False, None]] * 3]
     assert [
         (row["x"], row["y"], row["debezium_deleted"], *place[:4]) for row, place in zip(found, places, strict=True)
     ] == [
@@ -760,6 +760,86 @@ def test_an_error_names_the_event_and_all_columns() -> None:
         rows(reader({"x": pa.int64(), "y": pa.int64()}), [event("c", after={"yy": 1})])
 
 
+def test_events_that_are_refused_are_dead_letters() -> None:
+    """Each with its message, and the others are read: values, and messages that are no events."""
+    read = reader({"x": pa.int64(), "y": pa.string()}, keys=("x",), isolates=True)
+    after = [{"x": 1, "y": "a"}, {"x": 2**63, "y": "b"}, {"x": 3, "y": UNAVAILABLE}, {"x": 4, "y": "d"}, [5]]
+    events: list[Any] = [event("c", after=each, source={"lsn": lsn}) for lsn, each in enumerate(after)]
+    events += ["{", None]
+    keys = [{"x": number} for number in range(6)] + ["no key"]
+    found = rows(read, events, keys)
+    assert [(row["x"], row["y"]) for row in found if row["dead_letter"] is None] == [(1, "a"), (4, "d")]
+    letters = [row for row in found if row["dead_letter"] is not None]
+    said = ["which int64 does not hold", "the column y of an event has the value", "is not an object", "not JSON"]
+    said.append("a tombstone has a key that is not JSON")
+    assert len(letters) == len(said)
+    for row, place, words in zip(letters, (1, 2, 4, 5, 6), said, strict=True):
+        letter = row.pop("dead_letter")
+        assert words in letter["message"]
+        assert f"offset {place}, " in letter["message"]
+        assert letter["code"] == "SCHEMA_MISMATCH"
+        assert [letter["key"], letter["value"]] == [
+            texts_of([each])[0].as_py() for each in (keys[place], events[place])
+        ]
+        assert set(row.values()) == {None}
+    assert rows(dataclasses.replace(read, isolates=False), events[:1]) == [
+        {name: value for name, value in found[0].items() if name != "dead_letter"}
+    ]
+
+
+@pytest.mark.parametrize("keys", [None, ("id",)])
+def test_events_without_their_known_heads(keys: Any) -> None:
+    """Rows and errors are those of the whole events, of which Spark has cut what it knew: in all, or in some."""
+    given = [each and each.encode() for each in values("default-schema", "orders")][:30]
+    first = next(each for each in given if each)
+    other = first.replace(b'"optional":true', b'"optional": true')
+    heads = [each[: each.index(PAYLOAD)] + PAYLOAD for each in (first, other)]
+    wrong = first.replace(b'"customer":"', b'"customer":7,"x":"')
+    for events in (given, [*given, other], [None, None], [*given[:3], wrong]):
+        numbers = [
+            None if each is None else next((at for at, head in enumerate(heads) if each.startswith(head)), None)
+            for each in events
+        ]
+        for known in ((0, 1), (0,), ()):
+            cut = [number if number in known else None for number in numbers]
+            rests = [
+                each if each is None or at is None else each[len(heads[at]) : -1]
+                for each, at in zip(events, cut, strict=True)
+            ]
+            found = []
+            for texts, more in ((events, {}), (rests, {"head": pa.array(cut, pa.int32())})):
+                columns = {"value": pa.array(texts, pa.binary()), **more}
+                if keys:
+                    columns |= {"key": texts_of([{"id": 1}] * len(events)), "partition": pa.array(["0"] * len(events))}
+                    columns |= {"offset": pa.array(range(len(events)), pa.int64())}
+                read = reader(ORDERS, keys=keys, heads=tuple(heads))
+                try:
+                    if keys is None and None in events:
+                        columns = {
+                            name: each.filter(pa.compute.is_valid(columns["value"])) for name, each in columns.items()
+                        }
+                    found.append([batch.to_pylist() for batch in read([pa.record_batch(columns)])])
+                except RejectedError as error:
+                    found.append(error.message)
+            assert found[0] == found[1]
+            assert isinstance(found[0], str) == (wrong in events)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        event("t"),
+        event("c", after={"x": 1}, source={"schema": "inv", "table": "t"}),  # it has no position
+        {"x": 1},
+        b"\0\0\0\0\x05abc",
+    ],
+)
+def test_what_concerns_all_events_is_no_dead_letter(message: Any) -> None:
+    """A truncated table keeps no row, and wrong settings of the connector spoil each event."""
+    with pytest.raises(RejectedError):
+        rows(reader({"x": pa.int64()}, keys=("x",), isolates=True), [message])
+
+
 def test_events_of_two_tables_are_not_added_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `table=` they are ambiguous; a pattern says that several tables are parts of one."""
     sources = [{"db": "d", "schema": "inv", "table": name, "lsn": 1} for name in ("orders_1", "orders_2", "items")]
@@ -868,6 +948,25 @@ def test_tables_are_named_alike(table: str, source: dict[str, Any], is_read: boo
     if is_flattened:
         message = {"x": 1, "__op": "c", **{f"__{name}": value for name, value in place.items()}}
     assert len(rows(reader({"x": pa.int64()}, keys=("x",), table=table), [message])) == is_read
+
+
+@pytest.mark.parametrize(
+    ("told", "time"),
+    [
+        ({"ts_us": 5_000_001, "ts_ms": 5_000}, 5_000_001),
+        ({"ts_ms": 5_000}, 5_000_000),
+        ({"ts_ms": 0}, None),  # MySQL's snapshots
+        ({"ts_ms": "5"}, None),
+        ({}, None),
+    ],
+)
+def test_positions_have_the_time_of_the_commit(told: Any, time: int | None) -> None:
+    """Of the database, not of the connector, which reads an event again later."""
+    source = {"lsn": 1, **told}
+    flattened = {"x": 1, "__op": "c", "__lsn": 1, "__ts_ms": 9, **{f"__source_{name}": at for name, at in told.items()}}
+    for message in (event("c", after={"x": 1}, source=source, ts_us=9), flattened):
+        (row,) = rows(reader({"x": pa.int64()}, keys=("x",)), [message])
+        assert row["debezium_sequence"]["time"] == time
 
 
 def test_binary_logs_are_ordered_by_their_numbers() -> None:

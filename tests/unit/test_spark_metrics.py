@@ -79,3 +79,19 @@ def test_gauges_go_with_their_query() -> None:
     assert value(metrics, "state_bytes") is None
     assert value(metrics, "rows_total") == 100
     assert value(metrics, "state_bytes", "other") == 5000
+
+
+def test_a_table_without_events_has_a_figure() -> None:
+    """Its counter is there with 0, so that an alert can tell a misspelt table from a query that does not run."""
+    metrics = StreamMetrics()
+    for rows in (0, 3):
+        metrics.onQueryProgress(
+            progress({"foldflight_events inv.u": {"table_rows": 0}, "foldflight_events inv.t #2": {"table_rows": rows}})
+        )
+    found = {
+        table: metrics.registry.get_sample_value(
+            "foldflight_stream_table_rows_total", {"query": "orders", "table": table}
+        )
+        for table in ("inv.u", "inv.t", "inv.v")
+    }
+    assert found == {"inv.u": 0, "inv.t": 3, "inv.v": None}

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -38,6 +38,7 @@ OPERATOR: Final = "_foldflight_operator"
 """The attribute of a stream's result that holds its stateful operator."""
 
 _OBSERVED: Final = "foldflight"
+_OBSERVED_EVENTS: Final = "foldflight_events"
 _NUMBER: Final = re.compile(r" #\d+$")
 
 # Schemas are types, not texts: Spark Connect's client parses texts with a session that it chooses.
@@ -125,6 +126,23 @@ def aggregation_of(observation: str) -> str | None:
     """Return the aggregation that an observation is named after, `keys > outputs`; None if it is not one of ours."""
     prefix, _, aggregation = observation.partition(" ")
     return _NUMBER.sub("", aggregation) if prefix == _OBSERVED else None
+
+
+def observe_events(rows: DataFrame, table: str, figures: Sequence[Column]) -> DataFrame:
+    """Return the rows of events of a table, with figures in the progress of a stream that `table_of` finds.
+
+    Args:
+        rows: The rows.
+        table: The name of the table, or a pattern of it.
+        figures: Aggregates, with names.
+    """
+    return rows.observe(_unique(f"{_OBSERVED_EVENTS} {table}"), *figures)
+
+
+def table_of(observation: str) -> str | None:
+    """Return the table of the events that an observation counts; None if it is not one of `observe_events`."""
+    prefix, _, table = observation.partition(" ")
+    return _NUMBER.sub("", table) if prefix == _OBSERVED_EVENTS else None
 
 
 _uses: collections.Counter[str] = collections.Counter()

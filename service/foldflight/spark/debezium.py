@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -21,16 +21,22 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.engine.query.layout import ROW_KIND
+from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.errors import RejectedError
+from foldflight.spark.arrow import arrow_function
+from foldflight.spark.bucketed import OPERATOR, observe_events
 from foldflight.spark.cdc import refuse_taken, require_columns, split_changes, table_schema
 from foldflight.spark.connectvalues import Binary, Decimals, Described, Intervals, Times, Words
+from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.debeziumkinds import ROW_KINDS, SKIPPED, expression_of
 from foldflight.spark.debeziumreader import (
     DELETED,
+    HEAD,
     KEY,
+    LETTER,
     OFFSET,
     PARTITION,
+    PAYLOAD,
     POSITION,
     SCHEMAS_MAX,
     SEQUENCE,
@@ -38,6 +44,7 @@ from foldflight.spark.debeziumreader import (
     VALUE,
     Reader,
     described_columns,
+    is_block,
 )
 from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import kind_column
@@ -54,6 +61,8 @@ _AS_JSON: Final = {
 }
 _SPARKS_DECIMAL: Final = "decimal(10,0)"  # what DECIMAL means in Spark
 _WRITTEN_DECIMAL: Final = re.compile(r"\b(?:decimal|dec|numeric)\s*\(\s*10\s*(?:,\s*0\s*)?\)", re.IGNORECASE)
+_HEADS: Final = "foldflight.debezium_heads"
+_HEADS_MAX: Final = 4  # each is compared with each event
 _OF_KEYS: Final = (SEQUENCE, DELETED, UNSENT)
 
 
@@ -71,6 +80,7 @@ def from_debezium(
     replica_identity: Literal["full"] | None = None,
     ttl: str | None = None,
     buckets: int = 32,
+    on_error: OnError = "fail",
 ) -> DataFrame:
     """Return the events of Debezium as rows with row kinds.
 
@@ -126,15 +136,23 @@ def from_debezium(
             `binlog_row_image=FULL`), so a delete of a row of zeros is one. Default: such deletes fail the query.
         ttl: For streams with `keys`: an interval after which a deleted key is forgotten, as of `upserts`.
         buckets: For streams with `keys`: the number of parts of the state, fixed for the life of a checkpoint.
+        on_error: `isolate`, with `keys`: an event that is refused for what it alone has, such as a value, becomes a
+            dead letter, and the row of its key remains that of before until its next event. A value that an update did
+            not send is refused then, since the event that set it may be a dead letter. What concerns all events, such
+            as a truncated table, events of two tables or without a position in the log, fails the query nevertheless.
+            The events are read twice, once for the rows and once for the dead letters.
 
     Returns:
-        DataFrame: The column `row_kind`, then the columns of the table.
+        DataFrame: The column `row_kind`, then the columns of the table. With `on_error="isolate"` also `dead_letter`,
+            for `results` and `dead_letters`: NULL, or a struct of `code`, `message`, and the bytes `key` and `value` of
+            the message, with NULL in the other columns.
 
     Raises:
-        RejectedError: SIGNATURE for a word that is none of these, for a table without its schema, and for a `ttl` that
-            is no interval; SCHEMA_MISMATCH,
-            if a column is missing or has the wrong type. The query fails with SCHEMA_MISMATCH at events that are
-            refused.
+        RejectedError: SIGNATURE for a word that is none of these, for a table without its schema, for a `ttl` that is
+            no interval, and for dead letters without `keys`; SCHEMA_MISMATCH, if a column is missing or has the wrong
+            type. The query fails with SCHEMA_MISMATCH at events that are refused, and with `keys` at an event of
+            another log: the database committed it later than the last change of its key, and its position is lower, as
+            after a failover without a new snapshot.
     """
     check_analysable(df, "from_debezium")
     said = {"decimals": decimals, "times": times, "binary": binary, "intervals": intervals}
@@ -149,6 +167,13 @@ def from_debezium(
         raise RejectedError("SIGNATURE", "with keys= old rows are not read, so leave replica_identity out")
     if ttl is not None and keys is None:
         raise RejectedError("SIGNATURE", "ttl forgets deleted keys, and without keys= none are kept; leave it out")
+    isolates = is_isolated(on_error)
+    if isolates and keys is None:
+        raise RejectedError(
+            "SIGNATURE",
+            "on_error='isolate' needs keys=: without them the next event of a row would retract what the event that is "
+            "left out has not added; name the columns of the primary key",
+        )
     if schema is None:
         if keys is not None or table is not None or replica_identity is not None or words != ({}, Words()):
             raise RejectedError("SIGNATURE", "the other arguments need the schema of the table; give it as well")
@@ -165,6 +190,8 @@ def from_debezium(
     row = st.StructType([st.StructField(each.name, each.dataType) for each in table_schema(df, schema)])
     key_names = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
     _check_names(row, said, key_names)
+    if isolates:
+        refuse_taken(DEAD_LETTER, row.names)
     if isinstance(schema, str):
         _check_precision(schema, row)
     _check_texts(row, words[0], decoded)
@@ -177,15 +204,46 @@ def from_debezium(
         keys=None if key_names is None else tuple(key_names),
         has_whole_rows=replica_identity is not None,
         is_stream=df.isStreaming,
+        isolates=isolates,
+        heads=_heads_of(schema),
     )
     values = [sf.col(name).cast("binary").alias(name) for name in _read_columns(df)] + _places(df)
+    if reader.heads:
+        values[:1] = _without_heads(reader.heads)
     if key_names is not None:
         own = (spark_type(POSITION), st.BooleanType(), st.ArrayType(st.StringType()))
         output = [*row, *(st.StructField(name, type_) for name, type_ in zip(_OF_KEYS, own, strict=True))]
-        rows = df.select(*values).mapInArrow(reader, st.StructType(output))
-        columns = {"sequence": SEQUENCE, "deleted": DELETED, "unsent": UNSENT}
-        return last_events(rows, keys=key_names, **columns, ttl=ttl, buckets=buckets)
-    return df.select(*values).mapInArrow(reader, st.StructType([kind_column(), *row]))
+
+        def keyed(rows: DataFrame) -> DataFrame:
+            columns = {"sequence": SEQUENCE, "deleted": DELETED, "unsent": UNSENT}
+            return last_events(rows, keys=key_names, **columns, ttl=ttl, buckets=buckets)
+
+        if not isolates:
+            return keyed(_rows(df.select(*values), reader, st.StructType(output)))
+        output.append(st.StructField(DEAD_LETTER, spark_type(LETTER)))
+        return _with_letters(_rows(df.select(*values), reader, st.StructType(output)), keyed)
+    return _rows(df.select(*values), reader, st.StructType([kind_column(), *row]))
+
+
+def _with_letters(rows: DataFrame, keyed: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """Return the last rows of keys and the dead letters, which do not go through the state."""
+    letter = sf.col(DEAD_LETTER)
+    changes = keyed(rows.where(letter.isNull()).drop(DEAD_LETTER))
+    nothing = (sf.lit(None).cast(each.dataType).alias(each.name, metadata=each.metadata) for each in changes.schema)
+    letters = rows.where(letter.isNotNull()).select(*nothing, DEAD_LETTER)
+    result = changes.withColumn(DEAD_LETTER, sf.lit(None).cast(spark_type(LETTER))).union(letters)
+    if hasattr(changes, OPERATOR):
+        setattr(result, OPERATOR, getattr(changes, OPERATOR))
+    return result
+
+
+def _rows(events: DataFrame, reader: Reader, schema: st.StructType) -> DataFrame:
+    """Return the rows of events. A stream of one table counts them in its progress, also while none have come."""
+    rows = events.mapInArrow(arrow_function(reader, "from_debezium"), schema)
+    if reader.table is None or not events.isStreaming:
+        return rows
+    is_row = sf.col(DEAD_LETTER).isNull() if reader.isolates else sf.lit(True)
+    return observe_events(rows, reader.table, [sf.count_if(is_row).alias("table_rows")])
 
 
 def _row_types(df: DataFrame) -> dict[str, st.DataType]:
@@ -224,6 +282,28 @@ def _read_columns(df: DataFrame) -> list[str]:
     return [VALUE, *(each.name for each in df.schema if each.name == KEY and isinstance(each.dataType, types))]
 
 
+def _heads_of(schema: str | st.StructType) -> tuple[bytes, ...]:
+    """Return the texts with which events begin, up to their payload, if `schema_of` has seen them."""
+    fields = schema.fields if isinstance(schema, st.StructType) else []
+    return tuple(head.encode() for each in fields for head in (each.metadata or {}).get(_HEADS, ()))
+
+
+def _without_heads(heads: Sequence[bytes]) -> list[Column]:
+    """Return the values of events without a known head and the last brace, and the number of the head; NULL without.
+
+    A schema block is several times as long as the rest. Spark's JVM compares and cuts it, so that it is not copied to
+    Python.
+    """
+    value = sf.col(VALUE).cast("binary")
+    number, rest = sf.lit(None).cast("int"), value
+    for at, head in reversed([*enumerate(heads)]):
+        begins = sf.startswith(value, sf.lit(head)) & sf.endswith(value, sf.lit(b"}"))
+        number = sf.when(begins, sf.lit(at)).otherwise(number)
+        length = sf.octet_length(value) - (len(head) + 1)
+        rest = sf.when(begins, sf.substring(value, sf.lit(len(head) + 1), length)).otherwise(rest)
+    return [rest.alias(VALUE), number.alias(HEAD)]
+
+
 def _places(df: DataFrame) -> list[Column]:
     """Return where in Kafka events are, as far as the input tells: the partition of the topic, and the offset."""
     parts = [sf.concat(sf.lit(f"{name} "), sf.col(name)) for name in ("topic", PARTITION) if name in df.columns]
@@ -240,7 +320,8 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
 
     Returns:
         StructType: For `from_debezium`. Columns of types without an exact reader, such as geometries, are STRING, and
-            their values are refused. A `numeric` of PostgreSQL without a precision is DECIMAL(38, 18).
+            their values are refused. A `numeric` of PostgreSQL without a precision is DECIMAL(38, 18). The first column
+            has the texts of schema blocks as metadata, which Spark cuts away from events before Python reads them.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if no event has a schema block, or a column has two types; SIGNATURE for a
@@ -253,7 +334,8 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
     text = sf.col(VALUE).cast("string")
     parts = (sf.get_json_object(text, f"$.payload.source.{part}") for part in ("db", "schema", "table"))
     name = sf.concat_ws(".", *parts)
-    blocks = events.select(sf.get_json_object(text, "$.schema").alias("block"), name.alias("name"))
+    head = sf.substring_index(text, PAYLOAD.decode(), 1).alias("head")
+    blocks = events.select(sf.get_json_object(text, "$.schema").alias("block"), name.alias("name"), head)
     blocks = blocks.where("block IS NOT NULL AND get_json_object(block, '$.fields') IS NOT NULL")
     if table is not None:
         blocks = blocks.where(sf.col("name").rlike(f"^{expression_of(table)}$"))
@@ -282,7 +364,12 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
             f"none of these events{'' if table is None else f' is of the table {table} and'} has a schema block; give "
             "the schema as text, or set value.converter.schemas.enable=true",
         )
-    return st.StructType([st.StructField(column, type_) for column, type_ in found.items()])
+    heads = sorted({row["head"] for row in rows if is_block(row["head"].encode())})[:_HEADS_MAX]
+    metadata = {_HEADS: [f"{head}{PAYLOAD.decode()}" for head in heads]} if heads else None
+    fields = [st.StructField(column, type_) for column, type_ in found.items()]
+    # from_debezium has the JVM cut away what it knows by its text, which is faster, and changes nothing else.
+    fields[0] = st.StructField(fields[0].name, fields[0].dataType, metadata=metadata)
+    return st.StructType(fields)
 
 
 def _spark_type(described: Described, *, has_time: bool) -> st.DataType:

@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.engine.query.layout import ROW_KIND
+from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
+from foldflight.engine.stream.upserts import TIME
 from foldflight.errors import RejectedError
 from foldflight.spark.connectcolumns import UNPROVEN, ReadColumn, column_reader
 from foldflight.spark.connectvalues import COLUMN, Decode, Described, NotSent, Refused, Words, decoder
@@ -43,13 +44,14 @@ from foldflight.spark.debeziumkinds import (
 from foldflight.spark.dialects import of_event
 from foldflight.spark.replicaidentity import OldRows, defaults_of, has_own_values
 from foldflight.spark.tombstones import Tombstones
-from foldflight.spark.worker import freeze_garbage_collector, without_garbage_collection
+from foldflight.spark.worker import without_garbage_collection
 
 Row = dict[str, Any]
 Event = dict[str, Any]
 
-VALUE, KEY, PARTITION, OFFSET = "value", "key", "partition", "offset"
-"""The columns of messages. `partition` is a text that names the topic, too."""
+VALUE, HEAD, KEY, PARTITION, OFFSET = "value", "head", "key", "partition", "offset"
+"""The columns of messages. `partition` is a text that names the topic, too, and `head` the number of the text between
+which and a last brace the value stood."""
 
 SEQUENCE, DELETED, UNSENT = "debezium_sequence", "debezium_deleted", "debezium_unsent"
 """The columns that rows have with keys: the position of the event, whether it deletes, and the columns not sent."""
@@ -63,14 +65,24 @@ POSITION: Final = pa.struct(
         ("offset", pa.int64()),
         ("partition", pa.int32()),
         ("is_snapshot", pa.bool_()),
+        (TIME, pa.int64()),
     ]
 )
+LETTER: Final = pa.struct(
+    [("code", pa.string()), ("message", pa.string()), ("key", pa.binary()), ("value", pa.binary())]
+)
+"""A dead letter: why an event is refused, and the bytes of its message."""
+
+PAYLOAD: Final = b',"payload":'
+"""What stands between the schema block and the rest of an event."""
+
 SCHEMAS_MAX: Final = 1000
 """Schema blocks kept in memory; a topic has one for each version of its table."""
 
-_PAYLOAD: Final = b',"payload":'
 _NAMES: Final = ("db", "schema", "table")
 _LOG: Final = ("lsn", "file", "pos", "row")
+_COMMITTED: Final = {"ts_us": 1, "ts_ms": 1000}
+_TIME_US_END: Final = 1 << 62
 _NO_ROWS: Final = (bool, int, str, list, Decimal)
 _NO_ENVELOPE: Final = FLATTENED | {"schema"}
 _UNPARSED: Final = object()  # an event that is left to `json`
@@ -90,6 +102,13 @@ class RefusedColumns(Exception):  # noqa: N818 - reasons, which the reader compl
     def __init__(self, why: Mapping[str, str]) -> None:
         super().__init__(*why.values())
         self.why = why
+
+
+class RefusedEvent(RejectedError):  # noqa: N818 - the reader completes it to an error
+    """An event is refused for what it alone has, so that the others can be read without it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("SCHEMA_MISMATCH", message)
 
 
 def described_columns(block: Any) -> dict[str, Described]:
@@ -126,13 +145,39 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Messages:
-    """A batch of messages of Kafka, whose keys, partitions and offsets may not be known."""
+    """A batch of messages of Kafka, whose keys, partitions and offsets may not be known.
+
+    Args:
+        batch: The columns.
+        heads: The texts that the numbers in the column `HEAD` stand for.
+    """
 
     batch: pa.RecordBatch
+    heads: Sequence[bytes] = ()
 
     @property
-    def values(self) -> pa.Array:
+    def rests(self) -> pa.Array:
+        """The values without their heads."""
         return self.batch.column(VALUE)
+
+    @functools.cached_property
+    def head_numbers(self) -> Sequence[int | None]:
+        """The number of the head of each value; None for those without."""
+        return self._column(HEAD) or [None] * len(self.rests)
+
+    @functools.cached_property
+    def heads_of_values(self) -> set[bytes | None]:
+        """The heads of the values that are not NULL; None stands for those without."""
+        if HEAD not in self.batch.schema.names:
+            return {None}
+        numbers = self.batch.column(HEAD).filter(self.rests.is_valid()).unique().to_pylist()
+        return {None if number is None else self.heads[number] for number in numbers} or {None}
+
+    def value(self, place: int) -> bytes | None:
+        """Return the whole value of a message."""
+        rest: bytes | None = self.rests[place].as_py()
+        number = self.head_numbers[place]
+        return rest if rest is None or number is None else self.heads[number] + rest + b"}"
 
     @functools.cached_property
     def keys(self) -> Sequence[bytes | None] | None:
@@ -140,11 +185,11 @@ class _Messages:
 
     @functools.cached_property
     def partitions(self) -> Sequence[str | None]:
-        return self._column(PARTITION) or [None] * len(self.values)
+        return self._column(PARTITION) or [None] * len(self.rests)
 
     @functools.cached_property
     def offsets(self) -> Sequence[int | None]:
-        return self._column(OFFSET) or [None] * len(self.values)
+        return self._column(OFFSET) or [None] * len(self.rests)
 
     def _column(self, name: str) -> list[Any] | None:
         return self.batch.column(name).to_pylist() if name in self.batch.schema.names else None
@@ -160,7 +205,7 @@ class _Messages:
             self.partitions[place],
             None if offset is None else f"offset {offset}",
             None if key is None else f"key {_text_of(key)}",
-            *_log_of(self.values[place].as_py()),
+            *_log_of(self.value(place)),
         ]
         known = ", ".join(filter(None, parts))
         return f" (the event: {known})" if known else ""
@@ -192,6 +237,8 @@ class Reader:
         keys: The primary key, if the last row of each key is kept.
         has_whole_rows: Whether the user says that old rows are whole.
         is_stream: Whether a stream reads the events.
+        isolates: Whether an event that is refused becomes a dead letter. With keys.
+        heads: Texts with which events begin, up to their payload, without which messages may come.
         number: Tells the reader from others in the processes of Spark's workers.
     """
 
@@ -203,6 +250,8 @@ class Reader:
     keys: tuple[str, ...] | None
     has_whole_rows: bool = False
     is_stream: bool = True
+    isolates: bool = False
+    heads: tuple[bytes, ...] = ()
     number: str = field(default_factory=lambda: uuid.uuid4().hex)
     _old_rows: OldRows = field(default_factory=OldRows)
     _by_block: dict[bytes, _Plan] = field(default_factory=dict)
@@ -214,7 +263,7 @@ class Reader:
         tombstones = Tombstones(SEQUENCE) if self.keys else None
         self._tables.clear()
         for batch in batches:
-            messages = _Messages(batch)
+            messages = _Messages(batch, self.heads)
             attempt = copy.deepcopy(tombstones)
             try:
                 with without_garbage_collection():
@@ -234,26 +283,41 @@ class Reader:
             columns = self._columns([_Change("-D", row, None, row[SEQUENCE], True) for row in tombstones.rest()])
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
         self._warn_of_other_tables()
-        freeze_garbage_collector()
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
         """The columns of the rows."""
-        own = {ROW_KIND: pa.string(), SEQUENCE: POSITION, DELETED: pa.bool_(), UNSENT: pa.list_(pa.string())}
+        own = {
+            ROW_KIND: pa.string(),
+            SEQUENCE: POSITION,
+            DELETED: pa.bool_(),
+            UNSENT: pa.list_(pa.string()),
+            DEAD_LETTER: LETTER,
+        }
         names = [*([] if self.keys else [ROW_KIND]), *self.types, *((SEQUENCE, DELETED, UNSENT) if self.keys else [])]
+        names += [DEAD_LETTER] if self.isolates else []
         return pa.schema([(name, self.types[name] if name in self.types else own[name]) for name in names])
 
     def by_value(self, messages: _Messages, tombstones: Tombstones | None) -> list[pa.Array]:
         """Return the columns of the rows. Raises RejectedError SCHEMA_MISMATCH with all columns that are refused.
 
-        A column is refused in the words of its first value that is. Another error is that of the first event.
+        A column is refused in the words of its first value that is. Another error is that of the first event. A reader
+        that isolates makes a dead letter of each event that is refused for what it alone has.
         """
         rows: list[Row] = []
         refused: dict[str, tuple[str, str]] = {}
-        for place, value in enumerate(messages.values.to_pylist()):
+        for place in range(len(messages.rests)):
             try:
-                rows.extend(self._rows(value, messages, place, tombstones))
-            except RefusedColumns as error:
+                for row in self._rows(messages.value(place), messages, place, tombstones):
+                    rows.append(row)  # noqa: PERF402 - tombstones that come before an event that is refused
+            except (RefusedColumns, RefusedEvent) as error:
+                if self.isolates:
+                    rows.append({DEAD_LETTER: _letter(error, messages, place)})
+                    continue
+                if isinstance(error, RefusedEvent):
+                    if refused:
+                        break
+                    raise _refused(f"{error.message}{messages.name(place)}") from None
                 for name, why in error.why.items():
                     refused.setdefault(name, (why, messages.name(place)))
             except RejectedError as error:
@@ -265,7 +329,7 @@ class Reader:
             for why, event in refused.values():
                 by_event.setdefault(event, []).append(why)
             raise _refused("; also, ".join(f"{'; also, '.join(whys)}{event}" for event, whys in by_event.items()))
-        return [pa.array([row[field.name] for row in rows], field.type) for field in self.schema]
+        return [pa.array([row.get(field.name) for row in rows], field.type) for field in self.schema]
 
     def _rows(
         self, value: bytes | None, messages: _Messages, place: int, tombstones: Tombstones | None
@@ -276,23 +340,25 @@ class Reader:
             if change.plan is None:
                 yield {**change.row, **own, UNSENT: None}
             else:
-                unsent: list[str] | None = [] if self.keys and not change.is_deleted else None
+                unsent: list[str] | None = [] if self._keeps_unsent and not change.is_deleted else None
                 row = self._row(change.row, change.plan, self._names_read(change.is_deleted), unsent)
                 yield {**row, **own, UNSENT: unsent or None}
 
     def by_column(self, messages: _Messages, tombstones: Tombstones | None) -> list[pa.Array]:
         """Return what `by_value` returns, or raise an error of `UNPARSED` or `UNPROVEN`, or one that refuses."""
-        is_utf8 = _is_utf8(messages.values)
-        texts, common = self._without_common_block(messages.values) if is_utf8 else (messages.values, None)
+        is_utf8 = _is_utf8(messages.rests)
+        texts, common = self._without_common_block(messages) if is_utf8 else (messages.rests, None)
         changes: list[_Change] = []
         for place, text in enumerate(texts.to_pylist()):
             event, plan = None, common or self._undescribed
             if text is not None:
                 if common is None:
-                    text, plan = self._without_block(text)  # noqa: PLW2901
+                    text, plan = self._without_block(messages.value(place) or text)  # noqa: PLW2901
                 event = self._parsed_quickly(text, plan) if is_utf8 else _UNPARSED
                 if event is _UNPARSED:
-                    event, plan = self._parsed(messages.values[place].as_py())
+                    whole = messages.value(place)
+                    assert whole is not None
+                    event, plan = self._parsed(whole)
             changes.extend(self._changes(event, plan, messages, place, tombstones))
         return self._columns(changes)
 
@@ -313,6 +379,7 @@ class Reader:
             SEQUENCE: [change.position for change in changes],
             DELETED: [change.is_deleted for change in changes],
             UNSENT: [unsent.get(place) for place in range(len(changes))],
+            DEAD_LETTER: [None] * len(changes),
         }
         return [
             columns[field.name] if field.name in self.types else pa.array(own[field.name], field.type)
@@ -339,11 +406,17 @@ class Reader:
             if name not in names:
                 columns[name] = pa.nulls(len(rows), type_)
                 continue
-            own: list[int] | None = None if self.keys is None or is_deleted or name in self.keys else []
+            is_whole = is_deleted or name in (self.keys or ()) or not self._keeps_unsent
+            own: list[int] | None = None if is_whole else []
             columns[name] = plan.columns[name](of_column[name], own)
             for place in own or ():
                 unsent.setdefault(places[place], []).append(name)
         return columns
+
+    @property
+    def _keeps_unsent(self) -> bool:
+        """Whether a row keeps values that an event did not send, which must not be those of a dead letter."""
+        return self.keys is not None and not self.isolates
 
     def _names_read(self, is_deleted: bool) -> Sequence[str]:
         """Return the columns that are read of a row: the others of a deleted row are not its own."""
@@ -391,7 +464,7 @@ class Reader:
             key = None if message_key is None else _json(message_key)
         except ValueError:
             is_registered = (message_key or b"")[:1] == b"\0"
-            raise _refused(
+            raise (_refused if is_registered else RefusedEvent)(
                 f"{what} has a key that is "
                 + ("written with a schema registry" if is_registered else f"not JSON: {_text_of(message_key)}")
                 + "; set the connector's key.converter to JSON, or leave such messages out (value IS NOT NULL)"
@@ -408,7 +481,7 @@ class Reader:
         if len(self.keys) == 1 and key is not None and not isinstance(key, dict | list):
             key = {self.keys[0]: key}
         if not isinstance(key, dict):
-            raise _refused(
+            raise RefusedEvent(
                 f"{what} has the key {_text_of(key)}, which does not hold {', '.join(self.keys)}, the columns of "
                 "keys=; leave such messages out (value IS NOT NULL)"
             )
@@ -417,7 +490,7 @@ class Reader:
     def _of_event(self, event: Any, plan: _Plan, messages: _Messages, place: int) -> Iterator[_Change]:
         """Yield what an event does. Raises RejectedError SCHEMA_MISMATCH."""
         if not isinstance(event, dict):
-            raise _refused(f"an event is not an object: {_text_of(messages.values[place].as_py())}")
+            raise RefusedEvent(f"an event is not an object: {_text_of(messages.value(place))}")
         op, source = event.get("op"), event.get("source")
         if op is None or not FLATTENED.isdisjoint(event):
             yield from self._without_op(event, plan, messages, place)
@@ -430,7 +503,7 @@ class Reader:
             position = _position(source, messages, place, is_snapshot=op == "r")
             if op != "d":
                 if after is None:
-                    raise _refused(f"an event lacks its new row, after; its operation is {op}")
+                    raise RefusedEvent(f"an event lacks its new row, after; its operation is {op}")
                 yield _Change(ROW_KINDS[op], after, plan, position)
             elif before is not None:
                 yield _Change("-D", before, plan, position, is_deleted=True)
@@ -544,13 +617,13 @@ class Reader:
             row = dict(zip(self.types, row_values(before), strict=True))
             if has_own_values(row, plan.defaults, key, has_key=has_key):
                 return False
-        return self._old_rows.is_invented(messages.values[place].as_py(), key, has_key=has_key)
+        return self._old_rows.is_invented(messages.value(place) or b"", key, has_key=has_key)
 
     def _without_op(self, event: Event, plan: _Plan, messages: _Messages, place: int) -> Iterator[_Change]:
         """Yield what an event does that is no envelope: a flattened event, or one that changes no row."""
         if changes_no_row(event):
             return
-        text = _text_of(messages.values[place].as_py())
+        text = _text_of(messages.value(place))
         if tool := of_event(event):
             raise _refused(f"an event is not of Debezium, {tool}: {text}")
         if self.keys is None:
@@ -569,6 +642,8 @@ class Reader:
                 f"delete.tombstone.handling.mode=rewrite: {text}"
             )
         source = {name: event.get(f"__{name}", event.get(f"__source_{name}")) for name in (*_LOG, *_NAMES)}
+        # Without the prefix they are the times at which the connector read the event.
+        source |= {name: event.get(f"__source_{name}") for name in _COMMITTED}
         if not self._is_read(source):
             return
         position = _position(source, messages, place, is_snapshot=op == "r")
@@ -625,7 +700,7 @@ class Reader:
     def _members(self, row: Any) -> Mapping[str, str]:
         """Return the names of a row by their lower case; nothing if that is not needed."""
         if not isinstance(row, dict):
-            raise _refused(f"the row of an event is not an object: {_text_of(row)}")
+            raise RefusedEvent(f"the row of an event is not an object: {_text_of(row)}")
         if self.is_case_sensitive or self.types.keys() <= row.keys():  # most events have the names as declared
             return {}
         return {each.casefold(): each for each in row}
@@ -640,10 +715,14 @@ class Reader:
             name for name in self.types if plan.values[name] is None or not (name in row or name.casefold() in members)
         ]
 
-    def _without_common_block(self, values: pa.Array) -> tuple[pa.Array, _Plan | None]:
+    def _without_common_block(self, messages: _Messages) -> tuple[pa.Array, _Plan | None]:
         """Return events without the schema block with which all of them begin; with None if they do not."""
+        values = messages.rests
+        heads = [*messages.heads_of_values]
+        if heads != [None]:
+            return values, self._plan_of_head(heads[0]) if len(heads) == 1 and heads[0] is not None else None
         first = next((value.as_py() for value in values if value.is_valid), b"")
-        if first.endswith(b"}") and _PAYLOAD in first:
+        if first.endswith(b"}") and PAYLOAD in first:
             self._parsed(first)
             self._without_block(first)
         if self._latest is None:
@@ -653,12 +732,19 @@ class Reader:
             return values, None
         return pc.binary_slice(values, len(begin), -1), plan
 
+    def _plan_of_head(self, head: bytes) -> _Plan:
+        """Return how to read events that begin with a text up to their payload."""
+        block = head.removesuffix(PAYLOAD)
+        if block not in self._by_block:
+            self._by_block[block] = self._plan(json.loads(block + b"}")["schema"])
+        return self._by_block[block]
+
     def _without_block(self, value: bytes) -> tuple[bytes, _Plan]:
         """Return an event without its schema block, if this is known, and how to read the rest."""
         if self._latest is not None and value.startswith(self._latest[0]) and value.endswith(b"}"):
             return value[len(self._latest[0]) : -1], self._latest[1]
         if self._by_block:
-            head, mark, rest = value.partition(_PAYLOAD)
+            head, mark, rest = value.partition(PAYLOAD)
             if mark and head in self._by_block and value.endswith(b"}"):
                 self._latest = head + mark, self._by_block[head]
                 return rest[:-1], self._by_block[head]
@@ -694,14 +780,14 @@ class Reader:
                     "an event was written with a schema registry (its first byte is 0): decode it first, for example "
                     "with from_avro, and give the columns op, before and after"
                 ) from None
-            raise _refused(f"an event is not JSON ({error}): {_text_of(value)}") from None
+            raise RefusedEvent(f"an event is not JSON ({error}): {_text_of(value)}") from None
         if not (isinstance(event, dict) and set(event) == {"schema", "payload"}):
             if isinstance(event, dict) and "payload" in event and event.keys().isdisjoint({"op", *FLATTENED}):
                 return event["payload"], self._plan(event.get("schema"))
             return event, self._undescribed
         plan = self._plan(event["schema"])
-        head, mark, _ = value.partition(_PAYLOAD)
-        if mark and len(self._by_block) < SCHEMAS_MAX and _is_block(head):
+        head, mark, _ = value.partition(PAYLOAD)
+        if mark and len(self._by_block) < SCHEMAS_MAX and is_block(head):
             self._by_block[head] = plan
         return event["payload"], plan
 
@@ -731,7 +817,7 @@ class Reader:
 
     @functools.cached_property
     def _parse(self) -> ParseEvent | None:
-        return event_parser(tuple(self.types), (*_NAMES, *(_LOG if self.keys else ())))
+        return event_parser(tuple(self.types), (*_NAMES, *((*_LOG, *_COMMITTED) if self.keys else ())))
 
 
 def _is_utf8(values: pa.Array) -> bool:
@@ -742,7 +828,7 @@ def _is_utf8(values: pa.Array) -> bool:
     return True
 
 
-def _is_block(head: bytes) -> bool:
+def is_block(head: bytes) -> bool:
     """Return whether a text is an object up to its schema block: `{"schema": ...` without the last brace."""
     try:
         return set(json.loads(head + b"}")) == {"schema"}
@@ -767,17 +853,26 @@ def _not_json(constant: str) -> Any:
 def _position(source: Any, messages: _Messages, place: int, *, is_snapshot: bool) -> Row:
     """Return the position of an event in the log of its database. Raises RejectedError SCHEMA_MISMATCH without one."""
     log = source if isinstance(source, dict) else {}
-    rest = _place(messages, place, is_snapshot=is_snapshot)
+    rest, time = _place(messages, place, is_snapshot=is_snapshot), {TIME: _committed_us(log)}
     if type(log.get("lsn")) is int:
-        return {"log": "", "position": log["lsn"], "row": 0, **rest}
+        return {"log": "", "position": log["lsn"], "row": 0, **rest, **time}
     if type(log.get("file")) is str and type(log.get("pos")) is int:
         name, _, number = log["file"].rpartition(".")  # of binlog.999999 and binlog.1000000 the second is later
         file = f"{name}.{number:0>{_LOG_DIGITS}}"
-        return {"log": file, "position": log["pos"], "row": log.get("row") or 0, **rest}
+        return {"log": file, "position": log["pos"], "row": log.get("row") or 0, **rest, **time}
     raise _refused(
         "an event has no position in the log of its database (source.lsn, or source.file and source.pos), so the last "
         "row of a key is not known; for flattened events set add.fields=op,lsn, or use upserts(df, sequence_by=...)"
     )
+
+
+def _committed_us(log: Mapping[str, Any]) -> int | None:
+    """Return when the database committed an event, in microseconds; None if it does not say that."""
+    for name, unit_us in _COMMITTED.items():
+        time = log.get(name)
+        if type(time) is int and 0 < time * unit_us < _TIME_US_END:
+            return time * unit_us
+    return None
 
 
 def _place(messages: _Messages, place: int, *, is_snapshot: bool = False) -> Row:
@@ -807,6 +902,18 @@ def _log_of(value: bytes | None) -> Iterator[str]:
         found = source.get(name, event.get(f"__{name}"))
         if found is not None:
             yield f"{name} {found}"
+
+
+def _letter(error: RefusedColumns | RefusedEvent, messages: _Messages, place: int) -> Row:
+    """Return the dead letter of an event."""
+    why = error.message if isinstance(error, RefusedEvent) else "; also, ".join(error.why.values())
+    message = f"{why}{messages.name(place)}"
+    return {
+        "code": "SCHEMA_MISMATCH",
+        "message": message,
+        "key": messages.key(place),
+        "value": messages.value(place),
+    }
 
 
 def _columns(names: Sequence[str]) -> str:

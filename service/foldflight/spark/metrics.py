@@ -17,7 +17,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from pyspark.sql.streaming import StreamingQueryListener  # type: ignore[attr-defined, unused-ignore]
 
-from foldflight.spark.bucketed import FIGURES, aggregation_of
+from foldflight.spark.bucketed import FIGURES, aggregation_of, table_of
 
 _LABELS = ("query", "aggregation")
 
@@ -27,7 +27,8 @@ class StreamMetrics(StreamingQueryListener):
 
     The labels are the query's name (or its id, if it has no name) and the aggregation: `customer > price,n`, as in the
     name of its observation, without a number behind it. Figures with the same labels, as in a union of two streams, are
-    added. The number of series is the number of aggregations of the session. Gauges are removed when their query ends.
+    added. The number of series is the number of aggregations of the session, and of tables that are read by name, whose
+    label is `table`. Gauges are removed when their query ends.
 
     Args:
         registry: The registry for the metrics. Default: a new registry.
@@ -71,6 +72,12 @@ class StreamMetrics(StreamingQueryListener):
             "runs": self._gauge("runs", "Runs of these buckets, which a lookup may have to search."),
             "state_bytes": self._gauge("state_bytes", "Bytes of these runs."),
         }
+        self._events = Counter(
+            "foldflight_stream_table_rows",
+            "Rows of the events of a table that `from_debezium(table=)` reads; 0 while no event of it has come.",
+            ("query", "table"),
+            registry=self.registry,
+        )
         self._shown: dict[Any, set[tuple[str, str]]] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name, like those below
@@ -79,6 +86,10 @@ class StreamMetrics(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Count one epoch."""
         progress = event.progress
+        for observation, observed in progress.observedMetrics.items():
+            table = table_of(observation)
+            if table is not None:
+                self._events.labels(progress.name or str(progress.id), table).inc(observed["table_rows"])
         for aggregation, figures in _sums(progress.observedMetrics).items():
             labels = (progress.name or str(progress.id), aggregation)
             self._shown.setdefault(progress.runId, set()).add(labels)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from foldflight.engine.stream.upserts import NO_POSITION
+from foldflight.engine.stream.upserts import NO_POSITION, TIME
 
 Row = dict[str, Any]
 
@@ -47,7 +47,7 @@ class Tombstones:
     def before(self, position: Row, partition: Any) -> Iterator[Row]:
         """Yield the tombstones that waited for a message, given its position."""
         self._last[partition] = position
-        in_log = {name: position[name] for name in _UNPLACED}
+        in_log = {name: position[name] for name in (*_UNPLACED, TIME)}
         for row in self._waiting.pop(partition, ()):
             yield {**row, self._sequence: {**row[self._sequence], **in_log}}
 

@@ -27,10 +27,12 @@ from foldflight.engine.stream.upserts import (
     NOT_SENT_REMEDY,
     NOW_US,
     OFFSET,
+    OTHER_GENERATION,
     OTHER_LOG,
     PARTITION,
     SAME_SEQUENCE_REMEDY,
     SEQUENCE,
+    TIME,
     UNSENT,
     UpsertLayout,
     has_order,
@@ -51,6 +53,7 @@ from foldflight.spark.windows import WATERMARK
 
 _ROW: Final = "row"
 _SNAPSHOT: Final = "last_snapshot"
+_LAST_CHANGE: Final = "last_change"
 _LAST_DELETED: Final = "last_deleted"
 _LARGE: Final = (st.StringType, st.BinaryType, st.ArrayType, st.MapType, st.StructType, st.DecimalType)
 _NOT_SENT: Final = f", and there is no older row to keep it from; {NOT_SENT_REMEDY}"
@@ -240,16 +243,16 @@ class _Upserts:
             *values,
             *([self._unsent(kept)] if self.is_partial else []),
             sf.when(~sf.col(IS_DELETED), row).alias(_ROW),
-            sf.struct(SEQUENCE, hashed.alias("hash")).alias("greatest"),
-            sf.struct(SEQUENCE, sf.bitwise_not(hashed).alias("hash")).alias("least"),
+            hashed.alias("hash"),
         )
+        # The row stands behind what orders it: MAX would compare it, and needs types with an order.
+        greatest = sf.struct(SEQUENCE, "hash")
         aggregates = (
-            sf.max_by(_ROW, SEQUENCE).alias(_ROW),
-            sf.max("greatest").alias("greatest"),
-            sf.max("least").alias("least"),
-            sf.max(sf.when(sf.col(IS_DELETED), sf.col(SEQUENCE))).alias(_LAST_DELETED),
+            sf.max_by(sf.struct(SEQUENCE, "hash", _ROW), greatest).alias("greatest"),
+            sf.max(sf.struct(SEQUENCE, sf.bitwise_not("hash").alias("hash"))).alias("least"),
+            *([sf.max(sf.when(sf.col(IS_DELETED), sf.col(SEQUENCE))).alias(_LAST_DELETED)] if kept else []),
             *(column for each in kept for column in each.aggregates),
-            *([_last_snapshot()] if self.has_positions else []),
+            *([_last_snapshot(), _last_change()] if self.has_positions else []),
         )
         try:
             grouped = rows.groupBy(*keys).agg(*aggregates)
@@ -271,7 +274,13 @@ class _Upserts:
             other_log = raise_error("SCHEMA_MISMATCH", "of the key ", text, f", {OTHER_LOG}")
             wrong = sf.when(is_other, other_log).otherwise(wrong)
             is_known &= sf.coalesce(~is_other, sf.lit(True))
-        last = grouped.withColumn(_ROW, sf.when(is_known, sf.col(_ROW)).otherwise(wrong))
+            is_older = sf.col(f"{_LAST_CHANGE}.{TIME}") > sf.col(f"greatest.{SEQUENCE}.{TIME}")
+            places = (sf.to_json(sf.col(each)) for each in (f"greatest.{SEQUENCE}", _LAST_CHANGE))
+            told = (", after a change at ", next(places), " there is an event at ", next(places))
+            other_generation = raise_error("SCHEMA_MISMATCH", "of the key ", text, *told, f", {OTHER_GENERATION}")
+            wrong = sf.when(is_older, other_generation).otherwise(wrong)
+            is_known &= sf.coalesce(~is_older, sf.lit(True))
+        last = grouped.withColumn(_ROW, sf.when(is_known, sf.col(f"greatest.{_ROW}")).otherwise(wrong))
         found = {value: sf.col(f"{_ROW}.{value}") for value in values} | {each.value: each.last(text) for each in kept}
         inner = [*map(sf.col, keys), *found.values()]
         named = zip(self.columns, self._positions, strict=True)
@@ -385,6 +394,13 @@ def _last_snapshot() -> Column:
     """Return where in Kafka the last row of a snapshot is."""
     places = sf.struct(sf.col(f"{SEQUENCE}.{OFFSET}"), sf.col(f"{SEQUENCE}.{PARTITION}"))
     return sf.max(sf.when(sf.col(f"{SEQUENCE}.{IS_SNAPSHOT}"), places)).alias(_SNAPSHOT)
+
+
+def _last_change() -> Column:
+    """Return the position of the row that was committed last, among those that are not of a snapshot."""
+    sequence = sf.col(SEQUENCE)
+    time = sf.when(~sf.col(f"{SEQUENCE}.{IS_SNAPSHOT}"), sf.col(f"{SEQUENCE}.{TIME}"))
+    return sf.max_by(sequence, time).alias(_LAST_CHANGE)
 
 
 def _refuse_directions(df: DataFrame, sequences: Sequence[object]) -> None:

@@ -46,8 +46,9 @@ SAME_SEQUENCE_REMEDY: Final = (
     "in Kafka"
 )
 
-POSITION, OFFSET, PARTITION, IS_SNAPSHOT = "position", "offset", "partition", "is_snapshot"
-"""Fields of a sequence that is a position in the log of a database: where its event is in Kafka, and of what it is."""
+POSITION, OFFSET, PARTITION, IS_SNAPSHOT, TIME = "position", "offset", "partition", "is_snapshot", "time"
+"""Fields of a sequence that is a position in the log of a database: where its event is in Kafka, of what it is, and
+when the database committed it, in microseconds, which may be NULL."""
 
 NO_POSITION: Final = -1
 """The position of a deletion that has none: it stands behind the changes of its key before it in its partition."""
@@ -56,6 +57,13 @@ OTHER_LOG: Final = (
     "a row of a snapshot came after another change of its key, and its position is before that one, so the positions "
     "are of another log (another server, or a restored database), and do not tell which change is the last; begin with "
     "an empty checkpoint and an empty table, or use upserts with sequence_by=['generation', ...]"
+)
+
+OTHER_GENERATION: Final = (
+    "which the database committed later although its position is lower, so the positions are of another log (another "
+    "server after a failover, or a restored database), and do not tell which change is the last; begin with an empty "
+    "checkpoint, an empty table and a new snapshot, or use upserts with sequence_by=['generation', ...]. If the event "
+    "is an old one that was sent again, after the clock of the database was set back, leave it out"
 )
 
 _HELD_ROWS_MIN: Final = 1 << 18
@@ -78,7 +86,7 @@ class UpsertLayout:
         ttl_us: How long a tombstone is kept, in microseconds. None: for ever.
         is_partial: Whether a change may leave out columns, whose values its row keeps.
         has_positions: Whether the sequence is a position in the log of a database, with the fields `POSITION`,
-            `OFFSET`, `PARTITION` and `IS_SNAPSHOT`. Fields of these names in a sequence of the user say nothing.
+            `OFFSET`, `PARTITION`, `IS_SNAPSHOT` and `TIME`. Fields of these names in a user's sequence say nothing.
     """
 
     keys: pa.Schema
@@ -354,6 +362,10 @@ class UpsertEpoch:
         )
         order, ranks = _sorted(_Changes(entries.slots, sequence, rows.rows))
         lasts = last_rows(entries, order, ranks)
+        is_change = order >= len(touched) + len(owners)
+        last_of = np.zeros(len(self._index), np.int64)
+        last_of[entries.slots[[last.entry for last in lasts]]] = [last.entry for last in lasts]
+        self._check_generation(sequence, entries.slots, order[is_change], last_of[entries.slots[order[is_change]]])
         lacks = stored.column(3).to_numpy(zero_copy_only=False)
         self._check_twins(rows, places, unsent, lasts, lacks)
         first = len(touched) + len(owners)
@@ -443,6 +455,7 @@ class UpsertEpoch:
         self.stats.stale_changes += len(stale)
         if not (len(stale) and self._layout.has_positions):
             return
+        self._check_generation(sequence, slots, stale, stored_at[slots[stale]])
         new, old = (sequence.take(pa.array(places)) for places in (stale, stored_at[slots[stale]]))
         is_later = pc.greater(pc.struct_field(new, OFFSET), pc.struct_field(old, OFFSET))
         is_near = pc.equal(pc.struct_field(new, PARTITION), pc.struct_field(old, PARTITION))
@@ -450,6 +463,33 @@ class UpsertEpoch:
         for place in stale[is_other.fill_null(False).to_numpy(zero_copy_only=False)][:1]:
             key = self._index.keys(pa.array([slots[place]], pa.int32()))
             raise RejectedError("SCHEMA_MISMATCH", OTHER_LOG).with_group(self._layout.group(key))
+
+    def _check_generation(
+        self, sequence: pa.Array, slots: Slots, places: npt.NDArray[np.int64], lasts: npt.NDArray[np.int64]
+    ) -> None:
+        """Refuse changes of another log. Raises RejectedError SCHEMA_MISMATCH.
+
+        A change that was sent again or late was committed before the last one of its key. Snapshots have the times at
+        which they were read.
+
+        Args:
+            sequence: The sequences of n rows.
+            slots: Their slots.
+            places: The places of changes that are not the last ones of their keys.
+            lasts: The places of the last ones.
+        """
+        if not (len(places) and self._layout.has_positions):
+            return
+        new, last = (sequence.take(pa.array(each)) for each in (places, lasts))
+        is_later = pc.greater(pc.struct_field(new, TIME), pc.struct_field(last, TIME))
+        is_other = pc.and_(is_later, pc.invert(pc.struct_field(new, IS_SNAPSHOT)))
+        for at in np.flatnonzero(is_other.fill_null(False).to_numpy(zero_copy_only=False))[:1]:
+            key = self._index.keys(pa.array([slots[places[at]]], pa.int32()))
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"after a change at {_text_of(last[int(at)])} there is an event at {_text_of(new[int(at)])}, "
+                f"{OTHER_GENERATION}",
+            ).with_group(self._layout.group(key))
 
     def _not_sent(self, column: str, slot: int) -> RejectedError:
         return RejectedError(
@@ -498,7 +538,12 @@ class UpsertEpoch:
         is_same = self._equal(changes, order[again], order[again + 1])
         self._refuse(changes, order[again[~is_same]])
         slots = changes.slots[order]
-        return changes.take(order[np.append(slots[1:] != slots[:-1], True)[: len(slots)]])
+        is_last = np.append(slots[1:] != slots[:-1], True)[: len(slots)]
+        if self._layout.has_positions:
+            lasts, earlier = np.flatnonzero(is_last), np.flatnonzero(~is_last)
+            of_key = order[lasts[np.searchsorted(lasts, earlier)]]
+            self._check_generation(changes.sequence, changes.slots, order[earlier], of_key)
+        return changes.take(order[is_last])
 
     def _equal(self, changes: _Changes, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> Mask:
         if not len(one):

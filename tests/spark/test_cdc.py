@@ -250,6 +250,7 @@ def test_schema_of_events(classic: Any) -> None:
         "c_point": "string",
     }
     assert {name: found[name] for name in expected} == expected
+    assert schema_of(frame).fields[0].metadata  # the texts of the blocks, by which Spark's JVM cuts them away
     tags = {"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}, "field": "tags"}
     block = {"type": "struct", "fields": [{"type": "struct", "fields": [tags], "field": "after"}]}
     mapped = kafka(classic, {"schema": block, "payload": event("c", after={"tags": {"a": 1}})})
@@ -399,8 +400,34 @@ def test_words_for_columns_that_avro_gave(spark: Any) -> None:
 )
 def test_what_cannot_be_taken_fails_the_query(classic: Any, read: Any, written: Row, said: str) -> None:
     """An event without a needed row, of an unknown kind, or damaged, is an error that names it."""
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(Exception, match=said) as caught:
         read(kafka(classic, written), SCHEMA).collect()
+    if read is from_debezium:
+        assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [from_maxwell, from_canal])
+def test_errors_of_maxwell_and_canal_name_the_event(classic: Any, read: Any) -> None:
+    """Its table, its position, and its place in Kafka, whatever is refused."""
+    said = {"database": "inv", "table": "orders", "position": "binlog.000006:80", "xid": 7}
+    rows = {"id": "1", "customer": None, "amount": "many"}
+    is_canal = read is from_canal
+    events = [
+        {"type": "INSERT" if is_canal else "insert", "data": [rows] if is_canal else rows},
+        {"type": "DINDEX?", "data": None},
+        {"type": "UPDATE" if is_canal else "update", "data": [OLD | {"id": "1", "amount": "1"}] if is_canal else OLD},
+        {"data": {}},
+    ]
+    for written in events:
+        frame = kafka(classic, {**said, "isDdl": False, **written}).selectExpr(
+            "value", "'orders' AS topic", "3 AS partition", "17L AS offset"
+        )
+        with pytest.raises(PySparkException) as caught:
+            read(frame, SCHEMA).collect()
+        shown = '{"database":"inv","table":"orders","position":"binlog.000006:80","xid":"7"}'
+        error = error_of(caught.value)
+        assert error is not None
+        assert error.message.endswith(f" (the event: topic orders, partition 3, offset 17, {shown})")
 
 
 def test_the_old_row_of_maxwell_has_the_changed_columns(classic: Any) -> None:

@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -29,10 +30,13 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
+from foldflight.spark.arrow import arrow_function
+from foldflight.spark.canalreader import UNREAD, canal_reader
 from foldflight.spark.columns import column_of, quoted, rejecting
 from foldflight.spark.dialects import of_columns
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import CHANGES, metadata_of
+from foldflight.spark.versions.types import arrow_type, spark_type
 
 DELTA_CHANGES: Final = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
 """The values of `_change_type` in Delta's change data feed, for `group_by(..., row_kinds=DELTA_CHANGES)`."""
@@ -57,6 +61,11 @@ _VALUE = "value"
 _DAMAGED: Final = "foldflight damaged"
 _ANY_ROW = "MAP<STRING, STRING>"
 _ROW = "row"
+_EVENT: Final = "event"
+_READ: Final = "read"
+_PLACES: Final = ("topic", "partition", "offset")
+# What the JSON of an event says of its place: Maxwell's binary log and transaction, Canal's number and times.
+_SAID: Final = ("database", "table", "position", "gtid", "xid", "id", "es", "ts")
 _PRECISION_MAX: Final = 38
 _TIMES: Final = (st.DateType, st.TimestampType, st.TimestampNTZType)
 _NOT_LATIN_1: Final = r"[^\x00-\xFF]"
@@ -113,6 +122,31 @@ def split_changes(
         RejectedError: SCHEMA_MISMATCH, if columns cannot be resolved, rows are not structs or have a field `row_kind`,
             or `row_kinds` maps to a value that is not a row kind.
     """
+    return _split_changes(df, op, before, after, row_kinds, ignored, sf.lit(""))
+
+
+def _split_changes(
+    df: DataFrame,
+    op: str | Column,
+    before: str | Column,
+    after: str | Column,
+    row_kinds: Mapping[str, str],
+    ignored: Iterable[str],
+    event: Column,
+    read: Column | None = None,
+) -> DataFrame:
+    """Return what `split_changes` does.
+
+    Args:
+        df: The events.
+        op: As of `split_changes`, as the following ones.
+        before: The old row.
+        after: The new row.
+        row_kinds: The row kinds of operations.
+        ignored: The operations that change no row.
+        event: The name of the event, for errors.
+        read: A struct of a row kind and a row that has been read already; NULL for events to split.
+    """
     old = column_of(df, before, f"the row before, {before!r},")
     new = column_of(df, after, f"the row after, {after!r},")
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
@@ -124,13 +158,16 @@ def split_changes(
                 f"{name} is {field.dataType.simpleString()}, not a struct; parse it with from_json first",
             )
     changes = {
-        RowKind.INSERT: [(_INSERTS, _there(new, "new", after))],
-        RowKind.UPDATE_AFTER: [("-U", _there(old, "old", before)), (_UPDATES, _there(new, "new", after))],
-        RowKind.DELETE: [(_DELETES, _there(old, "old", before))],
+        RowKind.INSERT: [(_INSERTS, _there(new, "new", after, event))],
+        RowKind.UPDATE_AFTER: [
+            ("-U", _there(old, "old", before, event)),
+            (_UPDATES, _there(new, "new", after, event)),
+        ],
+        RowKind.DELETE: [(_DELETES, _there(old, "old", before, event))],
     }
     changes[RowKind.UPDATE_BEFORE] = changes[RowKind.UPDATE_AFTER]
     by_op = {code: sf.array(*_changes(changes[RowKind.parse(kind)])) for code, kind in row_kinds.items()}
-    return _split(df, column_of(df, op, f"the operation {op!r}"), by_op, ignored)
+    return _split(df, column_of(df, op, f"the operation {op!r}"), by_op, ignored, event, read)
 
 
 def from_maxwell(
@@ -164,8 +201,10 @@ def from_maxwell(
         "values": _json(_changed(wide)),
         "nested": _json(_changed(strict).add(damaged)) if strict.names else sf.lit(None),
     }
-    events = df.where(sf.col(_VALUE).isNotNull()).select(_VALUE, *(each.alias(name) for name, each in parsed.items()))
-    events = events.select(_kind("texts.type", "Maxwell").alias("type"), *parsed)
+    events = _with_event(df)
+    event = _name_of(events)
+    events = events.select(_VALUE, _EVENT, *(each.alias(name) for name, each in parsed.items()))
+    events = events.select(_kind("texts.type", "Maxwell", event).alias("type"), _EVENT, *parsed)
     kind, data_texts, old_texts = sf.col("type"), sf.col("texts.data"), sf.col("texts.old")
     new_values, old_values = (
         sf.struct(*(sf.col(_place(each.name, strict, of)).alias(each.name) for each in wide)) for of in ("data", "old")
@@ -173,23 +212,18 @@ def from_maxwell(
     is_row = kind.isin([*_MAXWELL])
     if strict.names:
         events = events.withColumn(
-            "type", sf.when(is_row & sf.col(f"nested.{_DAMAGED}").isNotNull(), _damaged(strict)).otherwise(kind)
+            "type", sf.when(is_row & sf.col(f"nested.{_DAMAGED}").isNotNull(), _damaged(strict, event)).otherwise(kind)
         )
     read = events.select(
         "type",
-        sf.when(is_row, _typed(new_values, data_texts, row, missing)).alias("data"),
-        sf.when(is_row, _typed(old_values, old_texts, row, "null")).alias("old"),
+        _EVENT,
+        sf.when(is_row, _typed(new_values, data_texts, row, missing, event)).alias("data"),
+        sf.when(is_row, _typed(old_values, old_texts, row, "null", event)).alias("old"),
         sf.map_keys(old_texts).alias("names"),
     )
     before = sf.when(kind == "update", _overlaid(row, sf.col("data"), sf.col("old"), sf.col("names")))
-    return split_changes(
-        read.select("type", "data", before.otherwise(sf.col("data")).alias("old")),
-        op="type",
-        before="old",
-        after="data",
-        row_kinds=_MAXWELL,
-        ignored=_NO_ROWS_OF_MAXWELL,
-    )
+    changes = read.select("type", _EVENT, "data", before.otherwise(sf.col("data")).alias("old"))
+    return _split_changes(changes, "type", "old", "data", _MAXWELL, _NO_ROWS_OF_MAXWELL, event)
 
 
 def from_canal(
@@ -216,41 +250,53 @@ def from_canal(
     require_columns(df, (_VALUE,), "name the column of JSON so")
     of_tidb = "isDdl STRING, _tidb STRING"
     rows = _json(f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>, {of_tidb}")
-    events = df.where(sf.col(_VALUE).isNotNull()).select(_VALUE, rows.alias("parsed"))
-    read = events.select(_of_canal(_kind("parsed.type", "Canal")).alias("type"), "parsed.data", "parsed.old")
+    events = _read_of_canal(df, row, missing)
+    event = _name_of(events)
+    events = events.select(_VALUE, _EVENT, _READ, rows.alias("parsed"))
+    kind = _of_canal(_kind("parsed.type", "Canal", event), event)
+    is_left = sf.col(_VALUE).isNotNull()
+    read = events.select(sf.when(is_left, kind).alias("type"), _EVENT, _READ, "parsed.data", "parsed.old")
     parts = sf.arrays_zip("data", sf.coalesce("old", sf.array()).alias("old"))
     # Events without rows are kept, because some of them must be refused.
-    events = read.select("type", sf.explode_outer(parts).alias(_ROW)).select("type", f"{_ROW}.*")
+    events = read.select("type", _EVENT, _READ, sf.explode_outer(parts).alias(_ROW))
+    events = events.select("type", _EVENT, _READ, f"{_ROW}.*")
     kind, data, old = sf.col("type"), sf.col("data"), sf.col("old")
     is_row = kind.isin([*_CANAL])
     with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
         typed = events.select(
             "type",
-            sf.when(is_row, _typed(_cast(data, row), data, row, missing)).alias("data"),
-            sf.when(is_row, _typed(_cast(old, row), old, row, "null")).alias("old"),
+            _EVENT,
+            _READ,
+            sf.when(is_row, _typed(_cast(data, row), data, row, missing, event)).alias("data"),
+            sf.when(is_row, _typed(_cast(old, row), old, row, "null", event)).alias("old"),
             sf.map_keys(old).alias("names"),
         )
     before = sf.when(kind == "UPDATE", _overlaid(row, data, old, sf.col("names")))
-    return split_changes(
-        typed.select("type", "data", before.otherwise(data).alias("old")),
-        op="type",
-        before="old",
-        after="data",
-        row_kinds=_CANAL,
-        ignored=_NO_ROWS_OF_CANAL,
-    )
+    changes = typed.select("type", _EVENT, _READ, "data", before.otherwise(data).alias("old"))
+    return _split_changes(changes, "type", "old", "data", _CANAL, _NO_ROWS_OF_CANAL, event, sf.col(_READ))
 
 
-def _split(df: DataFrame, op: Column, by_op: Mapping[str, Column], ignored: Iterable[str]) -> DataFrame:
+def _split(
+    df: DataFrame,
+    op: Column,
+    by_op: Mapping[str, Column],
+    ignored: Iterable[str],
+    event: Column,
+    read: Column | None,
+) -> DataFrame:
     """Return the rows of events, given the array of row kinds and rows for each code."""
     code = op.cast("string")
-    chosen = sf.when(code.isin([*ignored]), sf.lit(None))
+    is_ignored = code.isin([*ignored])
+    chosen = sf.when(is_ignored, sf.lit(None))
+    if read is not None:
+        chosen = sf.when(read.isNotNull(), sf.array(read)).when(is_ignored, sf.lit(None))
     for written, changes in by_op.items():
         chosen = chosen.when(code == sf.lit(written), changes)
     known = ", ".join(map(str, by_op))
     wrong = _refused(
         sf.concat(sf.lit("the operation of an event is "), sf.coalesce(code, sf.lit("NULL"))),
         f", which is not one of {known}; remove such events from the input, or start again from a snapshot",
+        event,
     )
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         rows = df.select(sf.inline(chosen.otherwise(wrong)))
@@ -263,15 +309,70 @@ def _changes(changes: Iterable[tuple[str, Column]]) -> Iterable[Column]:
     return (sf.struct(sf.lit(kind).alias(ROW_KIND), row.alias(_ROW)) for kind, row in changes)
 
 
-def _there(row: Column, which: str, name: object) -> Column:
+def _there(row: Column, which: str, name: object, event: Column) -> Column:
     """Return a row; the query fails if it is NULL."""
     what = f"an event lacks its {which} row" + (f", {name}" if isinstance(name, str) else "")
     remedy = "; let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
-    return sf.coalesce(row, _refused(sf.lit(what), remedy if which == "old" else ""))
+    return sf.coalesce(row, _refused(sf.lit(what), remedy if which == "old" else "", event))
 
 
-def _refused(what: Column, remedy: str) -> Column:
-    return raise_error("SCHEMA_MISMATCH", what, remedy)
+def _refused(what: Column, remedy: str, event: Column) -> Column:
+    return raise_error("SCHEMA_MISMATCH", what, remedy, event)
+
+
+def _with_event(df: DataFrame) -> DataFrame:
+    """Return the values of events that are not NULL, and in `event` what names each in errors."""
+    known = [name for name in (_VALUE, *_PLACES) if name in df.columns]
+    texts = [sf.col(name).cast("string").alias(name) for name in known]
+    return df.where(sf.col(_VALUE).isNotNull()).select(_VALUE, sf.struct(*texts).alias(_EVENT))
+
+
+def _read_of_canal(df: DataFrame, row: st.StructType, missing: str) -> DataFrame:
+    """Return the events of Canal that are left to expressions of Spark, and in `read` the rows of all others."""
+    local = {each.name: _read_type(each.dataType) for each in row}
+    reader = canal_reader(local, fills_missing=missing == "null")
+    if reader is None:
+        given = st.StructType([st.StructField(each.name, each.dataType) for each in row])
+        nothing = st.StructType([st.StructField(ROW_KIND, st.StringType()), st.StructField(_ROW, given)])
+        return _with_event(df).select("*", sf.lit(None).cast(nothing).alias(_READ))
+    known = [name for name in (_VALUE, *_PLACES) if name in df.columns]
+    places = (sf.col(name).cast("string").alias(name) for name in known[1:])
+    messages = df.where(sf.col(_VALUE).isNotNull()).select(sf.col(_VALUE).cast("binary").alias(_VALUE), *places)
+    columns = [st.StructField(f"field_{at}", spark_type(type_)) for at, type_ in enumerate(local.values())]
+    schema = st.StructType(
+        [st.StructField(ROW_KIND, st.StringType()), *columns, st.StructField(UNREAD, messages.schema)]
+    )
+    read = messages.mapInArrow(arrow_function(reader, "from_canal"), schema)
+    # Times without a zone are those of the session's, as in a cast of their texts.
+    fields = (sf.col(each.name).cast(own.dataType).alias(own.name) for each, own in zip(columns, row, strict=True))
+    rows = sf.struct(sf.col(ROW_KIND), sf.struct(*fields).alias(_ROW))
+    texts = (sf.col(f"{UNREAD}.{name}").cast("string").alias(name) for name in known)
+    return read.select(
+        sf.col(f"{UNREAD}.{_VALUE}").alias(_VALUE),
+        sf.struct(*texts).alias(_EVENT),
+        sf.when(sf.col(ROW_KIND).isNotNull(), rows).alias(_READ),
+    )
+
+
+def _read_type(type_: st.DataType) -> pa.DataType:
+    """Return the type as which Canal's texts are read: for instants without the zone; NULL's for what is not read."""
+    if isinstance(type_, st.TimestampType):
+        return pa.timestamp("us")
+    try:
+        return arrow_type(type_)
+    except RejectedError:
+        return pa.null()
+
+
+def _name_of(events: DataFrame) -> Column:
+    """Return which event one is, for errors: its place in Kafka, its table, and its place in the log as it says it."""
+    event = sf.col(_EVENT)
+    fields = events.schema[_EVENT].dataType
+    assert isinstance(fields, st.StructType)
+    places = [sf.concat(sf.lit(f"{name} "), event[name]) for name in fields.names if name != _VALUE]
+    # One expression of Spark for all members, since it is in each error, and so in the code of each column.
+    said = sf.to_json(sf.from_json(event[_VALUE], ", ".join(f"{name} STRING" for name in _SAID)))
+    return sf.concat(sf.lit(" (the event: "), sf.concat_ws(", ", *places, said), sf.lit(")"))
 
 
 def table_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
@@ -296,7 +397,7 @@ def _json(type_: st.StructType | str) -> Column:
     return sf.from_json(sf.col(_VALUE).cast("string"), type_, {"columnNameOfCorruptRecord": _DAMAGED})
 
 
-def _damaged(columns: st.StructType) -> Column:
+def _damaged(columns: st.StructType, event: Column) -> Column:
     """Return what fails the query at an event of Maxwell with a damaged value in one of some columns."""
     texts = [
         sf.concat(sf.lit(f"{of}.{name} = "), sf.col(f"texts.{of}")[name])
@@ -309,21 +410,22 @@ def _damaged(columns: st.StructType) -> Column:
             sf.concat_ws(", ", *texts),
         ),
         "; give it another type in the schema, such as STRING",
+        event,
     )
 
 
-def _kind(type_: str, tool: str) -> Column:
+def _kind(type_: str, tool: str, event: Column) -> Column:
     """Return the type of an event; the query fails at an event without one, or that is not JSON."""
     shown = sf.coalesce(sf.substring(sf.col(_VALUE).cast("string"), 1, _SHOWN_CHARS), sf.lit("bytes that are no text"))
-    wrong = _refused(sf.concat(sf.lit(f"an event is not JSON of {tool}, or has no type: "), shown), "")
+    wrong = _refused(sf.concat(sf.lit(f"an event is not JSON of {tool}, or has no type: "), shown), "", event)
     return sf.coalesce(type_, wrong)
 
 
-def _of_canal(kind: Column) -> Column:
+def _of_canal(kind: Column, event: Column) -> Column:
     """Return the type of an event; the query fails at events of other tools in the format of Canal."""
     remedy = "; let it write Debezium's format (protocol=debezium), and use from_debezium(df, schema, keys=...)"
     is_tidb = sf.col("parsed._tidb").isNotNull() | (kind == "TIDB_WATERMARK")
-    tidb = _refused(sf.lit("an event is of TiCDC, which sends rows again in the format of Canal"), remedy)
+    tidb = _refused(sf.lit("an event is of TiCDC, which sends rows again in the format of Canal"), remedy, event)
     # Canal's own events have the member isDdl, and their values are texts.
     values = sf.get_json_object(sf.col(_VALUE).cast("string"), "$.data")
     is_flink = sf.col("parsed.isDdl").isNull() & kind.isin([*_CANAL]) & ~values.rlike(_TEXTS_ONLY)
@@ -331,7 +433,7 @@ def _of_canal(kind: Column) -> Column:
         ", as Flink's canal-json writes it, with BINARY in another form than Canal's; let Flink write debezium-json, "
         "and use from_debezium(df, schema, binary='base64')"
     )
-    flink = _refused(sf.lit("the values of an event are not all texts"), remedy)
+    flink = _refused(sf.lit("the values of an event are not all texts"), remedy, event)
     return sf.when(is_tidb, tidb).when(is_flink, flink).otherwise(kind)
 
 
@@ -382,7 +484,7 @@ def _cast(texts: Column, row: st.StructType) -> Column:
     return sf.when(texts.isNotNull(), sf.struct(*fields))
 
 
-def _typed(values: Column, texts: Column, row: st.StructType, missing: str) -> Column:
+def _typed(values: Column, texts: Column, row: st.StructType, missing: str, event: Column) -> Column:
     """Return a row of `values` with the types of `row`; the query fails at a value that they do not hold exactly.
 
     Args:
@@ -390,12 +492,13 @@ def _typed(values: Column, texts: Column, row: st.StructType, missing: str) -> C
         texts: The texts of the values, by column.
         row: The types.
         missing: `refuse`, if the query fails at a column that `texts` lacks.
+        event: The name of the event, for errors.
     """
-    fields = (_typed_field(values[field.name], texts, field, missing).alias(field.name) for field in row)
+    fields = (_typed_field(values[field.name], texts, field, missing, event).alias(field.name) for field in row)
     return sf.when(texts.isNotNull(), sf.struct(*fields))
 
 
-def _typed_field(value: Column, texts: Column, field: st.StructField, missing: str) -> Column:
+def _typed_field(value: Column, texts: Column, field: st.StructField, missing: str, event: Column) -> Column:
     type_, text = field.dataType, texts[field.name]
     name = type_.simpleString().upper()
     found = value.try_cast(type_) if isinstance(type_, (st.DecimalType, *_TIMES)) else value
@@ -415,6 +518,7 @@ def _typed_field(value: Column, texts: Column, field: st.StructField, missing: s
     wrong = _refused(
         sf.concat(sf.lit(f"the column {field.name} of an event has the value '"), text, sf.lit("'")),
         f", {why}; give the column another type in the schema, such as STRING",
+        event,
     )
     checked = sf.when(text.isNull(), sf.lit(None)).when(is_wrong, wrong).otherwise(found)
     if missing == "null":
@@ -427,6 +531,7 @@ def _typed_field(value: Column, texts: Column, field: st.StructField, missing: s
             _nearest(field.name, names),
         ),
         ". A column that was added later is NULL in older events with missing='null'",
+        event,
     )
     return sf.when(~sf.map_contains_key(texts, field.name), lacks).otherwise(checked)
 

@@ -1,0 +1,186 @@
+"""The task that reads Canal's events in batches: their texts as columns of the declared types.
+
+`foldflight.spark.cdc` says by expressions of Spark what each value is and what is refused, and is the reference. The
+task here reads events in another way where it can prove that the result is the same: rows of texts, each written as the
+database writes it. It leaves any other event to the expressions, and all events of a batch with any other text.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Final, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.engine.query.layout import ROW_KIND
+from foldflight.spark.connectcolumns import UNPROVEN
+from foldflight.spark.debeziumjson import UNPARSED
+from foldflight.spark.worker import without_garbage_collection
+
+UNREAD: Final = "unread"
+"""The column with the messages that are left to the expressions."""
+
+VALUE: Final = "value"
+
+_MSGSPEC: Final[Any] = importlib.import_module("msgspec") if importlib.util.find_spec("msgspec") else None
+_KINDS: Final = {"INSERT": "+I", "DELETE": "-D", "UPDATE": "+U"}
+_INTEGER: Final = r"^-?[0-9]{1,18}$"
+_DOUBLE: Final = r"^-?[0-9]{1,15}(\.[0-9]{1,30})?$"  # an integer of more digits may be rounded
+_BOOLEAN: Final = r"^(0|1|true|false)$"
+_DATE: Final = r"^(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-[0-9]{2}-[0-9]{2}$"
+_TIMESTAMP: Final = rf"{_DATE[:-1]} [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0-9]{{1,6}})?$"
+
+_Texts = Sequence[str | None]
+_Convert = Callable[[_Texts], pa.Array]
+"""Converts the texts of a column; raises an error of `UNPROVEN` if it cannot prove the result."""
+
+
+def canal_reader(types: Mapping[str, pa.DataType], *, fills_missing: bool) -> CanalReader | None:
+    """Return what reads events of Canal; None if a type is left to the expressions, or without msgspec.
+
+    Args:
+        types: The declared columns. Timestamps are read without a zone.
+        fills_missing: Whether a column that an event lacks is NULL.
+    """
+    if _MSGSPEC is None or None in map(_conversion, types.values()):
+        return None
+    return CanalReader(dict(types), fills_missing)
+
+
+@dataclass
+class CanalReader:
+    """The task: batches of messages, with their values in `VALUE`, to batches of rows.
+
+    Args:
+        types: The declared columns.
+        fills_missing: Whether a column that an event lacks is NULL.
+    """
+
+    types: dict[str, pa.DataType]
+    fills_missing: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield for each event its rows, or one row with nothing but its message in `UNREAD`."""
+        for batch in batches:
+            try:
+                with without_garbage_collection():
+                    kinds, rows, unread = self._read(batch)
+            except UNPROVEN:
+                count = batch.num_rows
+                kinds, unread = [None] * count, [*range(count)]
+                rows = [pa.nulls(count, type_) for type_ in self.types.values()]
+            messages = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+            left = messages.take(pa.array(unread, pa.int64()))
+            names = [ROW_KIND, *(f"field_{at}" for at in range(len(rows))), UNREAD]
+            yield pa.RecordBatch.from_arrays([pa.array(kinds, pa.string()), *rows, left], names=names)
+
+    def _read(self, batch: pa.RecordBatch) -> tuple[list[str | None], list[pa.Array], list[int | None]]:
+        """Return kinds, columns, and the place of each event that is left, as a row. Raises errors of UNPROVEN."""
+        kinds: list[str | None] = []
+        rows: list[_Texts] = []
+        unread: list[int | None] = []
+        nothing = (None,) * len(self.types)
+        for place, value in enumerate(batch.column(VALUE).to_pylist()):
+            changes = self._changes(value)
+            if changes is None:
+                kinds.append(None)
+                rows.append(nothing)
+                unread.append(place)
+                continue
+            for kind, row in changes:
+                kinds.append(kind)
+                rows.append(row)
+                unread.append(None)
+        texts = [*zip(*rows, strict=True)] or [()] * len(self.types)
+        return kinds, [convert(each) for convert, each in zip(self._converts, texts, strict=True)], unread
+
+    def _changes(self, value: bytes) -> list[tuple[str, _Texts]] | None:
+        """Return the rows of an event with their kinds; None if the expressions must read it."""
+        try:
+            event = self._parse(value)
+        except UNPARSED:
+            return None
+        kind, data, old = _KINDS.get(event.get("type")), event.get("data"), event.get("old")
+        # Without isDdl, or with _tidb, it is of another tool.
+        if kind is None or not data or event.get("isDdl") is None or event.get("_tidb") is not None:
+            return None
+        rows = [*map(_MSGSPEC.structs.astuple, data)]
+        if kind != "+U":
+            return None if old is not None else [(kind, row) for row in rows]
+        if old is None or len(old) != len(rows) or None in old:
+            return None
+        changes: list[tuple[str, _Texts]] = []
+        for row, changed in zip(rows, old, strict=True):
+            before = [*row]
+            for name, text in changed.items():
+                if name in self._places:
+                    before[self._places[name]] = text
+            changes += [("-U", before), (kind, row)]
+        return changes
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.types)}
+
+    @cached_property
+    def _converts(self) -> list[_Convert]:
+        return [convert for type_ in self.types.values() if (convert := _conversion(type_)) is not None]
+
+    @cached_property
+    def _parse(self) -> Callable[[bytes], Any]:
+        if _MSGSPEC is None:  # of a worker, while the driver has it
+            return _parse_nothing
+        names = {f"f{place}": name for place, name in enumerate(self.types)}
+        default = (None,) if self.fills_missing else ()
+        try:
+            row: Any = _MSGSPEC.defstruct(
+                "Row", [(name, str | None, *default) for name in names], rename=names, gc=False
+            )
+        except ValueError:  # a name with a quote or a backslash
+            return _parse_nothing
+        rows: Any = list
+        members = {"type": str | None, "data": rows[row] | None, "old": list[dict[str, str | None] | None] | None}
+        typed_dict: Any = TypedDict  # mypy takes literals only
+        event = typed_dict("Event", {**members, "isDdl": Any, "_tidb": Any}, total=False)
+        parse: Callable[[bytes], Any] = _MSGSPEC.json.Decoder(event).decode
+        return parse
+
+
+def _parse_nothing(value: bytes) -> Any:  # noqa: ARG001
+    raise ValueError("no event is parsed here")
+
+
+def _conversion(type_: pa.DataType) -> _Convert | None:
+    """Return what converts texts to a type; None if none is known."""
+    types = pa.types
+    if types.is_string(type_):
+        return partial(pa.array, type=pa.string())
+    if types.is_binary(type_):
+        return _latin_1
+    if types.is_decimal128(type_):
+        fraction = rf"(\.[0-9]{{1,{type_.scale}}})?" if type_.scale else ""
+        return partial(_matching, type_, rf"^-?[0-9]{{1,38}}{fraction}$")
+    patterns: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+        (types.is_signed_integer, _INTEGER),
+        (types.is_float64, _DOUBLE),
+        (types.is_boolean, _BOOLEAN),
+        (types.is_date32, _DATE),
+        (lambda each: types.is_timestamp(each) and each.tz is None, _TIMESTAMP),
+    )
+    return next((partial(_matching, type_, pattern) for holds, pattern in patterns if holds(type_)), None)
+
+
+def _matching(type_: pa.DataType, pattern: str, values: _Texts) -> pa.Array:
+    """Return texts as values of a type. Raises ValueError for another form, and what Arrow raises for no such value."""
+    texts = pa.array(values, pa.string())
+    if not pc.all(pc.match_substring_regex(texts, pattern), min_count=0).as_py():
+        raise ValueError("a text is of another form")
+    return texts.cast(type_)
+
+
+def _latin_1(values: _Texts) -> pa.Array:
+    return pa.array([None if value is None else value.encode("latin-1") for value in values], pa.binary())

@@ -1,0 +1,164 @@
+"""Events of Canal that are read in batches: rows of texts in the forms of the database; any other event is left."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight.spark import canalreader
+from foldflight.spark.canalreader import CanalReader, canal_reader
+
+TYPES = {"id": pa.int32(), "name": pa.string()}
+KINDS = {
+    "i": pa.int64(),
+    "m": pa.decimal128(10, 2),
+    "f": pa.float64(),
+    "o": pa.bool_(),
+    "d": pa.date32(),
+    "t": pa.timestamp("us"),
+    "b": pa.binary(),
+    "s": pa.string(),
+}
+ROW = {
+    "i": "-7",
+    "m": "12.5",
+    "f": "0.25",
+    "o": "1",
+    "d": "2024-02-29",
+    "t": "2024-01-01 10:00:00.5",
+    "b": "\u00ff",
+    "s": "",
+}
+
+
+def event(kind: str, rows: Any, old: Any = None, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "data": rows, "old": old, "isDdl": False, "database": "inv", **more}
+
+
+def read(events: list[Any], types: dict[str, pa.DataType] = TYPES, **options: Any) -> list[dict[str, Any]]:
+    texts = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in events]
+    reader = canal_reader(types, **{"fills_missing": False, **options})
+    assert reader is not None
+    (found,) = reader(
+        [pa.record_batch({"value": pa.array(texts, pa.binary()), "offset": [*map(str, range(len(texts)))]})]
+    )
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return rows
+
+
+def test_rows_of_each_kind() -> None:
+    """An update is two rows, the old one with the changed texts; an event that is left keeps its place."""
+    new = {"id": "1", "name": "bob"}
+    truncated = event("TRUNCATE", None)
+    events = [
+        event("INSERT", [new, {"id": "2", "name": None}]),
+        truncated,
+        event("UPDATE", [new], [{"name": None, "x": "y"}]),
+    ]
+    found = read([*events, event("DELETE", [{**new, "more": "text"}])])
+    assert [(row["row_kind"], row["field_0"], row["field_1"]) for row in found] == [
+        ("+I", 1, "bob"),
+        ("+I", 2, None),
+        (None, None, None),
+        ("-U", 1, None),
+        ("+U", 1, "bob"),
+        ("-D", 1, "bob"),
+    ]
+    assert [row["unread"] for row in found if row["row_kind"]] == [None] * 5
+    assert found[2]["unread"] == {"value": json.dumps(truncated).encode(), "offset": "1"}
+
+
+def test_texts_are_values_of_the_declared_types() -> None:
+    (found,) = read([event("INSERT", [ROW])], KINDS)
+    values = [
+        -7,
+        Decimal("12.50"),
+        0.25,
+        True,
+        dt.date(2024, 2, 29),
+        dt.datetime(2024, 1, 1, 10, 0, 0, 500_000),
+        b"\xff",
+        "",
+    ]
+    assert [found[f"field_{at}"] for at in range(len(KINDS))] == values
+    (nothing,) = read([event("INSERT", [{"s": "x"}])], KINDS, fills_missing=True)
+    assert [nothing[f"field_{at}"] for at in range(len(KINDS))] == [*[None] * 7, "x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("i", " 1"),
+        ("i", "+1"),
+        ("i", "1.5"),
+        ("i", "99999999999999999999"),
+        ("m", "1.005"),
+        ("m", "123456789.00"),
+        ("m", "1e2"),
+        ("f", "9007199254740993"),
+        ("f", "NaN"),
+        ("f", "1e999"),
+        ("o", "yes"),
+        ("d", "2024-02-30"),
+        ("d", "0000-00-00"),
+        ("d", "2024-01-01 10:00:00"),
+        ("t", "12:30:00"),
+        ("t", "2024-01-01 10:00:00Z"),
+        ("t", "2024-01-01 10:00:00.1234567"),
+        ("b", "\u20ac"),
+    ],
+)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_other_texts_are_left_to_spark(name: str, text: str, is_old: bool) -> None:
+    """With all events of their batch: a column is read as a whole."""
+    wrong = event("UPDATE", [ROW], [{name: text}]) if is_old else event("INSERT", [{**ROW, name: text}])
+    found = read([event("INSERT", [ROW]), wrong], KINDS)
+    assert [row["row_kind"] for row in found] == [None, None]
+    assert [json.loads(row["unread"]["value"]) for row in found] == [event("INSERT", [ROW]), wrong]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"{",
+        b"null",
+        b"[5]",
+        {"type": "INSERT", "data": [{"id": "1", "name": "a"}]},  # Flink's have no isDdl
+        event("INSERT", [{"id": "1", "name": "a"}], _tidb={"commitTs": 5}),
+        event("INSERT", [{"id": "1"}]),
+        event("INSERT", [{"id": 1, "name": "a"}]),
+        event("INSERT", []),
+        event("INSERT", [None]),
+        event("INSERT", [{"id": "1", "name": "a"}], [{"name": "b"}]),
+        event("UPDATE", [{"id": "1", "name": "a"}]),
+        event("UPDATE", [{"id": "1", "name": "a"}], [None]),
+        event("UPDATE", [{"id": "1", "name": "a"}], [{"name": "b"}, {"name": "c"}]),
+        event("UPDATE", [{"id": "1", "name": "a"}], [{"name": 5}]),
+        event("ALTER", None, isDdl=True),
+    ],
+)
+def test_other_events_are_left_to_spark(message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so are all events where a worker has no msgspec."""
+    good = event("INSERT", [{"id": "1", "name": "a"}])
+    assert [row["row_kind"] for row in read([good, message])] == ["+I", None]
+    reader = CanalReader(dict(TYPES), False)
+    monkeypatch.setattr(canalreader, "_MSGSPEC", None)
+    (found,) = reader([pa.record_batch({"value": pa.array([json.dumps(good).encode()], pa.binary())})])
+    assert found.column("row_kind").to_pylist() == [None]
+    assert canal_reader(TYPES, fills_missing=False) is None
+
+
+def test_types_without_a_form_are_left_to_spark() -> None:
+    for type_ in (pa.float32(), pa.list_(pa.int32()), pa.timestamp("us", "UTC"), pa.null()):
+        assert canal_reader({**TYPES, "x": type_}, fills_missing=False) is None
+    reader = canal_reader(TYPES, fills_missing=False)
+    assert reader is not None
+    (found,) = reader([pa.record_batch({"value": pa.array([], pa.binary())})])
+    assert found.num_rows == 0
+    (row,) = read([event("INSERT", [{'"': "1"}])], {'"': pa.int64()})  # a name that msgspec does not take
+    assert row["row_kind"] is None

@@ -142,7 +142,7 @@ def import_module(name: str) -> ModuleType:
             raise
         missing = isinstance(error, ModuleNotFoundError) and error.name is not None and name.startswith(error.name)
         if name.endswith(".py") and (missing or name.startswith(".")):
-            raise RejectedError("MODULE", _named(PurePath(name))) from error
+            raise RejectedError("MODULE", _display_path(PurePath(name))) from error
         remedy = (
             "; it must be on the Python path (the current folder is, when you start foldflight there)"
             if missing
@@ -155,7 +155,7 @@ def import_module(name: str) -> ModuleType:
         ) from error
 
 
-def _named(path: PurePath) -> str:
+def _display_path(path: PurePath) -> str:
     """Return what to write in place of the path of a module's file."""
     elsewhere = path.is_absolute() or ".." in path.parts
     written = path.stem if elsewhere else ".".join(path.with_suffix("").parts)

@@ -143,7 +143,7 @@ class _Walk:
             case BuiltinFunctionType():
                 self._say("built in", str(value.__module__), value.__qualname__)
             case ModuleType():
-                self._named(value.__name__, "")
+                self._add_installed(value.__name__, "")
             case Enum():
                 self._all("member", type(value), value.name, value.value)
             case type():
@@ -166,7 +166,7 @@ class _Walk:
 
     def _function(self, function: FunctionType) -> None:
         if not self._is_own(function.__module__):
-            self._named(function.__module__, function.__qualname__)
+            self._add_installed(function.__module__, function.__qualname__)
             return
         self._all("function", function.__code__, function.__defaults__, function.__kwdefaults__)
         for cell in function.__closure__ or ():
@@ -176,13 +176,13 @@ class _Walk:
             self._say("variable", name)
             self._variable(function.__globals__[name], names)
         for name in _imports_in(function.__code__, function.__globals__.get("__package__") or ""):
-            self._imported(name, names)
+            self._add_import(name, names)
         if (wrapped := function.__dict__.get("__wrapped__")) is not None:
             self._all("wrapped", wrapped)
         if isinstance(registry := function.__dict__.get("registry"), MappingProxyType):  # of functools.singledispatch
             self._all("registry", *(part for item in registry.items() for part in item))
 
-    def _imported(self, name: str, names: set[str]) -> None:
+    def _add_import(self, name: str, names: set[str]) -> None:
         """Add a module that code imports when it runs, as `_variable` does.
 
         An author's module is imported now: the digest must not depend on whether the code has run in this process.
@@ -195,7 +195,7 @@ class _Walk:
             return  # such as `Path` in `from pathlib import Path`, which is no module
         self._say("import", name)
         if not self._is_own(name, spec.origin):
-            self._named(name, "")
+            self._add_installed(name, "")
         else:
             self._variable(importlib.import_module(name), names)
 
@@ -215,7 +215,7 @@ class _Walk:
 
     def _class(self, cls: type) -> None:
         if not self._is_own(cls.__module__):
-            self._named(cls.__module__, cls.__qualname__)
+            self._add_installed(cls.__module__, cls.__qualname__)
             return
         self._all("class", cls.__qualname__, *cls.__bases__)
         for name, member in sorted(vars(cls).items()):
@@ -237,7 +237,7 @@ class _Walk:
         else:
             self._all("object", *parts)
 
-    def _named(self, module: str, name: str) -> None:
+    def _add_installed(self, module: str, name: str) -> None:
         """Add something installed: its name, and the version of its package."""
         package = module.partition(".")[0]
         self._say("installed", module, name, "" if package in sys.stdlib_module_names else _version(package))

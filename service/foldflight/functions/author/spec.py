@@ -318,7 +318,7 @@ class Registered(ABC):
             except RejectedError:
                 raise
             except Exception as error:
-                raise self._undeclared(actual, error) from error
+                raise self._undeclared_error(actual, error) from error
             declared = tuple(map(parse_type, given))
         else:
             least, most = self.inputs_min, len(self.declared_inputs)
@@ -365,10 +365,10 @@ class Registered(ABC):
         except RejectedError:
             raise
         except Exception as error:
-            raise self._undeclared(inputs, error) from error
+            raise self._undeclared_error(inputs, error) from error
         return parse_type(type_)
 
-    def _undeclared(self, inputs: tuple[pa.DataType, ...], error: Exception) -> RejectedError:
+    def _undeclared_error(self, inputs: tuple[pa.DataType, ...], error: Exception) -> RejectedError:
         return RejectedError(
             "SIGNATURE",
             f"the callable that declares the types of {self.name} raised {type(error).__name__}: {error}, for "

@@ -266,7 +266,7 @@ def _names_in(method: Any) -> Iterator[str]:
         codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
 
 
-def _misspelled(name: str) -> str | None:
+def _likely_meant(name: str) -> str | None:
     """Return the method whose name the given one probably misspells, or None."""
     methods = {method_name.replace("_", ""): method_name for method_name in METHODS}
     letters = name.replace("_", "").lower()
@@ -499,7 +499,7 @@ class _Builder(SignatureBuilder):
         ]
         used = {name for _, function in unknown for name in _names_in(function)}
         for name in sorted({name for name, _ in unknown} - METHODS.keys() - used):
-            method_name = None if name.startswith("_") else _misspelled(name)
+            method_name = None if name.startswith("_") else _likely_meant(name)
             if method_name is not None and not self.has(method_name):
                 raise self.error(
                     f" has a method {name}, which is never called",

@@ -46,7 +46,7 @@ def _numeric(*types: pa.DataType) -> tuple[pa.DataType, ...]:
     raise ValueError("takes numbers")
 
 
-def _totalled(*types: pa.DataType) -> tuple[pa.DataType, ...]:
+def _total_types(*types: pa.DataType) -> tuple[pa.DataType, ...]:
     if len(types) == 1 and pa.types.is_duration(types[0]):
         return (pa.duration("us"),)
     try:
@@ -332,7 +332,7 @@ class _Totalled:
 
 
 @udaf(
-    input_types=_totalled,
+    input_types=_total_types,
     result_type=_sum_type,
     state_type=_sum_state,
     version=_state_version,
@@ -350,7 +350,7 @@ class Sum(_Totalled):
 
 
 @udaf(
-    input_types=_totalled,
+    input_types=_total_types,
     result_type=_avg_type,
     state_type=_avg_state,
     version=_state_version,

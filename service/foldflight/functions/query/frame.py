@@ -125,7 +125,7 @@ class WindowFrame:
         return self.is_range and any(bound is not None and bound != 0 for bound in (self.low, self.high))
 
     def __str__(self) -> str:
-        return f"{self.unit} BETWEEN {_written(self.low, 'PRECEDING')} AND {_written(self.high, 'FOLLOWING')}"
+        return f"{self.unit} BETWEEN {_bound_text(self.low, 'PRECEDING')} AND {_bound_text(self.high, 'FOLLOWING')}"
 
 
 def _check_bound(bound: object, *, is_range: bool) -> None:
@@ -152,17 +152,17 @@ def _is_after(low: float | decimal.Decimal | str, high: float | decimal.Decimal 
         months = one.months - two.months
         days = one.days - two.days + months * (_MONTH_DAYS_MIN if months > 0 else _MONTH_DAYS_MAX)
         return days * _DAY + one.microseconds - two.microseconds > 0
-    return _signed(low) > _signed(high)
+    return _side_of(low) > _side_of(high)
 
 
-def _signed(bound: float | decimal.Decimal | str) -> float | decimal.Decimal:
+def _side_of(bound: float | decimal.Decimal | str) -> float | decimal.Decimal:
     """Return a number that tells the side of a bound."""
     if not isinstance(bound, str):
         return bound
     return float("-inf") if bound.strip().startswith("-") else float("inf")
 
 
-def _written(bound: FrameBound, unbounded: str) -> str:
+def _bound_text(bound: FrameBound, unbounded: str) -> str:
     if bound is None:
         return f"UNBOUNDED {unbounded}"
     if not isinstance(bound, str):

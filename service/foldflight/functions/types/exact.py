@@ -201,13 +201,13 @@ class ExactSums(AttributeColumn):
 
     def values(self) -> Any:
         """Return the floats nearest to the n sums, float64; infinity beyond their range."""
-        parts = [_rounded(_normal(self._digits[rows]), self._first)[0] for rows in _blocks(len(self))]
+        parts = [_round(_normal(self._digits[rows]), self._first)[0] for rows in _blocks(len(self))]
         return np.concatenate([np.zeros(0), *parts])
 
     def times(self, factors: Any) -> Self:
         """Return each sum times an integer factor: int64, shape (n,), at least 0 and less than 2**31."""
         digits = _normal(self._digits) * factors
-        return type(self)(np.ascontiguousarray(_carried(digits).T), self._first, 1)
+        return type(self)(np.ascontiguousarray(_carry(digits).T), self._first, 1)
 
     def units(self, slot: int) -> int:
         """Return one sum as a multiple of 2**-2176."""
@@ -419,10 +419,10 @@ def _product(one: Any, other: Any) -> list[Any]:
 
 def _normal(digits: Any) -> Any:
     """Return digits of shape (n, width) in shape (width, n), each below 2**32; the highest is signed, with 31 bits."""
-    return _carried(np.array(digits.T, order="C")) if digits.shape[1] else np.zeros((1, len(digits)), np.int64)
+    return _carry(np.array(digits.T, order="C")) if digits.shape[1] else np.zeros((1, len(digits)), np.int64)
 
 
-def _carried(digits: Any) -> Any:
+def _carry(digits: Any) -> Any:
     """Carry within digits of shape (width, n), in place, and append higher digits if the carry needs them."""
     for index in range(len(digits) - 1):
         digits[index + 1] += digits[index] >> _DIGIT
@@ -438,10 +438,10 @@ def _magnitudes(normal: Any) -> tuple[Any, Any]:
     negative = normal[-1] < 0
     if not negative.any():
         return normal, negative
-    return _carried(normal * np.where(negative, -1, 1)), negative
+    return _carry(normal * np.where(negative, -1, 1)), negative
 
 
-def _rounded(normal: Any, first: int) -> tuple[Any, Any]:
+def _round(normal: Any, first: int) -> tuple[Any, Any]:
     """Return the floats nearest to sums of normal digits, and which of these floats equal their sums."""
     digits, negative = _magnitudes(normal)
     top, padded = _top(digits)
@@ -470,7 +470,7 @@ def _rounded(normal: Any, first: int) -> tuple[Any, Any]:
 
 def _states(normal: Any, first: int) -> pa.Array:
     """Return sums of normal digits as states."""
-    rounded, exact = _rounded(normal, first)
+    rounded, exact = _round(normal, first)
     digits = _binary(normal[:, ~exact], np.flatnonzero(~exact), len(exact), first)
     return pa.StructArray.from_arrays([pa.array(rounded), digits], fields=list(EXACT))
 

@@ -163,7 +163,7 @@ class Lists(AttributeColumn):
         if not pending:
             return
         slots, items = (np.concatenate(parts) for parts in zip(*pending, strict=True))
-        order = _grouped(slots)
+        order = _order_by_slot(slots)
         slots, items = slots[order], items[order]
         added = np.bincount(slots, minlength=len(self))
         if not len(self._items):
@@ -221,7 +221,7 @@ class Lists(AttributeColumn):
         return None
 
 
-def _grouped(slots: Any) -> Any:
+def _order_by_slot(slots: Any) -> Any:
     """Return the order that groups rows by slot and keeps the order of rows within a slot."""
     count = len(slots)
     if count >= 1 << 32:
@@ -237,7 +237,7 @@ def _by_item(owners: Any, items: Any, *, stable: bool = False) -> Any:
     # Of equal items only 0.0 and -0.0 can be told apart. A stable sort takes four times as long.
     stable = stable or (items.dtype.kind == "f" and bool(np.signbit(items[items == 0]).any()))
     order = np.argsort(items, kind="stable" if stable else "quicksort")
-    return order[_grouped(owners[order])]
+    return order[_order_by_slot(owners[order])]
 
 
 def _ranges(starts: Any, lengths: Any) -> Any:

@@ -124,7 +124,7 @@ class _Scalar(StateSerializer):
             except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
                 is_beyond = isinstance(error, OverflowError) or _is_beyond(value, self.arrow)
                 code = "OVERFLOW" if is_beyond else "RESULT_TYPE"
-                raise CastError(index, code, f"{_shown(value)} does not fit {self.arrow}") from None
+                raise CastError(index, code, f"{_show(value)} does not fit {self.arrow}") from None
         raise CastError(0, "RESULT_TYPE", f"the values do not fit {self.arrow} together")
 
     def _check_zones(self, values: Sequence[Any]) -> None:
@@ -134,7 +134,7 @@ class _Scalar(StateSerializer):
             if value is not None and (value.tzinfo is not None) != zoned:
                 wrong = "has no zone" if zoned else "has a zone"
                 remedy = "" if zoned else '; annotate Annotated[datetime, "TIMESTAMPTZ"]'
-                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} {wrong}, unlike {self.arrow}{remedy}")
+                raise CastError(index, "RESULT_TYPE", f"{_show(value)} {wrong}, unlike {self.arrow}{remedy}")
 
     def _check_fractions(self, values: Sequence[Any]) -> None:
         # Arrow would cut off digits finer than the unit.
@@ -143,7 +143,7 @@ class _Scalar(StateSerializer):
                 continue
             finer = value.microseconds if isinstance(value, datetime.timedelta) else value.microsecond
             if finer % self._ticks:
-                wrong = f"{_shown(value)} is finer than {self.arrow}, which would lose its fraction"
+                wrong = f"{_show(value)} is finer than {self.arrow}, which would lose its fraction"
                 remedy = "round it, or annotate a type in microseconds"
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; {remedy}")
 
@@ -152,7 +152,7 @@ class _Scalar(StateSerializer):
             value = value.item()
         assert self.exact is not None
         if has_nanoseconds(value):
-            raise CastError(index, "RESULT_TYPE", f"{_shown(value)} has nanoseconds, which {self.arrow} would lose")
+            raise CastError(index, "RESULT_TYPE", f"{_show(value)} has nanoseconds, which {self.arrow} would lose")
         if type(value) in self.exact:
             return value
         self._check_plain(index, value)
@@ -160,14 +160,14 @@ class _Scalar(StateSerializer):
             try:
                 return float(value)
             except OverflowError:
-                raise CastError(index, "OVERFLOW", f"{_shown(value)} does not fit {self.arrow}") from None
+                raise CastError(index, "OVERFLOW", f"{_show(value)} does not fit {self.arrow}") from None
         if pa.types.is_decimal(self.arrow) and isinstance(value, int):
             return decimal.Decimal(value)
         if pa.types.is_date(self.arrow) and isinstance(value, datetime.datetime):
-            raise CastError(index, "RESULT_TYPE", f"{_shown(value)} has a time, which {self.arrow} would lose")
+            raise CastError(index, "RESULT_TYPE", f"{_show(value)} has a time, which {self.arrow} would lose")
         if isinstance(value, tuple(self.exact)):  # bool in a field of integers, or a time of pandas
             return int(value) if isinstance(value, int) else value
-        raise CastError(index, "RESULT_TYPE", f"{_shown(value)} does not fit {self.arrow}")
+        raise CastError(index, "RESULT_TYPE", f"{_show(value)} does not fit {self.arrow}")
 
     def _check_plain(self, index: int, value: Any) -> None:
         """Raise CastError for a value of a class that is derived from one of Python, such as an IntEnum."""
@@ -189,7 +189,7 @@ _PLAIN: Final = (
 def _other_class(value: Any, restored: type) -> str:
     """Return the message for a value that would come back as one of another class."""
     return (
-        f"{_shown(value)} would be restored as {restored.__name__}, whose methods are others; convert it to "
+        f"{_show(value)} would be restored as {restored.__name__}, whose methods are others; convert it to "
         f"{restored.__name__}, or annotate {type(value).__name__}"
     )
 
@@ -239,7 +239,7 @@ class _Exact(StateSerializer):
             try:
                 exact = value if isinstance(value, ExactSum) else ExactSum(value)
             except (TypeError, ValueError):
-                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not an exact sum") from None
+                raise CastError(index, "RESULT_TYPE", f"{_show(value)} is not an exact sum") from None
             rounded.append(exact.value())
             digits.append(exact.digits())
         columns = [pa.array(rounded, pa.float64()), pa.array(digits, pa.binary())]
@@ -270,7 +270,7 @@ class _Vector(StateSerializer):
     def _why_not(self, value: Any) -> str | None:
         """Return why a state would change a value, or cannot hold it; None if it keeps it."""
         if type(value) is not np.ndarray:
-            return f"{_shown(value)} is not a NumPy array"
+            return f"{_show(value)} is not a NumPy array"
         if value.shape != self._shape:
             return f"an array of the shape {value.shape} is not {sql_name(self.arrow)}, of the shape {self._shape}"
         if value.dtype != self._dtype:
@@ -402,7 +402,7 @@ class _List(StateSerializer):
             if type(value) is self.make or value is None:
                 continue
             is_derived = isinstance(value, self.make)
-            wrong = _other_class(value, self.make) if is_derived else f"{_shown(value)} is not a {self.make.__name__}"
+            wrong = _other_class(value, self.make) if is_derived else f"{_show(value)} is not a {self.make.__name__}"
             raise CastError(index, "RESULT_TYPE", wrong)
         offsets = _offsets_of(values)
         items = list(itertools.chain.from_iterable(value for value in values if value is not None))
@@ -443,15 +443,15 @@ class _Map(StateSerializer):
             if value is None:
                 continue
             if not isinstance(value, dict) or isinstance(value, PlainMap):
-                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a dict")
+                raise CastError(index, "RESULT_TYPE", f"{_show(value)} is not a dict")
             if hasattr(value, "__missing__"):
-                wrong = f"{_shown(value)} would be restored as a plain dict, which does not create missing entries"
+                wrong = f"{_show(value)} would be restored as a plain dict, which does not create missing entries"
                 remedy = "annotate its class, as in defaultdict[str, int], or use dict.get or dict.setdefault"
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; {remedy}")
             if type(value) is not dict:
                 raise CastError(index, "RESULT_TYPE", _other_class(value, dict))
             if None in value:
-                wrong = f"{_shown(value)} has the key None, and keys of maps cannot be NULL"
+                wrong = f"{_show(value)} has the key None, and keys of maps cannot be NULL"
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; skip NULLs (skip_nulls=True), or use another key")
         offsets = _offsets_of(values)
         present = [value for value in values if value is not None]
@@ -537,7 +537,7 @@ class ViewSerializer(StateSerializer):
         if view is not None:
             return view.part()
         kind = "ListView" if self.is_list else "MapView"
-        raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a {kind}; use clear() to empty it")
+        raise CastError(index, "RESULT_TYPE", f"{_show(value)} is not a {kind}; use clear() to empty it")
 
     def _wholes(self, keys: list[Any] | None, items: list[Any], counts: Iterable[int]) -> pa.Array:
         """Return n complete views, which have so many entries each. Without keys they are lists."""
@@ -602,7 +602,7 @@ class ViewSerializer(StateSerializer):
             pairs = enumerate(zip(stored, keys, strict=True))
             wrong = next(index for index, (value, key) in pairs if value is not key and value != key)
             raise CastError(
-                _owner(offsets, wrong), "RESULT_TYPE", f"the key {_shown(keys[wrong])} is not exact in {self.key.arrow}"
+                _owner(offsets, wrong), "RESULT_TYPE", f"the key {_show(keys[wrong])} is not exact in {self.key.arrow}"
             )
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
@@ -641,7 +641,7 @@ class ViewSerializer(StateSerializer):
             to_python(array.is_valid()), to_python(complete), to_python(cleared), offsets, offsets[1:], strict=False
         )
         return [
-            _checked(ViewPart(is_complete, is_cleared, keys[start:end], values[start:end], present[start:end]))
+            _check_part(ViewPart(is_complete, is_cleared, keys[start:end], values[start:end], present[start:end]))
             if is_valid
             else None
             for is_valid, is_complete, is_cleared, start, end in columns
@@ -672,7 +672,7 @@ _EntriesOf: TypeAlias = tuple[list[Any], list[Any], pa.BooleanArray, list[int]]
 _NO_ENTRIES: Final[_EntriesOf] = ([], [], pa.nulls(0, pa.bool_()), [0])  # pa.array imports pandas
 
 
-def _checked(part: ViewPart) -> ViewPart:
+def _check_part(part: ViewPart) -> ViewPart:
     if part.complete is None or part.cleared is None or None in part.present:
         raise ValueError("complete, cleared or present of a view is NULL")
     return part
@@ -717,7 +717,7 @@ def _owner(offsets: npt.NDArray[np.int64], index: int) -> int:
     return int(np.searchsorted(offsets, index, "right")) - 1
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     text = repr(value)
     return f"{text[:200]} ({type(value).__name__})"
 
@@ -940,7 +940,7 @@ def serializer_of_annotation(annotation: Any, owner: type | None = None) -> Stat
 def _tuple(fields: Sequence[tuple[str, StateSerializer]], cls: type = tuple) -> StateSerializer:
     def check(value: Any) -> str | None:
         if not isinstance(value, tuple) or len(value) != len(fields):
-            return f"{_shown(value)} is not a tuple of {len(fields)} members"
+            return f"{_show(value)} is not a tuple of {len(fields)} members"
         return None if type(value) is tuple or _is_of(value, cls) else _other_class(value, cls)
 
     return _Object(
@@ -1031,7 +1031,7 @@ def _attribute_check(cls: type, names: tuple[str, ...]) -> Callable[[Any], str |
                     "and its state would lose; annotate it, or define serialize and deserialize"
                 )
         missing = next((name for name in names if not hasattr(value, name)), None)
-        return None if missing is None else f"{_shown(value)} has no {missing}, which {cls.__name__} annotates"
+        return None if missing is None else f"{_show(value)} has no {missing}, which {cls.__name__} annotates"
 
     return check
 
@@ -1065,7 +1065,7 @@ def record_of(
     def check(value: Any) -> str | None:
         if hasattr(value, "__getitem__") and not isinstance(value, (str, bytes, dict)) and len(value) == len(fields):
             return None
-        return f"{_shown(value)} does not have {len(fields)} members: {', '.join(name for name, _ in fields)}"
+        return f"{_show(value)} does not have {len(fields)} members: {', '.join(name for name, _ in fields)}"
 
     def put(value: Any, _: str, index: int, member: Any) -> None:
         value[index] = member
@@ -1100,7 +1100,7 @@ def serializer_of_type(type_: pa.DataType, cls: type | None = None) -> StateSeri
         def check(value: Any) -> str | None:
             if isinstance(value, dict) and value.keys() == set(names):
                 return None
-            return f"{_shown(value)} is not a dict with the keys {', '.join(names)}"
+            return f"{_show(value)} is not a dict with the keys {', '.join(names)}"
 
         return _Object(
             fields,

@@ -329,11 +329,11 @@ def sql_name(type_: pa.DataType, *, zoneless: str = "TIMESTAMP", zoned: str = "T
     if pa.types.is_map(type_):
         return f"MAP<{named(type_.key_type)}, {named(type_.item_type)}>"
     if pa.types.is_struct(type_):
-        return f"STRUCT<{', '.join(f'{_quoted(field.name)} {named(field.type)}' for field in type_)}>"
+        return f"STRUCT<{', '.join(f'{_quote(field.name)} {named(field.type)}' for field in type_)}>"
     return str(type_)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """Return the name of a member as `parse_type` reads it: with backticks, unless it is a plain identifier."""
     return name if _IDENTIFIER.fullmatch(name) else f"`{name}`"
 

@@ -23,12 +23,12 @@ def vector_type(size: int, item: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("item", item, nullable=False), size)
 
 
-def _reduced(type_: pa.FixedSizeListType) -> tuple[Any, tuple[pa.Field, int]]:
+def _reduce(type_: pa.FixedSizeListType) -> tuple[Any, tuple[pa.Field, int]]:
     return pa.list_, (type_.value_field, type_.list_size)
 
 
 # Arrow's own pickles of these types omit that the items cannot be NULL (findings/pyarrow-fixed-size-list-pickle.sh).
-copyreg.pickle(pa.FixedSizeListType, _reduced)
+copyreg.pickle(pa.FixedSizeListType, _reduce)
 
 
 def is_vector(type_: pa.DataType) -> bool:

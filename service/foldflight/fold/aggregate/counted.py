@@ -61,7 +61,7 @@ class _Table(NamedTuple):
     times: Times
 
     def take(self, rows: Positions) -> _Table:
-        return _Table(self.slots[rows], _taken(self.columns, rows), self.times[rows])
+        return _Table(self.slots[rows], _take(self.columns, rows), self.times[rows])
 
     def copy(self) -> _Table:
         """Copy the rows. The memory of a message has all its columns, and is freed as a whole."""
@@ -141,20 +141,20 @@ class Counted(GroupsAccumulator):
         self._rows += len(part.slots)
         if self._rows > self._rows_max:
             before = self._rows
-            self._counted()
+            self._count_equal()
             # Where few rows were equal, few will be.
             factor = 2 if 2 * self._rows < before else 4
             self._rows_max = max(factor * self._rows, _COUNTED_ROWS_MIN)
 
-    def _gathered(self) -> _Table:
+    def _gather(self) -> _Table:
         """Return all rows as one table."""
         if len(self._parts) != 1:
-            self._parts = [_concatenated(self._parts, self._types)]
+            self._parts = [_concatenate(self._parts, self._types)]
         return self._parts[0]
 
-    def _counted(self) -> _Table:
+    def _count_equal(self) -> _Table:
         """Return all rows, with equal ones of a slot as one row with its count, where the first of them came."""
-        table = self._gathered()
+        table = self._gather()
         if self._are_counted:
             return table
         equal = self._equal(table)
@@ -200,30 +200,30 @@ class Counted(GroupsAccumulator):
         self.merge(slots, states)
 
     def state(self, slots: Slots) -> pa.Array:
-        table = self._counted()
+        table = self._count_equal()
         order, _ = sort([codes_of_numbers(table.slots)])
         of_slots = table.slots[order]
         starts = np.searchsorted(of_slots, slots)
         counts = np.searchsorted(of_slots, slots, side="right") - starts
         rows = order[_ranges(starts, counts)]
-        columns = [*_narrowed(_taken(table.columns, rows), self._types), pa.array(table.times[rows])]
+        columns = [*_narrow(_take(table.columns, rows), self._types), pa.array(table.times[rows])]
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         members = pa.StructArray.from_arrays(columns, fields=list(self._state_type.value_type))
         return pa.ListArray.from_arrays(offsets, members, type=self._state_type)
 
     def evaluate(self, slots: Slots) -> pa.Array:
         is_plain = self._order and not self._each_once and all((part.times > 0).all() for part in self._parts)
-        table = self._gathered() if is_plain else self._counted()
-        rows, times = self._ordered(table, np.flatnonzero(np.isin(table.slots, slots)))
+        table = self._gather() if is_plain else self._count_equal()
+        rows, times = self._in_order(table, np.flatnonzero(np.isin(table.slots, slots)))
         self._fold(table.slots[rows], table.columns, rows, times)
         outputs = self._inner.evaluate(slots)
         self._inner.forget(slots)
         return outputs
 
-    def _ordered(self, table: _Table, rows: Positions) -> tuple[Positions, Times]:
+    def _in_order(self, table: _Table, rows: Positions) -> tuple[Positions, Times]:
         """Return rows by slot, in the order in which they are folded, and their times."""
         are_all = len(rows) == len(table.slots)
-        columns = table.columns if are_all else _taken(table.columns, rows)
+        columns = table.columns if are_all else _take(table.columns, rows)
         order, differs = sort([codes_of_numbers(table.slots[rows]), *self._codes_of_order(columns)])
         rows = rows[order]
         times = table.times[rows]
@@ -232,7 +232,7 @@ class Counted(GroupsAccumulator):
             return rows, times
         # Equal rows are folded next to each other, where the first of them is, and as it is.
         tied = rows[ties]
-        codes = self._codes(_taken(table.columns, tied))
+        codes = self._codes(_take(table.columns, tied))
         equal, starts = sort([codes_of_numbers(np.cumsum(differs)[ties]), *codes])
         first = np.empty(len(ties), np.int64)
         first[equal] = equal[_latest(starts)]
@@ -255,22 +255,22 @@ class Counted(GroupsAccumulator):
                 into, chosen = into[sound], chosen[sound]
             if not len(into):
                 continue
-            arrays = _narrowed(_taken(columns[: self._arguments], chosen), self._types)
+            arrays = _narrow(_take(columns[: self._arguments], chosen), self._types)
             arguments = [Column(name, array) for name, array in zip(self._names, arrays, strict=False)]
             self._inner.update(Rows(into, None, arguments))
 
     def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
         shown = np.arange(len(rows)) if asked is None else np.flatnonzero(asked)
         shown = shown[np.argsort(rows.slots[shown], kind="stable")]
-        before = self._counted()
+        before = self._count_equal()
         chosen = before.take(np.flatnonzero(np.isin(before.slots, rows.slots)))
         added = _table_of(rows.filter(mask))
-        table = _concatenated([chosen, added], self._types)
+        table = _concatenate([chosen, added], self._types)
         versions = self._versions(table, np.concatenate([np.full(len(chosen.slots), -1), np.flatnonzero(mask)]), rows)
         outputs = []
         for part, numbers, current in versions.after(rows.slots, shown, _PART_ROWS):
             into, times = numbers.astype(np.int32), versions.times[current]
-            with self._numbered(rows.slots[shown[part]]) as each:
+            with self._slot_numbers(rows.slots[shown[part]]) as each:
                 self._fold(into, table.columns, versions.rows[current], times)
                 outputs.append(self._inner.evaluate(each))
                 self._inner.forget(each)
@@ -287,13 +287,13 @@ class Counted(GroupsAccumulator):
         present = np.flatnonzero((equal.counts > 0) & (since < until))
         present = present[np.argsort(equal.born[present], kind="stable")]
         rows = equal.born[present]
-        codes = self._codes_of_order(_taken(table.columns, rows) if self._order else table.columns)
+        codes = self._codes_of_order(_take(table.columns, rows) if self._order else table.columns)
         order, _ = sort([codes_of_numbers(table.slots[rows]), *codes])
         present, rows = present[order], rows[order]
         return _Versions(table.slots[rows], rows, equal.counts[present], since[present], until[present], len(chunk))
 
     @contextmanager
-    def _numbered(self, slots: Slots) -> Iterator[Slots]:
+    def _slot_numbers(self, slots: Slots) -> Iterator[Slots]:
         """Yield numbers to be used as slots in the place of n slots, which errors and logs have as they are."""
         of_context = self._context.slot_at_work
 
@@ -317,7 +317,7 @@ class Counted(GroupsAccumulator):
     def forget(self, slots: Slots) -> None:
         if not self._rows:
             return
-        table = self._gathered()
+        table = self._gather()
         remains = ~np.isin(table.slots, slots)
         if remains.all():
             return
@@ -400,15 +400,15 @@ def _ranges(starts: Positions, counts: Positions) -> Positions:
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
 
 
-def _taken(columns: Sequence[pa.Array], rows: Positions) -> list[pa.Array]:
+def _take(columns: Sequence[pa.Array], rows: Positions) -> list[pa.Array]:
     chosen = pa.array(rows)
     return [column.take(chosen) for column in columns]
 
 
-def _concatenated(tables: Sequence[_Table], types: Sequence[pa.DataType]) -> _Table:
+def _concatenate(tables: Sequence[_Table], types: Sequence[pa.DataType]) -> _Table:
     return _Table(
         np.concatenate([np.zeros(0, np.int32), *(table.slots for table in tables)]),
-        [_joined([table.columns[index] for table in tables], type_) for index, type_ in enumerate(types)],
+        [_join([table.columns[index] for table in tables], type_) for index, type_ in enumerate(types)],
         np.concatenate([np.zeros(0, np.int64), *(table.times for table in tables)]),
     )
 
@@ -416,7 +416,7 @@ def _concatenated(tables: Sequence[_Table], types: Sequence[pa.DataType]) -> _Ta
 _LARGE: Final = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
-def _joined(arrays: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
+def _join(arrays: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
     """Return arrays of a type as one; of the type with large offsets, if its offsets cannot count so many bytes."""
     large = _LARGE.get(type_)
     if large is not None and (
@@ -426,6 +426,6 @@ def _joined(arrays: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
     return pa.concat_arrays(arrays) if arrays else pa.array([], type_)
 
 
-def _narrowed(arrays: Sequence[pa.Array], types: Sequence[pa.DataType]) -> list[pa.Array]:
+def _narrow(arrays: Sequence[pa.Array], types: Sequence[pa.DataType]) -> list[pa.Array]:
     """Return a few values of joined arrays in their types."""
     return [array if array.type == type_ else array.cast(type_) for array, type_ in zip(arrays, types, strict=False)]

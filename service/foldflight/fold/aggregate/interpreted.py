@@ -488,11 +488,11 @@ class Interpreted(GroupsAccumulator):
 
     def _outputs(self, slots: Slots) -> pa.Array:
         if self.waits is not None:
-            return self._awaited(self.waits, slots)
+            return self._await_values(self.waits, slots)
         value = self._value_or_none if self.failures.isolates else self._value
         return self._cast([value(slot) for slot in slots.tolist()], slots)
 
-    def _awaited(self, waits: Waits, slots: Slots) -> pa.Array:
+    def _await_values(self, waits: Waits, slots: Slots) -> pa.Array:
         """Return the values of n slots, which an async method computes for all of them side by side."""
         sound: list[int] = []
         accumulators: list[Any] = []

@@ -292,7 +292,7 @@ def test_rows_are_generated_once_for_all_laws(monkeypatch):
     """
     searches = mock.Mock(side_effect=laws.find)
     monkeypatch.setattr(laws, "find", searches)
-    laws._drawn.cache_clear()
+    laws._draw_inputs.cache_clear()
     for _ in range(2):
         assert all(result.passed is not False for result in laws.check_laws(WeightedAvg, examples=20))
         assert searches.call_count == 1 + any(law.hostile for law in laws.LAWS)

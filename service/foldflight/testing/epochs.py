@@ -277,7 +277,7 @@ def _refuse_cut(name: str, values: list[Any], type_: pa.DataType) -> None:
             raise _no_value_of(name, index, value, type_)
 
 
-def _deduced(name: str, values: list[Any]) -> pa.DataType:
+def _deduce(name: str, values: list[Any]) -> pa.DataType:
     """Return the type of a column by its values."""
     try:
         return pa.array(values).type
@@ -446,5 +446,5 @@ def types_of(
         if name in types:
             chosen[name] = parse_type(types[name])
         else:
-            chosen[name] = declared.get(name) or _deduced(name, [row[name] for row in rows])
+            chosen[name] = declared.get(name) or _deduce(name, [row[name] for row in rows])
     return chosen

@@ -283,13 +283,13 @@ class _Subject:
 
     def state_of(self, rows: Sequence[Any], signs: Sequence[int]) -> Any:
         """Fold rows, of which those with the sign -1 are retracted, and return the state."""
-        return self._signed(rows, signs).collect(outputs=False).column("state_0")[0].as_py()
+        return self._fold_signed(rows, signs).collect(outputs=False).column("state_0")[0].as_py()
 
     def output_of(self, rows: Sequence[Any], signs: Sequence[int]) -> Any:
         """Fold rows as `state_of` does, and return the output."""
-        return self._signed(rows, signs).collect(states=False).column("output_0")[0].as_py()
+        return self._fold_signed(rows, signs).collect(states=False).column("output_0")[0].as_py()
 
-    def _signed(self, rows: Sequence[Any], signs: Sequence[int]) -> Fold:
+    def _fold_signed(self, rows: Sequence[Any], signs: Sequence[int]) -> Fold:
         fold = self.new()
         for row, sign in zip(rows, signs, strict=True):
             fold.fold(self.chunk([row], kind=RowKind.INSERT if sign > 0 else RowKind.DELETE))
@@ -556,11 +556,11 @@ def _repeatable(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     return _unless_all_same(first, second, lambda _: "get_value was called twice; does it change the accumulator?")
 
 
-def _vectorised(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
+def _compare_vectorised(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     return _both_forms(subject, inputs, "the scalar methods, then the vectorised ones")
 
 
-def _bundled(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
+def _compare_bundled(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     """Compare `fold_bundle` with the other methods or, without these, with its own result row by row."""
     how = "the same rows one by one, then in bundles"
     each = (_values_after_rows(subject, rows, cut, how) for rows, cut in inputs)
@@ -610,7 +610,7 @@ def _results_of(subject: _Subject, calls: list[BoundCall], inputs: Sequence[Draw
     return results
 
 
-def _compiled(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
+def _compare_compiled(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     """Compare states, results and errors of the interpreter and of compiled code, bit for bit."""
     one = _steps(subject, _scalar_calls(subject), Resources(_SIGNER), inputs)
     two = _steps(subject, subject.calls, Resources(_SIGNER, accelerator=PROGRAMS_AT_ONCE), inputs)
@@ -736,7 +736,7 @@ def _same(one: Any, two: Any) -> bool:
     return type(one) is type(two) and bool(one == two)
 
 
-def _lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
+def _compare_lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
     """Compare the interpreter's state and output with the lifted form's; some rows are retracted."""
     assert subject.lifted is not None
     return subject.lifted.difference(subject, rows, cut)
@@ -793,10 +793,10 @@ LAWS: tuple[Law[_Subject], ...] = (
     Law("retract undoes accumulate", _retract_inverse, _needs_retract),
     Law("groups are independent", _groups_apart),
     Law("get_value changes nothing", _repeatable),
-    Law("vectorised methods agree", _vectorised, _needs_vectorised),
-    Law("the bundled form agrees", _bundled, _needs_bundled),
-    Law("the lifted form agrees", one_by_one(_lifted), _needs_lift, hostile=True),
-    Law("the compiled form agrees", _compiled, _needs_compiled, hostile=True),
+    Law("vectorised methods agree", _compare_vectorised, _needs_vectorised),
+    Law("the bundled form agrees", _compare_bundled, _needs_bundled),
+    Law("the lifted form agrees", one_by_one(_compare_lifted), _needs_lift, hostile=True),
+    Law("the compiled form agrees", _compare_compiled, _needs_compiled, hostile=True),
     Law("entries of views stored and read", one_by_one(_stored_views), _needs_views),
 )
 
@@ -814,7 +814,7 @@ class _Inputs:
     def __init__(self, draw: _Draw, types: Sequence[pa.DataType], known: Known, *, examples: int) -> None:
         self._strategy = _strategy(draw, types, known)
         self._examples = examples
-        self.all = _drawn_from(self._strategy, examples) if known else _drawn(draw, tuple(types), examples)
+        self.all = _drawn_from(self._strategy, examples) if known else _draw_inputs(draw, tuple(types), examples)
         self.broken: list[Drawn] = []  # the minimal input of each error so far
 
     def first(self, condition: Callable[[Drawn], bool]) -> Drawn:
@@ -827,7 +827,7 @@ def _strategy(draw: _Draw, types: Sequence[pa.DataType], known: Known) -> st.Sea
 
 
 @lru_cache(maxsize=32)
-def _drawn(draw: _Draw, types: tuple[pa.DataType, ...], examples: int) -> Sequence[Drawn]:
+def _draw_inputs(draw: _Draw, types: tuple[pa.DataType, ...], examples: int) -> Sequence[Drawn]:
     """Return inputs, the same for all functions of the same types: drawing them takes longer than most laws."""
     return _drawn_from(_strategy(draw, types, _NONE), examples)
 
@@ -864,10 +864,10 @@ def _check(law: Law[_S], subject: _S, inputs: _Inputs) -> LawResult:
     if reason is not None:
         return LawResult(law.name, None, reason)
     skips = not isinstance(subject, _Subject) or subject.function.skip_nulls
-    return _tried(law.name, partial(law.holds, subject), inputs, of_nulls="" if skips else _SKIP_NULLS)
+    return _try_law(law.name, partial(law.holds, subject), inputs, of_nulls="" if skips else _SKIP_NULLS)
 
 
-def _tried(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: _Inputs, *, of_nulls: str) -> LawResult:
+def _try_law(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: _Inputs, *, of_nulls: str) -> LawResult:
     """Try a law on all inputs, and look for a minimal one if it is broken; `of_nulls` is the remedy if it has NULLs.
 
     All inputs at once, each a group of its own, are one fold in place of hundreds. Only what goes wrong there is tried

@@ -123,7 +123,7 @@ class Resolved(NamedTuple):
             name: each.frame or WindowFrame.default(has_order=bool(order)) for name, each in aggregates.items()
         }
         if has_ends:
-            framed, ends = _framed(calls, window_frames, order, types_by_column, extended)
+            framed, ends = _with_frames(calls, window_frames, order, types_by_column, extended)
         else:
             framed, ends = {name: Framed(call, window_frames[name]) for name, call in calls.items()}, {}
         layout = OverLayout(
@@ -174,7 +174,7 @@ def _sorted(batch: pa.RecordBatch, layout: OverLayout, order: Sequence[OrderKey]
     return pa.array(indexes, pa.int64())
 
 
-def _framed(
+def _with_frames(
     calls: Mapping[str, Any],
     window_frames: Mapping[str, WindowFrame],
     order: Sequence[OrderKey],
@@ -199,12 +199,12 @@ def _framed(
             values = column_of(column, [row[column] for row in rows], types[column])
             end = f"{side}_{len(ends)}"
             columns.append(end)
-            ends[end] = _moved(values, bound, order[0])
+            ends[end] = _move(values, bound, order[0])
         framed[name] = Framed(call, window_frame, *columns)
     return framed, ends
 
 
-def _moved(values: pa.Array, bound: Any, order: OrderKey) -> pa.Array:
+def _move(values: pa.Array, bound: Any, order: OrderKey) -> pa.Array:
     """Return the order values at a distance. Raises RejectedError SIGNATURE and SCHEMA_MISMATCH, as in Spark."""
     name, shown = str(order.column), sql_name(values.type)
     distance: Any = distance_of(values.type, bound, order=name, shown=shown)

@@ -57,30 +57,30 @@ class EngineEnd(EngineExchange):
 
     def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> Frame:
         """Merge states into slots: columns `slot` int32 and one `state_i` for each call."""
-        return self._given(States(batch, unanswered=unanswered))
+        return self._give(States(batch, unanswered=unanswered))
 
     def entries(self, batch: pa.RecordBatch, *, last: bool = False) -> Frame:
         """Give entries of views. `last`: whether this is the last part of an answer to `Wanted`."""
-        return self._given(Entries(batch, last=last))
+        return self._give(Entries(batch, last=last))
 
     def chunk(self, batch: pa.RecordBatch) -> Frame:
         """Fold the rows of a batch. Its schema is `Open.columns`."""
         check_chunk(batch, self.open_request)
-        return self._given(Chunk(batch))
+        return self._give(Chunk(batch))
 
     def forget(self, slots: pa.Int32Array) -> Frame:
         """Drop the accumulators of these slots."""
-        return self._given(Forget(slots))
+        return self._give(Forget(slots))
 
     def barrier(self, epoch: int) -> Frame:
         """End an epoch; the answer is its results."""
-        return self._given(Barrier(epoch))
+        return self._give(Barrier(epoch))
 
     def checkpoint(self, *, if_reopen: bool = False) -> Frame:
         """Request states within an epoch. `if_reopen`: only if the server wants the exchange to be reopened."""
-        return self._given(Checkpoint(if_reopen=if_reopen))
+        return self._give(Checkpoint(if_reopen=if_reopen))
 
-    def _given(self, frame: EngineFrame) -> Frame:
+    def _give(self, frame: EngineFrame) -> Frame:
         self.step(Role.ENGINE, frame)
         return frame
 

@@ -136,7 +136,7 @@ def _order(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
     return _differing(subject.results(rows), subject.results(rows[::-1])[::-1], "in the opposite order")
 
 
-def _compiled(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
+def _compare_compiled(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
     return _differing(subject.results(rows), subject.results(rows, accelerator=PROGRAMS_AT_ONCE), "when compiled")
 
 
@@ -199,5 +199,5 @@ SCALAR_LAWS = (
     Law("repeated calls agree", one_by_one(_again), _needs_deterministic),
     Law("any split of the rows", one_by_one(_splits), _needs_deterministic),
     Law("rows in any order", one_by_one(_order), _needs_deterministic),
-    Law("compiled code agrees", one_by_one(_compiled), _needs_compiled),
+    Law("compiled code agrees", one_by_one(_compare_compiled), _needs_compiled),
 )

@@ -219,7 +219,7 @@ def test_lookups_stay_short_however_numbers_lie(step: int) -> None:
     numbers = np.arange(4000, dtype=np.int64) * np.int64(step)
     table = NumberTable(compiled_loops(), encoders._SEED, np.unique(numbers))
     taken = np.flatnonzero(table._cells)
-    begins = encoders._mixed(table._table_keys[table._cells[taken].astype(np.int64) - 1].view(np.uint64))
+    begins = encoders._mix(table._table_keys[table._cells[taken].astype(np.int64) - 1].view(np.uint64))
     assert int(((taken - begins.astype(np.int64)) % len(table._cells)).max()) < 64
 
 
@@ -298,7 +298,7 @@ def test_keys_that_were_made_to_meet_do_not() -> None:
         words ^= words >> np.uint64(33)
         words *= np.uint64(pow(int(factor), -1, 1 << 64))
     words ^= words >> np.uint64(33)
-    places = encoders._mixed(words) & np.uint64((1 << 24) - 1)
+    places = encoders._mix(words) & np.uint64((1 << 24) - 1)
     assert len(np.unique(places)) > 4000
 
 
@@ -315,7 +315,7 @@ def test_the_seed_of_hashes_is_not_pythons() -> None:
 def test_texts_with_one_hash_are_different_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys with equal hashes are compared, in one batch and across batches."""
     monkeypatch.setattr(
-        encoders, "_hashed", lambda texts: np.array([int(each) % 500 for each in texts.to_pylist()], np.uint64)
+        encoders, "_hash_texts", lambda texts: np.array([int(each) % 500 for each in texts.to_pylist()], np.uint64)
     )
     index = KeyIndex(pa.schema([("k", pa.string())]))
     batches = [[str(number * factor) for number in range(1200)] for factor in (1, 7, 1001)]

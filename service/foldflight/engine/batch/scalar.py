@@ -222,16 +222,16 @@ class ScalarQuery:
                     idle.append(stack.enter_context(self.transport.open(self.open_request)))
                     opened_count += 1
                 elif not idle:
-                    yield self._taken(*waiting[0], size)
+                    yield self._take(*waiting[0], size)
                     idle.append(waiting.popleft()[0])
                 exchange = idle.pop()
                 exchange.chunk(block if chunk_of is None else chunk_of(block))
                 waiting.append((exchange, block))
             for exchange, block in waiting:
-                yield self._taken(exchange, block, size)
+                yield self._take(exchange, block, size)
 
     @staticmethod
-    def _taken(
+    def _take(
         exchange: OpenExchange, block: pa.RecordBatch, size: AdaptiveSize | None
     ) -> tuple[pa.RecordBatch, pa.Table]:
         answer = exchange.mapped()

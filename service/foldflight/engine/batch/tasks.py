@@ -156,9 +156,9 @@ class PartialFold:
     @property
     def output(self) -> pa.Schema:
         """Rows and states, in one schema."""
-        return self._bucketed(self.query.layout.partial)
+        return self._with_bucket(self.query.layout.partial)
 
-    def _bucketed(self, schema: pa.Schema) -> pa.Schema:
+    def _with_bucket(self, schema: pa.Schema) -> pa.Schema:
         return schema.append(pa.field(BUCKET, pa.int32())) if self.keeps_buckets else schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -166,7 +166,7 @@ class PartialFold:
         layout = self.query.layout
         with Folding(self.query, states=True, outputs=False) as folding:
             partition = _PartialPartition(self, folding)
-            for block in gather(batches, self._bucketed(layout.rows), self.bounds):
+            for block in gather(batches, self._with_bucket(layout.rows), self.bounds):
                 yield from partition.take(block)
             yield from partition.end()
 
@@ -245,13 +245,13 @@ class _PartialPartition:
                 columns[BUCKET] = pa.array(groups.buckets[slots])
                 for field in self._layout.carried:
                     columns[field.name] = convert(part.column(field.name), field.type)
-                yield self._filled(part.num_rows, columns, is_folded=True)
+                yield self._fill(part.num_rows, columns, is_folded=True)
 
     def _as_it_is(self, block: pa.RecordBatch) -> pa.RecordBatch:
         columns = {name: convert(block.column(name), self._output.field(name).type) for name in block.schema.names}
-        return self._filled(block.num_rows, columns, is_folded=False)
+        return self._fill(block.num_rows, columns, is_folded=False)
 
-    def _filled(self, rows: int, columns: dict[str, pa.Array], *, is_folded: bool) -> pa.RecordBatch:
+    def _fill(self, rows: int, columns: dict[str, pa.Array], *, is_folded: bool) -> pa.RecordBatch:
         """Return n rows or n states in the common schema of both."""
         columns[FOLDED] = pa.array(np.full(rows, is_folded))
         return pa.RecordBatch.from_arrays(
@@ -302,17 +302,17 @@ class FinalFold:
     def _in_order(self, folding: Folding, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         is_open = False
         for block in blocks:
-            yield from self._taken(folding)
+            yield from self._take_results(folding)
             cut = _last_hash(block) if len(self.layout.keys) else 0
             if cut:
                 self._feed(folding, block.slice(0, cut))
                 folding.barrier()
-                yield from self._taken(folding)
+                yield from self._take_results(folding)
             self._feed(folding, block.slice(cut))
             is_open = True
         if is_open:
             folding.barrier()
-        yield from self._taken(folding)
+        yield from self._take_results(folding)
 
     def _in_any_order(self, folding: Folding, blocks: Iterator[pa.RecordBatch], level: int) -> Iterator[pa.RecordBatch]:
         resident = None
@@ -325,7 +325,7 @@ class FinalFold:
                     resident = pa.array(folding.groups.hashes)
             if len(folding.groups):
                 folding.barrier()
-            yield from self._taken(folding)
+            yield from self._take_results(folding)
             for part in overflow.parts():
                 yield from self._in_any_order(folding, gather(part, self.input, self.query.bounds), level + 1)
 
@@ -368,7 +368,7 @@ class FinalFold:
             block = block.filter(real)
         return block
 
-    def _taken(self, folding: Folding) -> Iterator[pa.RecordBatch]:
+    def _take_results(self, folding: Folding) -> Iterator[pa.RecordBatch]:
         for groups, results, held in folding.take():
             if held is not None:
                 sound, failed = split_failed(self.layout, one_batch(results), groups.keys)

@@ -124,8 +124,8 @@ class Numbers:
         if self._by_number is not None:
             loops = self._loops.when_hot(-(-len(values) // _DENSE_ROWS))
             if loops is not None:
-                return self._placed(loops, self._by_number, values)
-            return self._added(values, self._by_number[values - self._base if self._base else values])
+                return self._place(loops, self._by_number, values)
+            return self._assign_ids(values, self._by_number[values - self._base if self._base else values])
         if self._compiled is None:
             loops = self._loops.when_hot(len(values))
             if loops is None:
@@ -134,7 +134,7 @@ class Numbers:
             self._held, self._table = _Growing(np.int64), _Table()
         return self._compiled.ids(values)
 
-    def _placed(self, loops: Mapping[str, Any], by_number: Ids, values: Codes) -> tuple[Ids, Rows]:
+    def _place(self, loops: Mapping[str, Any], by_number: Ids, values: Codes) -> tuple[Ids, Rows]:
         """Find or add n numbers in the array of ids, which reaches to all of them."""
         known = len(self._held)
         ids, firsts = np.empty(len(values), np.int32), np.empty(len(values), np.intp)
@@ -145,9 +145,9 @@ class Numbers:
 
     def _looked_up(self, array: pa.Array) -> tuple[Ids, Rows]:
         values = array.to_numpy()
-        return self._added(values, self._table.find(_mixed(values.view(np.uint64))))
+        return self._assign_ids(values, self._table.find(_mix(values.view(np.uint64))))
 
-    def _added(self, values: Codes, ids: Ids) -> tuple[Ids, Rows]:
+    def _assign_ids(self, values: Codes, ids: Ids) -> tuple[Ids, Rows]:
         """Assign ids to the values without one (-1), and return the ids of all n values."""
         unknown = np.flatnonzero(ids < 0)
         if not len(unknown):
@@ -159,7 +159,7 @@ class Numbers:
         if self._by_number is not None:
             self._by_number[fresh - self._base] = np.arange(known, len(self._held), dtype=np.int32)
         else:
-            self._table.extend(_mixed(fresh.view(np.uint64)))
+            self._table.extend(_mix(fresh.view(np.uint64)))
         ids[unknown] = indexes + known
         return ids, _firsts(indexes, len(fresh), unknown)
 
@@ -174,7 +174,7 @@ class Numbers:
         span, span_max = most + 1 - least, max(_SMALLEST, _ENTRIES_PER_NUMBER * (len(self._held) + rows))
         if span > span_max:
             self._by_number = None
-            self._table.extend(_mixed(self._held.values.view(np.uint64)))
+            self._table.extend(_mix(self._held.values.view(np.uint64)))
             return
         if 0 <= least < span:  # start at zero, so that nothing needs to be subtracted
             least = 0
@@ -240,7 +240,7 @@ class Texts:
         return by_index[indexes], firsts[used.to_numpy()[fresh]]
 
     def _looked_up(self, texts: pa.Array) -> tuple[Ids, Rows]:
-        hashes = _hashed(texts)
+        hashes = _hash_texts(texts)
         ids = self._table.find(hashes)
         held = np.flatnonzero(ids >= 0)
         those = texts if len(held) == len(texts) else texts.take(pa.array(held))
@@ -458,7 +458,7 @@ def _by_different(looked_up: Callable[[pa.Array], tuple[Ids, Rows]], values: pa.
     return ids[indexes], _firsts(indexes, len(ids), np.arange(len(indexes)))[fresh]
 
 
-def _mixed(words: Words) -> Words:
+def _mix(words: Words) -> Words:
     """Return n words with mixed bits; the mapping is one-to-one."""
     mixed = words ^ _SEED
     mixed ^= mixed >> _HALF
@@ -483,7 +483,7 @@ def _parts(texts: pa.Array) -> tuple[Codes, npt.NDArray[np.uint8]]:
     return starts, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
 
 
-def _hashed(texts: pa.Array) -> Words:
+def _hash_texts(texts: pa.Array) -> Words:
     """Return the hashes of n texts. Each step processes eight bytes of all texts."""
     starts, data = _parts(texts)
     padded = np.concatenate([data[starts[0] : starts[-1]], np.zeros(8, np.uint8)])
@@ -493,7 +493,7 @@ def _hashed(texts: pa.Array) -> Words:
     long = np.flatnonzero(left > 8 * _WORDS_MAX)
     rows: Any = slice(None)
     for _ in range(_WORDS_MAX):
-        hashes[rows] = _mixed(hashes[rows] ^ (words[at] & _MASKS[np.minimum(left, 8)]))
+        hashes[rows] = _mix(hashes[rows] ^ (words[at] & _MASKS[np.minimum(left, 8)]))
         more = left > 8
         if not more.any():
             break
@@ -503,5 +503,5 @@ def _hashed(texts: pa.Array) -> Words:
         at, left = at + 8, left - 8
     for row in long.tolist():
         hashes[row] = hash(texts[row].as_py()) & (2**64 - 1)
-    hashes[long] = _mixed(hashes[long])
+    hashes[long] = _mix(hashes[long])
     return hashes

@@ -32,7 +32,7 @@ def key_hashes(keys: pa.RecordBatch, *, are_distinct: bool = False) -> Hashes:
     """
     combined = np.full(keys.num_rows, _SEED, np.uint64)
     for column in keys.columns:
-        combined = _mixed(combined ^ _column_hashes(column, are_distinct=are_distinct and keys.num_columns == 1))
+        combined = _mix(combined ^ _column_hashes(column, are_distinct=are_distinct and keys.num_columns == 1))
     return combined
 
 
@@ -45,7 +45,7 @@ def _column_hashes(column: pa.Array, *, are_distinct: bool) -> Hashes:
         # Times and floats are hashed by their bits, because their texts may depend on the version of a library.
         column = column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width])
     if pa.types.is_integer(column.type) and column.null_count == 0:
-        return _mixed(column.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
+        return _mix(column.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
     if pa.types.is_string(column.type):
         column = column.cast(pa.binary())  # a text of Spark need not be UTF-8
     if are_distinct:
@@ -59,7 +59,7 @@ def _column_hashes(column: pa.Array, *, are_distinct: bool) -> Hashes:
 def _digest(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         # Same as the vectorised path: the hash of a value must not depend on NULLs elsewhere in the column.
-        return int(_mixed(np.array([value & (2**64 - 1)], np.uint64))[0])
+        return int(_mix(np.array([value & (2**64 - 1)], np.uint64))[0])
     if value is None:
         data = _NULL_BYTES
     elif isinstance(value, bytes):
@@ -95,13 +95,13 @@ def text_hashes(column: pa.Array) -> Hashes:
     is_long = lengths > _HASHED_BYTES_MAX
     words = np.frombuffer(b"".join([_from(raw, offsets), bytes(8)]), np.uint8)
     starts = offsets[:-1] - (offsets[0] if len(offsets) else 0)
-    combined = _mixed(lengths.astype(np.uint64))
+    combined = _mix(lengths.astype(np.uint64))
     for offset in range(0, int(lengths[~is_long].max(initial=0)), 8):
         rows = np.flatnonzero((lengths > offset) & ~is_long)
         word = words[(starts[rows] + offset)[:, None] + np.arange(8)].view("<u8")[:, 0].astype(np.uint64)
         spare = np.maximum(8 - (lengths[rows] - offset), 0).astype(np.uint64) * np.uint64(8)
         word &= np.uint64(2**64 - 1) >> spare
-        combined[rows] = _mixed(combined[rows] ^ word)
+        combined[rows] = _mix(combined[rows] ^ word)
     for row in np.flatnonzero(is_long):
         combined[row] = _digest(raw[int(row)].as_py())
     combined[raw.is_null().to_numpy(zero_copy_only=False)] = _digest(None)
@@ -114,7 +114,7 @@ def _from(raw: pa.Array, offsets: npt.NDArray[np.int64]) -> memoryview:
     return memoryview(b"") if data is None else memoryview(data).cast("B")[int(offsets[0]) : int(offsets[-1])]
 
 
-def _mixed(values: Hashes) -> Hashes:
+def _mix(values: Hashes) -> Hashes:
     """Mix the bits of 64-bit numbers. Source: S. Vigna, "splitmix64" (2015)."""
     with np.errstate(over="ignore"):
         values = values + _SEED

@@ -77,7 +77,7 @@ class KeyIndex:
         Raises:
             RejectedError: SCHEMA_MISMATCH, for a wrong number or type of columns.
         """
-        arrays = self._checked(columns)
+        arrays = self._check(columns)
         slots, fresh = self._encoder.ids(arrays)
         if len(fresh):
             self._size += len(fresh)
@@ -106,7 +106,7 @@ class KeyIndex:
             columns.append(array)
         return pa.RecordBatch.from_arrays(columns, schema=self.fields)
 
-    def _checked(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+    def _check(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
         if len(columns) != len(self.fields):
             raise RejectedError("SCHEMA_MISMATCH", f"expected {len(self.fields)} key columns, got {len(columns)}")
         for field, column in zip(self.fields, columns, strict=True):
@@ -206,7 +206,7 @@ def _encoder(type_: pa.DataType, loops: KeyLoops) -> KeyEncoder:
 
 def _members(array: pa.Array) -> list[Any]:
     """Return the members of n structs as columns; a column of equal numbers, if there are none."""
-    return [_stored(each) for each in array.flatten()] or [np.zeros(len(array), np.int64)]
+    return [_storage_array(each) for each in array.flatten()] or [np.zeros(len(array), np.int64)]
 
 
 def _ids_inside(items: KeyEncoder, array: pa.Array) -> pa.Array:
@@ -216,12 +216,12 @@ def _ids_inside(items: KeyEncoder, array: pa.Array) -> pa.Array:
     else:
         ends = array.offsets.to_numpy().astype(np.int64)
     columns = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
-    ids, _ = items.ids([_stored(each[ends[0] : ends[-1]]) for each in columns])
+    ids, _ = items.ids([_storage_array(each[ends[0] : ends[-1]]) for each in columns])
     offsets = (ends - ends[0]) * ids.itemsize
     return pa.Array.from_buffers(pa.large_binary(), len(array), [None, pa.py_buffer(offsets), pa.py_buffer(ids)])
 
 
-def _stored(array: pa.Array) -> pa.Array:
+def _storage_array(array: pa.Array) -> pa.Array:
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 

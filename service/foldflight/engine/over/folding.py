@@ -136,7 +136,7 @@ class _Running(WindowFrameFold):
         if len(full) < len(low):
             pool.append(self._empty_value(int(rows[np.argmax(low >= high)])))
             indexes[indexes < 0] = count
-        taken = [_taken(pa.concat_arrays(list(columns)), indexes) for columns in zip(*pool, strict=True)]
+        taken = [_take(pa.concat_arrays(list(columns)), indexes) for columns in zip(*pool, strict=True)]
         if len(full):
             self._output = [column.slice(int(full[-1]), 1) for column in taken]
         return taken
@@ -154,7 +154,7 @@ class _Running(WindowFrameFold):
         leaving = np.where(is_new, 0, leaving)
         enters_at = np.where(is_new, low, high_before)
         entering = np.where(is_new, high - low, entering)
-        slots = self._numbered(is_new, low)
+        slots = self._assign_slots(is_new, low)
         totals = leaving + entering
         ends = np.cumsum(totals)
         for start in range(0, int(ends[-1]), self._chunk_rows_max):
@@ -167,12 +167,12 @@ class _Running(WindowFrameFold):
                 low_before[owners] + offsets,
                 enters_at[owners] + offsets - leaving[owners],
             )
-            pool.append(self._sent(slots[owners], positions, retracts, events == ends[owners] - 1))
+            pool.append(self._send(slots[owners], positions, retracts, events == ends[owners] - 1))
         self._low, self._high = int(low[-1]), int(high[-1])
         self._keep_only(int(slots[-1]))
         return totals > 0
 
-    def _numbered(self, is_new: npt.NDArray[np.bool_], low: Positions) -> _Slots:
+    def _assign_slots(self, is_new: npt.NDArray[np.bool_], low: Positions) -> _Slots:
         """Return the slots of n window frames. A new accumulator has a slot that no other one has."""
         count = int(is_new.sum())
         free = np.arange(count + 1, dtype=np.int32)
@@ -182,7 +182,7 @@ class _Running(WindowFrameFold):
         self.slot_rows[slots] = low
         return slots
 
-    def _sent(
+    def _send(
         self, slots: _Slots, positions: Positions, retracts: npt.NDArray[np.bool_], emit: npt.NDArray[np.bool_]
     ) -> list[pa.Array]:
         rows = self._rows(positions)
@@ -349,7 +349,7 @@ class _Nodes:
         merged_bytes = 0
         for tier in reversed(tiers):
             slots, parts = self._parts(tier, states)
-            merged = self._merged(tier, slots, parts)
+            merged = self._merge(tier, slots, parts)
             states = [column.take(pa.array(tier.indexes)) for column in merged]
             merged_bytes += sum(column.nbytes for column in (*parts, *states))
         return states, merged_bytes
@@ -364,7 +364,7 @@ class _Nodes:
         states = [pa.concat_arrays(list(columns)) for columns in zip(*left, inner, *right, strict=True)]
         return slots, states
 
-    def _merged(self, tier: _Tier, slots: Positions, parts: list[pa.Array]) -> list[pa.Array]:
+    def _merge(self, tier: _Tier, slots: Positions, parts: list[pa.Array]) -> list[pa.Array]:
         """Return the states of the ranges of a tier."""
         if len(slots) == len(tier.first):  # each range has one part, which is its state
             return [column.take(pa.array(np.argsort(slots))) for column in parts]
@@ -466,7 +466,7 @@ class _Nodes:
             start = 0
             while start < len(nodes):
                 end = start + self._adaptive_size.items
-                made.append(self._made(base, levels[start:end], nodes[start:end]))
+                made.append(self._make_nodes(base, levels[start:end], nodes[start:end]))
                 self._adaptive_size.made(len(made[-1][0]), sum(column.nbytes for column in made[-1]))
                 start += len(made[-1][0])
             if not made:
@@ -491,7 +491,7 @@ class _Nodes:
             together, columns = together[order], [column.take(pa.array(order)) for column in columns]
         self._known[level] = (together, columns)
 
-    def _made(self, base: int, levels: Positions, nodes: Positions) -> list[pa.Array]:
+    def _make_nodes(self, base: int, levels: Positions, nodes: Positions) -> list[pa.Array]:
         """Return the states of n new nodes: folded from rows if the base is below 0, or else merged from its nodes."""
         fold = self._fold
         begins = self._positions((nodes << levels) * _NODE_ROWS)
@@ -512,7 +512,7 @@ def _base(level: int) -> int:
     return (level - 1) // _TIER_LEVELS * _TIER_LEVELS
 
 
-def _taken(column: pa.Array, indexes: Positions) -> pa.Array:
+def _take(column: pa.Array, indexes: Positions) -> pa.Array:
     """Return the values at n indexes, at least one, without a copy if the indexes are adjacent."""
     first = int(indexes[0])
     if int(indexes[-1]) - first == len(indexes) - 1 and (np.diff(indexes) == 1).all():

@@ -48,11 +48,11 @@ class RowsFold(CallsFold):
         begin = 0
         while begin < len(step.slots):
             part = step if stores.table is None else step.of_groups(begin, self._adaptive_groups.items)
-            outputs.append(self._folded(part, stores.table))
+            outputs.append(self._fold(part, stores.table))
             begin += len(part.slots)
         return [pa.concat_arrays(list(columns)) for columns in zip(*outputs, strict=True)]
 
-    def _folded(self, step: Step, table: StateTable | None) -> list[pa.Array]:
+    def _fold(self, step: Step, table: StateTable | None) -> list[pa.Array]:
         """Return the outputs of the due rows of some groups, and store the last rows of these groups."""
         columns = columns_of(step.rows, self.layout.columns.names)
         rows, owners, anew, is_due = columns, step.slots, step.anew, np.ones(len(step.slots), np.bool_)

@@ -143,7 +143,7 @@ class Partitions:
         """Yield all rows, in order. Each store is closed when the next one is asked for."""
         try:
             for block in blocks:
-                for store in self._taken(block):
+                for store in self._add_block(block):
                     with store:
                         yield store
             for store in self._rest():
@@ -153,7 +153,7 @@ class Partitions:
             if self._file is not None:
                 self._file.close()
 
-    def _taken(self, block: pa.RecordBatch) -> Iterator[Store]:
+    def _add_block(self, block: pa.RecordBatch) -> Iterator[Store]:
         """Hold the rows of the last partition, and yield the others."""
         begins = self._begins(block.select(self._ordering.keys))
         if not len(begins):
@@ -259,10 +259,10 @@ class _File:
         mapped = mmap.mmap(self._rows.fileno(), 0, access=mmap.ACCESS_READ)
         reader = pa.ipc.open_file(pa.py_buffer(mapped))
         batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-        codes = _mapped(self._codes, self._count) if self._ordering.has_codes else None
+        codes = _map_file(self._codes, self._count) if self._ordering.has_codes else None
         order = OrderOf(
             np.array([0, self._count]),
-            _mapped(self._peers, self._count if self._ordering.has_peers else 0),
+            _map_file(self._peers, self._count if self._ordering.has_peers else 0),
             codes,
             np.array([self._null_count]),
             self._ordering.nulls_first,
@@ -275,5 +275,5 @@ class _File:
             file.close()
 
 
-def _mapped(file: IO[bytes], count: int) -> Positions:
+def _map_file(file: IO[bytes], count: int) -> Positions:
     return np.memmap(file, np.int64, mode="r", shape=(count,)) if count else np.zeros(0, np.int64)

@@ -179,12 +179,12 @@ def _end_of(
     assert order.codes is not None
     first = start + order.null_counts[parts] if order.nulls_first else start
     last = end if order.nulls_first else end - order.null_counts[parts]
-    ends = _bisected(order.codes, codes_of(values, descending=descending), first, last, is_high=is_high)
+    ends = _bisect(order.codes, codes_of(values, descending=descending), first, last, is_high=is_high)
     is_missing = values.is_null().to_numpy(zero_copy_only=False)
     return np.where(is_missing, peers, ends)
 
 
-def _bisected(codes: Codes, targets: Codes, low: Positions, high: Positions, *, is_high: bool) -> Positions:
+def _bisect(codes: Codes, targets: Codes, low: Positions, high: Positions, *, is_high: bool) -> Positions:
     """Return for each target the position in `codes[low:high]` where it belongs, after equal ones if `is_high`."""
     low, high = low.copy(), high.copy()
     while True:

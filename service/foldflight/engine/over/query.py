@@ -199,7 +199,7 @@ class OverQuery:
                     f"{'define retract, or ' if can_be_changed(each.call.function) else ''}use ROWS",
                     function=each.call.function,
                 )
-            strategy, reasons[name] = _chosen(each, opened_call, every.layout.states.field(index))
+            strategy, reasons[name] = _choose(each, opened_call, every.layout.states.field(index))
             # How the user insists only matters for the choice.
             window_frame = replace(each.window_frame, by=None)
             groups.setdefault((window_frame, each.low, each.high, strategy), []).append(name)
@@ -270,7 +270,7 @@ class OverQuery:
         return lines
 
 
-def _chosen(framed: Framed, opened_call: OpenedCall, state: pa.Field) -> tuple[Strategy, str]:
+def _choose(framed: Framed, opened_call: OpenedCall, state: pa.Field) -> tuple[Strategy, str]:
     """Return how a call is folded, and why. Raises RejectedError CANNOT_MERGE or CANNOT_RETRACT."""
     call, window_frame = framed.call, framed.window_frame
     if window_frame.by == "recompute":

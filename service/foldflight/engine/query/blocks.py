@@ -255,9 +255,9 @@ def _convert_leaf(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if integral and (kinds.is_temporal(array.type) or kinds.is_temporal(type_)):
         return array.view(type_)
     if kinds.is_binary(array.type) and not (kinds.is_large_binary(type_) or is_binary_view(type_)):
-        return _reinterpreted(array.cast(pa.binary(type_.bit_width // 8)), type_)
+        return _reinterpret(array.cast(pa.binary(type_.bit_width // 8)), type_)
     if kinds.is_binary(type_) and _is_opaque(array.type):
-        return _reinterpreted(array, pa.binary(array.type.bit_width // 8)).cast(type_)
+        return _reinterpret(array, pa.binary(array.type.bit_width // 8)).cast(type_)
     return array.cast(type_)
 
 
@@ -265,6 +265,6 @@ def _is_opaque(type_: pa.DataType) -> bool:
     return bool(pa.types.is_interval(type_) or pa.types.is_decimal(type_))
 
 
-def _reinterpreted(array: pa.Array, type_: pa.DataType) -> pa.Array:
+def _reinterpret(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Reinterpret values of fixed width as another type (`view` does not support all types)."""
     return pa.Array.from_buffers(type_, len(array), array.buffers(), offset=array.offset)

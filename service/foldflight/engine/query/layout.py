@@ -167,7 +167,7 @@ class QueryLayout:
 
     def group(self, keys: pa.RecordBatch) -> dict[str, Any]:
         """Return the single key of a batch by the user's names, for errors. Texts that are not UTF-8 become bytes."""
-        return {name: _shown(column[:1]) for name, column in zip(self.names, keys.columns, strict=False)}
+        return {name: _show(column[:1]) for name, column in zip(self.names, keys.columns, strict=False)}
 
     @property
     def partial(self) -> pa.Schema:
@@ -191,7 +191,7 @@ class QueryLayout:
     def results(self) -> pa.Schema:
         """The query's result: keys and outputs with the user's names, and dead letters if errors are isolated."""
         letter = [pa.field(DEAD_LETTER, self.letter)] if self.isolates else []
-        return pa.schema([*_named(self.keys, self.names), *self.outputs, *letter])
+        return pa.schema([*_with_names(self.keys, self.names), *self.outputs, *letter])
 
     @property
     def letter(self) -> pa.StructType:
@@ -199,9 +199,9 @@ class QueryLayout:
         texts = ("code", "function", "message", "trace", "at", "row_kind")
         members = [pa.field(name, pa.string()) for name in texts]
         if len(self.keys):
-            members.insert(0, pa.field("key", pa.struct(_named(self.keys, self.names))))
+            members.insert(0, pa.field("key", pa.struct(_with_names(self.keys, self.names))))
         if len(self.columns):
-            members.append(pa.field("row", pa.struct(_named(self.columns, self.shown))))
+            members.append(pa.field("row", pa.struct(_with_names(self.columns, self.shown))))
         return pa.struct(members)
 
 
@@ -210,7 +210,7 @@ def retracts(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     return np.isin(rows.column(KIND).to_numpy(zero_copy_only=False), RETRACTING)
 
 
-def _shown(key: pa.Array) -> Any:
+def _show(key: pa.Array) -> Any:
     """Return a key, which is the only value of an array, as a Python value or a text."""
     try:
         return in_microseconds(key)[0].as_py()
@@ -220,7 +220,7 @@ def _shown(key: pa.Array) -> Any:
         return str(key) if is_nested(key.type) else key[0].cast(pa.string()).as_py()
 
 
-def _named(fields: pa.Schema, names: Sequence[str]) -> list[pa.Field]:
+def _with_names(fields: pa.Schema, names: Sequence[str]) -> list[pa.Field]:
     return [field.with_name(name) for field, name in zip(fields, names, strict=True)]
 
 

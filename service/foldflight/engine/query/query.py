@@ -158,7 +158,7 @@ class Query:
             open_reply = transport.describe(open_request)
         needs = _Needs(retract=layout.has_kinds, merge=stream is not None and stream.has_sessions)
         if materialize and not all(map(needs.are_met, open_reply.calls)):
-            open_request = replace(open_request, calls=tuple(_materialized(open_request.calls, open_reply, needs)))
+            open_request = replace(open_request, calls=tuple(_materialize(open_request.calls, open_reply, needs)))
             open_reply = transport.describe(open_request)
         needs.check(open_request.calls, open_reply.calls)
         if stream is not None and stream.has_sessions:
@@ -170,10 +170,11 @@ class Query:
         limits = open_reply.limits
         query = cls(
             transport=transport,
-            open_request=replace(open_request, calls=tuple(_pinned(open_request.calls, open_reply))),
+            open_request=replace(open_request, calls=tuple(_pin(open_request.calls, open_reply))),
             opened_calls=open_reply.calls,
             layout=replace(
-                _filled(layout, list(calls), open_reply.schema, types), emitted=_emitted(open_reply, stream)
+                _with_outputs(layout, list(calls), open_reply.schema, types),
+                emitted=_last_outputs(open_reply, stream),
             ),
             bounds=BlockBounds().within(limits.slots_max, limits.exchange_state_bytes_max),
             stream=stream,
@@ -464,7 +465,7 @@ def _refuse_calls_out_in_sessions(calls: Sequence[Call], opened_calls: Sequence[
             )
 
 
-def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: HostTypes) -> QueryLayout:
+def _with_outputs(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: HostTypes) -> QueryLayout:
     """Return a layout with the states and outputs of an exchange."""
     indexes = range(len(outputs))
     states = pa.schema([schema.field(f"state_{index}") for index in indexes])
@@ -477,7 +478,7 @@ def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: H
     )
 
 
-def _emitted(open_reply: Opened, stream: StreamOptions | None) -> pa.Schema:
+def _last_outputs(open_reply: Opened, stream: StreamOptions | None) -> pa.Schema:
     """Return the columns with the last outputs of groups that a stream stores: those that cannot be computed again.
 
     Each is a struct of one member: the output may be NULL, and a NULL struct is an output that is not known.
@@ -491,7 +492,7 @@ def _emitted(open_reply: Opened, stream: StreamOptions | None) -> pa.Schema:
     return pa.schema([(f"{EMITTED}{index}", pa.struct([("value", types[index])])) for index in varying])
 
 
-def _pinned(calls: Sequence[Call], open_reply: Opened) -> Iterator[Call]:
+def _pin(calls: Sequence[Call], open_reply: Opened) -> Iterator[Call]:
     for call, described in zip(calls, open_reply.calls, strict=True):
         yield replace(call, fingerprint=described.fingerprint)
 
@@ -527,7 +528,7 @@ class _Needs:
                 )
 
 
-def _materialized(calls: Sequence[Call], open_reply: Opened, needs: _Needs) -> Iterator[Call]:
+def _materialize(calls: Sequence[Call], open_reply: Opened, needs: _Needs) -> Iterator[Call]:
     for call, described in zip(calls, open_reply.calls, strict=True):
         yield call if needs.are_met(described) else replace(call, materialize=True)
 

@@ -226,7 +226,7 @@ class StateTable:
         """
         if meta.bytes <= _SMALL_PIECE_BYTES and meta.generation == self._manifest.current:
             return piece.batch, where
-        return self._converted(meta, piece.batch.take(pa.array(where))), np.arange(len(where))
+        return self._convert(meta, piece.batch.take(pa.array(where))), np.arange(len(where))
 
     def lookup_together(self, keys: pa.RecordBatch, hashes: Hashes) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
         """Look up the groups that share their hashed key columns with one of n distinct keys.
@@ -258,7 +258,7 @@ class StateTable:
                 same = equal_rows(keys.take(pa.array(who)), rows.select(keys.schema.names))
                 who, rows = who[same], rows.filter(pa.array(same))
             owners.append(who)
-            parts.append(self._converted(meta, rows))
+            parts.append(self._convert(meta, rows))
         rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows))
         if not rows.num_rows:
             return np.zeros(0, np.int64), rows
@@ -458,7 +458,7 @@ class StateTable:
         newest = self._first_of_each(keys)
         batches, start = [], 0
         for meta, rows in parts:
-            batches.append(self._converted(meta, rows.filter(pa.array(newest[start : start + rows.num_rows]))))
+            batches.append(self._convert(meta, rows.filter(pa.array(newest[start : start + rows.num_rows]))))
             start += rows.num_rows
         rows = one_batch(pa.Table.from_batches(batches, schema=self.layout.rows))
         return rows.take(pa.array(np.argsort(rows.column(HASH).to_numpy(), kind="stable")))
@@ -484,7 +484,7 @@ class StateTable:
         first[np.unique(slots, return_index=True)[1]] = True
         return first
 
-    def _converted(self, meta: PieceMeta, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _convert(self, meta: PieceMeta, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return n rows of a piece with the query's states. Tombstones of other generations have no states."""
         if meta.generation == self._manifest.current:
             return rows
@@ -495,7 +495,7 @@ class StateTable:
             return rows
         states = rows.select(stored.names).columns if is_same else self._states(stored, rows)
         names = [HASH, *self.layout.keys.names, LIVE]
-        columns = [*rows.select(names).columns, *states, *self._emitted(generation, rows)]
+        columns = [*rows.select(names).columns, *states, *self._last_outputs(generation, rows)]
         return pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
 
     def _states(self, stored: pa.Schema, rows: pa.RecordBatch) -> list[pa.Array]:
@@ -507,7 +507,7 @@ class StateTable:
         indexes = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
         return [column.take(indexes) for column in states.columns]
 
-    def _emitted(self, generation: pa.Schema, rows: pa.RecordBatch) -> list[pa.Array]:
+    def _last_outputs(self, generation: pa.Schema, rows: pa.RecordBatch) -> list[pa.Array]:
         """Return the last outputs of n rows of another generation; NULL for those that it does not have."""
         return [
             rows.column(field.name)

@@ -129,7 +129,7 @@ class TimeLog:
             stored = read_manifest(data)
             check(stored.owner)
             if not stored.rows.equals(rows):
-                raise other_query("columns", _described(stored.rows), _described(rows))
+                raise other_query("columns", _describe(stored.rows), _describe(rows))
             self._log.runs = stored.runs
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ class TimeLog:
     def add(self, rows: pa.RecordBatch) -> None:
         """Store n rows, sorted by time."""
         if rows.num_rows:
-            self._log.runs.append(SortedRun(0, self._stored(rows)))
+            self._log.runs.append(SortedRun(0, self._store(rows)))
             self._is_changed = True
 
     def reach(self, until: int) -> int | None:
@@ -212,11 +212,11 @@ class TimeLog:
                 self._log.runs = [run for run in self._log.runs if not any(run is each for each in chosen)]
                 pieces = []
                 while (until := _reach(chosen, np.iinfo(np.int64).max)) is not None:
-                    pieces += self._stored(self._take(chosen, until))
+                    pieces += self._store(self._take(chosen, until))
                 self._log.runs.append(SortedRun(level + 1, pieces))
             level += 1
 
-    def _stored(self, rows: pa.RecordBatch) -> list[_TimePiece]:
+    def _store(self, rows: pa.RecordBatch) -> list[_TimePiece]:
         """Store n rows, sorted by time, as pieces."""
         return [_TimePiece(**vars(piece)) for piece in self._storage.write(rows)]
 
@@ -230,5 +230,5 @@ def _reach(runs: Sequence[SortedRun[_TimePiece]], until: int) -> int | None:
     return min([until, *(run.pieces[0].high for run in runs if len(run.pieces) > 1)])
 
 
-def _described(schema: pa.Schema) -> list[list[str]]:
+def _describe(schema: pa.Schema) -> list[list[str]]:
     return [[field.name, str(field.type)] for field in schema]

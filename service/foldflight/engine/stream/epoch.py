@@ -191,7 +191,7 @@ class BucketEpoch:
                 return
         slots = self._slots(block)
         if self._layout.has_kinds:
-            slots, block = self._counted(slots, block)
+            slots, block = self._count_live(slots, block)
             self.stats.rows += len(slots)
         else:
             rows = self._row_counts(block)
@@ -204,7 +204,7 @@ class BucketEpoch:
         if len(slots):
             self._exchange.chunk(slots, block)
 
-    def _counted(self, slots: Slots, block: pa.RecordBatch) -> tuple[Slots, pa.RecordBatch]:
+    def _count_live(self, slots: Slots, block: pa.RecordBatch) -> tuple[Slots, pa.RecordBatch]:
         """Count the live rows of groups, and return the n rows without retractions that have no row.
 
         The rows are either all accumulated or all retracted.

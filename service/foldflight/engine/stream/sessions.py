@@ -177,7 +177,7 @@ class SessionEpoch:
             self._held = self._exchange.held
             for block in blocks:
                 self._feed(block)
-            changes = self._merged()
+            changes = self._merge()
         self.stats.exchange_ms = (self._exchange.elapsed_s - before_s) * 1000
         return changes
 
@@ -205,13 +205,13 @@ class SessionEpoch:
         start, end = self._layout.keys.names[-2:]
         return batch.column(start).view(pa.int64()).to_numpy(), batch.column(end).view(pa.int64()).to_numpy()
 
-    def _merged(self) -> tuple[pa.Array, pa.RecordBatch]:
+    def _merge(self) -> tuple[pa.Array, pa.RecordBatch]:
         """Merge new and stored sessions by chain, store the results, and return the changelog."""
         came_states = self._results()
-        stored, stored_rows = self._stored()
+        stored, stored_rows = self._read_open()
         everything = stored.followed_by(self._came)
         order, chain = chains(everything.keys, everything.starts, everything.ends)
-        final, wanted = self._wanted(everything.take(order), chain, order >= len(stored))
+        final, wanted = self._chains_to_store(everything.take(order), chain, order >= len(stored))
         # The members of the wanted chains, and the chain of each. Stored sessions come first.
         members, chain = order[wanted[chain]], (np.cumsum(wanted) - 1)[chain[wanted[chain]]]
         old = members[members < len(stored)]
@@ -257,7 +257,7 @@ class SessionEpoch:
         self.stats.isolated_groups = len(self._failed)
         return failed
 
-    def _stored(self) -> tuple[_Sessions, pa.RecordBatch]:
+    def _read_open(self) -> tuple[_Sessions, pa.RecordBatch]:
         """Return the open sessions of all keys of this epoch, and their rows in the state table."""
         keys = self._groups.keys.keys(np.arange(len(self._groups.keys), dtype=np.int32))
         owners, rows = self._table.lookup_together(keys, self._groups.stored_hashes())
@@ -268,7 +268,7 @@ class SessionEpoch:
         is_open = stored.ends > self._closed_us
         return stored.take(is_open), rows.filter(pa.array(is_open))
 
-    def _wanted(
+    def _chains_to_store(
         self, ordered: _Sessions, chain: Numbers, is_new: npt.NDArray[np.bool_]
     ) -> tuple[_Sessions, npt.NDArray[np.bool_]]:
         """Return the chains to be stored (those with new rows that are not late), and a mask of them in all chains."""

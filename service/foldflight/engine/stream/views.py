@@ -74,7 +74,7 @@ class EpochViews:
             if len(untold):
                 self._is_complete[index][untold] = True
                 yield self._batch(view, untold, self._inline(view, untold))
-            asked = self._prefetched(index, slots, block)
+            asked = self._prefetch(index, slots, block)
             if asked is not None:
                 yield self._answer_of(index, *asked)
 
@@ -108,7 +108,7 @@ class EpochViews:
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def _prefetched(self, index: int, slots: Slots, block: pa.RecordBatch) -> tuple[Slots, pa.Array] | None:
+    def _prefetch(self, index: int, slots: Slots, block: pa.RecordBatch) -> tuple[Slots, pa.Array] | None:
         """Return the different entries that rows will use and that the server does not have: slots and keys."""
         view = self._views[index]
         is_used = self._generations[index][slots] > 0

@@ -63,10 +63,10 @@ class LiftedFold(FinalFold):
         """Finish the groups of one partition."""
         with Folding(self.query, states=False, outputs=True) as folding:
             for block in gather(batches, self.input, self.query.bounds):
-                yield from self._taken(folding)
+                yield from self._take_results(folding)
                 self._load(folding, block)
                 folding.barrier()
-            yield from self._taken(folding)
+            yield from self._take_results(folding)
 
     def _load(self, folding: Folding, block: pa.RecordBatch) -> None:
         slots = folding.groups.slots(block)

@@ -323,7 +323,7 @@ def test_every_built_in_function_is_here() -> None:
 
 
 def test_groups(session: Any, functions: Functions) -> None:
-    """The most common calls over the types that are most easily lost, in the fold plan."""
+    """The most common calls over the types that are most easily lost, in the `group_by` plan."""
     calls = list(taken(FEW, LOST))
     df = with_types(session.createDataFrame(ROWS, ROWS_DDL).coalesce(1), LOST)
     df.createOrReplaceTempView("few_types")
@@ -356,7 +356,7 @@ def test_no_rows(session: Any, table: DataFrame, functions: Functions, plan: str
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "plain_"])
 def test_groups_of_all_calls(session: Any, table: DataFrame, functions: Functions, prefix: str) -> None:
-    """The fold plan with all calls, also those with an order, DISTINCT and FILTER, vectorised and scalar."""
+    """The `group_by` plan with all calls, also those with an order, DISTINCT and FILTER, vectorised and scalar."""
     f, types = named(functions, prefix)
     ours = group_by(table, "k").agg(**{name: use.build(f, x) for name, x, use in taken(ALL, types)})
     assert Answer.of(ours).differences(of_spark(session, "every_type", list(taken(ALL)))) == {}
@@ -364,7 +364,7 @@ def test_groups_of_all_calls(session: Any, table: DataFrame, functions: Function
 
 @pytest.mark.slow
 def test_lists(session: Any, table: DataFrame, functions: Functions) -> None:
-    """The list plan with all calls, and all types but TIME(0), which Spark takes from a UDF as TIME(6) only."""
+    """The `collect_list` plan with all calls, and all types but TIME(0), which a UDF returns as TIME(6) only."""
     register(session, functions, {name: f"each_{name}" for name in BUILT_IN})
     calls = list(taken(USES, [each for each in TYPES if each != "TIME(0)"]))
     texts = [use.sql.format(f="each_", x=x) for _, x, use in calls]

@@ -55,7 +55,7 @@ def test_vectors_in_batches(spark: Any, functions: Functions) -> None:
 
 
 def test_vectors_in_statements(spark: Any, embedded: Functions) -> None:
-    """A statement takes arrays as vectors, also from a subquery, and in the list plan."""
+    """A statement takes arrays as vectors, also from a subquery, and in the `collect_list` plan."""
     register(spark, embedded, {"centroid": "centroid"})
     spark.createDataFrame(ROWS, DDL).createOrReplaceTempView("vectors")
     assert sorted_rows(sql(spark, "SELECT k, centroid(v) AS mean FROM vectors GROUP BY k")) == MEANS

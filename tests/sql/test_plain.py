@@ -1,4 +1,4 @@
-"""Plain blocks are folded without the list plan: their columns are those of lists, and Spark is asked little."""
+"""Plain blocks are folded without the `collect_list` plan: they have its columns, and Spark is asked little."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_declared_types_widen_arguments(declared: Any, plans_of: Callable[..., l
 
 
 def test_twins_have_the_types_of_spark(db: Any, questions: list[str], plans_of: Callable[..., list[str]]) -> None:
-    """Spark's aggregates beside ours, over the types for which the list plan is not asked."""
+    """Spark's aggregates beside ours, over the types for which the `collect_list` plan is not asked."""
     numbers = "TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL(4,0) DECIMAL(10,2) DECIMAL(38,6)".split()  # noqa: SIM905
     calls = ("sum", "avg", "mean", "min", "max", "count", "stddev", "std", "stddev_pop", "variance", "var_pop")
     items = [f"{call}(CAST(v AS {type_}))" for call in calls for type_ in numbers]

@@ -1,4 +1,4 @@
-"""Random queries, by the fold plan, by lists, and by Spark's own aggregates."""
+"""Random queries, by the `group_by` plan, by lists, and by Spark's own aggregates."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def test_random_queries(db: Any, seed: int) -> None:
 
 
 def test_random_queries_are_folded(db: Any, plans_of: Callable[[Any, str], list[str]]) -> None:
-    """Most blocks of these queries have the fold plan, so the comparison above is one of two plans."""
+    """Most blocks of these queries have the `group_by` plan, so the comparison above is one of two plans."""
     plans = [plan for seed in range(6) for plan in plans_of(db, ours(Queries(seed).query()))]
     assert plans.count("fold") >= 5, plans

@@ -1,4 +1,4 @@
-"""The fold plan of one SELECT block: `group_by(...).agg(...)` between two queries of Spark.
+"""The `group_by` plan of one SELECT block: `group_by(...).agg(...)` between two queries of Spark.
 
     SELECT keys, arguments, conditions FROM ... WHERE ...     Spark
     group_by(keys).agg(...)                                   foldflight
@@ -138,7 +138,7 @@ class BlockFold:
         analysis: The statement.
         query: The query of the block.
         block: The block.
-        edits: The edits of the fold plan so far: queries inside of this block have been planned.
+        edits: The edits of the `group_by` plan so far: queries inside of this block have been planned.
         tables: The windowing table functions of the statement.
         options: Further options of `group_by`.
         functions: A function whose connection the twins of built-in aggregates use, for a block without calls of ours.
@@ -159,10 +159,10 @@ class BlockFold:
         """Return the folded block.
 
         A plain block needs no more than the types of its rows. For another one Spark is asked for the names and types
-        of its columns, and whether it accepts the block at all: what the list plan of it is.
+        of its columns, and whether it accepts the block at all: what the `collect_list` plan of it is.
 
         Args:
-            listed: Returns the list plan of the block.
+            listed: Returns the `collect_list` plan of the block.
             is_last: Whether no block that is folded later may read it.
 
         Raises:
@@ -214,7 +214,7 @@ class BlockFold:
         )
 
     def _listed_items(self, listed: DataFrame) -> list[Item]:
-        """Return the items, given the list plan."""
+        """Return the items, given the `collect_list` plan."""
         items = self.analysis.text.split(self.block.clause("SELECT"))
         names = item_names(self.analysis, self.block, listed.columns)
         if len(names) != len(items):

@@ -129,7 +129,7 @@ def unaliased(analysis: Analysis, item: Span, name: str) -> Span:
 
 
 def item_names(analysis: Analysis, block: Block, columns: Sequence[str]) -> list[str]:
-    """Return the names of a block's items, given those that Spark gives them in the list plan.
+    """Return the names of a block's items, given those that Spark gives them in the `collect_list` plan.
 
     Spark's names are kept, with calls as users write them. It leaves FILTER and OVER out of names, and renames the
     variables of lambdas, so an item with such a call is named by its text.

@@ -1,4 +1,4 @@
-"""The list plan: each call of a function is replaced, in place, by a function over the list of its rows.
+"""The `collect_list` plan: each call of a function is replaced, in place, by a function over the list of its rows.
 
 This plan defines the meaning of a statement. It works wherever Spark accepts an aggregate: beside built-in aggregates,
 in HAVING, with FILTER and OVER, in PIVOT and GROUPING SETS.
@@ -127,7 +127,7 @@ def _names_of(text: Text, span: Span) -> frozenset[str]:
 
 
 def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> None:
-    """Give the items of an inner block that have calls, and no alias, the names that the fold plan gives them.
+    """Give the items of an inner block that have calls, and no alias, the names that the `group_by` plan gives them.
 
     Without it outer blocks would see the names of functions over lists.
 

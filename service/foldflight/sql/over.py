@@ -82,7 +82,7 @@ class BlockOver:
         analysis: The statement.
         query: The query of the block.
         block: The block.
-        edits: The edits of the fold plan so far: queries inside of this block have been planned.
+        edits: The edits of the `group_by` plan so far: queries inside of this block have been planned.
         new_name: Returns a new name of a column for a text.
         aggregate: Returns the use of a function that a call is, given what names the columns of expressions.
         fitted: Returns items of SELECT with arguments in the types that calls declare, and the uses over these.
@@ -110,8 +110,8 @@ class BlockOver:
 
         Args:
             calls: The calls of our functions.
-            listed: Returns the list plan of the block. Spark is asked for it unless the block is plain: columns and
-                constants, with operators and nothing that may be an aggregate or make several rows.
+            listed: Returns the `collect_list` plan of the block. Spark is asked for it unless the block is plain:
+                columns and constants, with operators and nothing that may be an aggregate or make several rows.
 
         Raises:
             CannotFoldError: If the block cannot be planned so.
@@ -214,7 +214,7 @@ class BlockOver:
         return self._columns[-1]
 
     def _columns_of(self, listed: DataFrame, calls: Sequence[ParsedCall]) -> list[_Item]:
-        """Return the columns of the block, given the list plan."""
+        """Return the columns of the block, given the `collect_list` plan."""
         text, columns = self.analysis.text, list[_Item]()
         names = item_names(self.analysis, self.block, listed.columns)
         plain: list[str] = []

@@ -1,9 +1,9 @@
-"""The plan of a query with functions of foldflight: the list plan for its meaning, the fold plan for its speed.
+"""The plan of a query with functions of foldflight: `collect_list` defines the result, and `group_by` is faster.
 
 Each SELECT block with functions is folded by `group_by` if it is plain, or Spark proves that it means the same as its
-list plan. If a block is not folded, or Spark refuses the query over the results, the whole query is analysed as the
-list plan: it raises Spark's refusal of the query as it was written, and the result must have its columns. A stream
-needs the fold plan.
+`collect_list` plan. If a block is not folded, or Spark refuses the query over the results, the whole query is analysed
+as the `collect_list` plan: it raises Spark's refusal of the query as it was written, and the result must have its
+columns. A stream needs the `group_by` plan.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Planner:
         return self._with_user_names(listed(), query)
 
     def _list_plan(self, query: ParsedQuery) -> DataFrame:
-        """Return the list plan of the query. Raises SqlError for whatever Spark refuses, and for EMIT over a batch."""
+        """Return the `collect_list` plan of the query. Raises SqlError for refusals of Spark and EMIT over a batch."""
         self.analysis.untyped.clear()
         rewrite_all(self.analysis, self._lists, query)
         listed = self.analysis.accepted(self._lists, query.span)
@@ -157,7 +157,8 @@ class Planner:
 
         Args:
             query: The query.
-            listed: Returns the list plan, which raises what Spark refuses. It is needed if not all calls are folded.
+            listed: Returns the `collect_list` plan, which raises what Spark refuses. It is needed if not all calls are
+                folded.
         """
         has_lists = False
         blocks = [(each, block) for each in query.walk() for block in each.blocks]
@@ -264,7 +265,7 @@ class Planner:
         return True
 
     def _refuse_unsaid(self, query: ParsedQuery, block: Block, edits: Edits) -> None:
-        """Refuse rows with kinds in the list plan, unless an option says what these mean. Raises SqlError."""
+        """Refuse rows with kinds in the `collect_list` plan, unless an option says what these mean. Raises SqlError."""
         try:
             rows_said(
                 self.analysis,
@@ -407,7 +408,7 @@ class Planner:
         return any(self._reads_changes(each, block) for each in query.walk() for block in each.blocks)
 
     def _listed_alone(self, query: ParsedQuery, block: Block) -> DataFrame:
-        """Return the list plan of a block, over the queries in it as they are planned."""
+        """Return the `collect_list` plan of a block, over the queries in it as they are planned."""
         edits = self._folds.copy()
         rewrite_block(self.analysis, edits, query, block)
         try:
@@ -465,7 +466,7 @@ class Planner:
         )
 
     def _with_user_names(self, df: DataFrame, query: ParsedQuery) -> DataFrame:
-        """Return a result of the list plan with the names of columns as users expect them."""
+        """Return a result of the `collect_list` plan with the names of columns as users expect them."""
         names = [self.analysis.catalog.as_written(name) for name in df.columns]
         if query.blocks and query.is_sole(query.blocks[0]):
             names = item_names(self.analysis, query.blocks[0], df.columns)

@@ -115,7 +115,7 @@ def test_rows_that_do_not_fit_are_interpreted_alone(
     else:
         agree(one, other, lambda target: target.update(rows))
     assert other.mode == "compiled"
-    assert other.inner.occupied().tolist() == ([1] if stays else [])
+    assert other.inner.occupied_slots().tolist() == ([1] if stays else [])
     for _ in range(2):
         agree(one, other, lambda target: target.evaluate(SLOTS))
         agree(one, other, lambda target: target.state(SLOTS))
@@ -178,7 +178,7 @@ def test_a_negative_zero_stays_with_the_interpreter(programs: Programs) -> None:
         agree(one, other, lambda target, rows=rows: target.update(rows))
         agree(one, other, lambda target: target.evaluate(SLOTS))
     assert other.mode == "compiled"
-    assert other.inner.occupied().tolist() == [0]
+    assert other.inner.occupied_slots().tolist() == [0]
 
 
 def test_a_group_that_fails_leaves_the_others_compiled(programs: Programs) -> None:

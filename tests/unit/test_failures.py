@@ -177,7 +177,7 @@ def test_a_failed_slot_is_empty_after_the_barrier() -> None:
     fold.merge_states(state_of([2]))
     assert shown(fold.collect()) == {0: "13 cannot be folded"}
     assert fold.collect().num_rows == 0
-    assert fold.unsaved().num_rows == 0
+    assert fold.changed_states().num_rows == 0
     fold.merge_states(state_of([2]))
     fold.fold(chunk((0, INSERT, 3)))
     assert shown(fold.collect()) == {0: 5}
@@ -235,7 +235,7 @@ def test_a_failed_slot_stays_failed_in_another_fold() -> None:
     """A checkpoint includes the error, and the next fold skips the slot like the first one."""
     one, two = new_fold(TOUCHY), new_fold(TOUCHY)
     one.fold(chunk((0, INSERT, FOLD_13), (1, INSERT, 1)))
-    saved = one.unsaved()
+    saved = one.changed_states()
     two.merge_states(saved)
     for fold in (one, two):
         fold.fold(chunk((0, INSERT, 1), (1, INSERT, 2)))
@@ -249,7 +249,7 @@ def test_the_first_error_of_a_slot_stays() -> None:
     one, two = new_fold(TOUCHY), new_fold(TOUCHY)
     one.fold(chunk((0, INSERT, FOLD_13)))
     two.fold(chunk((0, INSERT, TAKE_BACK_14), (0, DELETE, TAKE_BACK_14)))
-    one.merge_states(two.unsaved())
+    one.merge_states(two.changed_states())
     assert shown(one.collect()) == {0: "13 cannot be folded"}
 
 
@@ -258,7 +258,7 @@ def test_what_cannot_be_saved_now_may_be_later() -> None:
     fold = new_fold(TOUCHY)
     fold.fold(chunk((0, INSERT, SAVE_17), (0, INSERT, 1)))
     with pytest.raises(FunctionError, match="17 cannot be borne"):
-        fold.unsaved()
+        fold.changed_states()
     fold.fold(chunk((0, DELETE, SAVE_17)))
     assert shown(fold.collect()) == {0: 1}
 

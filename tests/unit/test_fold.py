@@ -701,10 +701,10 @@ def test_marks_come_back_after_they_were_taken() -> None:
         assert fold.collect().column("output_0").to_pylist() == [2 * expected, 2 * expected]
         assert fold.collect().num_rows == 0
     fold.fold(batch)
-    assert fold.unsaved().num_rows == 2
+    assert fold.changed_states().num_rows == 2
     fold.fold(batch)
-    assert fold.unsaved().num_rows == 2
-    assert fold.unsaved().num_rows == 0
+    assert fold.changed_states().num_rows == 2
+    assert fold.changed_states().num_rows == 0
     fold.forget(pa.array([1], pa.int32()))
     assert fold.collect().column("slot").to_pylist() == [0]
     fold.fold(batch)

@@ -86,8 +86,8 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, damage: object) -> None:
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs whose checksums are checked, by name."""
     names: list[str] = []
-    unsealed = runs.unsealed
-    monkeypatch.setattr(runs, "unsealed", lambda magic, data, what: names.append(what) or unsealed(magic, data, what))
+    unseal = runs.unseal
+    monkeypatch.setattr(runs, "unseal", lambda magic, data, what: names.append(what) or unseal(magic, data, what))
     return names
 
 

@@ -582,14 +582,14 @@ def states_without_rows_have_an_empty_answer(patch: Patch) -> None:
 
 @breaks("checkpoint")
 def a_checkpoint_makes_slots_clean(patch: Patch) -> None:
-    unsaved = fold.Fold.unsaved
+    changed_states = fold.Fold.changed_states
 
     def odd(self: Any) -> pa.RecordBatch:
-        batch = unsaved(self)
+        batch = changed_states(self)
         self._marks[:] = 0
         return batch
 
-    patch.setattr(fold.Fold, "unsaved", odd)
+    patch.setattr(fold.Fold, "changed_states", odd)
 
 
 @breaks("checkpoint-without-states")

@@ -394,7 +394,7 @@ class ServerExchange:
             yield SavedStates(self._empty_batch())
             return
         try:
-            batch = self._evaluator.unsaved()
+            batch = self._evaluator.changed_states()
             if not self._open_request.keeps_views:
                 self._check_state_bytes(batch)
         except FoldflightError as error:

@@ -150,7 +150,7 @@ class Stateless:
         """Fail: there are no epochs."""
         self._fail("epochs")
 
-    def unsaved(self) -> pa.RecordBatch:
+    def changed_states(self) -> pa.RecordBatch:
         """Fail: there are no states."""
         self._fail("states")
 

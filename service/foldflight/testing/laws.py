@@ -524,7 +524,7 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
     for index, row in enumerate(rows):
         fold.fold(subject.chunk([row]))
         if cut >> (index % 16) & 1:
-            cached.commit(pa.Table.from_batches([fold.unsaved()]))
+            cached.commit(pa.Table.from_batches([fold.changed_states()]))
     (output,) = outputs_in(fold.collect())
     return _unless_same(
         whole,

@@ -237,5 +237,5 @@ class ScalarQuery:
         answer = exchange.mapped()
         log_records(exchange.take_logs())
         if size is not None:
-            size.made(block.num_rows, answer.num_rows)
+            size.record(block.num_rows, answer.num_rows)
         return block, answer

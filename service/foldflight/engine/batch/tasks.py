@@ -348,7 +348,7 @@ class FinalFold:
         folding.exchange.chunk(slots, block)
 
     def _merge(self, folding: Folding, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
-        folded, rows, states = self.layout.parted(block)
+        folded, rows, states = self.layout.split_block(block)
         if rows.num_rows:
             row_slots = slots[~folded]
             folding.groups.count(row_slots, rows)

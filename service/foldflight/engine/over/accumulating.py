@@ -158,7 +158,7 @@ class AccumulatorFold(CallsFold):
                     slots = (turns[start:stop] - first).astype(np.int32)
                     rows = events.rows.slice(start, stop - start)
                     answer = self.exchange.running(slots, rows, events.emits[start:stop])
-                    self._adaptive_size.made(stop - start, answer.nbytes)
+                    self._adaptive_size.record(stop - start, answer.nbytes)
                     outputs.append(self.layout.results_of(answer))
                     start = stop
                 self.exchange.barrier()

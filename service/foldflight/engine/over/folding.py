@@ -235,7 +235,7 @@ class _Separate(WindowFrameFold):
                 fitting = int(np.searchsorted(ends, before + self._chunk_rows_max, side="right"))
                 end = min(end, max(fitting, start + 1))
             outputs, merged_bytes = self._fold(rows[start:end], low[start:end], high[start:end])
-            self._adaptive_size.made(end - start, outputs.nbytes + merged_bytes)
+            self._adaptive_size.record(end - start, outputs.nbytes + merged_bytes)
             parts.append(self._layout.results_of(outputs))
             start = end
         return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
@@ -467,7 +467,7 @@ class _Nodes:
             while start < len(nodes):
                 end = start + self._adaptive_size.items
                 made.append(self._make_nodes(base, levels[start:end], nodes[start:end]))
-                self._adaptive_size.made(len(made[-1][0]), sum(column.nbytes for column in made[-1]))
+                self._adaptive_size.record(len(made[-1][0]), sum(column.nbytes for column in made[-1]))
                 start += len(made[-1][0])
             if not made:
                 continue

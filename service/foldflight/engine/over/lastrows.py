@@ -74,7 +74,7 @@ class RowsFold(CallsFold):
             is_last = np.diff(owners[starts[:-1]], append=-1) != 0
             last = self._last(rows, starts[:-1][is_last], starts[1:][is_last])
             table.commit(keys, np.ones(len(touched), np.int64), last, step.groups.stored_hashes(touched))
-            self._adaptive_groups.made(len(touched), rows.nbytes)
+            self._adaptive_groups.record(len(touched), rows.nbytes)
         return outputs
 
     def _last(self, rows: pa.RecordBatch, starts: Positions, ends: Positions) -> pa.RecordBatch:
@@ -106,6 +106,6 @@ class RowsFold(CallsFold):
             for names, fold in self._folds:
                 columns |= zip(names, fold.outputs(rows, low, high), strict=True)
             outputs.append([columns[name] for name in self.layout.outputs.names])
-            self._adaptive_size.made(len(rows), sum(column.nbytes for column in outputs[-1]))
+            self._adaptive_size.record(len(rows), sum(column.nbytes for column in outputs[-1]))
             start += len(rows)
         return [pa.concat_arrays(list(parts)) for parts in zip(*outputs, strict=True)]

@@ -51,7 +51,7 @@ class OverFold:
                     end = min(start + adaptive_size.items, len(store))
                     outputs = self._outputs(folds, store, start, end)
                     yield outputs
-                    adaptive_size.made(end - start, sum(outputs.column(name).nbytes for name in query.outputs.names))
+                    adaptive_size.record(end - start, sum(outputs.column(name).nbytes for name in query.outputs.names))
                     start = end
 
     def _outputs(self, folds: list[WindowFrameFold], store: Store, start: int, end: int) -> pa.RecordBatch:

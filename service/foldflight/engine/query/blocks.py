@@ -79,7 +79,7 @@ class AdaptiveSize:
         self._size_max = size_max
         self._growth = growth
 
-    def made(self, items: int, size: int) -> None:
+    def record(self, items: int, size: int) -> None:
         """Record that n items, at least one, have produced this many bytes (or rows)."""
         fitting = items * self._size_max // max(size, 1)
         self.items = max(min(fitting, self._growth * self.items, self._items_max), 1)

@@ -175,7 +175,7 @@ class QueryLayout:
         rows = [field for field in self.rows if field.name != REAL]
         return pa.schema([*rows, pa.field(LIVE, pa.int64()), *self.carried, pa.field(FOLDED, pa.bool_())])
 
-    def parted(self, block: pa.RecordBatch) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch, pa.RecordBatch]:
+    def split_block(self, block: pa.RecordBatch) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch, pa.RecordBatch]:
         """Return which rows of a `partial` block are states, its rows, and its states. Mixed blocks are copied."""
         # The seed row is entirely NULL and counts as an empty state.
         folded = block.column(FOLDED).fill_null(True).to_numpy(zero_copy_only=False)

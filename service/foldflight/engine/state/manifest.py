@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.engine.query.layout import EMITTED, HASH, LIVE
-from foldflight.engine.state.runs import sealed, unsealed
+from foldflight.engine.state.runs import seal, unseal
 from foldflight.errors import CorruptError, RejectedError
 
 MAGIC: Final = b"FFM1"
@@ -280,7 +280,7 @@ class Manifest:
             "runs": self.runs,
             "merges": self.merges,
         }
-        return sealed(MAGIC, json.dumps(content, default=vars).encode())
+        return seal(MAGIC, json.dumps(content, default=vars).encode())
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -327,7 +327,7 @@ def manifests_of(data: bytes) -> tuple[dict[str, bytes], int]:
 
 
 def _content(data: bytes) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(bytes(unsealed(MAGIC, data, "the manifest")))
+    content: dict[str, Any] = json.loads(bytes(unseal(MAGIC, data, "the manifest")))
     if content["format"] != FORMAT_OF_SEVERAL:
         check_format("the state table", content["format"], _FORMAT)
     return content

@@ -59,7 +59,7 @@ def encode_piece(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema.remove_metadata()) as writer:
         writer.write_batch(batch)
-    return sealed(_MAGIC, sink.getvalue().to_pybytes())
+    return seal(_MAGIC, sink.getvalue().to_pybytes())
 
 
 def decode_piece(data: bytes | memoryview, run_id: str, *, is_checked: bool = False) -> Piece:
@@ -69,7 +69,7 @@ def decode_piece(data: bytes | memoryview, run_id: str, *, is_checked: bool = Fa
         CorruptError: STATE_CHECKSUM, if they are damaged.
     """
     what = f"the run {run_id}"
-    payload = memoryview(data).cast("B")[8:] if is_checked else unsealed(_MAGIC, data, what)
+    payload = memoryview(data).cast("B")[8:] if is_checked else unseal(_MAGIC, data, what)
     try:
         with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
             return Piece(reader.read_next_batch())
@@ -77,12 +77,12 @@ def decode_piece(data: bytes | memoryview, run_id: str, *, is_checked: bool = Fa
         raise CorruptError("STATE_CHECKSUM", f"{what} of a state table cannot be read: {error}") from error
 
 
-def sealed(magic: bytes, payload: bytes) -> bytes:
+def seal(magic: bytes, payload: bytes) -> bytes:
     """Return a payload with its magic and checksum in front."""
     return magic + zlib.crc32(payload).to_bytes(4, "big") + payload
 
 
-def unsealed(magic: bytes, data: bytes | memoryview, what: str) -> memoryview:
+def unseal(magic: bytes, data: bytes | memoryview, what: str) -> memoryview:
     """Return the payload of sealed bytes, which are not copied. Raises CorruptError STATE_CHECKSUM."""
     seen = memoryview(data).cast(
         "B"

@@ -12,7 +12,7 @@ import json
 from typing import Any, Final
 
 from foldflight.engine.state.manifest import FORMAT_OF_SEVERAL, MAGIC, RunStore, manifests_of
-from foldflight.engine.state.runs import sealed
+from foldflight.engine.state.runs import seal
 
 GROUPS: Final = ""
 """The name of the table of groups."""
@@ -65,7 +65,7 @@ class TableStores:
         self.is_changed = False
         tables = {name: base64.b64encode(data).decode() for name, data in self._manifests.items()}
         content: dict[str, Any] = {"format": FORMAT_OF_SEVERAL, "commits": self.commits, "tables": tables}
-        self._store.put_manifest(sealed(MAGIC, json.dumps(content).encode()))
+        self._store.put_manifest(seal(MAGIC, json.dumps(content).encode()))
 
 
 class _Part:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.state.manifest import SortedRun, StoredPiece, check_format, other_query
-from foldflight.engine.state.runs import Piece, sealed, unsealed
+from foldflight.engine.state.runs import Piece, seal, unseal
 from foldflight.engine.state.storage import Storage
 
 TIME: Final = "time"
@@ -90,7 +90,7 @@ def read_manifest(data: bytes) -> StoredLog:
         RejectedError: STATE_MISMATCH, if it has another format.
         CorruptError: STATE_CHECKSUM, if the manifest is damaged.
     """
-    content: dict[str, Any] = json.loads(bytes(unsealed(_MAGIC, data, "the manifest of a time log")))
+    content: dict[str, Any] = json.loads(bytes(unseal(_MAGIC, data, "the manifest of a time log")))
     check_format("the log of rows", content["format"], _FORMAT)
     rows = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(content["schema"])))
     runs = [SortedRun(run["level"], [_TimePiece(**piece) for piece in run["pieces"]]) for run in content["runs"]]
@@ -178,7 +178,7 @@ class TimeLog:
         self._storage.remove(self._gone)
         schema = base64.b64encode(self._log.rows.serialize()).decode()
         content = {"format": _FORMAT, "owner": self._log.owner, "schema": schema, "runs": self._log.runs}
-        self._storage.store.put_manifest(sealed(_MAGIC, json.dumps(content, default=vars).encode()))
+        self._storage.store.put_manifest(seal(_MAGIC, json.dumps(content, default=vars).encode()))
         self._gone, self._is_changed = [], False
 
     def _take(self, runs: list[SortedRun[_TimePiece]], until: int) -> pa.RecordBatch:

@@ -198,7 +198,7 @@ class BucketEpoch:
             np.add.at(self._live, slots, rows)
             self.stats.rows += int(rows.sum())
         if self._merges:
-            folded, block, states = self._layout.parted(block)
+            folded, block, states = self._layout.split_block(block)
             self._merge(slots[folded], states)
             slots = slots[~folded]
         if len(slots):

@@ -82,7 +82,7 @@ class _Sessions:
         names = ("keys", "starts", "ends", "live")
         return _Sessions(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
 
-    def chained(self, chain: Numbers) -> _Sessions:
+    def join_chains(self, chain: Numbers) -> _Sessions:
         """Return each chain of n sessions, in the order of `chains`, as one session."""
         if not len(chain):
             return self
@@ -190,7 +190,7 @@ class SessionEpoch:
         """Fold a block into one slot for each chain of its rows."""
         rows = self._sessions_of(block)
         order, chain = chains(rows.keys, rows.starts, rows.ends)
-        chained = rows.take(order).chained(chain)
+        chained = rows.take(order).join_chains(chain)
         slots = self._groups.new_slots(chained.keys)
         self._came = self._came.followed_by(chained)
         self._exchange.chunk(slots[chain], block.take(pa.array(order)))
@@ -272,7 +272,7 @@ class SessionEpoch:
         self, ordered: _Sessions, chain: Numbers, is_new: npt.NDArray[np.bool_]
     ) -> tuple[_Sessions, npt.NDArray[np.bool_]]:
         """Return the chains to be stored (those with new rows that are not late), and a mask of them in all chains."""
-        final = ordered.chained(chain)
+        final = ordered.join_chains(chain)
         new_rows = np.bincount(chain, np.where(is_new, ordered.live, 0), len(final)).astype(np.int64)
         wanted = new_rows > 0
         if self._closed_us is not None:

@@ -358,7 +358,7 @@ class Compiled(GroupsAccumulator):
 
     def _enter(self, program: Program) -> None:
         """Move the accumulators from the interpreter into the table, if their states fit."""
-        slots = self.inner.occupied()
+        slots = self.inner.occupied_slots()
         self._program, self._idle_program = program, None
         self._fresh = program.fresh
         self._progress[:] = 0  # no addresses of an earlier arena

@@ -313,7 +313,7 @@ class Fold:
         return batch
 
     @_calling
-    def unsaved(self) -> pa.RecordBatch:
+    def changed_states(self) -> pa.RecordBatch:
         """Return the states changed since states were last returned; the slots stay dirty.
 
         Returns:

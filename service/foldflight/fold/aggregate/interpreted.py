@@ -369,7 +369,7 @@ class Interpreted(GroupsAccumulator):
             FunctionError: The errors of `migrate`.
         """
         self.migrate(slots, states, written)
-        slots_in_use = self.occupied()
+        slots_in_use = self.occupied_slots()
         try:
             return slots_in_use, self.codec.encode([self._held[slot] for slot in slots_in_use.tolist()])
         except UnconvertibleState:  # a number beyond its type, which later rows may bring back into range
@@ -601,7 +601,7 @@ class Interpreted(GroupsAccumulator):
                 error.code, f"{self._value_method} returned {error}", function=self.name, slot=int(slots[error.index])
             ) from None
 
-    def occupied(self) -> Slots:
+    def occupied_slots(self) -> Slots:
         """Return the slots that have an accumulator, ascending."""
         return np.flatnonzero(self._present).astype(np.int32)
 

@@ -136,7 +136,7 @@ class Vectorised(GroupsAccumulator):
         held = lent[self._present[lent]]
         self.inner.merge(held, self._wide_states(held))
         values = self.inner.running_values(rows, mask, asked)
-        returned = self.inner.occupied()
+        returned = self.inner.occupied_slots()
         try:
             others = self._table.from_states(self.inner.state(returned))
         except FunctionError:  # a number exceeds its type; later rows may bring it back into range

@@ -105,7 +105,7 @@ class Viewed(Interpreted):
                 if not self._present[slot]:
                     raise no_state(self.name, name, slot)
                 if part.complete and self._value_of(self._held[slot], name) is _FORGOTTEN:
-                    self._attributes.set(self._held[slot], name, serializer.made(part))
+                    self._attributes.set(self._held[slot], name, serializer.make_view(part))
                     self._cached.add(slot)
                     continue
                 # A view in memory, and what a method has set instead of one, needs no entries.

@@ -163,7 +163,7 @@ class OpenExpressions(Stateless):
     def _expand(self, index: int, state: _Rows, parts: Iterator[Part]) -> Iterator[tuple[int, _Rows]]:
         start = 0
         for part in parts:
-            rows = state.expanded(part, start, keep=self._wanted[index])
+            rows = state.expand(part, start, keep=self._wanted[index])
             rows.results[index] = part.values
             yield index + 1, rows
             start = part.stop
@@ -251,7 +251,7 @@ class _Rows:
         result = self.results[argument.step]
         return result if argument.member is None else pc.struct_field(result, argument.member)
 
-    def expanded(self, part: Part, start: int, *, keep: frozenset[int]) -> _Rows:
+    def expand(self, part: Part, start: int, *, keep: frozenset[int]) -> _Rows:
         """Return the rows that a table function returned for the current rows from `start` on.
 
         Args:

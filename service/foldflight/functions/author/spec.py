@@ -265,7 +265,7 @@ class Registered(ABC):
             arguments = [f"[{name}]" for name in self.input_names]
         else:
             arguments = [
-                f"{name} {spelled(each)}" + (f" DEFAULT {self.defaults[name]!r}" if name in self.defaults else "")
+                f"{name} {type_text(each)}" + (f" DEFAULT {self.defaults[name]!r}" if name in self.defaults else "")
                 for name, each in zip(self.input_names, self.declared_inputs, strict=True)
             ]
         for parameter in self.parameters:
@@ -275,7 +275,7 @@ class Registered(ABC):
     @property
     def result_text(self) -> str:
         """The type of the result as text."""
-        return "..." if callable(self.declared_result) else spelled(self.declared_result)
+        return "..." if callable(self.declared_result) else type_text(self.declared_result)
 
     def takes_zoned(self, argument_types: Sequence[pa.DataType]) -> bool:
         """Return whether a call with these arguments is one of `zoned`."""
@@ -493,7 +493,7 @@ def _variables(declared: Any) -> frozenset[str]:
     return type_variables(declared) if isinstance(declared, str) else frozenset()
 
 
-def spelled(declared: str | pa.DataType) -> str:
+def type_text(declared: str | pa.DataType) -> str:
     """Return a declared type as text; type variables are kept."""
     return declared if _variables(declared) else sql_name(parse_type(declared))
 

@@ -198,7 +198,7 @@ def aggregate_of(
     else:
         builder = _AdaptedBuilder(cls, called, adapter, state_type)
         deterministic = deterministic is not False and builder.is_deterministic()
-        compile = builder.uncompiled(compile)  # noqa: A001 - the parameter
+        compile = builder.refuse_compile(compile)  # noqa: A001 - the parameter
     builder.check_bundled(retracts=bundled_retract, merges=bundled_merge, is_compiled=compile is True)
     if builder.is_async:
         builder.check_async(is_compiled=compile is True, is_batched=batch is not None or batch_wait_s is not None)
@@ -753,7 +753,7 @@ class _AdaptedBuilder(_Builder):
         self.row = adapter.methods["accumulate"]
         super().__init__(cls, name)
 
-    def uncompiled(self, compile: bool | Literal["auto"]) -> Literal[False]:  # noqa: A002 - as in `udaf`
+    def refuse_compile(self, compile: bool | Literal["auto"]) -> Literal[False]:  # noqa: A002 - as in `udaf`
         """Return False, for adapted classes are interpreted. Refuse `compile=True`."""
         if compile is True:
             raise self.error(" is adapted from another engine and declared compile=True", "drop compile=True")

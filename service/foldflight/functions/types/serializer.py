@@ -611,7 +611,9 @@ class ViewSerializer(StateSerializer):
         is_whole = complete.true_count == len(array) and not cleared.null_count and not array.null_count
         keys, values, present, offsets = self._entries_of(lists) if is_whole else _NO_ENTRIES
         if not is_whole or present.true_count < len(keys):
-            return [part if part is None or not part.complete else self.made(part) for part in self.parts_of(array)]
+            return [
+                part if part is None or not part.complete else self.make_view(part) for part in self.parts_of(array)
+            ]
         indexes = itertools.pairwise(offsets)
         if self.is_list:
             return [ListView.of(values[start:end]) for start, end in indexes]
@@ -619,7 +621,7 @@ class ViewSerializer(StateSerializer):
             return [PlainMap(zip(keys[start:end], values[start:end], strict=True)) for start, end in indexes]
         return [MapView.of(dict(zip(keys[start:end], values[start:end], strict=True))) for start, end in indexes]
 
-    def made(self, part: ViewPart) -> MapView[Any, Any] | ListView[Any]:
+    def make_view(self, part: ViewPart) -> MapView[Any, Any] | ListView[Any]:
         """Return a view with the entries of a complete part."""
         if False in part.present:
             entries = list(zip(part.keys, part.values, part.present, strict=True))

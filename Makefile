@@ -44,7 +44,7 @@ MAIN := $(addprefix tests/unit/test_,arrow.py values.py fold.py vectorised.py bu
 	tests/sql/test_functions.py $(addprefix tests/wire/test_,round_trips.py scalar.py)
 
 # What also asks Arrow for much that its versions do in different ways.
-ARROW := $(addprefix tests/unit/test_,debezium.py recording.py upserts.py) tests/spark/test_vectors.py
+ARROW := $(addprefix tests/unit/test_,canal_reader.py debezium.py recording.py upserts.py) tests/spark/test_vectors.py
 
 test-lowest: $(STAMP) ## Run the main tests with the lowest versions of all packages, on Spark 3.5
 	scripts/pyspark.sh $(VENV) tests/spark/pyspark-3.5.txt $(VENV)-spark-3.5

@@ -45,7 +45,7 @@ def read(events: list[Any], types: dict[str, pa.DataType] = TYPES, **options: An
     reader = canal_reader(types, **{"fills_missing": False, **options})
     assert reader is not None
     (found,) = reader(
-        [pa.record_batch({"value": pa.array(texts, pa.binary()), "offset": [*map(str, range(len(texts)))]})]
+        [pa.RecordBatch.from_pydict({"value": pa.array(texts, pa.binary()), "offset": [*map(str, range(len(texts)))]})]
     )
     rows: list[dict[str, Any]] = found.to_pylist()
     return rows
@@ -148,7 +148,7 @@ def test_other_events_are_left_to_spark(message: Any, monkeypatch: pytest.Monkey
     assert [row["row_kind"] for row in read([good, message])] == ["+I", None]
     reader = CanalReader(dict(TYPES), False)
     monkeypatch.setattr(canalreader, "_MSGSPEC", None)
-    (found,) = reader([pa.record_batch({"value": pa.array([json.dumps(good).encode()], pa.binary())})])
+    (found,) = reader([pa.RecordBatch.from_pydict({"value": pa.array([json.dumps(good).encode()], pa.binary())})])
     assert found.column("row_kind").to_pylist() == [None]
     assert canal_reader(TYPES, fills_missing=False) is None
 
@@ -158,7 +158,7 @@ def test_types_without_a_form_are_left_to_spark() -> None:
         assert canal_reader({**TYPES, "x": type_}, fills_missing=False) is None
     reader = canal_reader(TYPES, fills_missing=False)
     assert reader is not None
-    (found,) = reader([pa.record_batch({"value": pa.array([], pa.binary())})])
+    (found,) = reader([pa.RecordBatch.from_pydict({"value": pa.array([], pa.binary())})])
     assert found.num_rows == 0
     (row,) = read([event("INSERT", [{'"': "1"}])], {'"': pa.int64()})  # a name that msgspec does not take
     assert row["row_kind"] is None

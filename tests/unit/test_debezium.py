@@ -818,7 +818,7 @@ def test_events_without_their_known_heads(keys: Any) -> None:
                         columns = {
                             name: each.filter(pa.compute.is_valid(columns["value"])) for name, each in columns.items()
                         }
-                    found.append([batch.to_pylist() for batch in read([pa.record_batch(columns)])])
+                    found.append([batch.to_pylist() for batch in read([pa.RecordBatch.from_pydict(columns)])])
                 except RejectedError as error:
                     found.append(error.message)
             assert found[0] == found[1]

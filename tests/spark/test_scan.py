@@ -156,6 +156,8 @@ def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
         path = tmp_path / f"{name}.parquet"
         pq.write_table(INTS, path, use_dictionary=False, **options)
         assert f"stored as {name}" in reader(scan(classic, path), ["v"])
+    pq.write_table(INTS.rename_columns(["k", "a.b"]), tmp_path / "point.parquet")
+    assert "has a point" in reader(scan(classic, tmp_path / "point.parquet"), ["a.b"])
     pq.write_metadata(INTS.schema, tmp_path / "a" / "_common_metadata")
     assert "summaries" in reader(scan(classic, tmp_path / "a"), ["k"])
 
@@ -260,13 +262,21 @@ def test_where(classic: Any, tmp_path: Path) -> None:
         "`decimal(5,2)` = 999.99",
         "smallint = -32768",
         "string IS NULL AND n >= 100",
+        "n < 7 OR n > 290 AND string IS NOT NULL",
+        "(n < 7 OR string = 'a') and (boolean = TRUE OR n IS NULL)",
+        "n BETWEEN 3 AND 4 OR (n BETWEEN 7 AND 9 AND boolean = true)",
+        "string < 'a' OR string > 'b'",
+        "boolean = true OR boolean = false OR bigint IS NULL",
     ):
         given = scan(classic, path, where=where, columns=["n", "string", "double"])
         same_rows(given, given.columns)
-    assert scan(classic, path, where="n < 7").source(["n"]).left_out > 100
+    for where in ("n < 7", "n = 3 OR (n > 290 AND n < 292)"):
+        assert scan(classic, path, where=where).source(["n"]).left_out > 100
     for where, why in (
         ("double = 0.0", "double"),
-        ("n < 7 OR n > 8", "joined by AND"),
+        ("n < 7 OR double > 8", "double"),
+        ("NOT (n < 7)", "joined by AND"),
+        ("(n < 7) = true", "joined by AND"),
         ("n + 1 < 7", "joined by AND"),
         ("n < 7.5", "not a constant"),
         ("n < 70000", "not a constant"),

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import types as st
 
-from foldflight.spark.scans.predicate import Predicate
+from foldflight.spark.scans.predicate import Comparison, Predicate
 from foldflight.spark.scans.readable import Modes, is_readable, is_rebased
 
 OpenFilesystem: TypeAlias = "Callable[[], fs.FileSystem]"
@@ -191,17 +191,32 @@ def _leaves(read: pq.ParquetFile, wanted: Wanted) -> dict[str, int]:
 
 
 def _may_pass(group: Any, leaves: Mapping[str, int], predicate: Predicate) -> bool:
-    """Return whether rows of a row group may pass, by the bounds of whole numbers and dates that it tells."""
-    for comparison in predicate.comparisons:
-        if not comparison.is_ordered or comparison.column not in leaves:
-            continue
-        statistics = group.column(leaves[comparison.column]).statistics
-        if statistics is None or not statistics.has_min_max:
-            continue
+    """Return whether rows of a row group may pass, by the bounds that it tells."""
+
+    def may_hold(comparison: Comparison) -> bool:
+        if comparison.column not in leaves:
+            return True
+        chunk = group.column(leaves[comparison.column])
+        if not _has_bounds(chunk, comparison.type_):
+            return True
         try:
-            least, largest = statistics.min, statistics.max
-        except (ValueError, OverflowError):  # a day after the year 9999
-            continue
-        if not comparison.may_hold(least, largest):
-            return False
-    return True
+            least, largest = chunk.statistics.min, chunk.statistics.max
+        except (ValueError, OverflowError):  # a day after the year 9999, a part of a letter
+            return True
+        return comparison.may_hold(least, largest)
+
+    return predicate.may_pass(may_hold)
+
+
+def _has_bounds(chunk: Any, type_: pa.DataType) -> bool:
+    """Return whether a chunk tells bounds of a kind that writers have always got right.
+
+    Arrow hides those of texts that are in the order of signed bytes. Bounds of texts may be shorter than the texts, and
+    are bounds even so.
+    """
+    if chunk.statistics is None or not chunk.statistics.has_min_max:
+        return False
+    is_whole = chunk.physical_type in {"INT32", "INT64"}
+    if pa.types.is_decimal(type_) or pa.types.is_integer(type_) or pa.types.is_date(type_):
+        return is_whole
+    return pa.types.is_string(type_) and chunk.physical_type == "BYTE_ARRAY"

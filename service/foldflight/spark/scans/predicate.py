@@ -1,8 +1,8 @@
 """The conditions of a scan that Arrow evaluates with the meaning of Spark.
 
-Only comparisons of a column with a constant are taken, where the types leave no doubt: whole numbers, DECIMAL, DATE,
-BOOLEAN, and texts, which both compare by their bytes. Floating-point numbers are not taken, because for Spark NaN is
-the largest and equals itself. Whatever is not certain to be of this grammar is left to Spark.
+Only comparisons of a column with a constant are taken, joined by AND and OR, where the types leave no doubt: whole
+numbers, DECIMAL, DATE, BOOLEAN, and texts, which both compare by their bytes. Floating-point numbers are not taken,
+because for Spark NaN is the largest and equals itself. Whatever is not certain to be of this grammar is left to Spark.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
@@ -83,11 +83,6 @@ class Comparison:
                 compared: pa.Array = getattr(pc, self.operator)(column, pa.scalar(self.values[0], self.type_))
                 return compared
 
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the bounds of whole numbers and dates, which writers have always got right, tell about it."""
-        return pa.types.is_integer(self.type_) or pa.types.is_date(self.type_)
-
     def may_hold(self, least: Any, largest: Any) -> bool:
         """Return whether the comparison may hold for a value within bounds."""
         values = self.values
@@ -107,15 +102,28 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Predicate:
-    """Comparisons that all hold; with none, every row passes."""
+class Either:
+    """Predicates of which one or more hold."""
 
-    comparisons: tuple[Comparison, ...] = ()
+    predicates: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """Comparisons, and choices of predicates, that all hold; with none, every row passes."""
+
+    terms: tuple[Comparison | Either, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are compared, each once."""
-        return tuple(dict.fromkeys(each.column for each in self.comparisons))
+        names: list[str] = []
+        for term in self.terms:
+            if isinstance(term, Comparison):
+                names.append(term.column)
+            else:
+                names += (name for each in term.predicates for name in each.columns)
+        return tuple(dict.fromkeys(names))
 
     def renamed(self, names: Mapping[str, str]) -> Predicate:
         """Return the same comparisons of columns with other names.
@@ -123,11 +131,39 @@ class Predicate:
         Args:
             names: The new names of columns; others keep theirs.
         """
-        return Predicate(tuple(replace(each, column=names.get(each.column, each.column)) for each in self.comparisons))
+        return Predicate(
+            tuple(
+                replace(term, column=names.get(term.column, term.column))
+                if isinstance(term, Comparison)
+                else Either(tuple(each.renamed(names) for each in term.predicates))
+                for term in self.terms
+            )
+        )
 
     def mask(self, columns: Mapping[str, pa.Array]) -> pa.Array:
         """Return which of n rows pass, as booleans that may be NULL, for at least one comparison."""
-        return reduce(pc.and_kleene, (each.holds(columns[each.column]) for each in self.comparisons))
+        return reduce(
+            pc.and_kleene,
+            (
+                term.holds(columns[term.column])
+                if isinstance(term, Comparison)
+                else reduce(pc.or_kleene, (each.mask(columns) for each in term.predicates))
+                for term in self.terms
+            ),
+        )
+
+    def may_pass(self, may_hold: Callable[[Comparison], bool]) -> bool:
+        """Return whether rows may pass.
+
+        No comparison is negated, so that a predicate holds nowhere if it does not with all comparisons that may hold.
+
+        Args:
+            may_hold: Tells of a comparison whether it may hold for a row.
+        """
+        return all(
+            may_hold(term) if isinstance(term, Comparison) else any(each.may_pass(may_hold) for each in term.predicates)
+            for term in self.terms
+        )
 
 
 def parse(text: str, schema: st.StructType) -> Predicate:
@@ -136,24 +172,40 @@ def parse(text: str, schema: st.StructType) -> Predicate:
     Raises:
         UnclearError: The condition is not one of comparisons with constants, or of types that are not compared here.
     """
-    return Predicate(tuple(_Parser(text, schema).comparisons()))
+    return _Parser(text, schema).predicate()
 
 
 class _Parser:
-    """Reads `column operator constant AND ...`."""
+    """Reads `column operator constant AND ... OR (...)`."""
 
     def __init__(self, text: str, schema: st.StructType) -> None:
         self._tokens = list(_tokens(text))
         self._at = 0
         self._schema = schema
 
-    def comparisons(self) -> Iterator[Comparison]:
-        """Yield all comparisons."""
+    def predicate(self) -> Predicate:
+        """Return the predicate of the whole text."""
+        found = self._choice()
+        if self._at < len(self._tokens):
+            raise _unclear(f"{self._tokens[self._at][1]!r}, which is not AND or OR")
+        return found
+
+    def _choice(self) -> Predicate:
+        found = [self._all()]
+        while self._skips("OR"):
+            found.append(self._all())
+        return found[0] if len(found) == 1 else Predicate((Either(tuple(found)),))
+
+    def _all(self) -> Predicate:
+        terms: list[Comparison | Either] = []
         while True:
-            yield from self._comparison()
-            if self._at == len(self._tokens):
-                return
-            self._expect("AND")
+            if self._skips("("):
+                terms += self._choice().terms
+                self._expect(")")
+            else:
+                terms += self._comparison()
+            if not self._skips("AND"):
+                return Predicate(tuple(terms))
 
     def _comparison(self) -> Iterator[Comparison]:
         name = self._column()
@@ -262,7 +314,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _unclear(what: str) -> UnclearError:
-    return UnclearError(f"{what} is more than comparisons of columns with constants, joined by AND")
+    return UnclearError(f"{what} is more than comparisons of columns with constants, joined by AND and OR")
 
 
 def _fits(value: int, type_: st.DataType) -> bool:

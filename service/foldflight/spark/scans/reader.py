@@ -88,7 +88,7 @@ class ReadSplits:
 
     def _passing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         chosen = pa.RecordBatch.from_arrays([batch.column(name) for name in self.columns], names=list(self.columns))
-        if not self.predicate.comparisons:
+        if not self.predicate.terms:
             return chosen
         return chosen.filter(self.predicate.mask({name: batch.column(name) for name in self.predicate.columns}))
 

@@ -102,7 +102,7 @@ class Scan:
             parts = [parse(text, self._files.df.schema) for text in self._where]
         except UnclearError as error:
             raise UnreadableError(f"the condition is evaluated by Spark: {error}") from None
-        return Predicate(tuple(each for part in parts for each in part.comparisons))
+        return Predicate(tuple(each for part in parts for each in part.terms))
 
 
 # The scans that are views, by the names of these in lower case.
@@ -140,7 +140,7 @@ def scan(
         table: In the place of files, the name of a table, such as `shop.orders`, or delta.`/lake/orders`. Of a table of
             Delta, the scan has the version of now, and Spark reads all others.
         where: A condition that rows must pass, in Spark's SQL. Arrow evaluates comparisons of whole numbers, DECIMAL,
-            DATE, BOOLEAN and texts with constants, joined by AND; for others, Spark reads the files.
+            DATE, BOOLEAN and texts with constants, joined by AND and OR; for others, Spark reads the files.
         columns: The columns of the result. Default: all.
         filesystem: Makes the file system of pyarrow that has the files, in each process that reads: for files that are
             not on a disk of each machine. It gets no arguments, and takes credentials from where it runs, because it

@@ -8,7 +8,7 @@ Spark reads, and the reason is a part of `explain`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +21,7 @@ from foldflight.engine.query.blocks import BlockBounds
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.scans.footers import Footer, OpenFilesystem, RowGroup, Wanted, footers, local
 from foldflight.spark.scans.listing import Files, Listing, UnreadableError
-from foldflight.spark.scans.predicate import Predicate
+from foldflight.spark.scans.predicate import Comparison, Predicate
 from foldflight.spark.scans.readable import Modes, readable_type
 from foldflight.spark.scans.reader import ReadSplits, Split, Task
 from foldflight.spark.versions.sessions import is_remote, is_spark, parallelism
@@ -142,6 +142,9 @@ def source_of(files: Files, columns: Sequence[str], keys: int, predicate: Predic
     # From here on, columns have the names that they have in the files.
     stored = listing.stored
     fields = {stored.get(name, name): each for name, each in fields.items()}
+    point = next((name for name in fields if "." in name), None)
+    if point is not None:
+        raise UnreadableError(f"the name {point!r} has a point, which Arrow reads as a member")
     constants = {stored.get(name, name): each for name, each in constants.items()}
     types = {stored.get(name, name): each for name, each in arrow.items()}
     columns = [stored.get(name, name) for name in columns]
@@ -168,8 +171,6 @@ def _type(column: st.StructField, *, has_ids: bool) -> pa.DataType:
     type_ = readable_type(column)
     if type_ is None:
         raise UnreadableError(f"{column.name!r} is {column.dataType.simpleString()}, which is left to Spark")
-    if "." in column.name:
-        raise UnreadableError(f"the name {column.name!r} has a point, which Arrow reads as a member")
     if has_ids and _ID in (column.metadata or {}):
         raise UnreadableError(f"{column.name!r} has a number, by which Spark looks it up in files ({_IDS})")
     return type_
@@ -179,13 +180,25 @@ def _paths_that_pass(
     listing: Listing, constants: Mapping[str, Mapping[str, Any]], predicate: Predicate, types: Mapping[str, pa.DataType]
 ) -> list[str]:
     """Return the paths without those of files of which the values of partitions show that no row passes."""
-    compared = Predicate(tuple(each for each in predicate.comparisons if each.column in constants))
-    paths = list(listing.paths)
-    if not compared.comparisons:
-        return paths
-    values = {name: pa.array([constants[name][path] for path in paths], types[name]) for name in compared.columns}
-    passes = compared.mask(values).to_pylist()
-    return [path for path, may_pass in zip(paths, passes, strict=True) if may_pass]
+    compared = [name for name in predicate.columns if name in constants]
+    if not compared:
+        return list(listing.paths)
+    found = {path: tuple(constants[name][path] for name in compared) for path in listing.paths}
+    passing = set()
+    for values in set(found.values()):
+        if predicate.may_pass(_holds_for(dict(zip(compared, values, strict=True)), types)):
+            passing.add(values)
+    return [path for path in listing.paths if found[path] in passing]
+
+
+def _holds_for(values: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> Callable[[Comparison], bool]:
+    """Return what tells whether a comparison may hold in a file in which columns have constant values."""
+
+    def may_hold(comparison: Comparison) -> bool:
+        name = comparison.column
+        return name not in values or comparison.holds(pa.array([values[name]], types[name]))[0].as_py() is True
+
+    return may_hold
 
 
 def _check_footers(found: Sequence[Footer], listing: Listing, columns: Mapping[str, st.StructField]) -> None:

@@ -1,0 +1,111 @@
+"""Row groups are left out only if no row of them passes, by the bounds that several writers tell."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+from pyspark.sql import types as st
+
+from foldflight.spark.scans.footers import Wanted, footers
+from foldflight.spark.scans.predicate import Comparison, Either, Predicate
+from foldflight.spark.scans.readable import Modes
+from tests.spark.scan_tables import table_of
+
+TYPES = {
+    "int": st.IntegerType(),
+    "bigint": st.LongType(),
+    "string": st.StringType(),
+    "date": st.DateType(),
+    "decimal(5,2)": st.DecimalType(5, 2),
+    "decimal(18,0)": st.DecimalType(18, 0),
+    "decimal(38,10)": st.DecimalType(38, 10),
+    "boolean": st.BooleanType(),
+}
+OPERATORS = (
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "in",
+    "not_in",
+    "is_null",
+    "is_valid",
+)
+
+
+def _arrow(table: pa.Table, folder: Path, **options: Any) -> None:
+    pq.write_table(table, folder / "a.parquet", row_group_size=4, **options)
+
+
+def _arrow_whole(table: pa.Table, folder: Path) -> None:
+    _arrow(table, folder, store_decimal_as_integer=True)
+
+
+def _duckdb(table: pa.Table, folder: Path) -> None:
+    for at in range(0, table.num_rows, 4):
+        with duckdb.connect() as connection:
+            connection.register("t", table.slice(at, 4))
+            connection.sql(f"COPY t TO '{folder}/{at}.parquet'")
+
+
+def _delta(table: pa.Table, folder: Path) -> None:
+    properties = deltalake.WriterProperties(max_row_group_size=4)
+    deltalake.write_deltalake(str(folder), table, writer_properties=properties)
+
+
+def _predicate(table: pa.Table, chosen: random.Random, depth: int = 2) -> Predicate:
+    """Return a random predicate, whose constants are values of the table or of another one like it."""
+    terms: list[Comparison | Either] = []
+    for _ in range(chosen.randint(1, 2)):
+        if depth and chosen.random() < 0.4:
+            terms.append(Either(tuple(_predicate(table, chosen, depth - 1) for _ in range(2))))
+            continue
+        name, operator = chosen.choice(list(TYPES)), chosen.choice(OPERATORS)
+        known = [value for value in table[name].to_pylist() if value is not None]
+        count = 0 if operator.startswith("is_") else chosen.randint(1, 3) if "in" in operator.split("_") else 1
+        terms.append(Comparison(name, operator, tuple(chosen.choices(known, k=count)), table.schema.field(name).type))
+    return Predicate(tuple(terms))
+
+
+def _groups(path: str, schema: pa.Schema) -> list[pa.RecordBatch]:
+    with pq.ParquetFile(path) as read:
+        groups = [read.read_row_group(index) for index in range(read.num_row_groups)]
+    return [group.cast(schema).combine_chunks().to_batches()[0] for group in groups]
+
+
+@pytest.mark.parametrize(("write", "decimals"), [(_arrow, 0), (_arrow_whole, 1), (_duckdb, 1), (_delta, 1)])
+def test_row_groups(write: Callable[[pa.Table, Path], None], decimals: int, tmp_path: Path) -> None:
+    """Of random predicates over random rows, no row group with a row that passes is left out."""
+    left_out = dict.fromkeys(TYPES, 0)
+    for seed in range(12):
+        chosen = random.Random(seed)
+        table = table_of(" ".join(TYPES), 40, chosen, null_share=0.3).sort_by(chosen.choice(list(TYPES)))
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        write(table, folder)
+        paths = sorted(map(str, folder.glob("*.parquet")))
+        groups = {(path, index): batch for path in paths for index, batch in enumerate(_groups(path, table.schema))}
+        for _ in range(15):
+            predicate = _predicate(table, chosen)
+            wanted = Wanted(TYPES, (), predicate, Modes("CORRECTED", "CORRECTED"), is_case_sensitive=True)
+            found = footers(paths, fs.LocalFileSystem, wanted)
+            kept = {(each.path, group.index) for each in found for group in each.groups}
+            for key in groups.keys() - kept:
+                batch = groups[key]
+                passing = predicate.mask({name: batch.column(name) for name in predicate.columns})
+                assert passing.true_count == 0, (seed, predicate)
+                for name in predicate.columns:
+                    left_out[name] += predicate.columns == (name,)
+    bounded = {"int", "bigint", "string", "date"} | ({"decimal(5,2)", "decimal(18,0)"} if decimals else set())
+    assert {name for name, count in left_out.items() if count} == bounded

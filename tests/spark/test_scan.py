@@ -6,6 +6,8 @@ import base64
 import datetime
 import random
 import re
+from functools import reduce
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -486,28 +488,72 @@ def test_many_files(classic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 _KEYS = "tinyint int bigint double float string date timestamp_us boolean decimal(18,0) binary".split()  # noqa: SIM905
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, *(pytest.param(each, marks=pytest.mark.slow) for each in range(4, 40))])
-def test_random_tables(seed: int, classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
-    """A query over a scan has the rows of the same query over Spark's read."""
-    chosen = random.Random(seed)
+_CONDITIONS = {
+    "v": (
+        "v > 0",
+        "w IS NOT NULL AND v <> 3",
+        "v > 90 OR w < -90 OR p = 1",
+        "(v = 1 OR v IS NULL) AND (p = 2 OR w > 0)",
+    ),
+    "p": ("p = 1", "v BETWEEN -5 AND 5 AND p IN (1, 2)", "p = 2 AND v > 0 OR p = 1 AND v < 0"),
+    "string": ("string > 'a' OR string = ''", "string < 'b' AND v > 0"),
+    "decimal(18,0)": ("`decimal(18,0)` > 0 OR v = 4", "`decimal(18,0)` <= -999999999999999999 OR `decimal(18,0)` = 0"),
+    "date": ("date >= DATE'2000-01-01' OR date < DATE'1900-01-01'",),
+    "boolean": ("boolean = true OR v < 0",),
+}
+_TABLES = 10
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(10, 200, _TABLES))]
+)
+def test_random_tables(first: int, classic: Any, embedded: Any, tmp_path: Path) -> None:
+    """Queries over scans have the rows of the same queries over Spark's read: those of ten tables in one job."""
+    queries: dict[str, DataFrame] = {}
+    for seed in range(first, first + _TABLES):
+        ours, plain, described = _random_queries(classic, embedded, tmp_path / str(seed), random.Random(seed))
+        queries |= {f"{seed}, ours, {described}": ours, f"{seed}, Spark, {described}": plain}
+    rows: dict[str, list[str]] = {name: [] for name in queries}
+    for name, row in reduce(DataFrame.union, starmap(_named, queries.items())).collect():
+        rows[name].append(str(row))
+    names = list(queries)
+    for our_name, plain_name in zip(names[::2], names[1::2], strict=True):
+        assert sorted(rows[our_name]) == sorted(rows[plain_name]), our_name
+    assert sum(map(len, rows.values())) > 2 * _TABLES
+
+
+def _named(name: str, df: DataFrame) -> DataFrame:
+    texts = ", ".join(_text(each.name, each.dataType) for each in df.schema)
+    return df.selectExpr(f"'{name}' AS name", f"array({texts}) AS values")
+
+
+def _random_queries(
+    spark: Any, functions: Any, folder: Path, chosen: random.Random
+) -> tuple[DataFrame, DataFrame, str]:
+    """Write a table; return a query over its scan, the same over Spark's read, and what it groups by."""
     types = chosen.sample(_KEYS, 4)
     share, rows = chosen.random(), chosen.randint(0, 400)
     table = table_of(" ".join(types), rows, chosen, null_share=share)
     for name in ("v", "w"):
         values = [chosen.choice([None, chosen.randint(-99, 99)]) for _ in range(table.num_rows)]
         table = table.append_column(name, pa.array(values, pa.int64() if name == "v" else pa.int32()))
-    (tmp_path / "t").mkdir()
+    if chosen.random() < 0.5:
+        table = table.sort_by("v")  # so that row groups are left out
+    first = chosen.randint(1, 2)
     for at in range(chosen.randint(1, 4)):
-        folder = tmp_path / "t" / f"p={chosen.randint(1, 2)}"
-        folder.mkdir(exist_ok=True)
+        # Spark takes the columns of the first file.
+        part_folder = folder / f"p={chosen.randint(first, 2) if at else first}"
+        part_folder.mkdir(exist_ok=True, parents=True)
         part = table.slice(chosen.randint(0, 50), chosen.randint(0, 300))
         if at and chosen.random() < 0.3:
             part = part.drop_columns([chosen.choice([*types, "w"])])
-        pq.write_table(part, folder / f"{at}.parquet", row_group_size=chosen.randint(1, 100))
-    where = chosen.choice([None, "v > 0", "w IS NOT NULL AND v <> 3", "p = 1", "v BETWEEN -5 AND 5 AND p IN (1, 2)"])
-    given = scan(classic, tmp_path / "t", where=where)
+        options = {"row_group_size": chosen.randint(1, 100), "store_decimal_as_integer": chosen.random() < 0.5}
+        pq.write_table(part, part_folder / f"{at}.parquet", **options)
+    conditions = [each for name in ("v", "p", *types) for each in _CONDITIONS.get(name, ())]
+    where = chosen.choice([None, *conditions])
+    given = scan(spark, folder, where=where)
     assert reader(given, given.columns) == ""
-    uses = {"x": embedded["weighted_avg"]("v", "w"), "n": embedded["count"]("w"), "s": embedded["sum"]("v")}
+    uses = {"x": functions["weighted_avg"]("v", "w"), "n": functions["count"]("w"), "s": functions["sum"]("v")}
     keys = chosen.sample([*types, "p"], chosen.randint(0, 2))
-    expected = rows_of(group_by(given.df, *keys, plan="fold").agg(**uses))
-    assert list(map(repr, rows_of(group_by(given, *keys).agg(**uses)))) == list(map(repr, expected))
+    ours, plain = group_by(given, *keys).agg(**uses), group_by(given.df, *keys, plan="fold").agg(**uses)
+    return ours, plain, f"by {', '.join(keys) or 'nothing'}"

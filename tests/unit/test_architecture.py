@@ -17,7 +17,7 @@ PACKAGE = ROOT / "service" / "foldflight"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
 # A worker process gets everything on its standard input; but prometheus_client can be told its folder in no other way,
 # and so can PySpark's worker that it should leave out its traceback.
-ENVIRONMENT_WRITERS = {"server/run/worker.py", "spark/worker.py"}
+ENVIRONMENT_WRITERS = {"server/run/worker.py", "server/run/compile_process.py", "spark/worker.py"}
 # What is shipped may contain no secret of this process, so its values are compared with those of the environment.
 COMPARED_WITH_THE_ENVIRONMENT = "shipping/pickling.py"
 # The commands of extensions belong to the command line.

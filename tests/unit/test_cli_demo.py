@@ -97,8 +97,10 @@ def test_a_query_is_timed_when_it_is_warm(monkeypatch):
             taken.append(self.size)
             return [mock.Mock(asDict=lambda: {"rows": self.size})]
 
-    rows, seconds = timed_warm(lambda frame, keys: frame, Frame(1), 5)
+    waits = []
+    rows, seconds = timed_warm(lambda frame, keys: frame, Frame(1), 5, lambda: waits.append(list(taken)))
     assert taken == [5, 1]
+    assert waits == [[5]]
     assert rows == [{"rows": 1}]
     assert seconds == 1.0
 

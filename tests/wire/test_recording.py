@@ -144,7 +144,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_the_folder_is_checked_before_functions_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compilation may take a minute, at whose end nobody wants to read that the folder cannot be written."""
     monkeypatch.setattr(Programs, "demand_all", lambda *_: pytest.fail("compiled before the folder was checked"))
-    monkeypatch.setattr(Programs, "warm", lambda *_: pytest.fail("compiled before the folder was checked"))
+    monkeypatch.setattr(Programs, "load", lambda *_: pytest.fail("loaded before the folder was checked"))
     settings = {"modules": "tests.wire.traced_functions", "record": "/proc/self", "port": 0, "log_level": "error"}
     chosen = load_settings({**settings, "health_port": "off", "http_port": "off"}, {})
     with pytest.raises(RejectedError, match="folder of recordings"):

@@ -456,7 +456,7 @@ def test_models_are_loaded_before_a_server_is_ready(model, log) -> None:
     waiting_functions.OPENED.clear()
     settings = load_settings({"port": 0, "health_port": "off", "http_port": "off"}, {})
     logger = make_logger(log, log_format="json", log_level="info")
-    with Server(settings, Registry.load([waiting_functions, Failing]), logger, warms=True) as server:
+    with Server(settings, Registry.load([waiting_functions, Failing]), logger, compiles=True) as server:
         opened = ["Asking", "AskingMany", "Paced", "TextsOf"]
         assert sorted(waiting_functions.OPENED) == opened
         assert server.ready_line["functions"]

@@ -1,11 +1,14 @@
-"""A server compiles its functions before it is ready, once for all processes, and reports it."""
+"""A server has another process compile what is used, once for all servers of a folder, and reports it."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from tests.unit import listed_functions
 from tests.unit.test_tasks import partial_of
-from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, open_request, rows
+from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, open_request, opened_apart, rows
 from tests.wire.test_probes import page
 
 Spawn = Callable[..., ServerProcess]
@@ -33,40 +36,92 @@ def folded(url: str) -> dict[str, str]:
 
 
 def warm(server: Server, author: type) -> None:
-    """Compile a function on a server of this process, which does not do so by itself before it is ready."""
+    """Compile a function on a server of this process, which does so by itself only after many rows."""
     function = function_of(author)
     assert function is not None
     server.programs.warm(function)
 
 
-def test_functions_are_compiled_before_the_server_is_ready(spawn: Spawn, tmp_path: Path) -> None:
-    """The log has the result for each function in the order of registration; listing and gauge agree."""
-    server = spawn(modules=MODULE, compiled_folder=str(tmp_path / "compiled"))
-    log = [json.loads(line) for line in server.log.read_text().splitlines()]
-    warm = [(line["function"], line["folded"]) for line in log if line["event"] == "warm"]
-    assert warm == [("plain", "compiled"), ("careful", "interpreted")]
-    events = [line["event"] for line in log]
+def log_of(server: ServerProcess) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in server.log.read_text().splitlines()]
+
+
+def fold_until_compiled(server: ServerProcess, function: str = "plain") -> int:
+    """Fold epochs of one exchange until its function is compiled; return how many began with an interpreted one."""
+    interpreted = 0
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(
+        open_request(Call(function, ("value",)))
+    ) as exchange:
+
+        def is_compiled() -> bool:
+            nonlocal interpreted
+            interpreted += exchange.modes != (Mode.COMPILED,)
+            exchange.chunk(rows((0, 0, 1), (1, 0, 2)))
+            epoch = next(epochs)
+            assert end_epoch(exchange, epoch)["output_0"].to_pylist() == [epoch, 2 * epoch]
+            return exchange.modes == (Mode.COMPILED,)
+
+        epochs = itertools.count(1)
+        assert eventually(is_compiled)
+        assert is_compiled()
+    return interpreted
+
+
+def test_functions_are_compiled_by_use_while_the_server_answers(spawn: Spawn, tmp_path: Path) -> None:
+    """An open exchange changes to compiled code between two chunks; log, listing, gauges and the next server agree."""
+    folder = tmp_path / "compiled"
+    server = spawn(modules=MODULE, compiled_folder=str(folder))
+    events = [line["event"] for line in log_of(server)]
     assert events.count(f"careful is interpreted, not compiled: {WHY}") == 1
-    assert events.index("warm") < events.index("ready")
-    assert list((tmp_path / "compiled").glob("*.fold"))
+    assert not list(folder.glob("*.fold"))
     found = folded(server.url)
-    assert (found["plain"], found["careful"]) == ("compiled", f"interpreted: {WHY}")
+    assert (found["plain"], found["careful"]) == ("compiled when hot", f"interpreted: {WHY}")
     assert found["max"] == "vectorised"
-    body = page(server.ready["http"], "/metrics")[1]
-    assert 'foldflight_function_compiled{function="plain"} 1.0' in body
-    assert 'foldflight_function_compiled{function="careful"} 0.0' in body
+
+    assert fold_until_compiled(server) >= 1
+    assert list(folder.glob("*.fold"))
+    assert eventually(lambda: "compiled" in [line["event"] for line in log_of(server)])
+    assert [line["folded"] for line in log_of(server) if line["event"] == "compiled"] == ["compiled"]
+    events = [line["event"] for line in log_of(server)]
+    assert events.index("ready") < events.index("plain is compiled, and was loaded from a file")
+    assert folded(server.url)["plain"] == "compiled"
+
+    def shows(line: str) -> bool:
+        return line in page(server.ready["http"], "/metrics")[1]
+
+    assert eventually(lambda: shows('foldflight_function_compiled{function="plain"} 1.0'))
+    assert eventually(lambda: shows('foldflight_function_waiting{function="plain"} 0.0'))
+    assert shows('foldflight_function_compiled{function="careful"} 0.0')
+    assert shows('foldflight_compilations_total{outcome="compiled"} 1.0')
+
+    other = spawn(modules=MODULE, compiled_folder=str(folder))
+    events = [line["event"] for line in log_of(other)]
+    assert events.index("plain is compiled, and was loaded from a file") < events.index("ready")
+    assert folded(other.url)["plain"] == "compiled"
 
 
 @pytest.mark.slow
 def test_workers_compile_once(spawn: Spawn, tmp_path: Path) -> None:
-    """The first worker stores the compiled code, and the second adds nothing."""
-    folder = tmp_path / "compiled"
-    server = spawn(modules=MODULE, compiled_folder=str(folder), workers=2)
-    log = [json.loads(line) for line in server.log.read_text().splitlines()]
-    warm = [line for line in log if line["event"] == "warm" and line["folded"] == "compiled"]
-    assert len({line["server_id"] for line in warm}) == 2
-    said = sorted(line["event"] for line in log if line["event"].startswith("plain is compiled"))
-    assert said == ["plain is compiled", "plain is compiled, and was loaded from a file"]
+    """The worker whose function is used has it compiled, and the other loads it when it is used there."""
+    server = spawn(modules=MODULE, compiled_folder=str(tmp_path / "compiled"), workers=2)
+    calls = [Call("plain", ("value",))]
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(opened_apart(server, open_request(*calls))) for _ in range(2)]
+        epochs = itertools.count(1)
+
+        def all_are_compiled() -> bool:
+            epoch = next(epochs)
+            for exchange in opened:
+                exchange.chunk(rows((0, 0, 1)))
+                assert end_epoch(exchange, epoch)["output_0"].to_pylist() == [epoch]
+            return all(exchange.modes == (Mode.COMPILED,) for exchange in opened)
+
+        assert eventually(all_are_compiled)
+    loaded = [line for line in log_of(server) if line["event"].startswith("plain is compiled")]
+    assert [line["event"] for line in loaded] == ["plain is compiled, and was loaded from a file"] * 2
+    done = 'foldflight_compilations_total{outcome="compiled"} 1.0'
+    assert eventually(lambda: done in page(server.ready["http"], "/metrics")[1])
+    assert sum(line["event"] == "compiled" for line in log_of(server)) == 1
     assert 'foldflight_function_compiled{function="plain"} 1.0' in page(server.ready["http"], "/metrics")[1]
 
 

@@ -116,7 +116,7 @@ def alone(module: str, folder: Path, log: io.StringIO, start_s_max: float = PATI
     ports = {"port": "0", "health_port": "off", "http_port": "off"}
     worker = _Worker(0, load_settings({"modules": module, **ports}, {}), str(folder), make_logger(log))
     try:
-        worker.start({"status_at": None, "cpus": 1, "share": 1.0}, start_s_max, on_change=lambda: None)
+        worker.start({"status_at": None, "cpus": 1, "share": 1.0, "spare": None}, start_s_max, on_change=lambda: None)
         yield worker
     finally:
         worker.kill()

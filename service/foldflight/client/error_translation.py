@@ -45,8 +45,8 @@ _REMEDIES = (
         "Connection refused",
         "grpc",
         (
-            "nothing listens there; a server that starts does so after it has compiled its functions, which takes up "
-            "to 20 s each: wait until it logs `ready`, or until /readyz of its HTTP port answers 200"
+            "nothing listens there; a server that starts does so after it has loaded its functions: wait until it logs "
+            "`ready`, or until /readyz of its HTTP port answers 200"
         ),
     ),
     (

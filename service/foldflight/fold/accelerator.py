@@ -28,6 +28,31 @@ The interpreter folds this many rows in about half a second; compiling a functio
 _logger: Final = logging.getLogger(__name__)
 
 
+class PendingLoop(Exception):  # noqa: N818 - no error: the interpreter evaluates the rows until the loop is there
+    """A compiled loop is not there yet, and another process compiles it."""
+
+
+class CompileQueue(Protocol):
+    """The functions of a server that wait until another process has compiled them."""
+
+    def takes(self, bound: BoundFunction | BoundScalar) -> bool:
+        """Return whether that process has this function, too."""
+
+    def ask(self, bound: BoundFunction | BoundScalar, loop: str, rows: int) -> None:
+        """Ask for a loop that is not stored. Returns if this process must compile it.
+
+        Args:
+            bound: The function.
+            loop: The name of the loop.
+            rows: The rows that this process has folded with the function: most used functions are compiled first, and
+                those without rows are not.
+
+        Raises:
+            PendingLoop: The loop is not there yet.
+            Unsupported: There will be none, with the reason.
+        """
+
+
 class Accelerator:
     """Evaluates calls faster than the interpreter, with the same states, outputs and errors.
 
@@ -38,6 +63,11 @@ class Accelerator:
     """
 
     reason = "there is no compiler here"
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder to which compiled code is written; None if it is not kept."""
+        return None
 
     def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
         """Return accumulators that replace an empty interpreter's, which remains the fallback.
@@ -84,6 +114,18 @@ class Accelerator:
         """Prepare a function before its first rows. Return its mode and reason, as `folding` does."""
         return self.folding(function)
 
+    def load(self, function: AnyFunction) -> Folding:
+        """Load the compiled code of a function if it is stored, without compiling. Return its mode and reason."""
+        return self.folding(function)
+
+    def load_bound(self, bound: BoundFunction | BoundScalar) -> Folding | None:  # noqa: ARG002 - for subclasses
+        """Load a bound function, as `load`. Return its mode and reason; None if it is not stored."""
+        return None
+
+    def compile_bound(self, bound: BoundFunction | BoundScalar, loop: str = "") -> Folding:  # noqa: ARG002
+        """Compile a bound function, with a further loop if it is named. Return its mode and reason."""
+        return Folding(Mode.INTERPRETED, self.reason)
+
     def unordered_fields(self, bound: BoundFunction) -> frozenset[str]:  # noqa: ARG002 - for subclasses
         """Return the fields of accumulators whose items may be in another order than the interpreter has them."""
         return frozenset()
@@ -128,12 +170,21 @@ class Accelerator:
 class Compiler(Protocol):
     """What the extension `compiler` provides."""
 
-    def accelerator(self, folder: Path | Literal["user"] | None, *, hot_rows: int) -> Accelerator:
+    def accelerator(
+        self,
+        folder: Path | Literal["user"] | None,
+        *,
+        hot_rows: int,
+        spare: Path | None,
+        queue: CompileQueue | None,
+    ) -> Accelerator:
         """Return an accelerator that compiles functions after a number of rows.
 
         Args:
             folder: Keeps compiled loops for later processes. `user`: in the user's cache folder; None: nowhere.
             hot_rows: Rows of a function after which it is compiled.
+            spare: Keeps loops in the place of a folder that cannot be written to; None: they are not kept then.
+            queue: Has functions compiled in another process, which writes to the same folder, from their first rows on.
         """
 
     def key_loops(self, folder: Path | Literal["user"]) -> Mapping[str, Any] | None:
@@ -149,14 +200,20 @@ class _WithoutCompiler(Accelerator):
 COMPILER: Final = Extension[Compiler]("compiler")
 
 
-def accelerator_of(folder: Path | Literal["user"] | None, *, hot_rows: int = HOT_ROWS) -> Accelerator:
+def accelerator_of(
+    folder: Path | Literal["user"] | None,
+    *,
+    hot_rows: int = HOT_ROWS,
+    spare: Path | None = None,
+    queue: CompileQueue | None = None,
+) -> Accelerator:
     """Return the accelerator of a process, as `Compiler.accelerator`. Without the extension, functions are interpreted.
 
     That is logged, and listings and plans tell it as the reason of each function.
     """
     compiler = COMPILER.find()
     if compiler is not None:
-        return compiler.accelerator(folder, hot_rows=hot_rows)
+        return compiler.accelerator(folder, hot_rows=hot_rows, spare=spare, queue=queue)
     _logger.warning(
         "%s, so functions are interpreted: the results are the same, and numeric functions take several times as long",
         _WithoutCompiler.reason,

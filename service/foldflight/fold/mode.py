@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 
 class Mode(StrEnum):
@@ -41,7 +41,8 @@ class Folding:
 
     Args:
         mode: The mode.
-        reason: The reason why it is interpreted, or why get_value of a compiled one is; else empty.
+        reason: The reason why it is interpreted, also until it is compiled, or why get_value of a compiled one is; else
+            empty.
     """
 
     mode: Mode
@@ -57,6 +58,9 @@ class Folding:
         name, _, reason = text.partition(": ")
         mode = Mode.from_text(name)
         return None if mode is None else cls(mode, reason)
+
+
+WAITS_TO_BE_COMPILED: Final = Folding(Mode.COMPILED_WHEN_HOT, "it is interpreted until another process has compiled it")
 
 
 class Unsupported(Exception):  # noqa: N818 - the caller evaluates the function in another mode, and reports the reason

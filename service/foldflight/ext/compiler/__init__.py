@@ -13,7 +13,7 @@ from typing import Any, Literal
 from foldflight.ext.compiler.program import lacks_numba
 from foldflight.ext.compiler.programs import Programs
 from foldflight.ext.compiler.store import LoopStore
-from foldflight.fold.accelerator import Compiler
+from foldflight.fold.accelerator import CompileQueue, Compiler
 
 __all__ = ["Programs", "provide"]
 
@@ -24,9 +24,17 @@ def provide() -> Compiler:
 
 
 class _Compiler:
-    def accelerator(self, folder: Path | Literal["user"] | None, *, hot_rows: int) -> Programs:
+    def accelerator(
+        self,
+        folder: Path | Literal["user"] | None,
+        *,
+        hot_rows: int,
+        spare: Path | None,
+        queue: CompileQueue | None,
+    ) -> Programs:
         """Return an accelerator that compiles functions after a number of rows."""
-        return Programs(None if folder is None else LoopStore(folder), hot_rows=hot_rows)
+        kept = folder or spare
+        return Programs(None if kept is None else LoopStore(kept, spare), hot_rows=hot_rows, queue=queue)
 
     def key_loops(self, folder: Path | Literal["user"]) -> Mapping[str, Any] | None:
         """Return the compiled loops of hash tables of keys by name; None if numba is missing."""

@@ -66,6 +66,7 @@ class Compiled(GroupsAccumulator):
         self._present = np.zeros(0, np.bool_)
         self._interpreted_slots = np.zeros(0, np.bool_)  # flags of slots that the interpreter has; empty if it has none
         self._idle_program: Program | None = None  # the compiled code while the interpreter has all slots
+        self._missing_loop: Callable[[], Any] | None = None  # returns the loop for which it was left, or None
         self._progress = np.zeros(CONTROLS, np.int64)  # the row, and the control words of the arena
         self._arena = Arena(self._progress)
         self._fresh = np.zeros(0, np.uint8)
@@ -132,6 +133,8 @@ class Compiled(GroupsAccumulator):
         if self.inner.bound.function.skip_nulls and not any(isinstance(kind, Members) for _, kind in program.arguments):
             valid = ()  # a row with NULL is in no mask, so no loop reads its values
         kernel = loop(nulls=bool(valid))
+        if kernel is None:
+            self._missing_loop = partial(loop, nulls=bool(valid))
         takes = rows.retracts is None or self.inner.bound.function.capabilities.retract
         if kernel is None or columns is None or not takes:
             return None, None
@@ -352,12 +355,17 @@ class Compiled(GroupsAccumulator):
                 self._is_settled = True
                 if isinstance(program, Program):
                     self._enter(program)
-        elif self._idle_program is not None and not self.inner.holds_any:
+        elif self._idle_program is not None and (not self.inner.holds_any or self._is_loop_there()):
             self._enter(self._idle_program)
         return self._program
 
+    def _is_loop_there(self) -> bool:
+        """Return whether another process has compiled the loop without which compiled code was left."""
+        return self._missing_loop is not None and self._missing_loop() is not None
+
     def _enter(self, program: Program) -> None:
         """Move the accumulators from the interpreter into the table, if their states fit."""
+        self._missing_loop = None
         slots = self.inner.occupied_slots()
         self._program, self._idle_program = program, None
         self._fresh = program.fresh

@@ -42,6 +42,7 @@ from foldflight.ext.compiler.rewrite import ClassCompiler
 from foldflight.ext.compiler.structs import Struct
 from foldflight.ext.compiler.value_types import CONVERTERS, KINDS, as_number, implementation, kind_of, number_type
 from foldflight.ext.compiler.vectors import VectorType, row_address
+from foldflight.fold.accelerator import PendingLoop
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.mode import Unsupported
 
@@ -125,6 +126,7 @@ class Kernels:
         store: Returns the file of a loop, given its name. None: loops are not stored.
         is_current: Returns whether the objects that the plan's code reaches are unchanged. It is called before each
             compilation, because loops of one function may be compiled at different times.
+        ask: Called with the name of a loop that is not stored. It raises PendingLoop if another process compiles it.
 
     Raises:
         Unsupported: All methods raise it for code that cannot be compiled.
@@ -135,10 +137,12 @@ class Kernels:
         plan: CompilePlan,
         store: Callable[[str], Any] | None = None,
         is_current: Callable[[], bool] = lambda: True,
+        ask: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.plan = plan
         self._store = store
         self._is_current = is_current
+        self._ask = ask
         self.author = ClassCompiler()
         self.instance = Reference(plan.cls, plan.instance, changeable=False)
         cls = plan.accumulator_class or plan.cls
@@ -203,6 +207,8 @@ class Kernels:
                                 "objects that its code uses have changed since its other loops were compiled"
                             )
                         self._loops[name] = self._made(name, make)
+                    except PendingLoop:
+                        raise
                     except Exception as error:  # noqa: BLE001 - stored and raised again, since another attempt would take seconds
                         self._loops[name] = error
         loop = self._loops[name]
@@ -215,6 +221,8 @@ class Kernels:
         stored = None if self._store is None else self._store(name)
         if stored is not None and (reason := stored.refusal()):
             raise Unsupported(reason)
+        if stored is None or not stored.is_stored:
+            self._ask(name)
         try:
             return self._compile_loop(name, *make())
         except (Unsupported, NumbaError) as error:

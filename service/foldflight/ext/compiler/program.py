@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from foldflight.ext.compiler.arena import FORMATS
+from foldflight.fold.accelerator import PendingLoop
 from foldflight.fold.aggregate.reading import inner_codes
 from foldflight.fold.decimals import DECIMALS
 
@@ -119,12 +120,14 @@ class Loops:
         self._main(nulls=True)
 
     def rows(self, *, nulls: bool) -> Any:
-        """Return the loop over rows, with or without NULLs; None if it cannot be compiled."""
+        """Return the loop over rows, with or without NULLs; None if it cannot be compiled, or is not there yet."""
         return self._loop(self._main, nulls=nulls)
 
     def _loop(self, loop: Callable[..., Any], *, nulls: bool) -> Any:
         try:
             return loop(nulls=nulls)
+        except PendingLoop:
+            return None
         except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
             where = "for chunks with a NULL argument" if nulls else "for outputs after each row"
             self._on_unsupported(self._name, where, reason_of(error))
@@ -167,6 +170,8 @@ class Program(Loops):
         self.values: Any = None
         try:
             self.values = kernels.values()
+        except PendingLoop:
+            raise
         except Exception as error:  # noqa: BLE001 - the interpreter makes the results that cannot be compiled
             self.interprets = f"get_value is interpreted: {reason_of(error)}"
             if _shows_order(kernels.plan):
@@ -178,7 +183,10 @@ class Program(Loops):
                 raise Unsupported(f"{self.interprets}, and {why}") from None
 
     def each(self, *, nulls: bool) -> Any:
-        """Return the loop that gives an output after each row; None if it or get_value cannot be compiled."""
+        """Return the loop that gives an output after each row; None if it or get_value cannot be compiled.
+
+        Also None if it is not there yet.
+        """
         return None if self.values is None else self._loop(self._kernels.each, nulls=nulls)
 
 

@@ -7,6 +7,7 @@ compilation.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -17,10 +18,10 @@ from foldflight.errors import RejectedError
 from foldflight.ext.compiler.compiled import Compiled
 from foldflight.ext.compiler.program import NO_NUMBA, Loops, NoProgram, Program, lacks_numba, reason_of
 from foldflight.ext.compiler.scalar import CompiledScalar
-from foldflight.fold.accelerator import HOT_ROWS, Accelerator, bind_fixed_types
+from foldflight.fold.accelerator import HOT_ROWS, Accelerator, CompileQueue, PendingLoop, bind_fixed_types
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
-from foldflight.fold.mode import Folding, Mode
+from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode, Unsupported
 from foldflight.fold.scalar.evaluation import Scalar
 from foldflight.fold.scalar.scalar import InterpretedScalar
 from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarMethods
@@ -28,6 +29,8 @@ from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.vectors import is_vector
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from foldflight.ext.compiler.kernels import CompilePlan, Kernels
     from foldflight.ext.compiler.lookups import Lookups
 
@@ -41,6 +44,10 @@ _Key: TypeAlias = tuple[Any, str]  # an author's class or function and the finge
 
 class LoopStore(Protocol):
     """Keeps compiled loops for later processes."""
+
+    @property
+    def target(self) -> Path:
+        """The folder to which loops are written."""
 
     def loop(self, digest: str, name: str, lines: str) -> Any:
         """Return the file of one loop: an object with the interface of `numba.core.caching._Cache`, and its refusal.
@@ -83,19 +90,30 @@ class Programs(Accelerator):
     Args:
         store: Stores compiled loops for later processes. None: they are not stored.
         hot_rows: Number of rows of a function after which it is compiled.
+        queue: Has functions compiled in another process, from their first rows on. None: this process compiles.
     """
 
-    def __init__(self, store: LoopStore | None = None, *, hot_rows: int = HOT_ROWS) -> None:
+    def __init__(
+        self, store: LoopStore | None = None, *, hot_rows: int = HOT_ROWS, queue: CompileQueue | None = None
+    ) -> None:
         self._store = store
+        self._queue = queue
         self._hot_rows = hot_rows
         self._rows: dict[_Key, int] = {}
         self._decisions: dict[_Key, Folding] = {}
         self._kernels: dict[str, Kernels] = {}
+        # Functions that another process compiles: the loop that is asked for, and its file.
+        self._pending: dict[_Key, tuple[str, Any]] = {}
         # A program is reused while its inputs are unchanged.
         self._programs: dict[_Key, _CachedProgram] = {}
         # Functions for which the check before compiling has found no obstacle.
         self._compilable_keys: dict[_Key, None] = {}
         self._logged_keys: dict[tuple[str, ...], None] = {}
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder to which compiled code is written; None if it is not kept."""
+        return None if self._store is None else self._store.target
 
     def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
         """Return accumulators that are compiled when it pays, or at once if the function is declared `compile=True`.
@@ -143,7 +161,8 @@ class Programs(Accelerator):
             rows: Number of rows that come next.
 
         Returns:
-            The compiled code, or the reason why there is none; None as long as compiling is not worthwhile.
+            The compiled code, or the reason why there is none; None as long as compiling is not worthwhile, or another
+            process compiles.
         """
         key = _key_of(bound)
         known = self._decisions.get(key)
@@ -151,11 +170,41 @@ class Programs(Accelerator):
             return NoProgram(known.reason)
         so_far = self._rows.get(key, 0) + rows * _rows_of_numbers(bound)
         _remember(self._rows, key, so_far)
-        if known is None and so_far < self._hot_rows:
+        if known is None and so_far < self._hot_rows and not self._is_queued(bound):
             return None
-        program = self.program(bound, methods)
+        try:
+            if known is None:
+                self._check_pending(bound, so_far)
+            program = self.program(bound, methods)
+        except PendingLoop:
+            return None
         self._decide(bound, program)
         return program
+
+    def _is_queued(self, bound: _Bound) -> bool:
+        """Return whether another process compiles this function: not if `open` may change its instance."""
+        queue, function = self._queue, bound.function
+        return queue is not None and function.compile is not True and not _opens(function) and queue.takes(bound)
+
+    def _check_pending(self, bound: _Bound, rows: int) -> None:
+        """Raise PendingLoop while a loop that is asked for is not stored: looking is faster than planning again."""
+        name, file = self._pending.get(_key_of(bound), ("", None))
+        if file is not None and not file.is_known:
+            with contextlib.suppress(Unsupported):  # planning again tells it as the reason
+                self._ask(bound, name, file, rows)
+
+    def _ask(self, bound: _Bound, name: str, file: Any, rows: int) -> None:
+        if self._queue is None or not self._is_queued(bound):
+            return
+        try:
+            self._queue.ask(bound, name, rows)
+        except PendingLoop:
+            if rows and _key_of(bound) not in self._decisions:
+                _remember(self._pending, _key_of(bound), (name, file))
+            raise
+        except Unsupported:
+            if not file.is_known:  # else the reason is there
+                raise
 
     def program(self, bound: _Bound, methods: _Methods, *, complete: bool = False) -> Loops | NoProgram:
         """Return the compiled code of a function, or the reason why there is none.
@@ -175,6 +224,8 @@ class Programs(Accelerator):
                 program = self._compile(bound, methods)
             if complete and not bound.function.skip_nulls:
                 program.demand_nulls()
+        except PendingLoop:
+            raise
         except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
             return NoProgram(reason_of(error))
         return program
@@ -189,7 +240,12 @@ class Programs(Accelerator):
         plan, start = _plan_of(bound, methods)
         digest = digest_of(plan, lookups)
         stored_loop = None if self._store is None else functools.partial(self._store.loop, digest, lines=lookups.places)
-        kernels = self._kernels.get(digest) or Kernels(plan, stored_loop, lambda: digest_of(plan, Lookups()) == digest)
+        kernels = self._kernels.get(digest) or Kernels(
+            plan,
+            stored_loop,
+            lambda: digest_of(plan, Lookups()) == digest,
+            lambda name: self._ask(bound, name, stored_loop and stored_loop(name), self._rows.get(_key_of(bound), 0)),
+        )
         program: Loops
         if isinstance(bound, BoundScalar):
             program = Loops(bound.function.name, kernels, kernels.mapped, start, self._log_unsupported)
@@ -220,12 +276,32 @@ class Programs(Accelerator):
         """Compile or load a function before its first rows. Return its mode and reason, as `folding` does."""
         folding = self.folding(function)
         bound = bind_fixed_types(function) if folding.mode is Mode.COMPILED_WHEN_HOT else None
-        if bound is None:
-            return folding
+        return folding if bound is None else self.compile_bound(bound)
+
+    def load(self, function: AnyFunction) -> Folding:
+        """Load the compiled code of a function if it is stored, without compiling. Return its mode and reason."""
+        folding = self.folding(function)
+        bound = bind_fixed_types(function) if folding.mode is Mode.COMPILED_WHEN_HOT else None
+        return (None if bound is None else self.load_bound(bound)) or folding
+
+    def load_bound(self, bound: _Bound) -> Folding | None:
+        """Load a bound function, as `load`. Return its mode and reason; None if it is not stored."""
+        methods = _methods(bound)
+        if isinstance(methods, NoProgram) or not self._is_queued(bound):
+            return None
+        self.when_hot(bound, methods, 0)
+        return self._decisions.get(_key_of(bound))
+
+    def compile_bound(self, bound: _Bound, loop: str = "") -> Folding:
+        """Compile a bound function, with a further loop if it is named. Return its mode and reason."""
         methods = _methods(bound)
         program = methods if isinstance(methods, NoProgram) else self.program(bound, methods)
-        if not isinstance(program, NoProgram) and not function.skip_nulls:
-            program.rows(nulls=True)
+        if not isinstance(program, NoProgram):
+            nulls = [False] if bound.function.skip_nulls else [False, True]
+            for each in nulls:
+                program.rows(nulls=each)
+                if isinstance(program, Program) and loop.startswith("each"):
+                    program.each(nulls=each)
         return self._decide(bound, program)
 
     def compilable(self, function: AnyFunction, bound: _Bound | None) -> Folding:
@@ -236,6 +312,8 @@ class Programs(Accelerator):
         known = self._decisions.get(key)
         if known is not None:
             return known
+        if key in self._pending:
+            return WAITS_TO_BE_COMPILED
         if key not in self._compilable_keys:
             unsupported = _precheck(bound) or self._refusal(bound)
             if unsupported is not None:
@@ -275,6 +353,7 @@ class Programs(Accelerator):
             text = "is compiled" if program.was_compiled else "is compiled, and was loaded from a file"
             text += f", but {program.interprets}" if program.interprets else ""
         _remember(self._decisions, _key_of(bound), folding)
+        self._pending.pop(_key_of(bound), None)
         self._log_once((bound.function.name, str(folding)), bound.function.name, text)
         return folding
 

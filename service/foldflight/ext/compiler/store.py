@@ -38,16 +38,33 @@ class LoopStore:
 
     Args:
         folder: The folder, which is created when the first loop is stored. `user`: the user's cache folder.
+        spare: A folder that has the loops that the first one lacks, if that cannot be written to.
     """
 
-    def __init__(self, folder: Path | Literal["user"]) -> None:
+    def __init__(self, folder: Path | Literal["user"], spare: Path | None = None) -> None:
         self._given = folder
+        self._spare = None if spare is None else LoopStore(spare)
         self._is_reported = False
 
     @functools.cached_property
     def folder(self) -> Path:
         """The folder."""
         return user_folder() if isinstance(self._given, str) else self._given
+
+    @property
+    def target(self) -> Path:
+        """The folder to which loops are written."""
+        return self.folder if self._spare is None or self._can_write else self._spare.folder
+
+    @functools.cached_property
+    def _can_write(self) -> bool:
+        try:
+            if self.folder.exists():
+                return self.is_safe() and os.access(self.folder, os.W_OK)
+            above = next(path for path in self.folder.absolute().parents if path.exists())
+        except OSError:
+            return False
+        return os.access(above, os.W_OK)
 
     def loop(self, digest: str, name: str, lines: str = "") -> StoredLoop:
         """Return the file of a loop.
@@ -59,7 +76,8 @@ class LoopStore:
         """
         surrounded = hashlib.sha256(f"{_surroundings()} {digest}".encode()).hexdigest()[:32]
         places = hashlib.sha256(lines.encode(errors="backslashreplace")).hexdigest()[:8]
-        return StoredLoop(self, self.folder / f"{surrounded}.{name}", self.folder / f"{surrounded}.{name}.no.{places}")
+        own = StoredLoop(self, self.folder / f"{surrounded}.{name}", self.folder / f"{surrounded}.{name}.no.{places}")
+        return own if self._spare is None or own.is_known or self._can_write else self._spare.loop(digest, name, lines)
 
     def is_safe(self) -> bool:
         """Return whether the folder belongs to this user and nobody else may write to it. Raises OSError."""
@@ -99,6 +117,22 @@ class StoredLoop:
         self.path = path
         self.refused = refused
         self.cache_path = str(path)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether there is a file with the loop."""
+        return self._is_there(self.path)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a file with the loop, or with the reason why it cannot be compiled."""
+        return self._is_there(self.path) or self._is_there(self.refused)
+
+    def _is_there(self, path: Path) -> bool:
+        try:
+            return path.exists() and self.store.is_safe()
+        except OSError:
+            return False
 
     def refusal(self) -> str:
         """Return the reason why the loop cannot be compiled; empty if none is stored."""
@@ -157,7 +191,9 @@ class StoredLoop:
             self.store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self.store.is_safe():
                 return
-            with tempfile.NamedTemporaryFile(dir=self.store.folder, prefix=".", delete=False) as file:
+            # Whoever kills a process that compiles deletes what it has not written completely, by this name.
+            prefix = f".{os.getpid()}."
+            with tempfile.NamedTemporaryFile(dir=self.store.folder, prefix=prefix, delete=False) as file:
                 made = Path(file.name)
                 try:
                     file.write(content)

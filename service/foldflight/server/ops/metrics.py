@@ -88,8 +88,24 @@ METRICS: Mapping[str, Metric] = {
             "gauge",
             "-",
             ("function",),
-            "1 if the function is compiled, 0 if it is interpreted. Updated at the start of the server, at openings "
-            "and at barriers. With several workers, the minimum.",
+            "1 if the function is compiled, 0 if it is interpreted. Updated at the start of the server, when a "
+            "function was compiled, at openings and at barriers. With several workers, the minimum.",
+        ),
+        Metric(
+            "foldflight_function_waiting",
+            "gauge",
+            "-",
+            ("function",),
+            "1 while the function is used and interpreted, and waits until another process has compiled it.",
+        ),
+        Metric(
+            "foldflight_compilations_total",
+            "counter",
+            "functions",
+            ("outcome",),
+            "Functions that were to be compiled, by outcome: compiled, refused (the log has the reason), found "
+            "(another server had compiled it into the folder), or failed (the process that "
+            "compiles ended or took too long twice).",
         ),
         Metric(
             "foldflight_function_info",
@@ -236,6 +252,8 @@ class Metrics:
         self.refused = self._counter("foldflight_exchanges_refused_total")
         self.calls_opened = self._counter("foldflight_calls_opened_total")
         self.compiled = self._gauge("foldflight_function_compiled", "livemin")
+        self.waiting = self._gauge("foldflight_function_waiting", "livemax")
+        self.compilations = self._counter("foldflight_compilations_total")
         self._function_info = self._gauge("foldflight_function_info", "livemax")
         self.rows = self._counter("foldflight_rows_total")
         self.rows_folded = self._counter("foldflight_rows_folded_total")

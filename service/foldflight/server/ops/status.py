@@ -25,7 +25,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from foldflight.errors import RetryableError
-from foldflight.fold.mode import Folding, Mode
+from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.registry import Registry
 from foldflight.server.ops.build import BUILD, PARENT
@@ -114,12 +114,16 @@ class Status:
         }
 
     def _modes(self, values: _Values) -> dict[str, str]:
-        """Return how each function is folded. Functions are compiled by workers, which report it as a metric."""
+        """Return how each function is folded. Workers load compiled functions, and report it as metrics."""
         compiled = values.by_label("foldflight_function_compiled", "function")
-        return {
-            name: str(Mode.COMPILED if name in compiled else self._folding_of(self._functions[name]))
-            for name in sorted(self._functions)
-        }
+        waiting = values.by_label("foldflight_function_waiting", "function")
+
+        def mode(name: str) -> str:
+            if name in compiled:
+                return str(Mode.COMPILED)
+            return str(WAITS_TO_BE_COMPILED if name in waiting else self._folding_of(self._functions[name]))
+
+        return {name: mode(name) for name in sorted(self._functions)}
 
     def fleet(self) -> dict[str, Any]:
         """Return the status of all servers, sorted by name, always including this one."""

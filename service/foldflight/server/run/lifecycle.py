@@ -25,6 +25,7 @@ import os
 import secrets
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ from prometheus_client import CollectorRegistry
 
 from foldflight.coroutines import PROCESS_LOOP
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.fold.accelerator import Accelerator, accelerator_of
+from foldflight.fold.accelerator import Accelerator, CompileQueue, accelerator_of
 from foldflight.fold.coroutines import Bound, Opening, SharedInstance
 from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
@@ -55,6 +56,7 @@ from foldflight.server.ops.logs import Logger, make_logger, taking_over
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import Status
 from foldflight.server.ports import authority
+from foldflight.server.run.compilation import Compilation
 from foldflight.server.run.settings import SETTINGS, Settings, load_settings, port_taken
 
 EXIT_DRAINED = 0
@@ -150,7 +152,10 @@ class Server:
         registry: The functions to serve.
         logger: The log.
         status: Returns the answer to the action `status`, if another process knows more than this one.
-        warms: Whether to compile functions before the server is ready, instead of when they are hot.
+        compiles: Whether another process compiles functions from their first rows on, instead of this one when they are
+            hot. What is compiled already is loaded before the server is ready.
+        spare: A folder for compiled code in the place of that of the settings, if there is none or it cannot be
+            written to.
         on_spent: Called when this process should end: a function cannot be interrupted, or memory was not released.
         share: The part of the rates of functions that this process has: 1 divided by the number of workers.
 
@@ -166,17 +171,23 @@ class Server:
         logger: Logger,
         *,
         status: Callable[[], dict[str, Any]] | None = None,
-        warms: bool = False,
+        compiles: bool = False,
+        spare: Path | None = None,
         on_spent: Callable[[], None] | None = None,
         share: float = 1.0,
     ) -> None:
-        self.programs = programs_of(settings)
-        check_before_start(settings, registry, self.programs)
         self.settings = settings
         self.share = share
         self.server_id = settings.server_id or default_server_id()
         self.logger = logger.bind(server_id=self.server_id)
         self.metrics = Metrics()
+        self.compilation = (
+            Compilation(settings, registry, spare, metrics=self.metrics, logger=self.logger)
+            if compiles and (settings.compiled_folder or spare)
+            else None
+        )
+        self.programs = programs_of(settings, spare, self.compilation)
+        check_before_start(settings, registry, self.programs)
         self.metrics.expect({name: str(registry[name].kind) for name in registry})
         self.metrics.registry.register(
             ServerCollector(
@@ -192,22 +203,22 @@ class Server:
         self._opened: list[SharedInstance[Opening]] = []  # so that exchanges find the instances of async functions open
         self.probes = Probes(settings, self.server_id, registry, self.metrics.registry, self.programs)
         try:
-            if warms:
-                self._warm(registry)
+            if compiles:
+                self._prepare(registry)
             if status is None:
                 self.probes.status.prepare()
             self.flight = _bind_flight(self, registry, status or self.probes.status.fleet, on_spent or (lambda: None))
         except BaseException:
             self.probes.close()
             raise
+        if self.compilation is not None:
+            self.compilation.start(self.programs)
         self.probes.set_ready(ready=True)
 
-    def _warm(self, registry: Registry) -> None:
+    def _prepare(self, registry: Registry) -> None:
+        """Load the functions that are compiled already, and open the instances of async functions."""
         for function in registry.authored:
-            started_s = time.monotonic()
-            # `programs` logs why a function is not compiled.
-            mode, seconds = self.programs.warm(function).mode, round(time.monotonic() - started_s, 3)
-            self.logger.info("warm", function=function.name, folded=str(mode), s=seconds)
+            mode = self.programs.load(function).mode  # it logs why a function is not compiled
             if mode in (Mode.COMPILED, Mode.INTERPRETED):
                 self.metrics.compiled.labels(function.name).set(mode is Mode.COMPILED)
             if function.bounds is not None:
@@ -244,12 +255,18 @@ class Server:
         """Refuse new exchanges, and wait up to `drain_s` for open ones. Return whether all ended."""
         self.probes.set_ready(ready=False)
         self.logger.info("draining", exchanges=self.flight.active, drain_s=self.settings.drain_s)
+        self._end_compilation()
         return self.flight.drain(self.settings.drain_s)
+
+    def _end_compilation(self) -> None:
+        if self.compilation is not None:
+            self.compilation.close()
 
     def close(self) -> None:
         """Stop at once. It is safe to call this twice."""
         if not self._closed:
             self._closed = True
+            self._end_compilation()
             for each in self._opened:
                 each.close()
             self.flight.close()
@@ -270,6 +287,7 @@ def run_server(
     on_ready: Callable[[dict[str, Any]], None] | None = None,
     status: Callable[[], dict[str, Any]] | None = None,
     share: float = 1.0,
+    spare: Path | None = None,
 ) -> int:
     """Serve until `stop` is set, then drain.
 
@@ -280,6 +298,7 @@ def run_server(
         on_ready: Called once with the ready line. Default: print it to standard output.
         status: As for `Server`.
         share: As for `Server`.
+        spare: As for `Server`. Default: a temporary folder, which ends with the server.
 
     Returns:
         int: The exit code, for `leave_process`: 0 drained, 3 cut off, 4 spent.
@@ -289,12 +308,29 @@ def run_server(
     """
     logger = make_logger(log_stream or sys.stderr, log_format=settings.log_format, log_level=settings.log_level)
     on_ready = on_ready or _print_ready
-    with taking_over(logger):
+    with taking_over(logger), contextlib.ExitStack() as stack:
+        if spare is None:
+            spare = stack.enter_context(_spare_folder(logger))
         if settings.workers > 1:
             from foldflight.server.run.workers import run_workers  # workers.py builds on this module
 
-            return run_workers(settings, stop, logger=logger, on_ready=on_ready)
-        return _run_alone(settings, stop, logger=logger, on_ready=on_ready, status=status, share=share)
+            return run_workers(settings, stop, logger=logger, on_ready=on_ready, spare=spare)
+        return _run_alone(settings, stop, logger=logger, on_ready=on_ready, status=status, share=share, spare=spare)
+
+
+@contextlib.contextmanager
+def _spare_folder(logger: Logger) -> Iterator[Path | None]:
+    """Have a folder for compiled code while the block runs; None if there is no place for temporary files."""
+    with contextlib.ExitStack() as stack:
+        try:
+            made = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="foldflight-compiled-", ignore_cleanup_errors=True)
+            )
+        except OSError as error:
+            logger.info("there is no place for temporary files, such as compiled code", problem=str(error))
+            yield None
+        else:
+            yield Path(made)
 
 
 def _run_alone(
@@ -305,6 +341,7 @@ def _run_alone(
     on_ready: Callable[[dict[str, Any]], None],
     status: Callable[[], dict[str, Any]] | None,
     share: float,
+    spare: Path | None,
 ) -> int:
     spent = threading.Event()
 
@@ -313,8 +350,9 @@ def _run_alone(
         stop.set()
 
     reuse_freed()
+    registry = load_registry(settings)
     with Server(
-        settings, load_registry(settings), logger, status=status, warms=True, on_spent=end, share=share
+        settings, registry, logger, status=status, compiles=True, spare=spare, on_spent=end, share=share
     ) as server:
         announce(server.ready_line, settings, logger, on_ready)
         await_stop(stop)
@@ -371,10 +409,12 @@ def _java_functions(settings: Settings) -> list[Function]:
     return java_functions(settings.java, settings.java_classpath)
 
 
-def programs_of(settings: Settings) -> Accelerator:
+def programs_of(settings: Settings, spare: Path | None = None, queue: CompileQueue | None = None) -> Accelerator:
     """Return the compiled functions of a process, with the cache folder of the settings."""
     folder = settings.compiled_folder
-    return accelerator_of(None if folder is None else "user" if folder == "user" else Path(folder))
+    return accelerator_of(
+        None if folder is None else "user" if folder == "user" else Path(folder), spare=spare, queue=queue
+    )
 
 
 @contextlib.contextmanager

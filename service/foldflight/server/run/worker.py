@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 _BEAT_S = 1.0
@@ -52,7 +53,10 @@ def main() -> None:
 
     status_at = task["status_at"]
     status = None if status_at is None else partial(fleet_of, *status_at)
-    leave_process(run_server(Settings(**given), stop, on_ready=on_ready, status=status, share=task["share"]))
+    spare = None if task["spare"] is None else Path(task["spare"])
+    leave_process(
+        run_server(Settings(**given), stop, on_ready=on_ready, status=status, share=task["share"], spare=spare)
+    )
 
 
 def _beat(pipe: int) -> None:

@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from prometheus_client import CollectorRegistry
@@ -51,7 +52,6 @@ from foldflight.server.run.settings import Settings
 _LOOK_S = 0.5
 _BEATS_MAX = 1024
 _START_S_MAX = 60.0
-_COMPILE_S_MAX = 20.0  # added for each function
 _LOAD_S_MAX = 600.0  # added for each async function, whose `open` may load a model
 _BACKOFF_S_FIRST = 0.1
 _BACKOFF_S_MAX = 10.0
@@ -62,9 +62,21 @@ _SECOND_LOOK_S = 2.0
 
 
 def run_workers(
-    settings: Settings, stop: threading.Event, *, logger: Logger, on_ready: Callable[[dict[str, Any]], None]
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    logger: Logger,
+    on_ready: Callable[[dict[str, Any]], None],
+    spare: Path | None,
 ) -> int:
     """Run the parent of `settings.workers` processes until `stop` is set, then drain them.
+
+    Args:
+        settings: What to do.
+        stop: As for `run_server`.
+        logger: The log.
+        on_ready: As for `run_server`.
+        spare: As for `Server`. All workers share it.
 
     Returns:
         int: 0 if every worker drained, or `stop` was set before they were ready; 3 if one was cut off.
@@ -75,7 +87,7 @@ def run_workers(
     """
     # Errors that each worker would report are reported here, once.
     registry = load_registry(settings)
-    programs = programs_of(settings)
+    programs = programs_of(settings, spare)
     check_before_start(settings, registry, programs)
     cpus = usable_cpus()
     server_id = settings.server_id or default_server_id()
@@ -92,17 +104,16 @@ def run_workers(
             "status_at": _status_at(settings, probes),
             "cpus": max(cpus // len(workers), 1),
             "share": 1.0 / len(workers),
+            "spare": None if spare is None else str(spare),
         }
         waiting = sum(function.bounds is not None for function in registry.authored)
-        start_s_max = _START_S_MAX + _COMPILE_S_MAX * len(registry.authored) + _LOAD_S_MAX * waiting
-        # The first worker compiles the functions. The others load them from the folder of compiled code.
-        for some in (workers[:1], workers[1:]):
-            for worker in some:
-                worker.start(told, start_s_max, on_change=welcome.show)
-            stack.callback(_kill_all, some)
-            if not _await_ready(some, stop, start_s_max):
-                logger.info("stopped while workers started")
-                return EXIT_DRAINED
+        start_s_max = _START_S_MAX + _LOAD_S_MAX * waiting
+        for worker in workers:
+            worker.start(told, start_s_max, on_change=welcome.show)
+        stack.callback(_kill_all, workers)
+        if not _await_ready(workers, stop, start_s_max):
+            logger.info("stopped while workers started")
+            return EXIT_DRAINED
         probes.status.prepare()
         relay = Relay(settings, workers, logger)
         stack.callback(relay.close)

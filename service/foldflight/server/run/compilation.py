@@ -1,0 +1,391 @@
+"""The functions of a server that wait to be compiled, and the process that compiles them.
+
+A server is ready before its functions are compiled, and interprets them until then. A function is compiled when it is
+used: another process compiles it into the folder of compiled code, from which the server loads it. That process takes
+the function with most rows first, and ends when none waits, so that the memory of the compiler is freed. Of all servers
+that share a folder, one at a time has such a process: the others wait, and load what it has compiled.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import pickle
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias
+
+from foldflight.fold.accelerator import HOT_ROWS, Accelerator, PendingLoop
+from foldflight.fold.mode import Folding, Mode, Unsupported
+from foldflight.functions.author.scalar import BoundScalar
+from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.registry import Registry
+from foldflight.server.ops.logs import Logger
+from foldflight.server.ops.metrics import Metrics
+from foldflight.server.run.settings import Settings
+
+_ANSWER_S_MAX: Final = 600.0
+_ATTEMPTS_MAX: Final = 2
+_FUNCTIONS_MAX: Final = 8  # that one process compiles: the compiler frees no memory
+_LINGER_S: Final = 5.0  # that a process waits for the next function, because starting it takes a second
+_LOCK_S: Final = 0.5
+_CLOSE_S: Final = 10.0  # the constructor of an author's class, which loading calls, may take any time
+_JOBS_MAX: Final = 1000
+_LOCK_FILE: Final = ".compiling"
+_Bound: TypeAlias = BoundFunction | BoundScalar
+
+
+@dataclass(eq=False)
+class _Job:
+    """A function that waits to be compiled.
+
+    Args:
+        bound: The function.
+        loop: The loop that is asked for.
+        rows: The rows of the function so far.
+        attempts: How often a process has ended while it compiled the function.
+        is_done: Whether nothing more is done for it.
+        reason: Why it was not compiled; empty if it was.
+    """
+
+    bound: _Bound
+    loop: str
+    rows: int = 0
+    attempts: int = 0
+    is_done: bool = False
+    reason: str = ""
+
+
+class _EndedError(Exception):
+    """The process ended, or was ended, before it answered. The text is a clause about the process."""
+
+
+class _UnloadableError(Exception):
+    """The process cannot load the functions. The text says why."""
+
+
+class Compilation:
+    """The functions of a server that wait to be compiled, and the thread that keeps the process that compiles them.
+
+    Args:
+        settings: The modules, and the folder of compiled code.
+        registry: The functions that the modules have.
+        spare: The folder in the place of one that cannot be written to; None if there is none.
+        metrics: Counts the functions that wait, and those that were compiled.
+        logger: The log.
+    """
+
+    def __init__(
+        self, settings: Settings, registry: Registry, spare: Path | None, *, metrics: Metrics, logger: Logger
+    ) -> None:
+        self._settings = settings
+        self._authored = {function.name: function for function in registry.authored}
+        self._spare = spare
+        self._metrics = metrics
+        self._logger = logger
+        self._programs: Accelerator | None = None
+        self._jobs: dict[tuple[str, str, bool], _Job] = {}
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._cannot_load = False
+        self._thread = threading.Thread(target=self._run, name="foldflight-compilation", daemon=True)
+        self._process: _Process | None = None
+        self._lock_file: int | None = None
+
+    def start(self, programs: Accelerator) -> None:
+        """Start the thread. `programs` loads what was compiled."""
+        self._programs = programs
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the process at once, and the thread. What was not compiled stays interpreted."""
+        with self._changed:
+            self._is_closed = True
+            if self._process is not None:
+                self._process.kill()
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S)
+
+    # -- the queue, for the threads of exchanges ---------------------------------------------------------------------
+
+    def takes(self, bound: _Bound) -> bool:
+        """Return whether the process has this function, too: not if a client has shipped it."""
+        own = self._authored.get(bound.function.name)
+        sources = [own, None if own is None else own.zoned]
+        source = bound.function.source
+        return not self._cannot_load and any(each is not None and each.source is source for each in sources)
+
+    def ask(self, bound: _Bound, loop: str, rows: int) -> None:
+        """Ask for a loop that is not stored, as `CompileQueue.ask`.
+
+        A function with direct arguments is compiled for each of their values, so it needs many rows.
+        """
+        if self._cannot_load:
+            return
+        if rows < (HOT_ROWS if bound.literals else 1):
+            raise PendingLoop
+        key = (bound.function.name, bound.fingerprint, loop.startswith("each"))
+        with self._changed:
+            if key not in self._jobs:
+                self._forget_oldest()
+                self._jobs[key] = _Job(bound, loop)
+                self._show_waiting(bound)
+                self._changed.notify_all()
+            job = self._jobs[key]
+            job.rows = rows
+            if not job.is_done:
+                raise PendingLoop
+        if job.reason:
+            raise Unsupported(job.reason)
+
+    def _forget_oldest(self) -> None:
+        done = [key for key, job in self._jobs.items() if job.is_done]
+        for key in done[: max(len(self._jobs) - _JOBS_MAX, 0)]:
+            del self._jobs[key]
+
+    def _show_waiting(self, bound: _Bound) -> None:
+        name = bound.function.name
+        waits = any(not job.is_done and job.bound.function.name == name for job in self._jobs.values())
+        self._metrics.waiting.labels(name).set(waits)
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (job := self._next()) is not None:
+                if self._lock():
+                    try:
+                        self._handle(job)
+                    except Exception as error:
+                        self._logger.exception("compiling failed", function=job.bound.function.name)
+                        self._end(job, "failed", f"asking for it to be compiled raised {type(error).__name__}")
+        finally:
+            self._end_process()
+
+    def _next(self) -> _Job | None:
+        """Return the job with most rows; wait for one. Return None after `close`."""
+        while True:
+            with self._changed:
+                waiting = self._waiting()
+                if self._is_closed:
+                    return None
+                if waiting:
+                    return max(waiting, key=lambda job: job.rows)
+                if self._changed.wait(_LINGER_S if self._process is not None else None):
+                    continue
+            self._end_process()
+
+    def _waiting(self) -> list[_Job]:
+        with self._changed:
+            return [job for job in self._jobs.values() if not job.is_done]
+
+    def _handle(self, job: _Job) -> None:
+        if self._is_stored(job):
+            self._end(job, "found", "")
+            return
+        started_s = time.monotonic()
+        try:
+            folding = self._compiled(job)
+        except _UnloadableError as error:
+            self._cannot_load = True
+            self._logger.warning(
+                "functions are compiled in this process, because another one cannot load them", problem=str(error)
+            )
+            self._end_process()
+            for each in self._waiting():
+                self._end(each, "failed", "")
+            return
+        except _EndedError as error:
+            self._end_process()
+            if self._is_closed:
+                return
+            job.attempts += 1
+            self._logger.warning("compiling failed", function=job.bound.function.name, problem=str(error))
+            if job.attempts == _ATTEMPTS_MAX:
+                self._end(job, "failed", f"the process that compiles it {error}")
+            return
+        self._logger.info(
+            "compiled",
+            function=job.bound.function.name,
+            folded=str(folding),
+            s=round(time.monotonic() - started_s, 3),
+        )
+        is_compiled = folding.mode is Mode.COMPILED
+        self._end(job, "compiled" if is_compiled else "refused", "" if is_compiled else folding.reason)
+
+    def _is_stored(self, job: _Job) -> bool:
+        """Return whether another server has compiled the function meanwhile."""
+        return not job.loop.startswith("each") and self._load(job.bound)
+
+    def _load(self, bound: _Bound) -> bool:
+        """Load a function. Return whether it is known how it is folded."""
+        assert self._programs is not None
+        folding = self._programs.load_bound(bound)
+        if folding is not None:
+            self._metrics.compiled.labels(bound.function.name).set(folding.mode is Mode.COMPILED)
+        return folding is not None
+
+    def _end(self, job: _Job, outcome: str, reason: str) -> None:
+        with self._changed:
+            job.is_done, job.reason = True, reason
+            self._show_waiting(job.bound)
+        self._metrics.compilations.labels(outcome).inc()
+        self._load(job.bound)
+
+    def _compiled(self, job: _Job) -> Folding:
+        """Have the process compile a function, and return how it is folded.
+
+        Raises:
+            _EndedError: The process ended, or did not answer in time.
+            _UnloadableError: It cannot load the functions.
+        """
+        process = self._process
+        if process is not None and process.asked == _FUNCTIONS_MAX:
+            self._end_process()
+            process = None
+        if process is None:
+            process = self._start()
+            answer = process.answer()
+            if "problem" in answer:
+                raise _UnloadableError(answer["problem"])
+        bound = job.bound
+        process.ask((bound.function.name, bound.input_types, dict(bound.literals), job.loop))
+        folding = Folding.from_text(process.answer()["folded"])
+        assert folding is not None
+        return folding
+
+    def _start(self) -> _Process:
+        task = {
+            "path": sys.path,
+            "modules": self._settings.modules,
+            "folder": self._settings.compiled_folder,
+            "spare": None if self._spare is None else str(self._spare),
+        }
+        with self._changed:
+            if self._is_closed:
+                raise _EndedError("was not started")
+            self._process = _Process(task)
+        return self._process
+
+    def _end_process(self) -> None:
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.close()
+            folder = None if self._programs is None else self._programs.folder
+            if folder is not None:
+                # It may have ended while it wrote a file.
+                for draft in folder.glob(f".{process.pid}.*"):
+                    draft.unlink(missing_ok=True)
+            self._process = None
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def _lock(self) -> bool:
+        """Lock the folder. Return whether it is locked now; else the jobs are to be looked at again."""
+        assert self._programs is not None
+        folder = self._programs.folder
+        if self._lock_file is not None or folder is None:
+            return True
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(folder / _LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return True  # where nothing can be written, nobody waits for others
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            self._take_stored()
+            return False
+        except OSError:
+            os.close(file)
+            return True  # a file system without locks: what two servers compile at once is the same
+        self._lock_file = file
+        return True
+
+    def _take_stored(self) -> None:
+        """Load what the process of another server has compiled, and wait before the folder is looked at again."""
+        for job in self._waiting():
+            if self._is_stored(job):
+                self._end(job, "found", "")
+        with self._changed:
+            if not self._is_closed:
+                self._changed.wait(_LOCK_S)
+
+
+class _Process:
+    """The process that compiles.
+
+    Args:
+        task: What to load.
+
+    Raises:
+        _EndedError: It cannot be started, for example because there is no memory.
+    """
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self.asked = 0
+        answers, written = os.pipe()
+        self._answers: BinaryIO = os.fdopen(answers, "rb")
+        try:
+            # In a session of its own, so that Ctrl-C in the terminal reaches only the server, which ends it.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "foldflight.server.run.compile_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[written],
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._answers.close()
+            raise _EndedError(f"cannot be started: {error.strerror}") from None
+        finally:
+            os.close(written)
+        self.pid = self._process.pid
+        self._write(json.dumps({**task, "answers_fd": written}).encode())
+
+    def _write(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended, which the answer shows
+            self._process.stdin.write(line + b"\n")
+            self._process.stdin.flush()
+
+    def ask(self, request: tuple[Any, ...]) -> None:
+        """Send what to compile: a function, its types, direct arguments and the loop."""
+        self.asked += 1
+        self._write(base64.b64encode(pickle.dumps(request)))
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for the answer. Raises _EndedError."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._answers, selectors.EVENT_READ)
+            if not selector.select(_ANSWER_S_MAX):
+                raise _EndedError(f"took longer than {_ANSWER_S_MAX:g} s")
+        line = self._answers.readline()
+        if not line.endswith(b"\n"):
+            code = self._process.wait()
+            raise _EndedError(f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def kill(self) -> None:
+        """End the process at once. It is safe to call this twice."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Wait for its end, and close its pipes."""
+        self._process.wait()
+        self._answers.close()
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()  # type: ignore[union-attr]  # it is a pipe

@@ -439,7 +439,7 @@ def test_a_failover_without_a_snapshot_drops_nothing(classic: Any, tmp_path: Pat
         return {"key": json.dumps({"id": id_}), "value": value, "partition": 0, "offset": offset}
 
     first = [sent(0, before, 1, 1, 1000), sent(1, before, 2, 2, 1000)]
-    again, new, failed = sent(2, before, 1, 1, 1000), sent(3, after, 3, 3, 2000), sent(4, after, 2, 9, 2000)
+    again, new, failed = sent(2, before, 1, 1, 1000), sent(3, after, 3, 3, 2000), sent(4, after, 2, 9, 4_000_000)
     said = r"key.*id.*2.*there is an event at .*offset.*4.*committed later although its position is lower"
     frame = classic.createDataFrame([tuple(each.values()) for each in [*first, again, new, failed]], Messages.ddl)
     assert orders_of(frame.where("offset < 4")).count() == 3
@@ -452,6 +452,36 @@ def test_a_failover_without_a_snapshot_drops_nothing(classic: Any, tmp_path: Pat
     with pytest.raises(PySparkException) as caught:
         stream.run()
     assert "committed later although its position is lower" in str(error_of(caught.value))
+
+
+def test_times_that_go_back_are_of_one_log(classic: Any, tmp_path: Path) -> None:
+    """A clock that was set back, and statements of MySQL that waited for others, of which one is sent again."""
+    sources: list[tuple[int, int, dict[str, Any]]] = [
+        (0, 1, {"lsn": 10, "ts_ms": 2001}),
+        (1, 1, {"lsn": 20, "ts_ms": 1001}),
+        (2, 2, {"file": "binlog.000001", "pos": 4, "ts_ms": 20_000}),
+        (3, 2, {"file": "binlog.000001", "pos": 8, "ts_ms": 9_000}),
+        (4, 2, {"file": "binlog.000001", "pos": 4, "ts_ms": 20_000}),
+    ]
+    events: list[Change] = [
+        {
+            "key": json.dumps({"id": id_}),
+            "value": json.dumps({"op": "u", "after": {"id": id_, "amount": source.get("pos", 8)}, "source": source}),
+            "partition": 0,
+            "offset": offset,
+        }
+        for offset, id_, source in sources
+    ]
+    frame = classic.createDataFrame([tuple(each.values()) for each in events], Messages.ddl)
+    assert {(row["id"], row["amount"]) for row in orders_of(frame).collect()} == {(1, 8), (2, 8)}
+    for epochs in ([events], [[each] for each in events]):
+        folder = tmp_path / str(len(epochs))
+        folder.mkdir()
+        stream = Messages(classic, folder, orders_of)
+        for epoch in epochs:
+            stream.write(epoch)
+        last = {row["id"]: row["amount"] for rows in stream.run() for row in rows if row["row_kind"] in ("+I", "+U")}
+        assert last == {1: 8, 2: 8}
 
 
 @pytest.mark.parametrize("mode", ["default", "default-schema", "string-isostring"])

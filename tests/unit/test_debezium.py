@@ -953,8 +953,9 @@ def test_tables_are_named_alike(table: str, source: dict[str, Any], is_read: boo
 @pytest.mark.parametrize(
     ("told", "time"),
     [
-        ({"ts_us": 5_000_001, "ts_ms": 5_000}, 5_000_001),
-        ({"ts_ms": 5_000}, 5_000_000),
+        ({"ts_us": 5_000_999, "ts_ms": 5_000}, 5_000),
+        ({"ts_us": 5_000_999}, 5_000),  # the same event, whatever the version of the connector that sends it tells
+        ({"ts_ms": 5_000}, 5_000),
         ({"ts_ms": 0}, None),  # MySQL's snapshots
         ({"ts_ms": "5"}, None),
         ({}, None),

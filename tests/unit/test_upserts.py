@@ -364,15 +364,18 @@ def test_a_change_of_another_generation_is_not_dropped(epochs: list[list[int]], 
             stale.append(epoch_of(layout, storage, batches[0], batches)[0].stale_changes)
         return stale
 
-    old, new = (99, 4, False, 7_000_000), (50, 5, False, 8_000_000)
-    for late in ((50, 5, False, 7_000_000), (50, 5, False, None), (50, 3, True, 8_000_000)):
+    old, new = (99, 4, False, 7_001), (50, 5, False, 7_002)
+    for late in ((50, 5, False, 7_001), (50, 5, False, None), (50, 3, True, 8_001)):
         run([old, late])  # sent again or late; without a time; of a snapshot that was read later
+    run([old, (50, 3, False, 8_001)])  # the clock of the database went back
+    run([(99, 4, False, 7_000), (50, 5, False, 3_607_000)])  # MySQL: a statement waited for another one, sent again
     if epochs == [[1], [0]]:
         return  # what came first is stored, and the other one is newer by its position
     for blocks in (1, 2):
-        with pytest.raises(RejectedError, match=r"'position': 99.*'position': 50.*'offset': 5.*failover") as caught:
-            run([old, new], blocks)
-        assert caught.value.group == {"id": 1}
+        for other in (new, (50, 5, False, 3_608_000)):
+            with pytest.raises(RejectedError, match=r"'position': 99.*'position': 50.*'offset': 5.*failover") as caught:
+                run([old, other], blocks)
+            assert caught.value.group == {"id": 1}
 
 
 def test_a_sequence_may_have_fields_with_the_names_of_those_of_a_log() -> None:

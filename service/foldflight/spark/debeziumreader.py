@@ -81,8 +81,8 @@ SCHEMAS_MAX: Final = 1000
 
 _NAMES: Final = ("db", "schema", "table")
 _LOG: Final = ("lsn", "file", "pos", "row")
-_COMMITTED: Final = {"ts_us": 1, "ts_ms": 1000}
-_TIME_US_END: Final = 1 << 62
+_COMMITTED: Final = {"ts_ms": 1, "ts_us": 1000}
+_TIME_MS_END: Final = 1 << 53
 _NO_ROWS: Final = (bool, int, str, list, Decimal)
 _NO_ENVELOPE: Final = FLATTENED | {"schema"}
 _UNPARSED: Final = object()  # an event that is left to `json`
@@ -853,7 +853,7 @@ def _not_json(constant: str) -> Any:
 def _position(source: Any, messages: _Messages, place: int, *, is_snapshot: bool) -> Row:
     """Return the position of an event in the log of its database. Raises RejectedError SCHEMA_MISMATCH without one."""
     log = source if isinstance(source, dict) else {}
-    rest, time = _place(messages, place, is_snapshot=is_snapshot), {TIME: _committed_us(log)}
+    rest, time = _place(messages, place, is_snapshot=is_snapshot), {TIME: _committed_ms(log)}
     if type(log.get("lsn")) is int:
         return {"log": "", "position": log["lsn"], "row": 0, **rest, **time}
     if type(log.get("file")) is str and type(log.get("pos")) is int:
@@ -866,12 +866,15 @@ def _position(source: Any, messages: _Messages, place: int, *, is_snapshot: bool
     )
 
 
-def _committed_us(log: Mapping[str, Any]) -> int | None:
-    """Return when the database committed an event, in microseconds; None if it does not say that."""
-    for name, unit_us in _COMMITTED.items():
+def _committed_ms(log: Mapping[str, Any]) -> int | None:
+    """Return when the database committed an event, in whole milliseconds; None if it does not say that.
+
+    Not all versions of Debezium tell microseconds, and an event that is sent again by a later one would seem later.
+    """
+    for name, times in _COMMITTED.items():
         time = log.get(name)
-        if type(time) is int and 0 < time * unit_us < _TIME_US_END:
-            return time * unit_us
+        if type(time) is int and 0 < time // times < _TIME_MS_END:
+            return time // times
     return None
 
 

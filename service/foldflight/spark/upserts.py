@@ -32,6 +32,7 @@ from foldflight.engine.stream.upserts import (
     PARTITION,
     SAME_SEQUENCE_REMEDY,
     SEQUENCE,
+    STATEMENT_MS,
     TIME,
     UNSENT,
     UpsertLayout,
@@ -274,7 +275,7 @@ class _Upserts:
             other_log = raise_error("SCHEMA_MISMATCH", "of the key ", text, f", {OTHER_LOG}")
             wrong = sf.when(is_other, other_log).otherwise(wrong)
             is_known &= sf.coalesce(~is_other, sf.lit(True))
-            is_older = sf.col(f"{_LAST_CHANGE}.{TIME}") > sf.col(f"greatest.{SEQUENCE}.{TIME}")
+            is_older = _is_of_other_log(f"greatest.{SEQUENCE}", _LAST_CHANGE)
             places = (sf.to_json(sf.col(each)) for each in (f"greatest.{SEQUENCE}", _LAST_CHANGE))
             told = (", after a change at ", next(places), " there is an event at ", next(places))
             other_generation = raise_error("SCHEMA_MISMATCH", "of the key ", text, *told, f", {OTHER_GENERATION}")
@@ -401,6 +402,16 @@ def _last_change() -> Column:
     sequence = sf.col(SEQUENCE)
     time = sf.when(~sf.col(f"{SEQUENCE}.{IS_SNAPSHOT}"), sf.col(f"{SEQUENCE}.{TIME}"))
     return sf.max_by(sequence, time).alias(_LAST_CHANGE)
+
+
+def _is_of_other_log(greatest: str, change: str) -> Column:
+    """Return whether a change that was committed last is of another log than the one with the greatest position."""
+    new, last = (sf.col(f"{each}.{TIME}") for each in (change, greatest))
+    is_whole = (new % 1000 == 0) | (last % 1000 == 0)
+    is_near = sf.col(f"{change}.{PARTITION}") == sf.col(f"{greatest}.{PARTITION}")
+    is_ordered = is_near & (sf.col(f"{change}.{OFFSET}") < sf.col(f"{greatest}.{OFFSET}"))
+    is_later = new - last > sf.when(is_whole, STATEMENT_MS).otherwise(0)
+    return is_later & ~sf.coalesce(is_ordered, sf.lit(False))
 
 
 def _refuse_directions(df: DataFrame, sequences: Sequence[object]) -> None:

@@ -48,7 +48,11 @@ SAME_SEQUENCE_REMEDY: Final = (
 
 POSITION, OFFSET, PARTITION, IS_SNAPSHOT, TIME = "position", "offset", "partition", "is_snapshot", "time"
 """Fields of a sequence that is a position in the log of a database: where its event is in Kafka, of what it is, and
-when the database committed it, in microseconds, which may be NULL."""
+when the database committed it, in milliseconds, which may be NULL."""
+
+STATEMENT_MS: Final = 3_600_000
+"""How long a statement of MySQL may run before it changes a row. Without GTIDs its binary log has the whole second at
+which the statement began, so of two changes of a row the later one may have the earlier time."""
 
 NO_POSITION: Final = -1
 """The position of a deletion that has none: it stands behind the changes of its key before it in its partition."""
@@ -470,7 +474,8 @@ class UpsertEpoch:
         """Refuse changes of another log. Raises RejectedError SCHEMA_MISMATCH.
 
         A change that was sent again or late was committed before the last one of its key. Snapshots have the times at
-        which they were read.
+        which they were read. Changes that are in Kafka in the order of their positions are of one log, whatever the
+        clock of the database said.
 
         Args:
             sequence: The sequences of n rows.
@@ -481,8 +486,10 @@ class UpsertEpoch:
         if not (len(places) and self._layout.has_positions):
             return
         new, last = (sequence.take(pa.array(each)) for each in (places, lasts))
-        is_later = pc.greater(pc.struct_field(new, TIME), pc.struct_field(last, TIME))
-        is_other = pc.and_(is_later, pc.invert(pc.struct_field(new, IS_SNAPSHOT)))
+        is_other = pc.and_(_is_committed_later(new, last), pc.invert(pc.struct_field(new, IS_SNAPSHOT)))
+        is_near = pc.equal(pc.struct_field(new, PARTITION), pc.struct_field(last, PARTITION))
+        is_ordered = pc.and_(is_near, pc.less(pc.struct_field(new, OFFSET), pc.struct_field(last, OFFSET)))
+        is_other = pc.and_(is_other, pc.invert(is_ordered.fill_null(False)))
         for at in np.flatnonzero(is_other.fill_null(False).to_numpy(zero_copy_only=False))[:1]:
             key = self._index.keys(pa.array([slots[places[at]]], pa.int32()))
             raise RejectedError(
@@ -689,6 +696,13 @@ def has_order(type_: pa.DataType) -> bool:
         return type_.num_fields > 0 and all(has_order(field.type) for field in type_)
     is_text = kinds.is_string(type_) or kinds.is_large_string(type_) or kinds.is_binary(type_)
     return bool(is_text or kinds.is_primitive(type_) or kinds.is_decimal(type_)) and not kinds.is_interval(type_)
+
+
+def _is_committed_later(new: pa.Array, last: pa.Array) -> pa.Array:
+    """Return which changes were surely committed after others; NULL if the time of one of them is not known."""
+    times = [pc.struct_field(each, TIME) for each in (new, last)]
+    is_whole = [pc.equal(time, pc.multiply(pc.divide(time, 1000), 1000)) for time in times]
+    return pc.greater(pc.subtract(*times), pc.if_else(pc.or_(*is_whole), STATEMENT_MS, 0))
 
 
 def _text_of(sequence: pa.Scalar) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import decimal
 import random
 import re
 from functools import reduce
@@ -292,6 +293,24 @@ def test_where(classic: Any, tmp_path: Path) -> None:
         ("lower(string) = 'a'", "exactly"),
     ):
         assert why in reader(scan(classic, path, where=where), ["n"]), where
+
+
+def test_decimals_that_spark_rounds(classic: Any, tmp_path: Path) -> None:
+    """Spark compares decimals of many digits in a type with fewer digits behind the point, and alone knows the rows."""
+    path = str(tmp_path / "decimals.parquet")
+    least = decimal.Decimal(1).scaleb(-30)
+    columns = {
+        "d": pa.array([least + 1, decimal.Decimal(1), decimal.Decimal("2.5"), None], pa.decimal128(38, 30)),
+        "e": pa.array([decimal.Decimal(1).scaleb(-38), 0, decimal.Decimal(-1).scaleb(-38), 0], pa.decimal128(38, 38)),
+        "f": pa.array([decimal.Decimal("1.01"), 1, -1, None], pa.decimal128(20, 18)),
+    }
+    pq.write_table(pa.table(columns), path)
+    for where in ("d IN (1)", "d NOT IN (1, 2.5)", "d BETWEEN 1 AND 10", "e = 0", "e > 0"):
+        assert "may round" in reader(scan(classic, path, where=where), ["d"]), where
+    for where in ("d IN (1.0)", "d NOT IN (1.0, 2.5)", "d > 1.0", "e IS NULL", "f IN (1, 1.01)", "f > -1"):
+        given = scan(classic, path, where=where)
+        same_rows(given, given.columns)
+    assert scan(classic, path, where="d IN (1)").df.count() == 2, "as Spark has it"
 
 
 def test_bad_files(classic: Any, tmp_path: Path) -> None:

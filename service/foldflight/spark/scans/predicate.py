@@ -41,6 +41,11 @@ NO_COLUMNS: Final = frozenset(
     | {"current_database", "current_date", "current_schema", "current_time", "current_timestamp", "current_timezone"}
     | {"current_user"}
 )
+# Spark compares in a DECIMAL with the digits of both sides, and drops digits behind the point beyond this number.
+_DECIMAL_DIGITS: Final = 38
+# Digits of the DECIMAL that stands for a whole number, in a list of IN and by a setting.
+_INT_DIGITS: Final = 10
+_BIGINT_DIGITS: Final = 20
 _INTEGERS: Final[Mapping[type[st.DataType], int]] = {
     st.ByteType: 8,
     st.ShortType: 16,
@@ -256,6 +261,10 @@ class _Parser:
             exponent = number.as_tuple().exponent
             assert isinstance(exponent, int)
             if -exponent <= type_.scale and abs(number) < 10 ** (type_.precision - type_.scale):
+                if max(_digits(value), type_.precision - type_.scale) + type_.scale > _DECIMAL_DIGITS:
+                    raise UnclearError(
+                        f"{name} is {type_.simpleString()}, which Spark may round to compare it with {value}"
+                    )
                 return number
         elif kind == "text" and type_ == st.StringType() and "${" not in value:  # Spark puts a variable there
             return value
@@ -315,6 +324,14 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 def _unclear(what: str) -> UnclearError:
     return UnclearError(f"{what} is more than comparisons of columns with constants, joined by AND and OR")
+
+
+def _digits(number: str) -> int:
+    """Return how many digits before the point a number has, in the type as which Spark may compare it."""
+    whole, point, _ = number.removeprefix("-").partition(".")
+    if point:
+        return len(whole)
+    return _INT_DIGITS if int(whole) < 1 << 31 else _BIGINT_DIGITS
 
 
 def _fits(value: int, type_: st.DataType) -> bool:

@@ -87,6 +87,7 @@ class Run:
         self.call, self.bounds = call, CallBounds(**bounds)
         self._users, self._share = users, share
         self.functions: FunctionCalls | None = None
+        self.again: Any = None
 
     def queue(self, rows, *, shared: object = "one", stops: bool = False) -> Queue:
         calls = Calls(
@@ -96,6 +97,7 @@ class Run:
             [(row,) for row in rows],
             call_ids("", "", rows),
             pa.int64(),
+            again=self.again or (lambda index: (rows[index],)),
             shared=shared,
             stops=stops,
         )
@@ -194,6 +196,55 @@ def test_errors_that_may_pass_are_repeated_and_others_are_not() -> None:
     assert (type(one), type(two), type(three)) == (ValueError, StatusError, StatusError)
     assert calls == {0: 3, 1: 1, 2: 1, 3: 5, 4: 1}
     assert [answer.attempts for answer in queue.calls.answers] == [3, 1, 1, 5, 1]
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_each_call_of_a_row_has_arguments_that_no_other_has_changed(batch) -> None:
+    """Code may empty a list that it gets, fail, and be called again; a row without such arguments fails alone."""
+    seen = Counter()
+
+    async def emptied(given):
+        groups = given if batch else [given]
+        taken = [[each.pop() for _ in list(each)] for each in groups]
+        for each in taken:
+            seen[each[0]] += 1
+        if any(each[0] == 1 and seen[1] < 3 for each in taken):
+            raise ValueError("bad") if batch and len(groups) > 1 else ConnectionError("reset")
+        return [sum(each) for each in taken] if batch else sum(taken[0])
+
+    def again(index):
+        if index == 3 and batch:
+            raise SystemExit("no copy")
+        return (list(rows[index]),)
+
+    rows = [[10, each] for each in range(4)]
+    run = Run(emptied, batch=batch, retries=4)
+    run.again = again
+    queue = run.queue([list(each) for each in rows])
+    ((zero, one, two, three),) = run(queue)
+    assert (zero, one, two) == (10, 11, 12)
+    assert isinstance(three, SystemExit) if batch else three == 13
+
+
+def test_each_row_of_a_call_has_its_own_number_of_calls() -> None:
+    """A row that shares the last call of another one is called as often as `retries` permits, too."""
+    calls = Counter()
+
+    async def failing(xs):
+        calls.update(xs)
+        if calls[1] == 1:
+            raise ConnectionError("reset")
+        return xs
+
+    run = Run(failing, batch=2, retries=1)
+    queue = run.queue([0, 1])
+    older, newer = queue.take(), queue.take()
+    older.attempts = 1
+    queue.again.extend([older, newer])
+    ((zero, one),) = run(queue)
+    assert isinstance(zero, ConnectionError)
+    assert one == 1
+    assert [answer.attempts for answer in queue.calls.answers] == [2, 2]
 
 
 def test_retry_after_holds_for_all_rows() -> None:

@@ -28,7 +28,7 @@ from foldflight.engine.batch.scalar import ScalarQuery, Steps
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.exchange.failover.steps import FailoverBounds
-from foldflight.exchange.frames import Open
+from foldflight.exchange.frames import Open, Returns
 from foldflight.ext.recording.file import read_recording
 from foldflight.ext.recording.replay import differences, fold_again
 from foldflight.functions import Call, Registry, Step, StepArgument, function_of
@@ -243,6 +243,35 @@ def test_values_of_groups_are_batches_over_exchanges(server, where) -> None:
     assert "a text is bad" in bad
     assert [each[0] for each in others] == list("abcdefg")
     assert waiting_functions.OPENED.count("TextsOf") <= 1, "the instance is that of the process"
+
+
+NUMBERS = pa.schema([("slot", pa.int32()), ("number", pa.int64())])
+
+
+def values_of_numbers(function: str, **options: Any) -> list[dict[str, Any]]:
+    """Return the results of a function for a group of 1 and 2, and one of 40."""
+    rows = pa.RecordBatch.from_pydict({"slot": [0, 0, 1], "number": [1, 2, 40]}, schema=NUMBERS)
+    with embedded().open(Open((Call(function, ("number",)),), NUMBERS, **options)) as exchange:
+        exchange.chunk(rows)
+        exchange.barrier(1)
+        return sorted(exchange.results(1).to_pylist(), key=lambda row: row["slot"])
+
+
+@pytest.mark.parametrize("has_states", [False, True])
+def test_a_call_that_is_repeated_does_not_see_what_the_last_one_changed(has_states) -> None:
+    """A method that empties its accumulator or argument, and fails then, gets it whole for its next call."""
+    waiting_functions.FAILED.clear()
+    rows = values_of_numbers("emptied_group", returns=Returns(states=has_states))
+    assert [row["output_0"] for row in rows] == [3.0, 40.0]
+    lists = pa.schema([("numbers", pa.list_(pa.int64()))])
+    assert answers(embedded(), opening("emptied", lists), [[1, 2], [4]]) == [{"output_0": 3}, {"output_0": 4}]
+    assert len(waiting_functions.FAILED) == 4, "each has failed once"
+
+
+def test_groups_of_one_call_have_errors_of_their_own() -> None:
+    """The groups of a call that fails share its error, and each message tells the number of calls once."""
+    rows = values_of_numbers("refusing", isolate_errors=True)
+    assert [row["error"]["message"] for row in rows] == ["not now (the last of 2 calls)"] * 2
 
 
 def test_a_bad_group_of_a_batch_is_a_dead_letter(server) -> None:

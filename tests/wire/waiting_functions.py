@@ -7,7 +7,7 @@ import json
 import os
 import time
 
-from foldflight import FunctionContext, udaf, udf
+from foldflight import FunctionContext, FunctionError, udaf, udf
 
 OPENED: list[str] = []
 CLOSED: list[str] = []
@@ -145,3 +145,56 @@ class TextsOf:
 
     def close(self) -> None:
         CLOSED.append("TextsOf")
+
+
+FAILED: list[str] = []
+
+
+async def fail_once(text: str) -> None:
+    """Lose the connection for the first call with a text."""
+    if text not in FAILED:
+        FAILED.append(text)
+        raise ConnectionError("the model closed the connection")
+
+
+@udf(retries=1)
+async def emptied(numbers: list[int]) -> int:
+    """Return a sum of numbers, and leave none of them in the list."""
+    total = sum(numbers)
+    numbers.clear()
+    await fail_once(f"emptied {total}")
+    return total
+
+
+@udaf(retries=1)
+class EmptiedGroup:
+    """Return the sum of numbers, and leave none of them in the accumulator."""
+
+    def create_accumulator(self) -> list[float]:
+        return []
+
+    def accumulate(self, numbers: list[float], number: int) -> None:
+        numbers.append(number)
+
+    def merge(self, numbers: list[float], others: list[float]) -> None:
+        numbers += others
+
+    async def get_value(self, numbers: list[float]) -> float:
+        total = sum(numbers)
+        numbers.clear()
+        await fail_once(f"Emptied {total}")
+        return total
+
+
+@udaf(retries=1, batch=4)
+class Refusing:
+    """Raise an error of foldflight for all groups."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, count: int, number: int) -> int:
+        return count + 1
+
+    async def get_values(self, counts: list[int]) -> list[int]:
+        raise FunctionError("USER_CODE", "not now")

@@ -41,13 +41,14 @@ class Report(Protocol):
         """A call waits because of the rate."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
     """One row that waits for its call.
 
     Args:
         queue: The queue of its exchange.
         index: Its number there.
+        arguments: The arguments of its next call.
         attempts: The number of calls so far.
         batch_max: The largest number of rows of its next call.
         is_alone: Whether its next call has only rows of its exchange, because one with others has failed.
@@ -55,6 +56,7 @@ class Row:
 
     queue: Queue
     index: int
+    arguments: tuple[Any, ...]
     attempts: int = 0
     batch_max: int = 1
     is_alone: bool = False
@@ -94,7 +96,9 @@ class Queue:
     @property
     def head(self) -> Row:
         """The row that is next."""
-        return self.again[0] if self.again else Row(self, self._begun, batch_max=self.calls.bounds.batch or 1)
+        if self.again:
+            return self.again[0]
+        return Row(self, self._begun, self.calls.arguments[self._begun], batch_max=self.calls.bounds.batch or 1)
 
     def take(self) -> Row:
         """Remove the row that is next, and return it."""
@@ -343,19 +347,21 @@ class FunctionCalls:
                 f"It asks to wait for {asked_s:g} s, which is longer than timeout_s = {self._bounds.timeout_s:g}"
             )
             lasts = True
-        if lasts or rows[0].attempts > self._bounds.retries:
-            for row in rows:
-                row.queue.answer(row, Answer(error=error, attempts=row.attempts))
-            return
-        report.call_retried(name)
-        delay_s = pause_s(rows[0].attempts) if asked_s is None else asked_s
-        self._again(rows, delay_s)
+        # Rows that other calls have brought together differ in the number of their calls.
+        spent = [row for row in rows if lasts or row.attempts > self._bounds.retries]
+        for row in spent:
+            row.queue.answer(row, Answer(error=error, attempts=row.attempts))
+        rest = [row for row in rows if row not in spent]
+        if rest:
+            report.call_retried(name)
+            self._again(rest, pause_s(max(row.attempts for row in rest)) if asked_s is None else asked_s)
 
     def _again(self, rows: Sequence[Row], delay_s: float) -> None:
         """Let rows wait for another call."""
+        renewed = [row for row in rows if _renewed(row)]
 
         def back() -> None:
-            for row in rows:
+            for row in renewed:
                 row.queue.again.append(row)
                 if row.queue not in self._waiting:
                     self._waiting.append(row.queue)
@@ -372,8 +378,20 @@ def cancelled_by_itself() -> RuntimeError:
     return RuntimeError("it was cancelled by its own code")
 
 
+def _renewed(row: Row) -> bool:
+    """Return whether a row has arguments for another call. Without these, it fails for good."""
+    if row.queue.is_over:
+        return False
+    try:
+        row.arguments = row.queue.calls.again(row.index)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - code of the author makes and copies them
+        row.queue.answer(row, Answer(error=error, attempts=row.attempts))
+        return False
+    return True
+
+
 def _called(calls: Calls, rows: Sequence[Row]) -> Coroutine[Any, Any, Any]:
-    arguments = [each.queue.calls.arguments[each.index] for each in rows]
+    arguments = [each.arguments for each in rows]
     if calls.bounds.batch is None:
         return calls.call(*arguments[0])
     return calls.call(*map(list, zip(*arguments, strict=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ class Calls:
         arguments: The arguments of each of n rows.
         ids: The ids of n rows; see `FunctionContext.call_ids`.
         result_type: The type to which results are cast.
+        again: Makes the arguments of a row for another call, because code may have changed those of the last one.
         shared: What all calls have in common that may share a batch: the shared instance. None: they share none.
         stops: Whether no further call begins after a row has failed for good, because all rows fail with it.
         log: Receives each line that the function logs.
@@ -60,6 +62,7 @@ class Calls:
     arguments: Sequence[tuple[Any, ...]]
     ids: Sequence[str]
     result_type: pa.DataType
+    again: Callable[[int], tuple[Any, ...]]
     shared: object = None
     stops: bool = True
     log: Callable[[LogRecord], None] | None = None
@@ -280,7 +283,8 @@ def failure_of(function: str, method_name: str, answer: Answer) -> FunctionError
     """Return the error for a row that has failed for good, with the number of calls."""
     error = answer.error
     assert error is not None
-    failure = error if isinstance(error, FunctionError) else user_failure(function, method_name, error)
+    # Rows of one call share its error, and each has a slot, a row and a number of calls of its own.
+    failure = copy.copy(error) if isinstance(error, FunctionError) else user_failure(function, method_name, error)
     if answer.attempts > 1:
         failure.message += f" (the last of {answer.attempts} calls)"
         failure.args = (failure.message,)

@@ -490,7 +490,7 @@ class Interpreted(GroupsAccumulator):
         if self.waits is not None:
             return self._await_values(self.waits, slots)
         value = self._value_or_none if self.failures.isolates else self._value
-        return self._cast([value(slot) for slot in slots.tolist()], slots)
+        return self._cast_sound([value(slot) for slot in slots.tolist()], slots)
 
     def _await_values(self, waits: Waits, slots: Slots) -> pa.Array:
         """Return the values of n slots, which an async method computes for all of them side by side."""
@@ -510,21 +510,15 @@ class Interpreted(GroupsAccumulator):
                     accumulators.append(accumulator)
         values: list[Any] = [None] * len(slots)
         asked = slots[sound].tolist()
-        answers = waits.answers(accumulators, states, asked, self.failures)
+        answers = waits.answers(accumulators, states, asked, self.failures, self._copy_for_value)
         for index, value in zip(sound, answers, strict=True):
             values[index] = value
-
-        def refuse(index: int, error: CastError) -> int:
-            failure = FunctionError(error.code, f"{self._value_method} returned {error}", function=self.name)
-            self._fail(failure, error, int(slots[index]))
-            return index + 1
-
-        return cast_around(values, self.bound.result_type, refuse)
+        return self._cast_sound(values, slots)
 
     def _copy_for_value(self, slot: int) -> Any:
-        """Return an accumulator that code may keep while it waits."""
+        """Return an accumulator that code may keep while it waits, and change before it is called again."""
         if slot in self._lent:
-            return self._lent[slot]
+            return self._copy_of(self._lent[slot])
         absent = slot >= len(self._held) or self._held[slot] is EMPTY
         return self.methods.create_accumulator() if absent else self._copy_of(self._held[slot])
 
@@ -600,6 +594,19 @@ class Interpreted(GroupsAccumulator):
             raise FunctionError(
                 error.code, f"{self._value_method} returned {error}", function=self.name, slot=int(slots[error.index])
             ) from None
+
+    def _cast_sound(self, values: list[Any], slots: Slots) -> pa.Array:
+        """Return the values of n slots in the type of the result; a slot whose value does not fit has failed.
+
+        No value is computed again, because the code that made it may have changed its accumulator.
+        """
+
+        def refuse(index: int, error: CastError) -> int:
+            failure = FunctionError(error.code, f"{self._value_method} returned {error}", function=self.name)
+            self._fail(failure, error, int(slots[index]))
+            return index + 1
+
+        return cast_around(values, self.bound.result_type, refuse)
 
     def occupied_slots(self) -> Slots:
         """Return the slots that have an accumulator, ascending."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -66,6 +66,7 @@ class Waits:
         states: Sequence[Any],
         slots: Sequence[int],
         failures: Failures,
+        again: Callable[[int], Any],
     ) -> list[Any]:
         """Return the values of n accumulators; None for those that fail, if errors are isolated.
 
@@ -74,6 +75,7 @@ class Waits:
             states: What their states have, which the ids of their calls depend on.
             slots: Their slots.
             failures: Records the slots that fail.
+            again: Makes the accumulator of a slot for another call.
 
         Raises:
             FunctionError: USER_CODE with the slot, if errors are not isolated.
@@ -89,6 +91,7 @@ class Waits:
             [(each,) for each in accumulators],
             call_ids(self.resources.call_scope, self.bound.fingerprint, states),
             self.bound.result_type,
+            again=lambda index: (again(slots[index]),),
             shared=self.shared,
             stops=not failures.isolates,
             log=self.resources.log,

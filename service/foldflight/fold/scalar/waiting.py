@@ -75,6 +75,7 @@ class AsyncScalar(Instance, Scalar):
             arguments,
             call_ids(self._here.scope, self.bound.fingerprint, arguments),
             self.bound.result_type,
+            again=lambda index: tuple(column.part(index, index + 1).values[0] for column in rows.arguments),
             shared=self._shared,
             stops=not self.failures.isolates,
             log=self._log,

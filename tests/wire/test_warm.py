@@ -195,9 +195,10 @@ def test_results_tell_the_engine_that_compiled_code_was_left(caplog: pytest.LogC
                 exchange.chunk(rows(*[(0, 0, big), (0, 0, -big)] * 20))
                 assert end_epoch(exchange, 2)["output_0"].to_pylist() == [1]
                 assert exchange.modes == (Mode.INTERPRETED,)
+    # A slow machine may let the client log other things, such as that it waits or has moved to another connection.
     told = [record.getMessage() for record in caplog.records if record.name == "foldflight.client"]
-    assert len(told) == 1
-    assert told[0].startswith("widening is interpreted now and no longer compiled")
+    left = [text for text in told if text.startswith("widening is interpreted now and no longer compiled")]
+    assert len(left) == 1, told
 
 
 def test_the_gauge_follows_the_fold() -> None:

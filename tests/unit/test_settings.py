@@ -8,7 +8,7 @@ import pytest
 
 from docs.tables import settings_table
 from foldflight.errors import RejectedError
-from foldflight.server.limits.memory import Memory, memory_limit_of
+from foldflight.server.limits.memory import Memory, container_room, memory_limit_of
 from foldflight.server.run.settings import SETTINGS, Settings, load_settings
 
 
@@ -140,6 +140,26 @@ def test_the_memory_limit_is_the_containers_share(tmp_path: Path) -> None:
     assert memory_limit_of(Settings(), tmp_path) == 0
     bound.write_text("1000\n")
     assert memory_limit_of(Settings(), tmp_path) == 900
+
+
+def test_the_room_of_a_container_counts_pages_that_the_kernel_can_free(tmp_path: Path) -> None:
+    """The limit without what is used, plus pages of files that were not used lately."""
+    assert container_room(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert container_room(tmp_path) is None
+    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.stat").write_text("anon 500\nactive_file 30\ninactive_file 200\n")
+    assert container_room(tmp_path) == 300
+    for name in ("memory.max", "memory.current", "memory.stat"):
+        (tmp_path / name).unlink()
+    old = tmp_path / "memory"  # cgroup v1
+    old.mkdir()
+    (old / "memory.limit_in_bytes").write_text("1000\n")
+    (old / "memory.usage_in_bytes").write_text("900\n")
+    (old / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 50\n")
+    assert container_room(tmp_path) == 150
+    (old / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert container_room(tmp_path) is None
 
 
 def test_memory_has_two_marks() -> None:

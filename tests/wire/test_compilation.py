@@ -124,6 +124,46 @@ def test_a_process_that_does_not_answer_is_ended(start: Start, log: Log, monkeyp
     assert folded(server, "hangs") == "interpreted: the process that compiles it took longer than 0.001 s"
 
 
+def test_a_function_waits_until_the_container_has_memory(
+    start: Start, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process is started until then, the log says so once, and the folder is free for other servers."""
+    room = [255 << 20]
+    looked: list[int] = []
+    monkeypatch.setattr(module, "container_room", lambda: looked.append(room[0]) or room[0])
+    monkeypatch.setattr(module, "_ROOM_S", 0.01)
+    server = start()
+    fold(server, Call("times", ("value",)), 2)
+    assert eventually(lambda: len(looked) > 2)
+    assert server.compilation is not None
+    assert server.compilation._process is None
+    assert folded(server, "times") == "compiled when hot: it is interpreted until another process has compiled it"
+    waits = "functions wait to be compiled until the container has memory for it"
+    assert [line["free_mib"] for line in log.lines() if line["event"] == waits] == [255]
+    room[0] = 256 << 20
+    fold(server, Call("times", ("value",)), 2, lambda mode: mode is Mode.COMPILED)
+    assert [line["event"] for line in log.lines()].count(waits) == 1
+
+
+def test_a_process_is_ended_before_the_memory_of_the_container_is_used_up(
+    start: Start, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the kernel may end the server with it."""
+    server = start()
+    compilation = server.compilation
+    assert compilation is not None
+
+    def room() -> int:
+        return 1 << 30 if compilation._process is None or not compilation._process.asked else 1 << 20
+
+    monkeypatch.setattr(module, "container_room", room)
+    fold(server, Call("hangs", ("value",)), 1)
+    assert eventually(lambda: outcomes(server, "failed") == 1.0)
+    assert log.problems() == ["was ended because the container had no more memory for it"] * 2
+    fold(server, Call("hangs", ("value",)), 1)
+    assert folded(server, "hangs").startswith("interpreted: the process that compiles it was ended because")
+
+
 @pytest.mark.parametrize("ends", ["drain", "close"])
 def test_a_server_that_ends_leaves_no_process_and_no_draft(start: Start, tmp_path: Path, ends: str) -> None:
     server = start()

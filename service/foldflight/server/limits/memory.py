@@ -84,6 +84,27 @@ def memory_limit_of(settings: Settings, cgroup: Path = _CGROUP) -> int:
     return 0 if bytes_max is None else int(bytes_max * _SHARE) // settings.workers
 
 
+def container_room(cgroup: Path = _CGROUP) -> int | None:
+    """Return the memory that the processes of the container may still use, in bytes; None if it has no limit.
+
+    What the kernel can free at once, which are pages of files that were not used lately, is not in use.
+    """
+    limit = _container_bytes(cgroup)
+    if limit is None:
+        return None
+    for used, statistics, idle in (
+        ("memory.current", "memory.stat", "inactive_file"),  # cgroup v2
+        ("memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),  # v1
+    ):
+        try:
+            current = int((cgroup / used).read_text(encoding="ascii"))
+            lines = (cgroup / statistics).read_text(encoding="ascii").splitlines()
+        except OSError:
+            continue
+        return limit - current + sum(int(line.split()[1]) for line in lines if line.split()[0] == idle)
+    return None
+
+
 def resident_bytes() -> int:
     """Return the resident memory of this process, in bytes. After the first call this opens no file."""
     return int(os.pread(_statm_of(os.getpid()), _STATM_BYTES_MAX, 0).split()[1]) * _PAGE_BYTES

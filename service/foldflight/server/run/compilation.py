@@ -4,6 +4,10 @@ A server is ready before its functions are compiled, and interprets them until t
 used: another process compiles it into the folder of compiled code, from which the server loads it. That process takes
 the function with most rows first, and ends when none waits, so that the memory of the compiler is freed. Of all servers
 that share a folder, one at a time has such a process: the others wait, and load what it has compiled.
+
+The process has its memory from the container of the server. The kernel would end it first when this is used up, but
+Kubernetes with cgroup v2 has it end all processes of the container. So it is started only where there is room, and
+ended before.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from foldflight.fold.mode import Folding, Mode, Unsupported
 from foldflight.functions.author.scalar import BoundScalar
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.registry import Registry
+from foldflight.server.limits.memory import container_room
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.run.settings import Settings
@@ -40,6 +45,10 @@ _LOCK_S: Final = 0.5
 _CLOSE_S: Final = 10.0  # the constructor of an author's class, which loading calls, may take any time
 _JOBS_MAX: Final = 1000
 _LOCK_FILE: Final = ".compiling"
+_ROOM_BYTES: Final = 256 << 20  # in which a process starts: the first function takes 170 MB beside pages of libraries
+_ROOM_BYTES_MIN: Final = 64 << 20  # below which it is ended
+_ROOM_S: Final = 5.0  # until it is looked again whether there is room
+_LOOK_S: Final = 0.25
 _Bound: TypeAlias = BoundFunction | BoundScalar
 
 
@@ -66,6 +75,10 @@ class _Job:
 
 class _EndedError(Exception):
     """The process ended, or was ended, before it answered. The text is a clause about the process."""
+
+
+class _NoRoomError(Exception):
+    """The container has not enough memory for the process."""
 
 
 class _UnloadableError(Exception):
@@ -96,6 +109,7 @@ class Compilation:
         self._changed = threading.Condition()
         self._is_closed = False
         self._cannot_load = False
+        self._has_room = True
         self._thread = threading.Thread(target=self._run, name="foldflight-compilation", daemon=True)
         self._process: _Process | None = None
         self._lock_file: int | None = None
@@ -204,6 +218,12 @@ class Compilation:
             for each in self._waiting():
                 self._end(each, "failed", "")
             return
+        except _NoRoomError:
+            self._end_process()  # and let another server use the folder
+            with self._changed:
+                if not self._is_closed:
+                    self._changed.wait(_ROOM_S)
+            return
         except _EndedError as error:
             self._end_process()
             if self._is_closed:
@@ -246,6 +266,7 @@ class Compilation:
 
         Raises:
             _EndedError: The process ended, or did not answer in time.
+            _NoRoomError: There is no memory for it.
             _UnloadableError: It cannot load the functions.
         """
         process = self._process
@@ -264,6 +285,16 @@ class Compilation:
         return folding
 
     def _start(self) -> _Process:
+        room = container_room()
+        had_room, self._has_room = self._has_room, room is None or room >= _ROOM_BYTES
+        if not self._has_room:
+            if had_room:
+                self._logger.warning(
+                    "functions wait to be compiled until the container has memory for it",
+                    free_mib=(room or 0) >> 20,
+                    needed_mib=_ROOM_BYTES >> 20,
+                )
+            raise _NoRoomError
         task = {
             "path": sys.path,
             "modules": self._settings.modules,
@@ -299,7 +330,7 @@ class Compilation:
             return True
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(folder / _LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            file = os.open(folder / _LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError:
             return True  # where nothing can be written, nobody waits for others
         try:
@@ -368,10 +399,15 @@ class _Process:
 
     def answer(self) -> dict[str, Any]:
         """Wait for the answer. Raises _EndedError."""
+        until_s = time.monotonic() + _ANSWER_S_MAX
         with selectors.DefaultSelector() as selector:
             selector.register(self._answers, selectors.EVENT_READ)
-            if not selector.select(_ANSWER_S_MAX):
-                raise _EndedError(f"took longer than {_ANSWER_S_MAX:g} s")
+            while not selector.select(min(_LOOK_S, max(until_s - time.monotonic(), 0))):
+                if time.monotonic() >= until_s:
+                    raise _EndedError(f"took longer than {_ANSWER_S_MAX:g} s")
+                room = container_room()
+                if room is not None and room < _ROOM_BYTES_MIN:
+                    raise _EndedError("was ended because the container had no more memory for it")
         line = self._answers.readline()
         if not line.endswith(b"\n"):
             code = self._process.wait()

@@ -39,6 +39,9 @@ _READ_LEFT: Final = (
     "option row_kind=None, to take the changes themselves"
 )
 _LEAVES_OUT: Final = "the SELECT, which leaves it out,"
+_WINDOW_FUNCTIONS: Final = frozenset(
+    ["cume_dist", "dense_rank", "lag", "lead", "ntile", "nth_value", "percent_rank", "rank", "row_number"]
+)
 _SIDES: Final = frozenset(["INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "NATURAL"])
 _AFTER_RELATIONS: Final = _SIDES | {"JOIN", "ON", "USING", ",", "PIVOT", "UNPIVOT"}
 
@@ -120,11 +123,13 @@ class _Search:
     Attributes:
         settled: Queries, inner ones first, whose rows have no kinds, or whose WHERE names these and so says which rows
             count.
+        sought: Queries whose rows a join looks for, itself or through others.
     """
 
     analysis: Analysis
     edits: Edits
     settled: set[int] = field(default_factory=set)
+    sought: set[int] = field(default_factory=set)
 
     def run(self, query: ParsedQuery) -> None:
         """Search all queries of a statement, inner ones first. Raises SqlError."""
@@ -135,12 +140,16 @@ class _Search:
         # Rows of a query in a condition are looked for. Those of others are counted or compared where they are read.
         counts = has_calls or any(self._counts(each, consumers) for each in queries)
         looks = any(self._value_word(each) for each in queries)
+        for each, block in blocks:
+            for span, _ in self._consumed_relations(block, block.clause("FROM")):
+                self._note_sought(each, block, span)
         for each in queries:
             for block in _blocks_with_rows(each):
                 self._refuse_in_source(each, block)
                 if block is not each.turned and next(self._own_calls(block), None) is not None:
                     continue
-                is_read = each.parent is not None and (counts or (looks and self._may_be_looked_for(each)))
+                is_sought = id(each) in self.sought or (looks and self._may_be_looked_for(each))
+                is_read = each.parent is not None and (counts or is_sought)
                 if consumers[id(block)] is None and not is_read and not (counts and each.operators):
                     continue
                 is_settled = self._reads_only(each, block.clause("FROM"), block.inner)
@@ -149,7 +158,7 @@ class _Search:
                 if is_settled and each.is_sole(block) and not each.opaque:
                     self.settled.add(id(each))
             if each.operators:
-                self._refuse_operators(each, is_read=counts)
+                self._refuse_operators(each, is_read=counts or id(each) in self.sought)
             elif not each.blocks and each.turned is None:
                 self._refuse_table(each)
 
@@ -178,7 +187,8 @@ class _Search:
         """Return what takes the rows of a block for rows: in its items, or where the block stands."""
         text = self.analysis.text
         turned = block is query.turned
-        call = next(self._calls(block, AGGREGATES | self.analysis.catalog.names if turned else AGGREGATES), None)
+        names = AGGREGATES | _WINDOW_FUNCTIONS
+        call = next(self._calls(block, names | self.analysis.catalog.names if turned else names), None)
         if call is not None:
             return _Consumer(self._of(call), call.head, _TURN if turned else _RETRACT)
         if block.quantifier == "DISTINCT":
@@ -271,11 +281,19 @@ class _Search:
 
     def _refuse_in_source(self, query: ParsedQuery, block: Block) -> None:
         """Refuse PIVOT over changes, and joins that look for changes, or for their absence."""
-        text, source = self.analysis.text, block.clause("FROM")
+        for span, consumer in self._consumed_relations(block, block.clause("FROM")):
+            self._refuse_relation(query, block, span, consumer)
+
+    def _consumed_relations(self, block: Block, source: Span) -> Iterator[tuple[Span, _Consumer]]:
+        """Yield the relations of FROM that PIVOT takes for rows, or for which joins look, with what takes them."""
+        text = self.analysis.text
         for index in text.flat(source):
+            if text.says(index, "("):
+                inner = Span(index + 1, text.partner[index])
+                if all(each.span.start != inner.start for each in block.inner):  # joins in parentheses
+                    yield from self._consumed_relations(block, inner)
             if text.says(index, "PIVOT", "("):
-                consumer = _Consumer("PIVOT", Span(index, index + 1), _TURN)
-                self._refuse_relation(query, block, Span(source.start, index), consumer)
+                yield Span(source.start, index), _Consumer("PIVOT", Span(index, index + 1), _TURN)
             if not text.says(index, "JOIN"):
                 continue
             first = index
@@ -285,10 +303,25 @@ class _Search:
             consumer = _Consumer(text.slice(Span(first, index + 1)).upper(), Span(first, index + 1), _READ_LEFT)
             if words & {"SEMI", "ANTI", "LEFT", "FULL"}:
                 after = (at for at in text.flat(Span(index + 1, source.stop)) if text.upper(at) in _AFTER_RELATIONS)
-                right = Span(index + 1, next(after, source.stop))
-                self._refuse_relation(query, block, right, consumer)
+                yield Span(index + 1, next(after, source.stop)), consumer
             if words & {"RIGHT", "FULL"}:
-                self._refuse_relation(query, block, Span(source.start, first), consumer)
+                yield Span(source.start, first), consumer
+
+    def _note_sought(self, query: ParsedQuery, block: Block, span: Span) -> None:
+        """Note the queries that a part of FROM reads, in parentheses or by the names of common table expressions."""
+        text = self.analysis.text
+        found = [each for each in block.inner if span.holds(each.span)]
+        for index in span.indexes:
+            is_relation = index == span.start or text.upper(index - 1) in ("(", ",", "JOIN")
+            table = self._table_named(query, index) if is_relation and text.tokens[index].is_name else None
+            found += [table] if table is not None else []
+        for each in found:
+            if id(each) in self.sought:
+                continue
+            for inner in each.walk():
+                self.sought.add(id(inner))
+                for read in _blocks_with_rows(inner):
+                    self._note_sought(inner, read, read.clause("FROM"))
 
     def _refuse_relation(self, query: ParsedQuery, block: Block, span: Span, consumer: _Consumer) -> None:
         if self._reads_only(query, span, block.inner):
@@ -302,7 +335,7 @@ class _Search:
     def _of_operator(self, span: Span, query: ParsedQuery) -> _Consumer | None:
         """Return what takes the rows before an operator of `|>` for rows."""
         text, word, at = self.analysis.text, self.analysis.text.upper(span.start), Span(span.start, span.start + 1)
-        names = AGGREGATES | self.analysis.catalog.names
+        names = AGGREGATES | _WINDOW_FUNCTIONS | self.analysis.catalog.names
         call = next(calls_in(text, span, names, skip=query.inner, nested=True), None)
         if call is not None:
             return _Consumer(self._of(call), call.head, _TURN)

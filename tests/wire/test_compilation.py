@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from foldflight.server.run import compilation as module
 from foldflight.server.run.compilation import Compilation
 from foldflight.server.run.lifecycle import Server, load_registry
 from foldflight.server.run.settings import load_settings
-from tests.wire.kit import DEADLINE_S, STATE_KEY, end_epoch, eventually, open_request, rows
+from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, end_epoch, eventually, open_request, rows
 
 FUNCTIONS = "tests.wire.compile_functions"
 Start = Callable[..., Server]
@@ -180,6 +182,38 @@ def test_a_server_that_ends_leaves_no_process_and_no_draft(start: Start, tmp_pat
     assert not Path(f"/proc/{pid}").exists()
     assert not draft.exists()
     assert not compilation._thread.is_alive()
+
+
+def compile_processes(parent: int) -> list[int]:
+    """Return the processes that compile for a server."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            above = int(path.read_text().rpartition(")")[2].split()[1])
+            if above == parent and b"compile_process" in (path.parent / "cmdline").read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_a_server_that_is_killed_leaves_no_process(spawn: Callable[..., ServerProcess], tmp_path: Path) -> None:
+    """The process ends although it compiles, because its input ends with the server."""
+    server = spawn(modules=FUNCTIONS, compiled_folder=str(tmp_path / "compiled"))
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(Call("hangs", ("value",)))) as exchange:
+        exchange.chunk(rows((0, 0, 1)))
+        end_epoch(exchange, 1)
+    assert eventually(lambda: bool(compile_processes(server.process.pid)))
+    (pid,) = compile_processes(server.process.pid)
+    assert eventually(lambda: Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n")
+    server.process.send_signal(signal.SIGKILL)
+    assert eventually(lambda: not is_running(pid))
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended. One that ended stays a zombie until its parent has asked for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_functions_that_another_process_cannot_load_are_compiled_here_when_hot(start: Start, log: Log) -> None:

@@ -3,8 +3,9 @@
 Unlike averages of latitude and longitude, it is right across the 180th meridian and near the poles.
 
 Arguments: `latitude` and `longitude` DOUBLE, in degrees; rows with NULL, NaN or an infinity are ignored. Result:
-STRUCT<latitude DOUBLE, longitude DOUBLE>, in degrees, longitude from -180 to 180; NULL if there is no point, or if the
-points balance each other, such as two opposite ones. State: a struct of a count and three sums. Merges and retracts.
+STRUCT<latitude DOUBLE, longitude DOUBLE>, in degrees, longitude above -180 and up to 180, 0 at the poles; NULL if
+there is no point, or if the points balance each other, such as two opposite ones. State: a struct of a count and three
+sums. Merges and retracts.
 
 Error bound: each row adds or subtracts numbers of magnitude at most 1, so after n rows were added or retracted the sums
 are wrong by at most about n**2 * 2**-53. Divided by the length of the summed vector this is the error in radians: below
@@ -73,12 +74,12 @@ class GeographicCentroid:
     def get_value(self, accumulator):
         x, y, z = accumulator.x, accumulator.y, accumulator.z
         # After retractions of all points the sums are what is left by rounding, so the count decides.
-        if not accumulator.count or math.hypot(x, y, z) <= BALANCED * accumulator.count:
+        level, zero = math.hypot(x, y), BALANCED * accumulator.count
+        if not accumulator.count or math.hypot(level, z) <= zero:
             return None
-        return {
-            "latitude": math.degrees(math.atan2(z, math.hypot(x, y))),
-            "longitude": math.degrees(math.atan2(y, x)),
-        }
+        # Rounding must not choose the longitude of a pole, or between 180 degrees east and west.
+        longitude = math.degrees(math.atan2(0.0 if abs(y) <= zero else y, 0.0 if level <= zero else x))
+        return {"latitude": math.degrees(math.atan2(z, level)), "longitude": longitude}
 
     def add(self, accumulator, latitude, longitude, sign):
         if math.isfinite(latitude) and math.isfinite(longitude):
@@ -105,8 +106,9 @@ class GeographicCentroid:
 
     def get_values(self, accumulators):
         x, y, z = (accumulators[name] for name in "xyz")
-        level = np.hypot(x, y)
-        count = accumulators["count"]
-        none = (count == 0) | (np.hypot(level, z) <= BALANCED * count)
-        columns = [pa.array(np.degrees(np.arctan2(z, level))), pa.array(np.degrees(np.arctan2(y, x)))]
+        level, count = np.hypot(x, y), accumulators["count"]
+        zero = BALANCED * count
+        none = (count == 0) | (np.hypot(level, z) <= zero)
+        longitudes = np.degrees(np.arctan2(np.where(np.abs(y) <= zero, 0.0, y), np.where(level <= zero, 0.0, x)))
+        columns = [pa.array(np.degrees(np.arctan2(z, level))), pa.array(longitudes)]
         return pa.StructArray.from_arrays(columns, fields=list(POINT), mask=pa.array(none))

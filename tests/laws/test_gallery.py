@@ -340,6 +340,21 @@ def test_a_centroid_of_no_points_is_null() -> None:
     assert function.get_values(chunk).to_pylist() == [None]
 
 
+def test_rounding_does_not_choose_a_longitude() -> None:
+    """At a pole every longitude is the same point, and 180 degrees east is west: rows that leave change nothing."""
+    function = geographic_centroid.GeographicCentroid()
+    one, two = function.create_accumulator(), function.create_accumulator()
+    for accumulator in (one, two):
+        function.accumulate(accumulator, 90.0, 0.125)
+    function.accumulate(two, 0.0, 90.0)
+    function.retract(two, 0.0, 90.0)
+    assert function.get_value(one) == function.get_value(two) == {"latitude": 90.0, "longitude": 0.0}
+    chunk = np.array([(1, 0.0, 2.0**-53, -1.0)], [("count", "i8"), ("x", "f8"), ("y", "f8"), ("z", "f8")])
+    assert function.get_values(chunk).to_pylist() == [{"latitude": -90.0, "longitude": 0.0}]
+    line = np.array([(1, -1.0, y, 0.0) for y in (2.0**-53, -(2.0**-53))], chunk.dtype)
+    assert [value["longitude"] for value in function.get_values(line).to_pylist()] == [180.0, 180.0]
+
+
 def test_a_weighted_median_does_not_round_its_weights() -> None:
     """Just less than half of the weight is not half of it, above 2**53, too."""
     function = weighted_median_of.WeightedMedian()

@@ -11,12 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from foldflight import FunctionContext, FunctionError, udaf, udf
+from foldflight import FunctionContext, FunctionError, RejectedError, udaf, udf
 from foldflight.coroutines import instances
 from foldflight.coroutines.eventloop import BlockedLoop, EventLoop, _raise_in
 from foldflight.exchange.frames import UNBOUNDED, Chunk, Open
 from foldflight.exchange.serving import ServerExchange
 from foldflight.functions import Call, Registry, Step, StepArgument
+from foldflight.functions.author.scalar import BoundScalar
+from foldflight.functions.author.spec import BoundFunction
 
 NUMBER = pa.schema([("x", pa.int64())])
 CLOSED: list[str] = []
@@ -123,6 +125,47 @@ def test_an_interrupt_that_comes_too_late_does_not_end_the_loop() -> None:
     for _ in range(3):
         loop.run("echo", note(), check)
     assert len(done) == 4
+
+
+def test_who_cannot_run_here_is_refused_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code of a class that is refused while it is instantiated has its own code, with `async` and without."""
+
+    class Plain:
+        def eval(self, x: int) -> int:
+            return x
+
+    class Waits:
+        async def eval(self, x: int) -> int:
+            return x
+
+    class Own:
+        def create_accumulator(self) -> list[int]:
+            return []
+
+        def accumulate(self, xs: list[int], x: int) -> None:
+            xs.append(x)
+
+        def get_value(self, xs: list[int]) -> int:
+            return sum(xs)
+
+    class WaitingOwn(Own):
+        async def get_value(self, xs: list[int]) -> int:  # type: ignore[override]
+            return sum(xs)
+
+    def refuse(*_: object) -> None:
+        raise RejectedError("SETTINGS", "there is no Java here")
+
+    monkeypatch.setattr(BoundScalar, "instantiate", refuse)
+    monkeypatch.setattr(BoundFunction, "instantiate", refuse)
+    for declared in (udf(Plain), udf(Waits), udaf(Own), udaf(WaitingOwn)):
+        functions = Registry.load([declared])
+        (function,) = functions.authored
+        request = Open((), NUMBER, steps=(Step(function.name, (StepArgument("x"),)),), outputs=(0,))
+        if issubclass(function.source, Own):
+            request = Open((Call(function.name, ("x",)),), NUMBER)
+        with pytest.raises(RejectedError, match="there is no Java here") as caught:
+            ServerExchange(request, functions, limits=UNBOUNDED, server_id="here", coroutines=EventLoop())
+        assert caught.value.code == "SETTINGS"
 
 
 def test_an_open_that_was_cancelled_has_failed() -> None:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final, Generic
 
-from foldflight.errors import FunctionError
+from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.coroutines import Bound, Check, Coroutines, M, Opening
 from foldflight.fold.failures import user_failure
 from foldflight.functions.author.context import FunctionContext
@@ -127,6 +127,8 @@ def _opened(
     name = bound.function.name
     try:
         methods = bound.instantiate()
+    except RejectedError:  # it cannot run here at all
+        raise
     except (Exception, SystemExit) as error:
         raise user_failure(name, "__init__", error) from error
     if methods.open is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.errors import FunctionError
+from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows
@@ -54,6 +54,7 @@ class Instance:
 
     Raises:
         FunctionError: USER_CODE, if the class cannot be instantiated or its `open` raises.
+        RejectedError: Of the code that instantiates the class, if it cannot run here.
     """
 
     def __init__(self, bound: BoundScalar, context: FunctionContext, failures: Failures) -> None:
@@ -62,6 +63,8 @@ class Instance:
         self.failures = failures
         try:
             self.methods = bound.instantiate()
+        except RejectedError:  # it cannot run here at all
+            raise
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, "__init__", error) from error
         call_if_written(self.name, "open", self.methods.open, context)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
-from foldflight.cli.status import _watch, rates, status_view
-from foldflight.errors import RetryableError
+from foldflight.cli.status import _watch, rates, status, status_view
+from foldflight.errors import RejectedError, RetryableError
+from foldflight.server.run.settings import SETTINGS
 
 
 def server(name, rows, *, state="ready", functions=None, errors=None, version="1.0", **more):
@@ -46,6 +48,17 @@ def test_a_server_that_is_new_or_began_again_has_no_rate_yet():
     before = [(10.0, {"servers": [server("a", 1000)]})]
     after = [(12.0, {"servers": [server("a", 3), server("b", 9)]})]
     assert [each["rows_per_s"] for each in rates(before, after)] == [None, None]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_url_of_the_status_page_tells_the_port_of_flight(scheme):
+    """Whoever has seen the page in a browser tries its URL first."""
+    with pytest.raises(RejectedError, match=r"http_port, 8817 by default.*--port or FOLDFLIGHT_PORT, 8815 by default"):
+        status.main([f"{scheme}://127.0.0.1:8817"], standalone_mode=False)
+    with pytest.raises(RejectedError) as caught:
+        status.main(["127.0.0.1:8817"], standalone_mode=False)
+    assert "8815" not in caught.value.message
+    assert (SETTINGS["http_port"].default, SETTINGS["port"].default) == (8817, 8815)
 
 
 def test_a_server_is_shown_once():

@@ -28,8 +28,14 @@ def server_url(url: str) -> str:
     except ValueError:
         is_valid = False
     if not is_valid or "," in url:
+        told = ""
+        if url.startswith(("http://", "https://")):
+            told = (
+                "; HTTP has the status page and metrics of a server (setting http_port, 8817 by default), and clients "
+                "call it by Arrow Flight (setting port: --port or FOLDFLIGHT_PORT, 8815 by default)"
+            )
         raise RejectedError(
             "SIGNATURE",
-            f'{url!r} is not the URL of a server; give "grpc://host:port" or "grpc+tls://host:port"',
+            f'{url!r} is not the URL of a server; give "grpc://host:port" or "grpc+tls://host:port"{told}',
         )
     return url

@@ -604,7 +604,16 @@ def test_what_changes_no_row_is_skipped(message: Any) -> None:
         ('{"op": "c", "after": {"x": 1e99999999999999999999}}', {}, "too large an exponent"),
         (event("c", after={"y": 1, "X_": 2}), {}, "lacks the column x; .*missing='null'"),
         (event("c", after={"xx": 1}), {}, "lacks the column x; did you mean xx"),
-        (in_block(5, type="int64") | {"schema": block(y={"type": "int64"})}, {}, "lacks the column x"),
+        (
+            in_block(5, type="int64") | {"schema": block(y={"type": "int64"})},
+            {},
+            "the schema block of an event does not describe the column x, which its payload has",
+        ),
+        (
+            {"schema": block(y={"type": "int64"}), "payload": event("u", before={"x": 5}, after={"x": 6})},
+            {},
+            "the schema block of an event does not describe the column x, which its payload has",
+        ),
         ("{", {}, "an event is not JSON"),
         ('{"op": NaN}', {}, "NaN is no JSON"),
         ("[" * 100_000, {}, "an event is not JSON"),

@@ -536,6 +536,8 @@ class Reader:
             return  # which is refused when it is read
         if isinstance(before, dict) and not (is_delete and plan.is_described):
             lacking = [name for name in self._lacking(before, plan) if is_delete or self._has(after, name)]
+            if not self.fills_missing:  # what the schema block does not describe is refused when it is read
+                lacking = [name for name in lacking if not self._has(before, name)]
             is_misspelt = is_delete and not self.fills_missing and all(_similar(name, before) for name in lacking)
             if lacking and not is_misspelt and not (self.fills_missing and self.has_whole_rows):
                 raise _refused(
@@ -662,7 +664,7 @@ class Reader:
         lacking = () if self.fills_missing else self._lacking(row, plan)
         lacks = [name for name in names if name in lacking]
         if lacks:
-            refused[lacks[0]] = _lacks(lacks, row)
+            refused[lacks[0]] = self._lacks(lacks, row)
         there = [name for name in names if name not in lacks]
         for name, value in zip(there, self._values(row, plan, there), strict=True):
             decode = plan.values[name]
@@ -694,7 +696,7 @@ class Reader:
             elif self.fills_missing:
                 values.append(None)
             else:
-                raise RefusedColumns({name: _lacks([name], row)})
+                raise RefusedColumns({name: self._lacks([name], row)})
         return values
 
     def _members(self, row: Any) -> Mapping[str, str]:
@@ -714,6 +716,26 @@ class Reader:
         return [
             name for name in self.types if plan.values[name] is None or not (name in row or name.casefold() in members)
         ]
+
+    def _lacks(self, names: Sequence[str], row: Any) -> str:
+        """Return why columns of a row are not read, which are not there or which its schema block does not describe."""
+        absent = [name for name in names if not self._has(row, name)]
+        undescribed = [name for name in names if name not in absent]
+        why = []
+        if undescribed:
+            why.append(
+                f"the schema block of an event does not describe {_columns(undescribed)}, which its payload has; what "
+                "writes or changes the events must add it to the block, or leave the block out"
+            )
+        if absent:
+            near = {name: found[0] for name in absent if (found := _similar(name, row))}
+            meant = " and ".join(found if len(absent) == 1 else f"{found} for {name}" for name, found in near.items())
+            hint = f"did you mean {meant}?" if near else f"it has {', '.join(row)}."
+            why.append(
+                f"an event lacks {_columns(absent)}; {hint} A column that was added later is NULL in older events with "
+                "missing='null', and table= keeps the events of one table"
+            )
+        return "; also, ".join(why)
 
     def _without_common_block(self, messages: _Messages) -> tuple[pa.Array, _Plan | None]:
         """Return events without the schema block with which all of them begin; with None if they do not."""
@@ -925,16 +947,6 @@ def _columns(names: Sequence[str]) -> str:
 
 def _similar(name: str, row: Row) -> list[str]:
     return difflib.get_close_matches(name, row, 1)
-
-
-def _lacks(names: Sequence[str], row: Row) -> str:
-    near = {name: found[0] for name in names if (found := _similar(name, row))}
-    meant = " and ".join(found if len(names) == 1 else f"{found} for {name}" for name, found in near.items())
-    hint = f"did you mean {meant}?" if near else f"it has {', '.join(row)}."
-    return (
-        f"an event lacks {_columns(names)}; {hint} A column that was added later is NULL in older events with "
-        "missing='null', and table= keeps the events of one table"
-    )
 
 
 def _text_of(value: object) -> str:

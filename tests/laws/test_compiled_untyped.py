@@ -167,6 +167,19 @@ class Unsaid:
         return len(accumulator)
 
 
+class Held:
+    def __init__(self) -> None:
+        self.counts = Counter()  # type: ignore[var-annotated]
+
+
+@udaf
+class HoldsCounter(_Methods):
+    """An accumulator with a Counter, whose annotation would not have it compiled if its keys are texts."""
+
+    def create_accumulator(self) -> Held:
+        return Held()
+
+
 @udaf
 class HoldsBytes(_Methods):
     """An accumulator with bytes."""
@@ -379,6 +392,7 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
         (TurnsInt, "it assigns int to an attribute without annotation that is float at first"),
         (PicklesItself, "Reduced defines how it is pickled"),
         (HoldsBytes, "Grown.name is a bytes at first; annotate it"),
+        (HoldsCounter, "Held.counts is a Counter at first; make it a plain dict and annotate it, as in dict[str, int]"),
         (Unsaid, "it is a Counter at first; annotate it, as in Counter[str]"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

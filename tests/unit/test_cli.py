@@ -155,6 +155,54 @@ def test_check_passes_a_lawful_function(run, monkeypatch):
     assert "every law holds" in result.output
 
 
+COUNTED = """
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from foldflight import udaf
+
+@dataclass
+class Seen:
+    counts: {annotation} = field(default_factory={made})
+
+@udaf
+class Words:
+    def create_accumulator(self) -> Seen:
+        return Seen()
+    def accumulate(self, seen: Seen, word: str) -> None:
+        seen.counts[word] = seen.counts.get(word, 0) + 1
+    def get_value(self, seen: Seen) -> int:
+        return len(seen.counts)
+    def merge(self, seen: Seen, other: Seen) -> None:
+        for word, count in other.counts.items():
+            seen.counts[word] = seen.counts.get(word, 0) + count
+"""
+
+
+@pytest.mark.parametrize(
+    ("annotation", "made", "wrong"),
+    [
+        ("Counter", "Counter", "a Counter"),
+        ("Counter[str]", "Counter", "a Counter"),
+        ("defaultdict[str, int]", "lambda: defaultdict(int)", "a defaultdict"),
+        ("dict[str, int]", "dict", None),
+    ],
+)
+def test_check_says_that_states_are_pickled(run, annotation, made, wrong):
+    """And what a server needs for them, and what makes them typed, which does."""
+    name = "counted_" + "".join(filter(str.isalnum, annotation)).lower()
+    source = COUNTED.replace("{annotation}", annotation).replace("{made}", made)
+    output = run("check", name, "--examples", "10", **{name: source}).output
+    pickled, _, end = output.partition("every law holds")
+    assert end
+    if wrong is None:
+        assert "pickled" not in output
+        return
+    remedy = f"{wrong} has no typed states; annotate dict[str, int], and use .get, as in counts[key] = counts.get"
+    assert f"its states are pickled: {remedy}" in pickled
+    assert SETTINGS["state_keys"].variable in pickled
+    assert "pickled" not in run("check", name, "--examples", "10", "--quiet").output
+
+
 def test_check_says_what_it_does_not_try(run):
     """An async function is not called with generated rows. It is named, with --quiet as well, and does not fail."""
     for options in ((), ("--quiet",)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -113,6 +113,25 @@ def test_what_would_come_back_different_is_refused(annotation: Any, value: Any, 
     """A value that a state would lose or change is an error when the state is written."""
     with pytest.raises(CastError, match=message):
         serializer_of_annotation(annotation).to_arrow([value])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "remedy"),
+    [
+        (Counter, "a Counter has no typed states; annotate dict[str, int], and use .get"),
+        (Counter[int], "a Counter has no typed states; annotate dict[int, int], and use .get"),
+        (
+            defaultdict[str, list[float]],
+            "a defaultdict has no typed states; annotate dict[str, list[float]], and use .get",
+        ),
+        (deque[int], "a deque has no typed states; annotate list[int]"),
+        (deque, "a deque has no typed states; annotate list[float]"),
+    ],
+)
+def test_containers_without_typed_states_tell_those_that_have_them(annotation: Any, remedy: str) -> None:
+    with pytest.raises(Untyped) as caught:
+        serializer_of_annotation(annotation)
+    assert str(caught.value).startswith(remedy)
 
 
 @pytest.mark.parametrize("annotation", [Node, tuple[()]])

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from foldflight.client.connect import EMBEDDED
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.functions import AnyFunction, Registry, ScalarFunction
+from foldflight.functions import AnyFunction, Function, Registry, ScalarFunction
 from foldflight.functions.author.java import java_functions
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ _BAR = (
     MofNCompleteColumn(),
     TextColumn("laws"),
     TimeElapsedColumn(),
+)
+_PICKLED = (
+    "`foldflight serve` signs pickled states with FOLDFLIGHT_STATE_KEYS, and does not start without it; functions with "
+    "typed states need no key"
 )
 _OUTCOMES = {True: ("holds", "green"), False: ("BROKEN", "bold red"), None: ("-", "dim")}
 
@@ -70,8 +74,8 @@ def check(
     Merge order, retraction as the inverse, any split of the input, state to bytes and back, and so on; for scalar and
     table functions that not every row is an error, any split and order of the rows, and compiled code beside the
     interpreter. Of an async function only the declaration and the pickle are checked: generated rows would be sent to
-    what it calls. Prints the smallest rows that break a law. A function that cannot be checked does not stop the
-    others. Exits with 1 if a law is broken or a function cannot be checked.
+    what it calls. Prints the smallest rows that break a law, and why states are pickled, if they are. A function that
+    cannot be checked does not stop the others. Exits with 1 if a law is broken or a function cannot be checked.
     """
     if importlib.util.find_spec("hypothesis") is None:
         raise RejectedError("SETTINGS", "check generates its data with Hypothesis: pip install 'foldflight[testing]'")
@@ -115,6 +119,9 @@ def check(
             shown = [result for result in results if result.passed is False or not quiet]
             if shown:
                 console.print(laws_table(title, shown))
+            if not quiet and isinstance(function, Function) and function.capabilities.codec == "pickle":
+                reason = f"its states are pickled: {function.capabilities.codec_reason}. {_PICKLED}"
+                console.print(Text(reason, style="yellow"), soft_wrap=True)
     if broken:
         console.print(f"{broken} broken", style="bold red")
     if unchecked:

@@ -238,6 +238,13 @@ def _field(name: str, value: Any, hint: Any, label: str, untyped: str) -> Record
         remedy = f"{label} is a {type(value).__name__} at first; annotate it"
         remedy += ", as in Counter[str], defaultdict[str, int] or deque[float]" if type(value) in CONTAINERS else ""
         remedy += _AS_IN.get(type(value), "")
+        if label != "it" and type(value) in _SHAPES and type(value) in CONTAINERS:
+            # Keys that are texts are compiled in plain containers only, whose states are typed.
+            shape = _SHAPES[type(value)]
+            plain = dict if shape == "dict" else list
+            remedy = (
+                f"{label} is a {type(value).__name__} at first; make it a plain {shape} and annotate it{_AS_IN[plain]}"
+            )
         if type(value) is list and len({*map(type, value)}) > 1:
             remedy = (
                 f"{label} is a list of several types at first; make it a class with an annotated attribute for each"

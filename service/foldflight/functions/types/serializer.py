@@ -7,6 +7,7 @@ a dict, a tuple, or an object whose class annotates its attributes (a plain clas
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import copy
 import dataclasses
@@ -446,7 +447,10 @@ class _Map(StateSerializer):
                 raise CastError(index, "RESULT_TYPE", f"{_show(value)} is not a dict")
             if hasattr(value, "__missing__"):
                 wrong = f"{_show(value)} would be restored as a plain dict, which does not create missing entries"
-                remedy = "annotate its class, as in defaultdict[str, int], or use dict.get or dict.setdefault"
+                remedy = (
+                    "make a plain dict and use dict.get or dict.setdefault, or annotate its class, as in "
+                    "defaultdict[str, int], whose states are pickled"
+                )
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; {remedy}")
             if type(value) is not dict:
                 raise CastError(index, "RESULT_TYPE", _other_class(value, dict))
@@ -931,12 +935,30 @@ def serializer_of_annotation(annotation: Any, owner: type | None = None) -> Stat
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return _List(serializer_of_annotation(arguments[0], owner), tuple)
         return _tuple([(f"f{index}", serializer_of_annotation(a, owner)) for index, a in enumerate(arguments)])
+    if (origin or annotation) in _UNTYPED_CONTAINERS:
+        raise Untyped(_of_container(origin or annotation, arguments))
     if isinstance(annotation, type) and annotation is not Any:
         try:
             return _class(annotation, owner)
         except RecursionError:
             raise Untyped(f"{annotation.__name__} contains itself") from None
     raise Untyped(f"{annotation!r} is not specific enough")
+
+
+# Streams have these in pickled states, and could not go on with typed ones.
+_UNTYPED_CONTAINERS: Final = (collections.Counter, collections.defaultdict, collections.OrderedDict, collections.deque)
+
+
+def _of_container(cls: type, arguments: tuple[Any, ...]) -> str:
+    """Return why a container of the module `collections` has no typed states, and what has them."""
+    if cls is collections.deque:
+        names, remedy = ["float"], ""
+    else:
+        names, remedy = ["str", "int"], ", and use .get, as in counts[key] = counts.get(key, 0) + 1"
+    for place, each in enumerate(arguments):
+        names[place] = each.__name__ if type(each) is type else str(each)
+    plain = f"{'list' if cls is collections.deque else 'dict'}[{', '.join(names)}]"
+    return f"a {cls.__name__} has no typed states; annotate {plain}{remedy}"
 
 
 def _tuple(fields: Sequence[tuple[str, StateSerializer]], cls: type = tuple) -> StateSerializer:

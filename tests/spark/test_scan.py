@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
@@ -85,7 +86,10 @@ def test_types(writer: str, classic: Any, tmp_path: Path) -> None:
     write, given, must = WRITERS[writer]
     table = table_of(given, 200, random.Random(f"{writer} {_SEED}"))
     write(classic, table, tmp_path / "t")
-    scanned = scan(classic, str(tmp_path / "t"))
+    path = tmp_path / "t"
+    if (path / "_delta_log").exists():  # such a folder is refused
+        path /= "*.parquet"
+    scanned = scan(classic, str(path))
     reasons = {name: reader(scanned, [name]) for name in scanned.columns}
     assert {name: why for name, why in reasons.items() if name in must.split() and why} == {}
     chosen = [name for name, why in reasons.items() if not why]
@@ -353,6 +357,48 @@ def test_mistakes_tell_what_to_write(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(RejectedError, match=r"cannot choose columns=\['k', 'missing'\].*missing") as caught:
         scan(spark, path, columns=["k", "missing"])
     assert caught.value.code == "SCHEMA_MISMATCH"
+
+
+def test_the_folder_of_a_table_is_refused(spark: Any, tmp_path: Path) -> None:
+    """Its files also have rows that the table has deleted. Folders that are only named alike are read."""
+    for kind, log, remedy in (
+        ("Delta", "_delta_log/00000000000000000000.json", 'table="delta.`{}`"'),
+        ("Hudi", ".hoodie/hoodie.properties", "with its name in the catalogue"),
+        ("Iceberg", "metadata/v1.metadata.json", "with its name in the catalogue"),
+    ):
+        table = tmp_path / f"a b {kind}"
+        part = table / "day=1" / "n=2"
+        part.mkdir(parents=True)
+        pq.write_table(INTS, part / "a.parquet")
+        path = table / log
+        path.parent.mkdir()
+        for given in (table, part):
+            assert len(scan(spark, given).df.collect()) == INTS.num_rows
+        path.write_text("{}\n")
+        other = tmp_path / f"other {kind}"
+        other.mkdir()
+        pq.write_table(INTS, other / "a.parquet")
+        for given in ([table], [part], [f"{table}/"], [tmp_path / f"* {kind}"], [other, part], [part, other, table]):
+            with pytest.raises(RejectedError, match=f"is a table of {kind}, and its files also have rows") as caught:
+                scan(spark, given)
+            assert caught.value.code == "SIGNATURE"
+            assert remedy.format(table) in caught.value.message
+        assert len(scan(spark, part / "a.parquet").df.collect()) == INTS.num_rows
+
+
+def test_a_table_by_its_folder_without_what_reads_it(spark: Any) -> None:
+    """Spark says only that there is no such table."""
+    for name, remedy in (
+        ("delta.`/lake/orders`", "the session has no Delta, .* package delta-spark .*DeltaSparkSessionExtension"),
+        ("HUDI . `/lake/orders`", "the session has no Hudi, .* package hudi-spark-bundle"),
+        ("iceberg.`/lake/orders`", "the session has no Iceberg, .* package iceberg-spark-runtime"),
+    ):
+        with pytest.raises(RejectedError, match=remedy) as caught:
+            scan(spark, table=name)
+        assert caught.value.code == "SETTINGS"
+    for name in ("missing", "parquet.`/lake/orders`", "delta.missing"):
+        with pytest.raises(AnalysisException, match=r"/lake/orders|missing"):
+            scan(spark, table=name)
 
 
 @pytest.mark.parametrize("plaintext", [True, False])

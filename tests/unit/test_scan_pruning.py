@@ -15,6 +15,7 @@ import pytest
 from pyarrow import fs
 from pyspark.sql import types as st
 
+from foldflight.spark.scans.folders import _places_of_logs
 from foldflight.spark.scans.footers import Wanted, footers
 from foldflight.spark.scans.predicate import Comparison, Either, Predicate
 from foldflight.spark.scans.readable import Modes
@@ -109,3 +110,11 @@ def test_row_groups(write: Callable[[pa.Table, Path], None], decimals: int, tmp_
                     left_out[name] += predicate.columns == (name,)
     bounded = {"int", "bigint", "string", "date"} | ({"decimal(5,2)", "decimal(18,0)"} if decimals else set())
     assert {name for name, count in left_out.items() if count} == bounded
+
+
+def test_places_of_logs_are_few() -> None:
+    """Partitions and files of one folder are alike, and folders side by side are not."""
+    days = [f"s3://b/t/day={day}/n={n}" for day in range(3) for n in range(3)]
+    assert list(_places_of_logs([*days, "s3://b/t"])) == [days[0], "s3://b/t/day=0", "s3://b/t"]
+    assert list(_places_of_logs([f"/t/{each}.parquet" for each in "abc"])) == ["/t/a.parquet"]
+    assert list(_places_of_logs(["/t/a", "/t/b/", "/t"])) == ["/t/a", "/t/b", "/t"]

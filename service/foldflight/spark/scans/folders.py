@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
+from foldflight.errors import RejectedError
 from foldflight.spark.scans.footers import OpenFilesystem
 from foldflight.spark.scans.listing import Listing, UnreadableError, path_of
+from foldflight.spark.versions.sessions import quiet
 
 _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
+# What the folder of a table has, as a pattern of Hadoop, and which kind of table has it.
+_LOGS: Final = {"_delta_log": "Delta", ".hoodie": "Hudi", "metadata/*.metadata.json": "Iceberg"}
 _SUMMARIES: Final = ("_metadata", "_common_metadata")
 
 
@@ -79,6 +83,55 @@ class Folders:
             for folder, pairs in parts.items()
         }
         return names, {path: values[folder] for path, folder in folders.items()}
+
+
+def check_no_table(spark: SparkSession, paths: Iterable[str]) -> None:
+    """Refuse folders of tables, whose files also have rows that the tables have deleted or replaced.
+
+    Raises:
+        RejectedError: SIGNATURE, with the read of the table.
+    """
+    for folder in dict.fromkeys(_places_of_logs(paths)):
+        try:
+            with quiet():
+                logs = spark.read.text(f"{folder}/{{{','.join(_LOGS)}}}", recursiveFileLookup=True).inputFiles()
+        except Exception:  # noqa: BLE001 - also those of py4j
+            # Most often there is no log. Of a folder that cannot be listed nothing is known, and Spark's read decides.
+            logs = []
+        for log in map(unquote, logs):
+            table = _table_with(log)
+            if table is not None:
+                raise RejectedError("SIGNATURE", table)
+
+
+def _places_of_logs(paths: Iterable[str]) -> Iterator[str]:
+    """Yield the folders that may be tables with files of some paths: these, and those of which they are partitions.
+
+    Each is a call of Spark, so one path stands for the other partitions of a folder, and for the other files in it.
+    """
+    seen: set[str] = set()
+    for path in (each.rstrip("/") for each in paths):
+        folders = [path]
+        while _name_of(folders[-1].rpartition("/")[2]):
+            folders.append(folders[-1].rpartition("/")[0])
+        alike = path.rpartition("/")[0] if path.endswith(".parquet") else folders[-1]
+        if alike not in seen:
+            seen.add(alike)
+            yield from folders
+
+
+def _table_with(log: str) -> str | None:
+    """Return why the folder with a log is refused; None if this is no log of a table."""
+    for part, kind in _LOGS.items():
+        folder, found, name = log.partition(f"/{part.partition('/')[0]}/")
+        if found and (kind != "Iceberg" or name.endswith(".metadata.json")):
+            folder = re.sub("^file:/+", "/", folder)
+            named = f'"delta.`{folder}`"' if kind == "Delta" else '"..." with its name in the catalogue'
+            return (
+                f"{folder} is a table of {kind}, and its files also have rows that the table does not have any more; "
+                f"read the table: scan(spark, table={named})"
+            )
+    return None
 
 
 def _text(name: str, text: str) -> str | None:

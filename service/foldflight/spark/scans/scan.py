@@ -12,7 +12,7 @@ from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
 from foldflight.spark.columns import column_named, rejecting
-from foldflight.spark.scans.folders import Folders
+from foldflight.spark.scans.folders import Folders, check_no_table
 from foldflight.spark.scans.footers import OpenFilesystem
 from foldflight.spark.scans.listing import Files, UnreadableError
 from foldflight.spark.scans.predicate import Predicate, UnclearError, parse
@@ -151,8 +151,10 @@ def scan(
             `create_view` makes a view for `sql`.
 
     Raises:
-        RejectedError: SIGNATURE for arguments that are none of these; SCHEMA_MISMATCH for a condition that Spark cannot
-            evaluate, and for columns that are not there.
+        RejectedError: SIGNATURE for arguments that are none of these, and for the folder of a table of Delta, Hudi or
+            Iceberg, whose files also have rows that the table has deleted; SETTINGS for such a table by its folder, if
+            the session does not have what reads it; SCHEMA_MISMATCH for a condition that Spark cannot evaluate, and for
+            columns that are not there.
         AnalysisException: Spark's error, if it cannot read the files.
 
     >>> orders = scan(spark, "lake/orders", where="day >= DATE'2026-01-01'")
@@ -189,6 +191,7 @@ def scan(
         found = table_of(spark, table, opened)
     else:
         paths = tuple(os.fspath(each) for each in files or ())
+        check_no_table(spark, paths)
         found = Folders(spark.read.parquet(*paths), paths, opened)
     chosen = found.df
     if where is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,12 +11,23 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from foldflight.errors import RejectedError
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.scans.deltalog import LogError, Snapshot, snapshot
 from foldflight.spark.scans.footers import OpenFilesystem, local
 from foldflight.spark.scans.listing import Listing, UnreadableError, path_of
-from foldflight.spark.versions.sessions import is_remote, same_plan
+from foldflight.spark.versions.sessions import is_remote, quiet, same_plan
 
+_BY_FOLDER: Final = re.compile(r"\s*(delta|iceberg|hudi)\s*\.\s*`([^`]+)`\s*", re.IGNORECASE)
+_DELTA_SETTINGS: Final = (
+    "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
+    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+)
+_SOURCES: Final = {
+    "delta": ("Delta", f"the package delta-spark for its version of Spark, and the settings {_DELTA_SETTINGS}"),
+    "hudi": ("Hudi", "the package hudi-spark-bundle for its version of Spark"),
+    "iceberg": ("Iceberg", "the package iceberg-spark-runtime for its version of Spark"),
+}
 _VERSION_OPTION: Final = "versionAsOf"
 
 
@@ -139,8 +151,16 @@ def table_of(spark: SparkSession, name: str, open_filesystem: OpenFilesystem | N
 
     Raises:
         AnalysisException: Spark's error, if there is no such table.
+        RejectedError: SETTINGS, if the name is that of a folder, as in delta.`/lake/orders`, and the session has
+            nothing that reads such tables.
     """
-    plain = spark.table(name)
+    try:
+        with quiet():
+            plain = spark.table(name)
+            plain.schema  # noqa: B018 - Connect looks for a table when its schema is needed
+    except PySparkException as error:
+        _check_source(spark, name)
+        raise error from None
     try:
         detail = _row(spark, f"DESCRIBE DETAIL {name}")
         if detail["format"] != "delta":
@@ -154,6 +174,22 @@ def table_of(spark: SparkSession, name: str, open_filesystem: OpenFilesystem | N
     except PySparkException as error:
         return PlainTable(plain, name, f"{name} is not known as a table of Delta: {str(error).splitlines()[0]}")
     return DeltaTable(fixed, name, detail["location"], detail["id"], version, open_filesystem)
+
+
+def _check_source(spark: SparkSession, name: str) -> None:
+    """Refuse a table by its folder, if nothing in the session reads such tables. Raises RejectedError SETTINGS."""
+    found = _BY_FOLDER.fullmatch(name)
+    if found is None:
+        return
+    try:
+        with quiet():
+            spark.read.format(found[1].lower()).load(found[2]).schema  # noqa: B018 - as above
+    except Exception as error:  # noqa: BLE001 - one of py4j, which sessions of Connect do not have
+        if "DATA_SOURCE_NOT_FOUND" in str(error):
+            kind, remedy = _SOURCES[found[1].lower()]
+            raise RejectedError(
+                "SETTINGS", f"the session has no {kind}, so it cannot read {name}; start it with {remedy}"
+            ) from None
 
 
 def _row(spark: SparkSession, statement: str) -> Any:

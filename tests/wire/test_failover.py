@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import logging
 import pickle
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -217,6 +221,32 @@ def test_one_server_that_comes_back(fork: Fork, expected: Any) -> None:
 
     with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(*CALLS)) as exchange:
         assert story(exchange, restart, nothing) == expected
+
+
+def test_a_distant_server_has_time_for_its_first_frame() -> None:
+    """A connection may take longer than the time between two attempts: far away, by TLS, or on a busy machine."""
+    with serving(wire_functions, state_keys=STATE_KEY) as server, socket.create_server(("127.0.0.1", 0)) as near:
+        far = urlsplit(server.url)
+
+        def relay() -> None:
+            client, _ = near.accept()
+            time.sleep(0.5)  # the client waits for the first frame meanwhile
+            with client, socket.create_connection((far.hostname, far.port)) as other:
+                back = threading.Thread(target=copy, args=(other, client))
+                back.start()
+                copy(client, other)
+                back.join()
+
+        def copy(source: socket.socket, target: socket.socket) -> None:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=relay, daemon=True)
+        thread.start()
+        assert "weighted_avg" in connect(f"grpc://127.0.0.1:{near.getsockname()[1]}")
+        close_connections()
+        thread.join()
 
 
 def test_a_plan_waits_for_a_server_that_comes_back(fork: Fork) -> None:

@@ -50,13 +50,15 @@ _LOGGER: Final = "foldflight.client"
 _ASKED_AT_ONCE: Final = 32
 _COMPARED_S_MAX: Final = 5.0
 
+# How long gRPC waits for the first frame of a connection: the server may be far away or busy, and TLS needs round trips.
+_CONNECT_S_MAX: Final = 5.0
+
 R = TypeVar("R")
 Tls = tuple[tuple[str, bytes], ...]
 
 _OPTIONS = [
     ("grpc.max_metadata_size", 64 * 1024),  # errors are sent in trailers
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # The pings are as rare as servers allow. They are on because gRPC sets TCP_USER_TIMEOUT (below) only with them.
     ("grpc.keepalive_time_ms", 300_000),
@@ -71,7 +73,12 @@ def _options(deadline_s: float) -> list[tuple[str, int]]:
     A write that blocks because a hung server does not read cannot be cancelled: the cancellation waits behind it. The
     kernel ends the connection, though, if no data was acknowledged for `grpc.keepalive_timeout_ms` (TCP_USER_TIMEOUT).
     """
-    return [*_OPTIONS, ("grpc.keepalive_timeout_ms", max(int(deadline_s * 1000), 500))]
+    return [
+        *_OPTIONS,
+        # In spite of its name, it is the time limit of one attempt to connect.
+        ("grpc.min_reconnect_backoff_ms", max(int(min(deadline_s, _CONNECT_S_MAX) * 1000), 100)),
+        ("grpc.keepalive_timeout_ms", max(int(deadline_s * 1000), 500)),
+    ]
 
 
 class FlightTransport:

@@ -50,7 +50,7 @@ _LOGGER: Final = "foldflight.client"
 _ASKED_AT_ONCE: Final = 32
 _COMPARED_S_MAX: Final = 5.0
 
-# How long gRPC waits for the first frame of a connection: the server may be far away or busy, and TLS needs round trips.
+# How long gRPC waits for the first frame of a connection: the server may be far away or busy, or TLS takes its time.
 _CONNECT_S_MAX: Final = 5.0
 
 R = TypeVar("R")

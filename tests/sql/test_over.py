@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from foldflight.spark import sql
+from foldflight import connect, udaf
+from foldflight.spark import register, sql
+from foldflight.sql import SqlError
 from tests.spark_sessions import since_spark
 from tests.sql.test_statements import values
 
@@ -31,6 +33,34 @@ def test_calls_with_over_are_folded(db: Any, plans_of: Callable[..., list[str]])
     assert plans_of(db, query) == ["fold", "over"]
     (decision,) = sql(db, f"EXPLAIN FOLDFLIGHT SELECT my_count(*) FILTER (WHERE v > 1) {SORTED} FROM hav").collect()
     assert decision.why == (f"over: partition by k; order by v; calls: my_count(*) FILTER (WHERE v > 1) {SORTED}")
+
+
+@udaf(input_types=["STRING"], result_type="STRING")
+class Summary:
+    """Waits for its values, as for those of a model."""
+
+    def create_accumulator(self) -> list[str]:
+        return []
+
+    def accumulate(self, texts: list[str], text: str) -> None:
+        texts.append(text)
+
+    async def get_value(self, texts: list[str]) -> str:
+        return ",".join(texts)
+
+
+@pytest.mark.parametrize("plan", ["auto", "lists"])
+def test_async_values_are_not_asked_for_after_each_row(db: Any, plan: Any) -> None:
+    """Lists would ask for one for each row, as `over` refuses to."""
+    register(db, connect(Summary), {"summary": "summary"})
+    for query in (
+        "SELECT summary(k) OVER (PARTITION BY v ORDER BY k) FROM hav",
+        "SELECT summary(max(k)) OVER () FROM hav GROUP BY v",
+    ):
+        with pytest.raises(SqlError, match=r"summary has an async get_value .* OVER needs the value after") as refused:
+            sql(db, query, plan=plan)
+        assert refused.value.code == "SIGNATURE"
+    assert values(sql(db, "SELECT summary(k) FROM hav WHERE v = 1 GROUP BY v", plan=plan)) == [("one",)]
 
 
 def test_through_servers_and_connect(both: Any) -> None:

@@ -20,6 +20,7 @@ from foldflight.client.connect import EMBEDDED
 from foldflight.engine.query.layout import chunk_names
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
+from foldflight.fold.aggregate.waiting import no_running_values
 from foldflight.functions import Call, Function, FunctionKind, Order, Registry, parse_type
 from foldflight.spark.columns import text_of
 from foldflight.spark.months import is_months, storage_types_of
@@ -303,6 +304,7 @@ class Catalog:
         order: Sequence[tuple[int, bool, bool]] = (),
         literals: Mapping[str, Any] | None = None,
         given: Sequence[st.DataType] = (),
+        is_over: bool = False,
     ) -> tuple[str, st.DataType, st.DataType]:
         """Return a function over lists, which is registered at its first use.
 
@@ -315,6 +317,7 @@ class Catalog:
                 comes first. The arguments are the first fields; a key may be one of them.
             literals: The direct arguments.
             given: Spark's types of the arguments, which results may have; none if they are not known.
+            is_over: Whether each row has a list, its window frame.
 
         Returns:
             Its name in Spark, the type of its results, and the type that they are to have: another one for intervals of
@@ -336,6 +339,7 @@ class Catalog:
             tuple(order),
             repr(sorted(literals.items())),
             tuple(given),
+            is_over,
         )
         if key not in self._listed:
             names = _argument_names(handle, len(types))
@@ -346,6 +350,8 @@ class Catalog:
             # The types of keys do not change what a function is described as; a Column does not tell them.
             others = len(dict.fromkeys(call.columns)) - len(types)
             fold = ListFold.of(handle.transport, call, [*types, *[pa.int64()] * others])
+            if is_over and fold.calls_out:
+                raise no_running_values(handle.name)
             wanted = result_type(handle.info, given, fold.result)
             check_udf(wanted, entry.name)
             name = self._udf_name(entry.name)

@@ -481,6 +481,7 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
             ],
             literals=literals,
             given=(given or ())[: len(columns)],
+            is_over=call.is_over,
         )
     except RejectedError as error:
         message = error.message

@@ -50,6 +50,7 @@ class ListFold:
         output: The type of its results.
         result: Their storage type in Spark.
         rows: The type of the rows in a list.
+        calls_out: Whether its value waits for something outside.
     """
 
     transport: Transport
@@ -57,6 +58,7 @@ class ListFold:
     output: pa.DataType
     result: pa.DataType
     rows: pa.DataType
+    calls_out: bool
 
     @classmethod
     def of(cls, transport: Transport, call: Call, types: Sequence[pa.DataType]) -> ListFold:
@@ -77,7 +79,8 @@ class ListFold:
         (result,) = result_types([call.function], [output])
         names = [str(index) for index in range(len(columns))]
         rows = pa.struct(list(zip(names, columns.types, strict=True))) if names else pa.bool_()
-        return cls(transport, call, output, result, rows)
+        calls_out = any(each.rows_at_once for each in open_reply.calls)
+        return cls(transport, call, output, result, rows, calls_out)
 
     def over_lists(self, type_: st.DataType) -> Any:
         """Return the UDF over lists, whose results have this type in Spark."""

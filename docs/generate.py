@@ -234,17 +234,23 @@ the error SIGNATURE, at its place:
 | SELECT, WHERE, UNION ALL, inner joins, LEFT and SEMI joins *of* them with others | as in Spark: a changelog |
 | aggregates of foldflight in `SELECT ... FROM` | retract with `row_kind=`, else refused |
 | aggregates of Spark, also with OVER and behind `\\|>`; `FROM t SELECT ...` with aggregates; PIVOT | refused |
-| `row_number()`, `lag` and other functions of windows | refused |
 | an inner SELECT that leaves the kinds out, where the statement counts rows, or a join looks for them | refused |
 | DISTINCT, GROUP BY without aggregates, UNION, INTERSECT, EXCEPT | refused |
 | `IN (SELECT ...)`, EXISTS, queries as values, SEMI and ANTI joins *with* them | refused |
 | LEFT, RIGHT and FULL joins in which their columns may be NULL, also in parentheses | refused |
+| functions of Spark with OVER, also in QUALIFY, unless WHERE or the window names the kinds | refused |
+| LIMIT, OFFSET and TABLESAMPLE in inner queries, views and tables, unless WHERE names the kinds | refused |
+| LIMIT and OFFSET of what the statement returns, and of aggregates of foldflight | as in Spark |
+| with aggregates of foldflight: correlated queries, OVER, GROUPING SETS, ROLLUP, CUBE, `max_by` of Spark | refused |
 | an inner join of two changelogs | refused in aggregates of foldflight, unless WHERE names the other's kinds |
 
 In the place of refused ones read the rows that are left, `(SELECT k, f(v) FROM changed GROUP BY k)`, with an
 aggregate `f` of foldflight and `row_kind="row_kind"`. A SELECT that names the column, above all in its WHERE, says
 itself which changes count, and is Spark's. With `row_kind=None` all forms are, and take each change for a row.
-LIMIT and statements other than queries are not looked at.
+Window functions stand over such rows, too: `SELECT *, rank() OVER (ORDER BY s) FROM (SELECT k, f(v) AS s ...)`. The
+last row of each key needs no `row_number()`: changes of `upserts` and `from_debezium(keys=...)` retract the old one.
+Beside an aggregate of foldflight `sum`, `count`, `avg` and others of Spark with a twin in foldflight retract, too. A
+DataFrame in Python that has been limited or numbered before, and statements other than queries, are not looked at.
 
 ## Streams
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from tests.spark_sessions import since_spark
 from tests.sql.test_statements import values
 
 REPLACED = "read the rows that are left in their place"
+WINDOW = "write the window over the rows that are left.*upserts"
+PART = "without the one that takes it back"
 
 
 FORMS: tuple[tuple[str, Any], ...] = (
@@ -97,13 +100,46 @@ FORMS: tuple[tuple[str, Any], ...] = (
     ("SELECT v FROM changed LEFT SEMI JOIN dim USING (k)", [(5,), (5,), (8,)]),
     ("SELECT v, w FROM dim JOIN changed USING (k)", [(5, 1), (5, 1), (8, 2)]),
     ("SELECT sum(v) FROM dim JOIN changed USING (k)", "sum of Spark would take"),
+    # Window functions, and parts of the rows.
+    ("SELECT k, row_number() OVER (PARTITION BY k ORDER BY v) AS n FROM changed", f"row_number of Spark .*{WINDOW}"),
+    ("SELECT k, row_kind, lag(v) OVER (ORDER BY v) AS n FROM changed", f"lag of Spark .*{WINDOW}"),
+    ("SELECT k, row_kind, sum(v) OVER (ORDER BY v) AS n FROM changed", f"sum of Spark .*{WINDOW}"),
+    ("SELECT my_sum(v) FROM (SELECT *, rank() OVER (ORDER BY v) AS n FROM changed) WHERE n = 1", "rank of Spark"),
+    ("SELECT my_sum(v) FROM (SELECT *, rank() OVER w AS n FROM changed WINDOW w AS (ORDER BY v))", "rank of Spark"),
+    ("SELECT sum(n) FROM (SELECT rank() OVER (ORDER BY v) AS n FROM (SELECT v FROM changed))", "which leaves it out"),
+    ("FROM changed |> EXTEND row_number() OVER (ORDER BY v) AS n |> WHERE n = 1", f"row_number of Spark .*{WINDOW}"),
+    ("SELECT my_sum(v) FROM (FROM changed |> SELECT v, row_kind, rank() OVER (ORDER BY v) AS n)", "rank of Spark"),
+    ("SELECT my_sum(v) FROM (SELECT * FROM changed QUALIFY row_number() OVER (ORDER BY v) = 1)", "row_number of Spark"),
+    ("SELECT rank() OVER (PARTITION BY row_kind ORDER BY v) AS n FROM changed", [(1,), (1,), (2,)]),
+    ("SELECT k, rank() OVER (ORDER BY v) AS n FROM changed WHERE row_kind = '+I'", [("a", 1), ("b", 2)]),
+    ("SELECT my_sum(v) FROM (SELECT v, row_kind FROM changed LIMIT 1)", f"LIMIT would take .*{PART}"),
+    ("WITH t AS (SELECT * FROM changed ORDER BY v LIMIT 1) SELECT my_sum(v) FROM t", f"LIMIT would take .*{PART}"),
+    ("SELECT my_sum(v) FROM (SELECT * FROM changed OFFSET 1)", f"OFFSET would take .*{PART}"),
+    ("SELECT * FROM (SELECT * FROM changed LIMIT 1)", f"LIMIT would take .*{PART}"),
+    ("(SELECT row_kind, k FROM changed LIMIT 1) UNION ALL SELECT '+I', k FROM dim", f"LIMIT would take .*{PART}"),
+    ("SELECT * FROM (SELECT * FROM changed UNION ALL TABLE changed LIMIT 1)", f"LIMIT would take .*{PART}"),
+    ("SELECT * FROM (FROM changed SELECT * LIMIT 1)", f"LIMIT would take .*{PART}"),
+    ("SELECT * FROM (FROM changed |> LIMIT 1)", f"LIMIT would take .*{PART}"),
+    ("CREATE OR REPLACE TEMP VIEW part AS SELECT * FROM changed LIMIT 1", f"LIMIT would take .*{PART}"),
+    ("SELECT my_sum(v) FROM changed TABLESAMPLE (50 PERCENT)", f"TABLESAMPLE would take .*{PART}"),
+    ("SELECT * FROM (SELECT * FROM dim JOIN changed TABLESAMPLE (9 ROWS) USING (k))", f"TABLESAMPLE would .*{PART}"),
+    ("SELECT k FROM (SELECT k FROM changed WHERE row_kind = '-D' LIMIT 1)", [("a",)]),
+    ("SELECT v, w FROM changed JOIN (SELECT * FROM dim LIMIT 3) USING (k)", [(5, 1), (5, 1), (8, 2)]),
+    ("SELECT k FROM changed ORDER BY k LIMIT 1", [("a",)]),
+    ("(SELECT k FROM changed ORDER BY k LIMIT 1)", [("a",)]),
+    ("FROM changed |> SELECT k |> ORDER BY k |> LIMIT 1", [("a",)]),
+    ("SELECT v FROM changed TABLESAMPLE (100 PERCENT)", [(5,), (5,), (8,)]),
 )
 """Each with its rows, or with a part of the error."""
+SINCE = {"|>": "4.0", "QUALIFY": "4.2"}
 
 
 @pytest.mark.parametrize(
     ("query", "found"),
-    [pytest.param(*form, marks=since_spark("4.0", "|>") if "|>" in form[0] else ()) for form in FORMS],
+    [
+        pytest.param(*form, marks=[since_spark(each, words) for words, each in SINCE.items() if words in form[0]])
+        for form in FORMS
+    ],
 )
 def test_forms_of_statements_over_changes(db: Any, query: str, found: Any) -> None:
     """Each form is right, or refused where it would take a row that retracts for a row, with what to write."""
@@ -143,12 +179,89 @@ LEFT = "(SELECT k, my_count(*) AS n, my_sum(v) AS s FROM changed GROUP BY k)"
         (f"SELECT k FROM dim EXCEPT SELECT k FROM {LEFT}", [("a",), ("c",)]),
         (f"SELECT sum(s) FROM {LEFT}", [(8,)]),
         ("SELECT w, my_sum(v) FROM dim JOIN changed USING (k) GROUP BY w", [(2, 8)]),
+        (f"SELECT k, rank() OVER (ORDER BY s) FROM {LEFT}", [("b", 1)]),
+        ("SELECT k, my_sum(v), rank() OVER (ORDER BY my_sum(v)) FROM changed GROUP BY k", [("b", 8, 1)]),
+        ("SELECT k, my_sum(v) AS s FROM changed GROUP BY k ORDER BY s LIMIT 1", [("b", 8)]),
+        (f"SELECT sum(s) FROM (SELECT * FROM {LEFT} LIMIT 2)", [(8,)]),
+        ("SELECT my_sum(v) FROM (SELECT v, row_kind FROM changed)", [(8,)]),
+        (f"SELECT w, s FROM dim JOIN {LEFT} USING (k)", [(2, 8)]),
+        (
+            "SELECT k, my_sum(v) FROM changed GROUP BY k UNION ALL SELECT NULL, my_sum(v) FROM changed",
+            [("b", 8), (None, 8)],
+        ),
+        (
+            "SELECT my_sum(v) FILTER (WHERE k = 'a') AS a, my_sum(v) FILTER (WHERE k = 'b') AS b FROM changed",
+            [(None, 8)],
+        ),
     ],
 )
 def test_what_errors_about_changes_advise(db: Any, query: str, found: Any) -> None:
     """The rows that are left are read in the place of changes, in one statement."""
     changed(db)
     assert values(sql(db, query, row_kind="row_kind")) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (
+            "SELECT w, (SELECT my_sum(v) FROM changed AS c WHERE c.k = d.k) AS s FROM dim AS d",
+            "cannot retract rows in this statement: it is correlated.*join the aggregated one",
+        ),
+        (
+            "SELECT w, s FROM dim AS d, LATERAL (SELECT my_sum(v) AS s FROM changed AS c WHERE c.k = d.k)",
+            "cannot retract rows in this statement: it is correlated.*join the aggregated one",
+        ),
+        (
+            "SELECT a.k, my_sum(a.v) FROM changed AS a JOIN changed AS b USING (k) GROUP BY a.k",
+            "names columns of several relations here.*no join of their rows.*JOIN .SELECT k, f",
+        ),
+        ("SELECT my_sum(v) FROM changed WHERE other = 1", r"^\[UNRESOLVED_COLUMN.*other"),
+        ("SELECT my_sum(w) FROM dim", "row_kind='row_kind' names no column of these rows"),
+        (
+            "SELECT k, my_sum(v) FROM changed GROUP BY ROLLUP (k)",
+            "cannot retract rows in this statement: GROUPING SETS.*UNION ALL between them",
+        ),
+        (
+            "SELECT k, my_sum(v) OVER (PARTITION BY k) FROM changed",
+            "cannot retract rows in this statement: OVER.*write OVER over its result",
+        ),
+        (
+            "SELECT k, my_sum(v), max_by(v, k) FROM changed GROUP BY k",
+            "cannot retract rows in this statement: Spark's max_by.*aggregate of foldflight with a retract",
+        ),
+        ("SELECT my_sum(v) FROM (SELECT v FROM changed)", "select row_kind there, too, so that aggregates"),
+        ("SELECT sum(v) FROM changed", r'register\(spark, functions, {"sum": "my_sum"}\) makes my_sum the sum of'),
+        ("SELECT max_by(v, k) FROM changed", "to aggregate the changes themselves$"),
+        (
+            "SELECT * FROM changed PIVOT (my_sum(v) FOR k IN ('a', 'b'))",
+            r"only a plain SELECT retracts, not PIVOT, \|> or FROM before SELECT; write SELECT .*FILTER",
+        ),
+    ],
+)
+def test_what_cannot_retract_says_what_to_write(db: Any, query: str, message: str) -> None:
+    """With the option given, an error names its cause and another statement, and not the option again."""
+    changed(db)
+    with pytest.raises(SqlError) as refused:
+        sql(db, query, row_kind="row_kind")
+    assert refused.value.code == "SIGNATURE"
+    assert re.search(message, refused.value.message)
+    assert "give sql the option row_kind='" not in refused.value.message
+    assert "lists have rows" not in refused.value.message
+
+
+def test_aggregates_of_spark_beside_own_ones_retract(db: Any) -> None:
+    """They are those of foldflight then, so that an old value leaves sums, counts and deviations, too."""
+    frame = db.sql("SELECT * FROM VALUES (5, '+I'), (5, '-U'), (8, '+U'), (3, '+I'), (3, '-D'), (1, '+I') AS t(v, op)")
+    columns, kinds = sf.struct(sf.col("v")), {"+I": "+I", "-U": "-D", "+U": "+I", "-D": "-D"}
+    split_changes(frame, op="op", before=columns, after=columns, row_kinds=kinds).createOrReplaceTempView("updated")
+    items = "count(*), count(DISTINCT v), sum(v), sum(v) FILTER (WHERE v > 2), avg(v), var_pop(v), bool_and(v > 2)"
+    found = values(sql(db, f"SELECT my_count(*), {items} FROM updated", row_kind="row_kind"))
+    assert found == values(db.sql(f"SELECT count(*), {items} FROM VALUES (8), (1) AS t(v)"))
+    with pytest.raises(SqlError, match=r"CANNOT_RETRACT: min is append-only .*materialize=True"):
+        sql(db, "SELECT my_count(*), min(v) FROM updated", row_kind="row_kind")
+    kept = sql(db, "SELECT my_count(*), min(v), max(v) FROM updated", row_kind="row_kind", materialize=True)
+    assert values(kept) == [(2, 1, 8)]
 
 
 def test_a_join_of_two_changelogs_is_refused(db: Any) -> None:

@@ -33,7 +33,24 @@ _POSITION: Final = re.compile(r"\(line (\d+), pos (\d+)\)|line (\d+) pos (\d+)")
 
 
 class CannotFoldError(Exception):
-    """Why a block cannot be folded by `group_by`. It is a decision of the planner, not an error of the user."""
+    """Why a block cannot be folded by `group_by`. It is a decision of the planner, not an error of the user.
+
+    Args:
+        why: The reason.
+        remedy: What to write where the block is to retract rows, which lists cannot.
+    """
+
+    def __init__(self, why: str, remedy: str = "") -> None:
+        super().__init__(why)
+        self.remedy = remedy
+
+
+def correlated() -> CannotFoldError:
+    """Return why a query that refers to a query around it cannot be folded."""
+    return CannotFoldError(
+        "it is correlated: it refers to a column of a query around it",
+        "join the aggregated one: ... FROM t JOIN (SELECT k, f(v) FROM changes GROUP BY k) USING (k)",
+    )
 
 
 class RefusedBySparkError(SqlError, AnalysisException):

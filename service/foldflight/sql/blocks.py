@@ -252,6 +252,8 @@ def _is_column(text: Text, index: int) -> bool:
     before, after = text.upper(index - 1), text.upper(index + 1)
     is_operand = text.tokens[index - 1].kind == "op" and before not in (")", "]", "?")
     is_operated = text.tokens[index + 1].kind == "op" and after not in ("(", "?", ":", "-", "+")
+    if before == "*" and text.upper(index - 2) in ("SELECT", "DISTINCT", "ALL", ",", "."):
+        return False  # behind all columns: FROM t SELECT * LIMIT 1
     return is_operand or is_operated or before in _BEFORE_NAMES or after in _AFTER_NAMES
 
 

@@ -2,7 +2,8 @@
 
 The rows of a changelog retract others, so only an aggregate of foldflight with the option `row_kind` counts them right.
 Whatever else counts, compares or looks for rows is refused: aggregates of Spark, DISTINCT, GROUP BY, UNION, INTERSECT,
-EXCEPT, PIVOT, queries in conditions, and joins that look for rows or for their absence. A SELECT that names the column
+EXCEPT, PIVOT, queries in conditions, joins that look for rows or for their absence, window functions, and what keeps a
+part of the rows: LIMIT, OFFSET and TABLESAMPLE, unless the statement shows their rows. A SELECT that names the column
 of the kinds says itself what they mean. What maps, filters or joins each change by itself is a changelog again.
 """
 
@@ -15,33 +16,51 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
+from foldflight.functions import Registry
 from foldflight.spark.columns import quoted
 from foldflight.spark.rowkinds import kinds_in, unsaid
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
-from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in
+from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in
 from foldflight.sql.text import Edits, Span
 
 ALL_COLUMNS: Final = "foldflight all columns"
 """A column with all columns of the rows of a block, for their types."""
 
 _RETRACT: Final = (
-    "use it in the SELECT; or aggregates of foldflight with the option row_kind='{name}', which retract; or give sql "
-    "the option row_kind=None, to aggregate the changes themselves"
+    "write an aggregate of foldflight in its place, which retracts with the option row_kind='{name}'; or use {name} in "
+    "the SELECT, to say what the kinds mean; or give sql the option row_kind=None, to aggregate the changes themselves"
+)
+_KEEP: Final = (
+    "select {name} there, too, so that aggregates of foldflight over it retract with the option row_kind='{name}'; or "
+    "use it in the WHERE, to say which changes count; or give sql the option row_kind=None, to aggregate the changes "
+    "themselves"
 )
 _TURN: Final = (
-    "write SELECT ... FROM ... GROUP BY with aggregates of foldflight and give sql the option row_kind='{name}', so "
-    "that they retract; or use it there; or give sql the option row_kind=None, to aggregate the changes themselves"
+    "only a plain SELECT retracts, not PIVOT, |> or FROM before SELECT; write SELECT ... FROM ... GROUP BY with "
+    "aggregates of foldflight and the option row_kind='{name}' (for PIVOT, f(v) FILTER (WHERE k = 'a') for each of its "
+    "columns); or use {name} there, to say what the kinds mean; or give sql the option row_kind=None, to aggregate the "
+    "changes themselves"
 )
 _READ_LEFT: Final = (
     "read the rows that are left in their place: (SELECT k, f(v) FROM ... GROUP BY k), where f is an aggregate of "
     "foldflight, with the option row_kind='{name}'; or use {name} there, to say which changes count; or give sql the "
     "option row_kind=None, to take the changes themselves"
 )
-_LEAVES_OUT: Final = "the SELECT, which leaves it out,"
-_WINDOW_FUNCTIONS: Final = frozenset(
-    ["cume_dist", "dense_rank", "lag", "lead", "ntile", "nth_value", "percent_rank", "rank", "row_number"]
+_WINDOW: Final = (
+    "write the window over the rows that are left: SELECT ..., rank() OVER (...) FROM (SELECT k, f(v) FROM ... GROUP "
+    "BY k), where f is an aggregate of foldflight, with the option row_kind='{name}'. The last row of each key needs "
+    "no row_number(): the changes of upserts and of from_debezium(keys=...) take the old row back themselves. Or use "
+    "{name} in the window or in WHERE, to say which changes count; or give sql the option row_kind=None, to take the "
+    "changes themselves"
 )
+_PART: Final = (
+    "a change may be left without the one that takes it back. Write it over the rows that are left: (SELECT k, f(v) "
+    "FROM ... GROUP BY k), where f is an aggregate of foldflight, with the option row_kind='{name}'; or use {name} in "
+    "WHERE, to say which changes count; or give sql the option row_kind=None, to take the changes themselves"
+)
+_PARTS: Final = ("LIMIT", "OFFSET", "TABLESAMPLE")
+_LEAVES_OUT: Final = "the SELECT, which leaves it out,"
 _SIDES: Final = frozenset(["INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "NATURAL"])
 _AFTER_RELATIONS: Final = _SIDES | {"JOIN", "ON", "USING", ",", "PIVOT", "UNPIVOT"}
 
@@ -54,11 +73,13 @@ class _Consumer:
         what: Its name in the error.
         at: Its tokens.
         remedy: What to write in its place, with `{name}` for the column of the kinds.
+        said_in: Where the column says what the kinds mean, besides WHERE. None: anywhere in the SELECT.
     """
 
     what: str
     at: Span
     remedy: str
+    said_in: tuple[Span, ...] | None = None
 
 
 def rows_said(
@@ -157,6 +178,7 @@ class _Search:
                     is_settled = self._refuse_block(each, block, consumers[id(block)])
                 if is_settled and each.is_sole(block) and not each.opaque:
                     self.settled.add(id(each))
+            self._refuse_part(each)
             if each.operators:
                 self._refuse_operators(each, is_read=counts or id(each) in self.sought)
             elif not each.blocks and each.turned is None:
@@ -187,10 +209,11 @@ class _Search:
         """Return what takes the rows of a block for rows: in its items, or where the block stands."""
         text = self.analysis.text
         turned = block is query.turned
-        names = AGGREGATES | _WINDOW_FUNCTIONS
-        call = next(self._calls(block, names | self.analysis.catalog.names if turned else names), None)
+        calls = self._calls(block, AGGREGATES | self.analysis.catalog.names if turned else AGGREGATES)
+        own = self.analysis.catalog.names
+        call = next((each for each in calls if not each.is_over or each.name in own), None)
         if call is not None:
-            return _Consumer(self._of(call), call.head, _TURN if turned else _RETRACT)
+            return _Consumer(self._of(call), call.head, _TURN if turned else _retract(call))
         if block.quantifier == "DISTINCT":
             return _Consumer(
                 "DISTINCT", Span(block.clause("SELECT").start - 1, block.clause("SELECT").start), _READ_LEFT
@@ -198,12 +221,33 @@ class _Search:
         if "GROUP BY" in block.clauses:
             start = block.clause("GROUP BY").start
             return _Consumer("GROUP BY", Span(start - 2, start), _READ_LEFT)
+        clauses = [block.clause(name) for name in ("SELECT", "QUALIFY")]
+        window = next((call for each in clauses for call in self._windows(each, block.inner)), None)
+        if window is not None:
+            named = [query.tails["WINDOW"]] if "WINDOW" in query.tails else []
+            return _Consumer(self._of(window), window.span, _WINDOW, (window.span, block.clause("QUALIFY"), *named))
         at = self._set_word(query) or self._value_word(query)
         if at is None:
             return None
         word = text.upper(at.start)
         is_scalar = word not in SETS and word not in ("IN", "EXISTS")
         return _Consumer("the query in an expression" if is_scalar else word, at, _READ_LEFT)
+
+    def _windows(self, span: Span, skip: Collection[ParsedQuery]) -> Iterator[ParsedCall]:
+        """Yield the calls with OVER of a range, without those of foldflight."""
+        inside = {index for each in skip for index in each.span.indexes}
+        for index in span.indexes:
+            call = None if index in inside else call_at(self.analysis.text, index)
+            if call is not None and call.is_over and call.name not in self.analysis.catalog.names:
+                yield call
+
+    def _is_shown(self, query: ParsedQuery) -> bool:
+        """Return whether the rows of a query are the result of the statement, which no view and no table keeps."""
+        while query.parent is not None and query in query.parent.parts and not query.parent.is_union:
+            query = query.parent
+        first = self.analysis.text.upper(0)
+        is_kept = first in ("CREATE", "INSERT", "CACHE", "REPLACE")
+        return query.parent is None and not is_kept
 
     def _of(self, call: ParsedCall) -> str:
         return call.name if call.name in self.analysis.catalog.names else f"{call.name} of Spark"
@@ -257,8 +301,10 @@ class _Search:
             return True
         if consumer is None and self._keeps_kinds(query, block):
             return self._says_in_where(block, found)
-        consumer = consumer or _Consumer(_LEAVES_OUT, block.clause("SELECT"), _RETRACT)
-        self._refuse(found, _names(self.analysis, block.span, block.inner), consumer)
+        consumer = consumer or _Consumer(_LEAVES_OUT, block.clause("SELECT"), _KEEP)
+        said_in = (block.span,) if consumer.said_in is None else (block.clause("WHERE"), *consumer.said_in)
+        named = set[str]().union(*(_names(self.analysis, each, block.inner) for each in said_in))
+        self._refuse(found, named, consumer)
         return self._says_in_where(block, found)
 
     def _keeps_kinds(self, query: ParsedQuery, block: Block) -> bool:
@@ -280,9 +326,25 @@ class _Search:
                 raise self.analysis.text.error(unsaid(name, kinds, consumer.what, consumer.remedy), consumer.at)
 
     def _refuse_in_source(self, query: ParsedQuery, block: Block) -> None:
-        """Refuse PIVOT over changes, and joins that look for changes, or for their absence."""
+        """Refuse PIVOT and samples over changes, and joins that look for changes, or for their absence."""
         for span, consumer in self._consumed_relations(block, block.clause("FROM")):
             self._refuse_relation(query, block, span, consumer)
+        if not self._is_shown(query) or next(self._own_calls(block), None) is not None:
+            self._refuse_samples(query, block)
+
+    def _refuse_samples(self, query: ParsedQuery, block: Block) -> None:
+        """Refuse TABLESAMPLE that leaves a part of the changes to what reads them."""
+        text, source = self.analysis.text, block.clause("FROM")
+        inside = {index for each in block.inner for index in each.span.indexes}
+        for index in source.indexes:
+            if index in inside or not text.says(index, "TABLESAMPLE", "(") or text.upper(index - 1) in ("AS", "."):
+                continue
+            begin = index
+            while begin > source.start and text.upper(begin - 1) not in (",", "JOIN", "("):
+                begin = text.partner[begin - 1] if text.says(begin - 1, ")") else begin - 1
+            if begin < index:
+                sample = _Consumer("TABLESAMPLE", Span(index, index + 1), _PART, ())
+                self._refuse_relation(query, block, Span(begin, index), sample)
 
     def _consumed_relations(self, block: Block, source: Span) -> Iterator[tuple[Span, _Consumer]]:
         """Yield the relations of FROM that PIVOT takes for rows, or for which joins look, with what takes them."""
@@ -330,15 +392,49 @@ class _Search:
             found = self._kinds(query, self.edits.render(span))
         except (*REFUSALS, CannotFoldError):
             return  # which the plan of the block tells
-        self._refuse(found, _names(self.analysis, block.span, block.inner), consumer)
+        said_in = block.span if consumer.said_in is None else block.clause("WHERE")
+        self._refuse(found, _names(self.analysis, said_in, block.inner), consumer)
+
+    def _refuse_part(self, query: ParsedQuery) -> None:
+        """Refuse LIMIT and OFFSET that leave a part of the changes to what reads them."""
+        text = self.analysis.text
+        name = next((each for each in _PARTS if each in query.tails), None)
+        if name is None or self._is_shown(query) or text.says(query.tails[name].start, "ALL"):
+            return
+        block = query.turned
+        if block is None and query.blocks and query.is_sole(query.blocks[0]):
+            block = query.blocks[0]
+        in_where = set[str]()
+        try:
+            if block is None:
+                first, span = min(query.tails.items(), key=lambda tail: tail[1].start)
+                found = self._kinds_of_query(query, span.start - len(first.split()))
+            else:
+                calls = self._calls(block, AGGREGATES | self.analysis.catalog.names)
+                has_groups = "GROUP BY" in block.clauses or any(not call.is_over for call in calls)
+                if has_groups or "FROM" not in block.clauses:
+                    return  # of the groups
+                found = self._kinds(query, self.edits.render(block.clause("FROM")))
+                in_where = _names(self.analysis, block.clause("WHERE"), block.inner)
+        except (*REFUSALS, CannotFoldError):
+            return  # which the plan of the query tells
+        at = query.tails[name].start - 1
+        self._refuse(found, in_where, _Consumer(name, Span(at, at + 1), _PART))
 
     def _of_operator(self, span: Span, query: ParsedQuery) -> _Consumer | None:
         """Return what takes the rows before an operator of `|>` for rows."""
         text, word, at = self.analysis.text, self.analysis.text.upper(span.start), Span(span.start, span.start + 1)
-        names = AGGREGATES | _WINDOW_FUNCTIONS | self.analysis.catalog.names
-        call = next(calls_in(text, span, names, skip=query.inner, nested=True), None)
+        names = AGGREGATES | self.analysis.catalog.names
+        own = self.analysis.catalog.names
+        calls = calls_in(text, span, names, skip=query.inner, nested=True)
+        call = next((each for each in calls if not each.is_over or each.name in own), None)
         if call is not None:
             return _Consumer(self._of(call), call.head, _TURN)
+        window = next(self._windows(span, query.inner), None)
+        if window is not None:
+            return _Consumer(self._of(window), window.span, _WINDOW, (window.span,))
+        if word in _PARTS and not self._is_shown(query):
+            return _Consumer(word, at, _PART, ())
         is_set = word in SETS and not text.says(span.start, "UNION", "ALL")
         if word in ("AGGREGATE", "PIVOT") or is_set or text.says(span.start, "SELECT", "DISTINCT"):
             return _Consumer(word, at, _TURN)
@@ -364,8 +460,11 @@ class _Search:
             named = set[str]()
             for each in query.operators:
                 is_before = each.stop <= span.start and text.upper(each.start) == "WHERE"
-                if is_before or each == span or value is not None:
+                is_anywhere = consumer is None or consumer.said_in is None
+                if is_before or (is_anywhere and (each == span or value is not None)):
                     named |= _names(self.analysis, each, query.inner)
+            for said_in in consumer.said_in or () if consumer else ():
+                named |= _names(self.analysis, said_in, query.inner)
             self._refuse(found, named, consumer or _Consumer(_LEAVES_OUT, span, _TURN))
 
     def _kinds_of_query(self, query: ParsedQuery, stop: int) -> list[tuple[str, str]]:
@@ -413,6 +512,16 @@ class _Search:
             found += [None] * len(tables) if each.is_recursive else tables
             each = each.parent
         return found[0] if len(found) == 1 and found[0] is not None and found[0].span.stop < index else None
+
+
+def _retract(call: ParsedCall) -> str:
+    """Return what to write for an aggregate of Spark, and how foldflight's own of this name is called."""
+    if call.name not in Registry():
+        return _RETRACT
+    return (
+        f'{_RETRACT}. register(spark, functions, {{{{"{call.name}": "my_{call.name}"}}}}) makes my_{call.name} the '
+        f"{call.name} of foldflight"
+    )
 
 
 def _blocks_with_rows(query: ParsedQuery) -> list[Block]:

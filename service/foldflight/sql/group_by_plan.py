@@ -27,9 +27,9 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.spark.grouping import Planned, group_by
 from foldflight.spark.scans.predicate import NO_COLUMNS
 from foldflight.spark.scans.scan import Scan, view_of
-from foldflight.spark.versions.sessions import same_plan
+from foldflight.spark.versions.sessions import condition_of, same_plan
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
+from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, correlated, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
 from foldflight.sql.catalog import declared
@@ -232,7 +232,11 @@ class BlockFold:
         """Return the block with its calls with OVER computed. Raises CannotFoldError."""
         table = self._table()
         if self.options.get("row_kind"):
-            raise CannotFoldError("OVER over rows with kinds")
+            raise CannotFoldError(
+                "OVER over rows with kinds",
+                "aggregate in an inner SELECT, and write OVER over its result: SELECT *, rank() OVER (ORDER BY s) FROM "
+                "(SELECT k, f(v) AS s FROM changes GROUP BY k)",
+            )
         if self.options.get("plan") == "lifted":
             raise CannotFoldError("OVER is not lifted")
         options = {name: value for name, value in self.options.items() if name not in ("emit", "plan", "groups")}
@@ -279,7 +283,10 @@ class BlockFold:
         """Yield the expressions of GROUP BY, with ordinals and aliases replaced by the items that they mean."""
         text, clause = self.analysis.text, self.block.clause("GROUP BY")
         if {text.upper(index) for index in text.flat(clause)} & {"ROLLUP", "CUBE", "SETS"}:
-            raise CannotFoldError("GROUPING SETS, ROLLUP or CUBE: a row is in several groups")
+            raise CannotFoldError(
+                "GROUPING SETS, ROLLUP or CUBE: a row is in several groups",
+                "write a SELECT ... GROUP BY for each of the grouping sets, with UNION ALL between them",
+            )
         if len(clause.indexes) == 1 and text.says(clause.start, "ALL") and not self._columns_among(["`all`"]):
             yield from (span for span in bodies if not self._aggregates(span))
             return
@@ -380,7 +387,7 @@ class BlockFold:
                 if call.span.start in inside or call.is_over:
                     continue
                 if call.name not in EQUIVALENT_BUILTINS or call.is_within or call.order or len(call.arguments) != 1:
-                    raise CannotFoldError(f"Spark's {call.name} beside functions of foldflight")
+                    raise _of_spark(call)
                 if any(other.span.holds(call.span) for other in calls):
                     raise CannotFoldError("an aggregate in an aggregate")
                 calls.append(call)
@@ -509,11 +516,25 @@ class BlockFold:
         row_kind = self.options.get("row_kind")
         if not row_kind:
             return
+        below = partial(self.analysis.below, self.query, self.block, quoted(row_kind), self.edits)
         try:
-            self.analysis.df(self.analysis.below(self.query, self.block, quoted(row_kind), self.edits))
+            self.analysis.df(below())
         except REFUSALS as error:
+            source, condition = self.block.clause("FROM"), condition_of(error) or ""
+            if condition.startswith("AMBIGUOUS"):
+                raise self.analysis.text.error(
+                    f"row_kind={row_kind!r} names columns of several relations here: {said(error)} A join of the "
+                    "changes of two changelogs is no join of their rows; read the rows that are left of one in its "
+                    "place: JOIN (SELECT k, f(v) FROM changes GROUP BY k) USING (k), where f is an aggregate of "
+                    "foldflight, as a view",
+                    source,
+                ) from None
+            if condition.startswith("UNRESOLVED_COLUMN") and self.analysis.resolves(below(filtered=False)):
+                if self.query.parent is not None:
+                    raise correlated() from None  # if it is no column that there is not, which Spark tells
+                return
             raise self.analysis.text.error(
-                f"row_kind={row_kind!r} names no column of these rows: {said(error)}", self.block.clause("FROM")
+                f"row_kind={row_kind!r} names no column of these rows: {said(error)}", source
             ) from None
 
     def _check_compared(
@@ -544,7 +565,7 @@ class BlockFold:
             connected = self.functions if beside is None else self.analysis.catalog.entries[beside.name].handle
             twin = connected and self.analysis.catalog.twin(EQUIVALENT_BUILTINS[call.name], connected)
             if not twin:
-                raise CannotFoldError(f"Spark's {call.name} beside functions of foldflight")
+                raise _of_spark(call)
             is_all = self.analysis.text.slice(call.arguments[0]) == "*"
             if is_all and call.distinct:
                 raise CannotFoldError("Spark's count(DISTINCT *), whose arguments are all columns")
@@ -944,3 +965,11 @@ def _common(path: tuple[str, ...], key: _Key) -> tuple[str, ...]:
         if head == key.path or head[-len(key.path) :] == key.path or key.path[-len(head) :] == head:
             return head
     return ()
+
+
+def _of_spark(call: ParsedCall) -> CannotFoldError:
+    """Return why a block with an aggregate of Spark cannot be folded."""
+    return CannotFoldError(
+        f"Spark's {call.name} beside functions of foldflight",
+        f"Spark's {call.name} cannot take a row back: write an aggregate of foldflight with a retract in its place",
+    )

@@ -9,9 +9,9 @@ columns. A stream needs the `group_by` plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
 from foldflight.spark.versions.sessions import check_workers, is_case_sensitive
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
+from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, correlated, said
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
 from foldflight.sql.changes import refuse_changes_as_rows, rows_said
@@ -39,6 +39,9 @@ from foldflight.sql.list_plan import (
 from foldflight.sql.text import Edits, Span, names_in
 from foldflight.sql.windows import as_plain_tables, windowed_tables
 
+_PLAIN: Final = (
+    "write SELECT keys, aggregates of foldflight FROM changes WHERE ... GROUP BY keys, and the rest over its result"
+)
 Plan = Literal["auto", "fold", "lifted", "lists"]
 
 
@@ -51,12 +54,14 @@ class Decision:
         block: Its text.
         plan: `fold`, `over` or `lists`.
         why: The reason.
+        remedy: What to write so that the block retracts rows, if it has lists.
     """
 
     line: int
     block: str
     plan: Literal["fold", "over", "lists"]
     why: str
+    remedy: str = ""
 
 
 @dataclass
@@ -223,8 +228,10 @@ class Planner:
         reasons = [each.why for each in self.decisions if each.plan == "lists"]
         if self.options.get("row_kind") and (reasons or not self.decisions):
             why = "; ".join(dict.fromkeys(reasons)) or "it uses no aggregate of foldflight"
+            remedies = dict.fromkeys(each.remedy or _PLAIN for each in self.decisions if each.plan == "lists")
             raise self.analysis.text.error(
-                f"row_kind needs the fold plan for each SELECT with functions, as lists have rows without kinds: {why}",
+                f"row_kind={self.options['row_kind']!r} cannot retract rows in this statement: {why}; "
+                f"{'; '.join(remedies) or _PLAIN}",
                 Span(query.span.start, query.span.start + 1),
             )
         if self._windows:
@@ -241,7 +248,7 @@ class Planner:
         except CannotFoldError as error:
             may_stream = listed().isStreaming  # raises Spark's refusal of the query as it was written
             self._refuse_unsaid(query, block, self._folds)
-            self._decide(block, "lists", str(error))
+            self._decide(block, "lists", str(error), error.remedy)
             self._has_unfolded_stream |= may_stream and _is_stream(fold)
             rewrite_block(self.analysis, self._folds, query, block)
             name_items(self.analysis, self._folds, query, block)
@@ -415,7 +422,7 @@ class Planner:
             return block_alone(self.analysis, edits, query, block)
         except REFUSALS as error:
             if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
-                raise CannotFoldError("it is correlated: it refers to a column of a query around it") from None
+                raise correlated() from None
             raise CannotFoldError(f"Spark cannot analyse it alone: {said(error)}") from None
 
     def _is_stream_of_built_ins(self, query: ParsedQuery, block: Block, listed: Callable[[], DataFrame]) -> bool:
@@ -427,26 +434,25 @@ class Planner:
             return False
         return BlockFold(self.analysis, query, block, self._folds, self._tables).is_streaming
 
-    def _decide(self, block: Block, plan: Literal["fold", "over", "lists"], why: str) -> None:
+    def _decide(self, block: Block, plan: Literal["fold", "over", "lists"], why: str, remedy: str = "") -> None:
         if plan == "lists":
             check_workers(self.analysis.spark)
         start = self.analysis.text.tokens[block.span.start].start
         line = self.analysis.text.text.count("\n", 0, start) + 1
         text = " ".join(self.analysis.text.slice(block.span).split())
-        self.decisions.append(Decision(line, text, plan, why))
+        self.decisions.append(Decision(line, text, plan, why, remedy))
 
     def _decide_all(self, query: ParsedQuery) -> None:
         for each in query.walk():
             for block in each.blocks:
                 if calls_of_block(self.analysis, each, block):
-                    self._decide(block, "lists", "it was asked for")
+                    self._decide(block, "lists", "it was asked for", "leave plan='lists' out")
 
     def _reject_folds(self, why: str) -> None:
         """Use lists for the whole query."""
         self._windows = [table for table in self._tables if not table.has_equivalent]
         self.decisions = [
-            Decision(each.line, each.block, "lists", why if each.plan != "lists" else each.why)
-            for each in self.decisions
+            replace(each, plan="lists", why=why if each.plan != "lists" else each.why) for each in self.decisions
         ]
 
     def _refused_stream(self, query: ParsedQuery, *, uses: bool) -> RejectedError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import urllib.request
 from collections import Counter
@@ -179,12 +180,15 @@ def test_a_server_that_is_killed(fleet: Fleet) -> None:
 def test_a_server_that_dies_comes_up_again(fleet: Fleet) -> None:
     """The container engine restarts a server whose process has ended. It compiles nothing again."""
     died, _ = fleet.servers()
+    compiled = re.compile(r'"function": "weighted_avg".*"event": "compiled"|weighted_avg is compiled')
+    assert eventually(lambda: compiled.search(docker("logs", died, check=False)) is not None, SOON_S)
     before = docker("inspect", "--format", "{{.State.StartedAt}}", died)
     os.kill(int(docker("inspect", "--format", "{{.State.Pid}}", died)), signal.SIGKILL)
     assert eventually(lambda: docker("inspect", "--format", "{{.State.StartedAt}}", died) != before, SOON_S)
     assert eventually(lambda: fleet.are_balanced(2), SOON_S)
     assert docker("inspect", "--format", "{{.RestartCount}}", died) == "1"
-    assert "weighted_avg is compiled, and was loaded from a file" in docker("logs", died, check=False)
+    loaded = "weighted_avg is compiled, and was loaded from a file"
+    assert eventually(lambda: loaded in docker("logs", died, check=False), SOON_S)
 
 
 def test_a_streaming_query_outlives_every_server(fleet: Fleet, tmp_path: Path) -> None:

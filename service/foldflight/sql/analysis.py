@@ -45,6 +45,10 @@ class CannotFoldError(Exception):
         self.remedy = remedy
 
 
+UNPLANNED: Final = (*REFUSALS, CannotFoldError)
+"""The errors of a part of a statement that cannot be planned alone. The plan of the whole statement tells why."""
+
+
 def correlated() -> CannotFoldError:
     """Return why a query that refers to a query around it cannot be folded."""
     return CannotFoldError(

@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 from foldflight.functions import Registry
 from foldflight.spark.columns import quoted
 from foldflight.spark.rowkinds import kinds_in, unsaid
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError
+from foldflight.sql.analysis import UNPLANNED, Analysis
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in
 from foldflight.sql.text import Edits, Span
@@ -27,39 +27,39 @@ from foldflight.sql.text import Edits, Span
 ALL_COLUMNS: Final = "foldflight all columns"
 """A column with all columns of the rows of a block, for their types."""
 
-_RETRACT: Final = (
+_WRITE_AGGREGATE: Final = (
     "write an aggregate of foldflight in its place, which retracts with the option row_kind='{name}'; or use {name} in "
     "the SELECT, to say what the kinds mean; or give sql the option row_kind=None, to aggregate the changes themselves"
 )
-_KEEP: Final = (
+_SELECT_KINDS: Final = (
     "select {name} there, too, so that aggregates of foldflight over it retract with the option row_kind='{name}'; or "
     "use it in the WHERE, to say which changes count; or give sql the option row_kind=None, to aggregate the changes "
     "themselves"
 )
-_TURN: Final = (
+_WRITE_SELECT: Final = (
     "only a plain SELECT retracts, not PIVOT, |> or FROM before SELECT; write SELECT ... FROM ... GROUP BY with "
     "aggregates of foldflight and the option row_kind='{name}' (for PIVOT, f(v) FILTER (WHERE k = 'a') for each of its "
     "columns); or use {name} there, to say what the kinds mean; or give sql the option row_kind=None, to aggregate the "
     "changes themselves"
 )
-_READ_LEFT: Final = (
+_READ_LIVE_ROWS: Final = (
     "read the rows that are left in their place: (SELECT k, f(v) FROM ... GROUP BY k), where f is an aggregate of "
     "foldflight, with the option row_kind='{name}'; or use {name} there, to say which changes count; or give sql the "
     "option row_kind=None, to take the changes themselves"
 )
-_WINDOW: Final = (
+_WRITE_WINDOW_LATER: Final = (
     "write the window over the rows that are left: SELECT ..., rank() OVER (...) FROM (SELECT k, f(v) FROM ... GROUP "
     "BY k), where f is an aggregate of foldflight, with the option row_kind='{name}'. The last row of each key needs "
     "no row_number(): the changes of upserts and of from_debezium(keys=...) take the old row back themselves. Or use "
     "{name} in the window or in WHERE, to say which changes count; or give sql the option row_kind=None, to take the "
     "changes themselves"
 )
-_PART: Final = (
+_WRITE_LIMIT_LATER: Final = (
     "a change may be left without the one that takes it back. Write it over the rows that are left: (SELECT k, f(v) "
     "FROM ... GROUP BY k), where f is an aggregate of foldflight, with the option row_kind='{name}'; or use {name} in "
     "WHERE, to say which changes count; or give sql the option row_kind=None, to take the changes themselves"
 )
-_PARTS: Final = ("LIMIT", "OFFSET", "TABLESAMPLE")
+_LIMITS: Final = ("LIMIT", "OFFSET", "TABLESAMPLE")
 _LEAVES_OUT: Final = "the SELECT, which leaves it out,"
 _SIDES: Final = frozenset(["INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "NATURAL"])
 _AFTER_RELATIONS: Final = _SIDES | {"JOIN", "ON", "USING", ",", "PIVOT", "UNPIVOT"}
@@ -67,22 +67,23 @@ _AFTER_RELATIONS: Final = _SIDES | {"JOIN", "ON", "USING", ",", "PIVOT", "UNPIVO
 
 @dataclass(frozen=True)
 class _Consumer:
-    """What would take changes for rows.
+    """A part of a statement that would count each change as a row.
 
     Args:
         what: Its name in the error.
         at: Its tokens.
         remedy: What to write in its place, with `{name}` for the column of the kinds.
-        said_in: Where the column says what the kinds mean, besides WHERE. None: anywhere in the SELECT.
+        kind_spans: The parts of the SELECT, besides WHERE, in which the column of the kinds may be named, so that the
+            user has decided what they mean. None: all of it.
     """
 
     what: str
     at: Span
     remedy: str
-    said_in: tuple[Span, ...] | None = None
+    kind_spans: tuple[Span, ...] | None = None
 
 
-def rows_said(
+def read_checked_rows(
     analysis: Analysis, block: Block, options: Mapping[str, Any], read: Callable[[str], DataFrame]
 ) -> DataFrame:
     """Return the rows of a block, and all its columns in `ALL_COLUMNS`, which Spark analyses in the same step.
@@ -142,15 +143,15 @@ class _Search:
     """One search through a statement.
 
     Attributes:
-        settled: Queries, inner ones first, whose rows have no kinds, or whose WHERE names these and so says which rows
-            count.
-        sought: Queries whose rows a join looks for, itself or through others.
+        safe_queries: Queries, inner ones first, whose rows have no kinds, or whose WHERE names the kinds and so says
+            which rows count.
+        join_targets: Queries in whose rows a join looks for a match, directly or through other queries.
     """
 
     analysis: Analysis
     edits: Edits
-    settled: set[int] = field(default_factory=set)
-    sought: set[int] = field(default_factory=set)
+    safe_queries: set[int] = field(default_factory=set)
+    join_targets: set[int] = field(default_factory=set)
 
     def run(self, query: ParsedQuery) -> None:
         """Search all queries of a statement, inner ones first. Raises SqlError."""
@@ -163,24 +164,24 @@ class _Search:
         looks = any(self._value_word(each) for each in queries)
         for each, block in blocks:
             for span, _ in self._consumed_relations(block, block.clause("FROM")):
-                self._note_sought(each, block, span)
+                self._note_join_targets(each, block, span)
         for each in queries:
             for block in _blocks_with_rows(each):
                 self._refuse_in_source(each, block)
                 if block is not each.turned and next(self._own_calls(block), None) is not None:
                     continue
-                is_sought = id(each) in self.sought or (looks and self._may_be_looked_for(each))
-                is_read = each.parent is not None and (counts or is_sought)
+                is_join_target = id(each) in self.join_targets or (looks and self._may_be_looked_for(each))
+                is_read = each.parent is not None and (counts or is_join_target)
                 if consumers[id(block)] is None and not is_read and not (counts and each.operators):
                     continue
-                is_settled = self._reads_only(each, block.clause("FROM"), block.inner)
-                if not is_settled:
-                    is_settled = self._refuse_block(each, block, consumers[id(block)])
-                if is_settled and each.is_sole(block) and not each.opaque:
-                    self.settled.add(id(each))
-            self._refuse_part(each)
+                is_safe = self._reads_only(each, block.clause("FROM"), block.inner)
+                if not is_safe:
+                    is_safe = self._refuse_block(each, block, consumers[id(block)])
+                if is_safe and each.is_sole(block) and not each.opaque:
+                    self.safe_queries.add(id(each))
+            self._refuse_limit(each)
             if each.operators:
-                self._refuse_operators(each, is_read=counts or id(each) in self.sought)
+                self._refuse_operators(each, is_read=counts or id(each) in self.join_targets)
             elif not each.blocks and each.turned is None:
                 self._refuse_table(each)
 
@@ -210,28 +211,34 @@ class _Search:
         text = self.analysis.text
         turned = block is query.turned
         calls = self._calls(block, AGGREGATES | self.analysis.catalog.names if turned else AGGREGATES)
-        own = self.analysis.catalog.names
-        call = next((each for each in calls if not each.is_over or each.name in own), None)
+        call = self._first_aggregate(calls)
         if call is not None:
-            return _Consumer(self._of(call), call.head, _TURN if turned else _retract(call))
+            return _Consumer(self._of(call), call.head, _WRITE_SELECT if turned else _remedy_for(call))
         if block.quantifier == "DISTINCT":
             return _Consumer(
-                "DISTINCT", Span(block.clause("SELECT").start - 1, block.clause("SELECT").start), _READ_LEFT
+                "DISTINCT", Span(block.clause("SELECT").start - 1, block.clause("SELECT").start), _READ_LIVE_ROWS
             )
         if "GROUP BY" in block.clauses:
             start = block.clause("GROUP BY").start
-            return _Consumer("GROUP BY", Span(start - 2, start), _READ_LEFT)
+            return _Consumer("GROUP BY", Span(start - 2, start), _READ_LIVE_ROWS)
         clauses = [block.clause(name) for name in ("SELECT", "QUALIFY")]
         window = next((call for each in clauses for call in self._windows(each, block.inner)), None)
         if window is not None:
             named = [query.tails["WINDOW"]] if "WINDOW" in query.tails else []
-            return _Consumer(self._of(window), window.span, _WINDOW, (window.span, block.clause("QUALIFY"), *named))
+            return _Consumer(
+                self._of(window), window.span, _WRITE_WINDOW_LATER, (window.span, block.clause("QUALIFY"), *named)
+            )
         at = self._set_word(query) or self._value_word(query)
         if at is None:
             return None
         word = text.upper(at.start)
         is_scalar = word not in SETS and word not in ("IN", "EXISTS")
-        return _Consumer("the query in an expression" if is_scalar else word, at, _READ_LEFT)
+        return _Consumer("the query in an expression" if is_scalar else word, at, _READ_LIVE_ROWS)
+
+    def _first_aggregate(self, calls: Iterator[ParsedCall]) -> ParsedCall | None:
+        """Return the first call that aggregates rows. Spark's aggregates with OVER are windows."""
+        own = self.analysis.catalog.names
+        return next((each for each in calls if not each.is_over or each.name in own), None)
 
     def _windows(self, span: Span, skip: Collection[ParsedQuery]) -> Iterator[ParsedCall]:
         """Yield the calls with OVER of a range, without those of foldflight."""
@@ -241,7 +248,7 @@ class _Search:
             if call is not None and call.is_over and call.name not in self.analysis.catalog.names:
                 yield call
 
-    def _is_shown(self, query: ParsedQuery) -> bool:
+    def _is_final_result(self, query: ParsedQuery) -> bool:
         """Return whether the rows of a query are the result of the statement, which no view and no table keeps."""
         while query.parent is not None and query in query.parent.parts and not query.parent.is_union:
             query = query.parent
@@ -295,28 +302,28 @@ class _Search:
         """Refuse a block that leaves kinds out, and return whether its rows have none, or its WHERE names them."""
         try:
             found = self._kinds(query, self.edits.render(block.clause("FROM")))
-        except (*REFUSALS, CannotFoldError):
-            return False  # which the plan of the block tells
+        except UNPLANNED:
+            return False
         if not found:
             return True
         if consumer is None and self._keeps_kinds(query, block):
-            return self._says_in_where(block, found)
-        consumer = consumer or _Consumer(_LEAVES_OUT, block.clause("SELECT"), _KEEP)
-        said_in = (block.span,) if consumer.said_in is None else (block.clause("WHERE"), *consumer.said_in)
-        named = set[str]().union(*(_names(self.analysis, each, block.inner) for each in said_in))
+            return self._where_names_kinds(block, found)
+        consumer = consumer or _Consumer(_LEAVES_OUT, block.clause("SELECT"), _SELECT_KINDS)
+        kind_spans = (block.span,) if consumer.kind_spans is None else (block.clause("WHERE"), *consumer.kind_spans)
+        named = set[str]().union(*(_names(self.analysis, each, block.inner) for each in kind_spans))
         self._refuse(found, named, consumer)
-        return self._says_in_where(block, found)
+        return self._where_names_kinds(block, found)
 
     def _keeps_kinds(self, query: ParsedQuery, block: Block) -> bool:
         """Return whether the rows of a block have kinds. Its WHERE may refer to a query around it."""
         sql = f"SELECT {self.edits.render(block.clause('SELECT'))} FROM {self.edits.render(block.clause('FROM'))}"
         try:
             alone = self.analysis.df(self.analysis.seeing(query, block.span.start, sql, self.edits))
-        except (*REFUSALS, CannotFoldError):
+        except UNPLANNED:
             return False
         return bool(kinds_in(alone.schema))
 
-    def _says_in_where(self, block: Block, found: Collection[tuple[str, str]]) -> bool:
+    def _where_names_kinds(self, block: Block, found: Collection[tuple[str, str]]) -> bool:
         in_where = _names(self.analysis, block.clause("WHERE"), block.inner)
         return all(name.casefold() in in_where for name, _ in found)
 
@@ -329,7 +336,7 @@ class _Search:
         """Refuse PIVOT and samples over changes, and joins that look for changes, or for their absence."""
         for span, consumer in self._consumed_relations(block, block.clause("FROM")):
             self._refuse_relation(query, block, span, consumer)
-        if not self._is_shown(query) or next(self._own_calls(block), None) is not None:
+        if not self._is_final_result(query) or next(self._own_calls(block), None) is not None:
             self._refuse_samples(query, block)
 
     def _refuse_samples(self, query: ParsedQuery, block: Block) -> None:
@@ -343,7 +350,7 @@ class _Search:
             while begin > source.start and text.upper(begin - 1) not in (",", "JOIN", "("):
                 begin = text.partner[begin - 1] if text.says(begin - 1, ")") else begin - 1
             if begin < index:
-                sample = _Consumer("TABLESAMPLE", Span(index, index + 1), _PART, ())
+                sample = _Consumer("TABLESAMPLE", Span(index, index + 1), _WRITE_LIMIT_LATER, ())
                 self._refuse_relation(query, block, Span(begin, index), sample)
 
     def _consumed_relations(self, block: Block, source: Span) -> Iterator[tuple[Span, _Consumer]]:
@@ -355,21 +362,21 @@ class _Search:
                 if all(each.span.start != inner.start for each in block.inner):  # joins in parentheses
                     yield from self._consumed_relations(block, inner)
             if text.says(index, "PIVOT", "("):
-                yield Span(source.start, index), _Consumer("PIVOT", Span(index, index + 1), _TURN)
+                yield Span(source.start, index), _Consumer("PIVOT", Span(index, index + 1), _WRITE_SELECT)
             if not text.says(index, "JOIN"):
                 continue
             first = index
             while text.upper(first - 1) in _SIDES:
                 first -= 1
             words = {text.upper(at) for at in range(first, index)}
-            consumer = _Consumer(text.slice(Span(first, index + 1)).upper(), Span(first, index + 1), _READ_LEFT)
+            consumer = _Consumer(text.slice(Span(first, index + 1)).upper(), Span(first, index + 1), _READ_LIVE_ROWS)
             if words & {"SEMI", "ANTI", "LEFT", "FULL"}:
                 after = (at for at in text.flat(Span(index + 1, source.stop)) if text.upper(at) in _AFTER_RELATIONS)
                 yield Span(index + 1, next(after, source.stop)), consumer
             if words & {"RIGHT", "FULL"}:
                 yield Span(source.start, first), consumer
 
-    def _note_sought(self, query: ParsedQuery, block: Block, span: Span) -> None:
+    def _note_join_targets(self, query: ParsedQuery, block: Block, span: Span) -> None:
         """Note the queries that a part of FROM reads, in parentheses or by the names of common table expressions."""
         text = self.analysis.text
         found = [each for each in block.inner if span.holds(each.span)]
@@ -378,28 +385,28 @@ class _Search:
             table = self._table_named(query, index) if is_relation and text.tokens[index].is_name else None
             found += [table] if table is not None else []
         for each in found:
-            if id(each) in self.sought:
+            if id(each) in self.join_targets:
                 continue
             for inner in each.walk():
-                self.sought.add(id(inner))
+                self.join_targets.add(id(inner))
                 for read in _blocks_with_rows(inner):
-                    self._note_sought(inner, read, read.clause("FROM"))
+                    self._note_join_targets(inner, read, read.clause("FROM"))
 
     def _refuse_relation(self, query: ParsedQuery, block: Block, span: Span, consumer: _Consumer) -> None:
         if self._reads_only(query, span, block.inner):
             return
         try:
             found = self._kinds(query, self.edits.render(span))
-        except (*REFUSALS, CannotFoldError):
-            return  # which the plan of the block tells
-        said_in = block.span if consumer.said_in is None else block.clause("WHERE")
-        self._refuse(found, _names(self.analysis, said_in, block.inner), consumer)
+        except UNPLANNED:
+            return
+        kind_spans = block.span if consumer.kind_spans is None else block.clause("WHERE")
+        self._refuse(found, _names(self.analysis, kind_spans, block.inner), consumer)
 
-    def _refuse_part(self, query: ParsedQuery) -> None:
+    def _refuse_limit(self, query: ParsedQuery) -> None:
         """Refuse LIMIT and OFFSET that leave a part of the changes to what reads them."""
         text = self.analysis.text
-        name = next((each for each in _PARTS if each in query.tails), None)
-        if name is None or self._is_shown(query) or text.says(query.tails[name].start, "ALL"):
+        name = next((each for each in _LIMITS if each in query.tails), None)
+        if name is None or self._is_final_result(query) or text.says(query.tails[name].start, "ALL"):
             return
         block = query.turned
         if block is None and query.blocks and query.is_sole(query.blocks[0]):
@@ -416,28 +423,26 @@ class _Search:
                     return  # of the groups
                 found = self._kinds(query, self.edits.render(block.clause("FROM")))
                 in_where = _names(self.analysis, block.clause("WHERE"), block.inner)
-        except (*REFUSALS, CannotFoldError):
-            return  # which the plan of the query tells
+        except UNPLANNED:
+            return
         at = query.tails[name].start - 1
-        self._refuse(found, in_where, _Consumer(name, Span(at, at + 1), _PART))
+        self._refuse(found, in_where, _Consumer(name, Span(at, at + 1), _WRITE_LIMIT_LATER))
 
     def _of_operator(self, span: Span, query: ParsedQuery) -> _Consumer | None:
         """Return what takes the rows before an operator of `|>` for rows."""
         text, word, at = self.analysis.text, self.analysis.text.upper(span.start), Span(span.start, span.start + 1)
         names = AGGREGATES | self.analysis.catalog.names
-        own = self.analysis.catalog.names
-        calls = calls_in(text, span, names, skip=query.inner, nested=True)
-        call = next((each for each in calls if not each.is_over or each.name in own), None)
+        call = self._first_aggregate(calls_in(text, span, names, skip=query.inner, nested=True))
         if call is not None:
-            return _Consumer(self._of(call), call.head, _TURN)
+            return _Consumer(self._of(call), call.head, _WRITE_SELECT)
         window = next(self._windows(span, query.inner), None)
         if window is not None:
-            return _Consumer(self._of(window), window.span, _WINDOW, (window.span,))
-        if word in _PARTS and not self._is_shown(query):
-            return _Consumer(word, at, _PART, ())
+            return _Consumer(self._of(window), window.span, _WRITE_WINDOW_LATER, (window.span,))
+        if word in _LIMITS and not self._is_final_result(query):
+            return _Consumer(word, at, _WRITE_LIMIT_LATER, ())
         is_set = word in SETS and not text.says(span.start, "UNION", "ALL")
         if word in ("AGGREGATE", "PIVOT") or is_set or text.says(span.start, "SELECT", "DISTINCT"):
-            return _Consumer(word, at, _TURN)
+            return _Consumer(word, at, _WRITE_SELECT)
         return None
 
     def _refuse_operators(self, query: ParsedQuery, *, is_read: bool) -> None:
@@ -447,7 +452,7 @@ class _Search:
         for span in query.operators:
             consumer = self._of_operator(span, query)
             if consumer is None and value is not None and span == query.operators[0]:
-                consumer = _Consumer(text.upper(value.start), value, _READ_LEFT)
+                consumer = _Consumer(text.upper(value.start), value, _READ_LIVE_ROWS)
             drops = text.upper(span.start) == "SELECT" and is_read
             if consumer is None and not drops:
                 continue
@@ -455,17 +460,17 @@ class _Search:
                 found = self._kinds_of_query(query, span.start - 1)
                 if consumer is None and self._kinds_of_query(query, span.stop):
                     continue
-            except (*REFUSALS, CannotFoldError):
-                return  # which the plan of the query tells
+            except UNPLANNED:
+                return
             named = set[str]()
             for each in query.operators:
                 is_before = each.stop <= span.start and text.upper(each.start) == "WHERE"
-                is_anywhere = consumer is None or consumer.said_in is None
+                is_anywhere = consumer is None or consumer.kind_spans is None
                 if is_before or (is_anywhere and (each == span or value is not None)):
                     named |= _names(self.analysis, each, query.inner)
-            for said_in in consumer.said_in or () if consumer else ():
-                named |= _names(self.analysis, said_in, query.inner)
-            self._refuse(found, named, consumer or _Consumer(_LEAVES_OUT, span, _TURN))
+            for kind_spans in consumer.kind_spans or () if consumer else ():
+                named |= _names(self.analysis, kind_spans, query.inner)
+            self._refuse(found, named, consumer or _Consumer(_LEAVES_OUT, span, _WRITE_SELECT))
 
     def _kinds_of_query(self, query: ParsedQuery, stop: int) -> list[tuple[str, str]]:
         """Return the kinds of a query up to an index."""
@@ -480,12 +485,12 @@ class _Search:
             return
         try:
             found = self._kinds_of_query(query, query.span.stop)
-        except (*REFUSALS, CannotFoldError):
-            return  # which the plan of the query tells
-        self._refuse(found, (), _Consumer(self.analysis.text.upper(at.start), at, _READ_LEFT))
+        except UNPLANNED:
+            return
+        self._refuse(found, (), _Consumer(self.analysis.text.upper(at.start), at, _READ_LIVE_ROWS))
 
     def _reads_only(self, query: ParsedQuery, source: Span, queries: Collection[ParsedQuery]) -> bool:
-        """Return whether all relations of FROM are settled queries, in parentheses or as common table expressions.
+        """Return whether all relations of FROM are safe_queries queries, in parentheses or as common table expressions.
 
         Without this Spark would analyse a chain of common table expressions whole for each of its links.
         """
@@ -497,7 +502,7 @@ class _Search:
             found = inner.get(index)
             if found is None and not (text.says(index + 1, ".") or text.says(index + 1, "(")):
                 found = self._table_named(query, index)
-            if found is None or id(found) not in self.settled:
+            if found is None or id(found) not in self.safe_queries:
                 return False
         return True
 
@@ -514,13 +519,13 @@ class _Search:
         return found[0] if len(found) == 1 and found[0] is not None and found[0].span.stop < index else None
 
 
-def _retract(call: ParsedCall) -> str:
+def _remedy_for(call: ParsedCall) -> str:
     """Return what to write for an aggregate of Spark, and how foldflight's own of this name is called."""
     if call.name not in Registry():
-        return _RETRACT
+        return _WRITE_AGGREGATE
     return (
-        f'{_RETRACT}. register(spark, functions, {{{{"{call.name}": "my_{call.name}"}}}}) makes my_{call.name} the '
-        f"{call.name} of foldflight"
+        f'{_WRITE_AGGREGATE}. register(spark, functions, {{{{"{call.name}": "my_{call.name}"}}}}) makes my_{call.name} '
+        f"the {call.name} of foldflight"
     )
 
 

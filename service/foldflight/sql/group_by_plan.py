@@ -33,7 +33,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, correla
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
 from foldflight.sql.catalog import declared
-from foldflight.sql.changes import rows_said
+from foldflight.sql.changes import read_checked_rows
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
 from foldflight.sql.list_plan import (
     arguments_of,
@@ -431,7 +431,7 @@ class BlockFold:
         items = ", ".join(select) or "1 AS one"
         source = analysis.rows_of(self.block, items, edits)
         try:
-            rows = rows_said(
+            rows = read_checked_rows(
                 analysis,
                 self.block,
                 self.options,

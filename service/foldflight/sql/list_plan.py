@@ -28,7 +28,7 @@ from foldflight.spark.months import interval_text, is_months, months_text
 from foldflight.spark.storage_types import result_storage_type
 from foldflight.spark.types import arrow_fields, check_compared
 from foldflight.spark.versions.types import spark_type
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
+from foldflight.sql.analysis import REFUSALS, UNPLANNED, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import Entry
@@ -144,7 +144,7 @@ def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Bloc
         return
     try:
         columns = block_alone(analysis, edits, query, block).columns
-    except (*REFUSALS, CannotFoldError):  # it is correlated; where Spark refuses the whole, the error tells why
+    except UNPLANNED:  # it is correlated; where Spark refuses the whole, the error tells why
         return
     if len(columns) == len(items):
         for item, name in zip(items, item_names(analysis, block, columns), strict=True):
@@ -539,7 +539,7 @@ def _foresee_types(
         and not _nested_calls(analysis, span)  # those are not rewritten yet
     ]
     if len(calls) > 1:
-        with suppress(CannotFoldError, *REFUSALS):
+        with suppress(*UNPLANNED):
             analysis.types(_rows_of(analysis, edits, query, block), [edits.render(span) for span in spans])
 
 

@@ -29,7 +29,7 @@ from foldflight.spark.versions.sessions import same_plan
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orderings
-from foldflight.sql.changes import ALL_COLUMNS, rows_said
+from foldflight.sql.changes import ALL_COLUMNS, read_checked_rows
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of, unaliased, written_items
 from foldflight.sql.list_plan import guarded
 from foldflight.sql.text import Edits, Span, Text, quoted
@@ -253,7 +253,7 @@ class BlockOver:
         return self.analysis.resolves(self._below(", ".join(f"isnull({item})" for item in items)))
 
     def _rows(self, select: str) -> DataFrame:
-        rows = rows_said(self.analysis, self.block, self.of_statement, lambda more: self._df(select + more))
+        rows = read_checked_rows(self.analysis, self.block, self.of_statement, lambda more: self._df(select + more))
         return rows.drop(ALL_COLUMNS)
 
     def _df(self, select: str) -> DataFrame:

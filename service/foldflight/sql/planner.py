@@ -19,10 +19,10 @@ from pyspark.sql import types as st
 from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
 from foldflight.spark.versions.sessions import check_workers, is_case_sensitive
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, correlated, said
+from foldflight.sql.analysis import REFUSALS, UNPLANNED, Analysis, CannotFoldError, correlated, said
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
-from foldflight.sql.changes import refuse_changes_as_rows, rows_said
+from foldflight.sql.changes import read_checked_rows, refuse_changes_as_rows
 from foldflight.sql.group_by_plan import BlockFold
 from foldflight.sql.items import item_names
 from foldflight.sql.list_plan import (
@@ -274,14 +274,14 @@ class Planner:
     def _refuse_unsaid(self, query: ParsedQuery, block: Block, edits: Edits) -> None:
         """Refuse rows with kinds in the `collect_list` plan, unless an option says what these mean. Raises SqlError."""
         try:
-            rows_said(
+            read_checked_rows(
                 self.analysis,
                 block,
                 self.options,
                 lambda more: self.analysis.df(self.analysis.below(query, block, f"1{more}", edits)),
             )
-        except (*REFUSALS, CannotFoldError):
-            return  # which the plan of the block tells
+        except UNPLANNED:
+            return
 
     def _refuse_changes(self, query: ParsedQuery, block: Block) -> None:
         """Refuse what takes each change of a folded stream for a row: aggregates count it, filters and joins lose it.

@@ -21,7 +21,7 @@ from foldflight.functions.query.literals import check_names
 from foldflight.spark.columns import spark_name
 from foldflight.spark.versions.facts import PLAIN_TABLES
 from foldflight.spark.versions.types import arrow_type
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError
+from foldflight.sql.analysis import UNPLANNED, Analysis
 from foldflight.sql.blocks import ParsedQuery
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import ScalarEntry
@@ -93,7 +93,7 @@ def check_types(analysis: Analysis, query: ParsedQuery) -> bool:
                 given = _arguments_of(analysis, calls, rows)
                 while any(list(itertools.starmap(partial(_with_zone, analysis), given.items()))):
                     given = _arguments_of(analysis, calls, rows)
-            except (CannotFoldError, RejectedError, *REFUSALS):
+            except (*UNPLANNED, RejectedError):
                 continue
             for call, arguments in given.items():
                 _check_arguments(analysis, catalog.mapped[call.name], arguments)
@@ -149,7 +149,7 @@ def check_joins(analysis: Analysis, query: ParsedQuery) -> None:
             try:
                 rows = analysis.below(each, block, "1", analysis.edits, filtered=False)
                 plan = "\n".join(row[0] for row in analysis.df(f"EXPLAIN {rows}").collect())
-            except (CannotFoldError, *REFUSALS):
+            except UNPLANNED:
                 continue  # it is correlated, or Spark refuses the statement in its own words
             if "PYTHON_UDF_IN_ON_CLAUSE" in plan:
                 raise text.error(

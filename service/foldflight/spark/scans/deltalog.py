@@ -17,6 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+FIELD_ID: Final = "parquet.field.id"
+"""The metadata of a column with its number, by which a reader may look it up in a file."""
+
 _COMMIT: Final = re.compile(r"(\d{20})\.json", re.ASCII)
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet", re.ASCII)
 # What the protocol lets a reader not know, because it changes neither which files a version has nor how they are read,
@@ -31,7 +34,6 @@ _ACTIONS: Final = frozenset({"txn", "add", "remove", "metaData", "protocol", "do
 _OTHER_FILES: Final = ("sidecar", "checkpointMetadata")
 _ELSEWHERE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 _MODE: Final = "delta.columnMapping.mode"
-_ID: Final = "parquet.field.id"
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
 
 
@@ -161,7 +163,7 @@ class _State:
         if mode not in {"none", "name"}:
             raise LogError(f"its columns are mapped by {mode}")
         fields = json.loads(self.metadata["schemaString"])["fields"]
-        if mode == "none" and any(_ID in each["metadata"] for each in fields):
+        if mode == "none" and any(FIELD_ID in each["metadata"] for each in fields):
             raise LogError("it has columns with numbers for files")
         columns = {each["name"]: each["metadata"][_PHYSICAL] if mode == "name" else each["name"] for each in fields}
         if len({name.casefold() for name in columns.values()}) != len(fields):

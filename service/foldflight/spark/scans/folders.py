@@ -10,12 +10,11 @@ from itertools import pairwise
 from typing import Final
 from urllib.parse import unquote
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from foldflight.errors import RejectedError
 from foldflight.spark.scans.footers import OpenFilesystem
-from foldflight.spark.scans.listing import Listing, UnreadableError, path_of
+from foldflight.spark.scans.listing import Listing, UnreadableError, listed_paths
 from foldflight.spark.versions.sessions import quiet
 
 _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -49,17 +48,13 @@ class Folders:
         return Listing(tuple(paths), *self._partitions(paths))
 
     def _files(self) -> list[str]:
-        try:
-            addresses = [unquote(each) for each in self.df.inputFiles()]
-        except PySparkException as error:
-            raise UnreadableError(f"Spark does not tell the files: {str(error).splitlines()[0]}") from None
-        paths = [path_of(each, has_filesystem=self.open_filesystem is not None) for each in addresses]
+        paths = listed_paths(self.df, is_encoded=True, has_filesystem=self.open_filesystem is not None)
         names = [path.rpartition("/")[2] for path in paths]
         if any(name in _SUMMARIES for name in names):
             raise UnreadableError("there are files of summaries, which may tell other columns")
-        # Spark lists these, and reads none of them.
-        shown = (not name.startswith((".", "_")) or ("=" in name and name[0] == "_") for name in names)
-        return [path for path, is_shown in zip(paths, shown, strict=True) if is_shown]
+        # Spark lists hidden files, and reads none of them.
+        is_hidden = [name.startswith((".", "_")) and not ("=" in name and name[0] == "_") for name in names]
+        return [path for path, hidden in zip(paths, is_hidden, strict=True) if not hidden]
 
     def _partitions(self, paths: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[str | None, ...]]]:
         """Return the names of the columns that are in the names of folders, and their values for each path.

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
@@ -77,6 +79,24 @@ def path_of(address: str, *, has_filesystem: bool) -> str:
     if not has_filesystem and scheme not in {None, "file"}:
         raise UnreadableError(f"files of {scheme}: are read with scan(..., filesystem=...)")
     return (host or "") + path
+
+
+def listed_paths(df: DataFrame, *, is_encoded: bool, has_filesystem: bool) -> list[str]:
+    """Return the paths of the files that Spark reads for a DataFrame, as a file system takes them.
+
+    Args:
+        df: The DataFrame.
+        is_encoded: Whether Spark encodes the addresses as URLs do. Delta does not.
+        has_filesystem: Whether the user has given a file system.
+
+    Raises:
+        UnreadableError: Spark does not tell them, or they are not of this machine and no file system is given.
+    """
+    try:
+        addresses = df.inputFiles()
+    except PySparkException as error:
+        raise UnreadableError(f"Spark does not tell the files: {str(error).splitlines()[0]}") from None
+    return [path_of(unquote(each) if is_encoded else each, has_filesystem=has_filesystem) for each in addresses]
 
 
 _WHOLE: Final = re.compile(r"0|-?[1-9]\d*", re.ASCII)

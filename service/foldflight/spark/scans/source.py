@@ -19,6 +19,7 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.spark.arrow import arrow_function
+from foldflight.spark.scans.deltalog import FIELD_ID
 from foldflight.spark.scans.footers import Footer, OpenFilesystem, RowGroup, Wanted, footers, local
 from foldflight.spark.scans.listing import Files, Listing, UnreadableError
 from foldflight.spark.scans.predicate import Comparison, Predicate
@@ -42,8 +43,6 @@ _INT96: Final = "spark.sql.parquet.int96RebaseModeInRead"
 # The metadata of a column that tells its value in the rows of files without it.
 _DEFAULT: Final = "EXISTS_DEFAULT"
 
-# The metadata of a column that Spark then looks up in a file by its number.
-_ID: Final = "parquet.field.id"
 
 # With more files than this, or where the driver may not see them, tasks of Spark read the footers.
 _FOOTERS_MAX: Final = 256
@@ -171,7 +170,7 @@ def _type(column: st.StructField, *, has_ids: bool) -> pa.DataType:
     type_ = readable_type(column)
     if type_ is None:
         raise UnreadableError(f"{column.name!r} is {column.dataType.simpleString()}, which is left to Spark")
-    if has_ids and _ID in (column.metadata or {}):
+    if has_ids and FIELD_ID in (column.metadata or {}):
         raise UnreadableError(f"{column.name!r} has a number, by which Spark looks it up in files ({_IDS})")
     return type_
 

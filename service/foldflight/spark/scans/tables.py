@@ -15,7 +15,7 @@ from foldflight.errors import RejectedError
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.scans.deltalog import LogError, Snapshot, snapshot
 from foldflight.spark.scans.footers import OpenFilesystem, local
-from foldflight.spark.scans.listing import Listing, UnreadableError, path_of
+from foldflight.spark.scans.listing import Listing, UnreadableError, listed_paths, path_of
 from foldflight.spark.versions.sessions import is_remote, quiet, same_plan
 
 _BY_FOLDER: Final = re.compile(r"\s*(delta|iceberg|hudi)\s*\.\s*`([^`]+)`\s*", re.IGNORECASE)
@@ -87,11 +87,7 @@ class DeltaTable:
             raise UnreadableError(f"the table {self.name} was replaced")
         if list(found.columns) != self.df.columns:
             raise UnreadableError(f"the log of {self.name} tells other columns than Spark")
-        try:
-            # Delta does not encode them, as Spark does those of other files.
-            listed = {path_of(each, has_filesystem=has_filesystem) for each in self.df.inputFiles()}
-        except PySparkException as error:
-            raise UnreadableError(f"Spark does not tell the files: {str(error).splitlines()[0]}") from None
+        listed = set(listed_paths(self.df, is_encoded=False, has_filesystem=has_filesystem))
         files = {f"{folder}/{each.path}": each for each in found.files}
         if listed != set(files):
             raise UnreadableError(f"the log of {self.name} tells other files than Spark")

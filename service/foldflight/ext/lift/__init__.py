@@ -51,7 +51,7 @@ class _Lift:
         return lifting_of(query)
 
     def result(self, query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
-        """Return the result of a batch query that is lifted, as Spark aggregates it."""
+        """Return the result of a batch query that is lifted; see `SparkPlanner.result`."""
         from foldflight.ext.lift.spark.aggregation import lifted_result
 
         return lifted_result(query, rows, outputs)
@@ -65,7 +65,7 @@ class _Lift:
         session: SparkSession,
         names: Sequence[str] | None = None,
     ) -> Text:
-        """Return the same as SQL, for a query that is finished by Spark."""
+        """Return the same as SQL, for a query that is finished by Spark; see `SparkPlanner.text`."""
         from foldflight.ext.lift.spark.aggregation import lifted_text
 
         return lifted_text(query, rows, columns, outputs, session, names)

@@ -43,13 +43,7 @@ _Rows = TypeVar("_Rows", DataFrame, Text)
 
 
 def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
-    """Return the result of a batch query that is lifted.
-
-    Args:
-        query: The query, whose calls all have plans.
-        rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
-        outputs: Spark's types of the outputs.
-    """
+    """Return the result of a batch query that is lifted; see `SparkPlanner.result`."""
     columns = {name: name for name in rows.columns}
     task, grouped = _grouped(query, _by_bytes(rows), columns, rows.sparkSession)
     if query.finished_by_host.taken:
@@ -67,16 +61,7 @@ def lifted_text(
     session: SparkSession,
     names: Sequence[str] | None = None,
 ) -> Text:
-    """Return the same as SQL, for a query that is finished by Spark.
-
-    Args:
-        query: The query.
-        rows: The input, without collated texts.
-        columns: The input's columns that are keys, arguments and filters, as SQL.
-        outputs: Spark's types of the outputs.
-        session: The session.
-        names: The names of the result's columns. Default: the query's.
-    """
+    """Return the same as SQL, for a query that is finished by Spark; see `SparkPlanner.text`."""
     return finished(*_grouped(query, rows, columns, session), outputs, names)
 
 

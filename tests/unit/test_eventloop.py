@@ -215,7 +215,7 @@ def test_code_that_has_the_lock_of_the_interpreter_is_named(caplog) -> None:
     first = holding.__code__.co_firstlineno
     with caplog.at_level(logging.WARNING, "foldflight.coroutines"):
         for _ in range(2):
-            assert asyncio.run(_awaited(turning.watched("holding", holding(1)))) == 1
+            assert asyncio.run(_awaited(turning.watch("holding", holding(1)))) == 1
     (line,) = [record.getMessage() for record in caplog.records]
     assert "code of holding has held up" in line
     assert f"from test_eventloop.py:{first + 2} to test_eventloop.py:{first + 4}" in line

@@ -156,7 +156,7 @@ def test_a_process_is_ended_before_the_memory_of_the_container_is_used_up(
     assert compilation is not None
 
     def room() -> int:
-        return 1 << 30 if compilation._process is None or not compilation._process.asked else 1 << 20
+        return 1 << 30 if compilation._process is None or not compilation._process.requests else 1 << 20
 
     monkeypatch.setattr(module, "container_room", room)
     fold(server, Call("hangs", ("value",)), 1)
@@ -172,7 +172,7 @@ def test_a_server_that_ends_leaves_no_process_and_no_draft(start: Start, tmp_pat
     fold(server, Call("hangs", ("value",)), 1)
     compilation = server.compilation
     assert compilation is not None
-    assert eventually(lambda: compilation._process is not None and compilation._process.asked == 1)
+    assert eventually(lambda: compilation._process is not None and compilation._process.requests == 1)
     assert compilation._process is not None
     pid = compilation._process.pid
     assert Path(f"/proc/{pid}").exists()

@@ -95,12 +95,12 @@ class _Turning:
         """For how long the loop has stood still, in seconds."""
         return max(time.monotonic() - self.beat_s - _LOOK_S, 0.0)
 
-    def watched(self, function: str, coroutine: Awaitable[Any]) -> Awaitable[Any]:
-        """Return what waits for a coroutine of an author, and names a step of it that holds up the loop."""
+    def watch(self, function: str, coroutine: Awaitable[Any]) -> Awaitable[Any]:
+        """Wrap a coroutine of an author so that a step of it which holds up the loop is named in the log."""
         if not isinstance(coroutine, Coroutine):  # a future has no steps
             return coroutine
 
-        def took(seconds: float, since_s: float, between: str) -> None:
+        def report_step(seconds: float, since_s: float, between: str) -> None:
             if seconds > _STILL_S and self.seen_s < since_s and between not in self.named:
                 self.named.add(between)
                 _logger.warning(
@@ -112,7 +112,7 @@ class _Turning:
                     between,
                 )
 
-        return _Watched(coroutine, took)
+        return _Watched(coroutine, report_step)
 
     def place(self) -> str | None:
         """Return where authors' code holds up the loop, with its file and line; None if none does."""
@@ -140,12 +140,12 @@ class _Watched:
 
     Args:
         coroutine: The coroutine of an author.
-        took: Is told how long a step took, when it began, and its places: where it began and where it ended.
+        report_step: Called after a long step with its seconds, the time of its beginning, and its first and last line.
     """
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], took: Callable[[float, float, str], None]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], report_step: Callable[[float, float, str], None]) -> None:
         self._coroutine = coroutine
-        self._took = took
+        self._report_step = report_step
 
     def __await__(self) -> Generator[Any, Any, Any]:
         step: Callable[[], Any] = functools.partial(self._coroutine.send, None)
@@ -158,7 +158,7 @@ class _Watched:
             finally:
                 seconds = time.monotonic() - since_s
                 if seconds > _STILL_S:
-                    self._took(seconds, since_s, f"from {first} to {_line_of(self._coroutine)}")
+                    self._report_step(seconds, since_s, f"from {first} to {_line_of(self._coroutine)}")
             try:
                 step = functools.partial(self._coroutine.send, (yield yielded))
             except BaseException as thrown:  # noqa: BLE001 - the author's code decides
@@ -222,7 +222,7 @@ class EventLoop:
                 for old in [each for each, known in functions.items() if known.is_idle][:-_FUNCTIONS_MAX]:
                     del functions[old]
                 users = self._process.instances.users
-                functions[key] = FunctionCalls(calls.bounds, share, users, turning.watched)
+                functions[key] = FunctionCalls(calls.bounds, share, users, turning.watch)
             functions[key].add(queue)
 
         def remove() -> None:
@@ -246,7 +246,7 @@ class EventLoop:
 
         async def call() -> None:
             try:
-                await turning.watched(function, coroutine)
+                await turning.watch(function, coroutine)
             except asyncio.CancelledError:
                 errors.append(cancelled_by_itself())  # if we have cancelled it, nobody waits for this
                 raise

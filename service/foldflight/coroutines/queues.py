@@ -144,7 +144,7 @@ class FunctionCalls:
         bounds: The bounds of the function.
         share: The part of its rate that this process has.
         users: Returns how many exchanges use a shared instance: when all of them wait, no further row can come.
-        watched: Wraps a coroutine of the author, so that code which holds up the loop is noticed.
+        watch: Wraps a coroutine of the author, so that code which holds up the loop is noticed.
     """
 
     def __init__(
@@ -152,9 +152,9 @@ class FunctionCalls:
         bounds: CallBounds,
         share: float,
         users: Callable[[object], int],
-        watched: Callable[[str, Coroutine[Any, Any, Any]], Awaitable[Any]] = lambda _, coroutine: coroutine,
+        watch: Callable[[str, Coroutine[Any, Any, Any]], Awaitable[Any]] = lambda _, coroutine: coroutine,
     ) -> None:
-        self._watched = watched
+        self._watch = watch
         self._bounds = bounds
         self._interval_s = 0.0 if bounds.rate is None else _SPACE / (bounds.rate * share)
         self._users = users
@@ -284,7 +284,7 @@ class FunctionCalls:
         began_s = self._loop.time()
         report.call_began(name)
         outcome = "cancelled"
-        inner = self._loop.create_task(_guarded(self._watched(name, _called(calls, rows))), name=name, context=context)
+        inner = self._loop.create_task(_guarded(self._watch(name, _called(calls, rows))), name=name, context=context)
         try:
             await asyncio.wait({inner}, timeout=self._bounds.timeout_s)
             if inner.done():
@@ -358,10 +358,10 @@ class FunctionCalls:
 
     def _again(self, rows: Sequence[Row], delay_s: float) -> None:
         """Let rows wait for another call."""
-        renewed = [row for row in rows if _renewed(row)]
+        ready = [row for row in rows if _renew_arguments(row)]
 
         def back() -> None:
-            for row in renewed:
+            for row in ready:
                 row.queue.again.append(row)
                 if row.queue not in self._waiting:
                     self._waiting.append(row.queue)
@@ -378,8 +378,8 @@ def cancelled_by_itself() -> RuntimeError:
     return RuntimeError("it was cancelled by its own code")
 
 
-def _renewed(row: Row) -> bool:
-    """Return whether a row has arguments for another call. Without these, it fails for good."""
+def _renew_arguments(row: Row) -> bool:
+    """Give a row new arguments for another call. Return whether it has them: otherwise it has failed for good."""
     if row.queue.is_over:
         return False
     try:

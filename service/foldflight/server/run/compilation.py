@@ -37,17 +37,26 @@ from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.run.settings import Settings
 
+# The longest time in which one function is compiled.
 _ANSWER_S_MAX: Final = 600.0
+# Attempts to compile a function. A process that ends before it answers may have been killed for another reason.
 _ATTEMPTS_MAX: Final = 2
-_FUNCTIONS_MAX: Final = 8  # that one process compiles: the compiler frees no memory
-_LINGER_S: Final = 5.0  # that a process waits for the next function, because starting it takes a second
+# Functions that one process compiles. Then another process replaces it, because the compiler frees no memory.
+_FUNCTIONS_MAX: Final = 8
+# How long a process waits for its next function, because starting another process takes a second.
+_LINGER_S: Final = 5.0
+# The time between two looks at a folder in which another server compiles.
 _LOCK_S: Final = 0.5
-_CLOSE_S: Final = 10.0  # the constructor of an author's class, which loading calls, may take any time
+# How long `close` waits for the thread, which may be in the constructor of an author's class.
+_CLOSE_S: Final = 10.0
 _JOBS_MAX: Final = 1000
 _LOCK_FILE: Final = ".compiling"
-_ROOM_BYTES: Final = 256 << 20  # in which a process starts: the first function takes 170 MB beside pages of libraries
-_ROOM_BYTES_MIN: Final = 64 << 20  # below which it is ended
-_ROOM_S: Final = 5.0  # until it is looked again whether there is room
+# Free memory of the container with which a process starts. The first function takes 170 MB, besides pages of libraries.
+_ROOM_BYTES: Final = 256 << 20
+# Free memory of the container below which a process is ended.
+_ROOM_BYTES_MIN: Final = 64 << 20
+# The time between two looks at the free memory: before a process starts, and while it compiles.
+_ROOM_S: Final = 5.0
 _LOOK_S: Final = 0.25
 _Bound: TypeAlias = BoundFunction | BoundScalar
 
@@ -189,7 +198,7 @@ class Compilation:
         """Return the job with most rows; wait for one. Return None after `close`."""
         while True:
             with self._changed:
-                waiting = self._waiting()
+                waiting = self._open_jobs()
                 if self._is_closed:
                     return None
                 if waiting:
@@ -198,7 +207,7 @@ class Compilation:
                     continue
             self._end_process()
 
-    def _waiting(self) -> list[_Job]:
+    def _open_jobs(self) -> list[_Job]:
         with self._changed:
             return [job for job in self._jobs.values() if not job.is_done]
 
@@ -208,14 +217,14 @@ class Compilation:
             return
         started_s = time.monotonic()
         try:
-            folding = self._compiled(job)
+            folding = self._compile(job)
         except _UnloadableError as error:
             self._cannot_load = True
             self._logger.warning(
                 "functions are compiled in this process, because another one cannot load them", problem=str(error)
             )
             self._end_process()
-            for each in self._waiting():
+            for each in self._open_jobs():
                 self._end(each, "failed", "")
             return
         except _NoRoomError:
@@ -261,7 +270,7 @@ class Compilation:
         self._metrics.compilations.labels(outcome).inc()
         self._load(job.bound)
 
-    def _compiled(self, job: _Job) -> Folding:
+    def _compile(self, job: _Job) -> Folding:
         """Have the process compile a function, and return how it is folded.
 
         Raises:
@@ -270,7 +279,7 @@ class Compilation:
             _UnloadableError: It cannot load the functions.
         """
         process = self._process
-        if process is not None and process.asked == _FUNCTIONS_MAX:
+        if process is not None and process.requests == _FUNCTIONS_MAX:
             self._end_process()
             process = None
         if process is None:
@@ -347,7 +356,7 @@ class Compilation:
 
     def _take_stored(self) -> None:
         """Load what the process of another server has compiled, and wait before the folder is looked at again."""
-        for job in self._waiting():
+        for job in self._open_jobs():
             if self._is_stored(job):
                 self._end(job, "found", "")
         with self._changed:
@@ -366,7 +375,7 @@ class _Process:
     """
 
     def __init__(self, task: dict[str, Any]) -> None:
-        self.asked = 0
+        self.requests = 0
         answers, written = os.pipe()
         self._answers: BinaryIO = os.fdopen(answers, "rb")
         try:
@@ -394,7 +403,7 @@ class _Process:
 
     def ask(self, request: tuple[Any, ...]) -> None:
         """Send what to compile: a function, its types, direct arguments and the loop."""
-        self.asked += 1
+        self.requests += 1
         self._write(base64.b64encode(pickle.dumps(request)))
 
     def answer(self) -> dict[str, Any]:

@@ -27,6 +27,14 @@ from foldflight.server.run.lifecycle import serving
 
 PACKAGE = Path(foldflight.__file__).parent
 COLUMNS = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
+# The rows of a query with one key and one argument.
+LAYOUT = QueryLayout(
+    keys=pa.schema([("key_0", pa.string())]),
+    names=("key",),
+    columns=pa.schema([("column_0", pa.int64())]),
+    shown=("value",),
+    has_kinds=False,
+)
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
@@ -72,15 +80,8 @@ def counted() -> Iterator[Counter[str]]:
 
 def embedded_partition() -> Counter[str]:
     """Return the calls for one partition of three rows, from the rows to the states, in this process."""
-    layout = QueryLayout(
-        keys=pa.schema([("key_0", pa.string())]),
-        names=("key",),
-        columns=pa.schema([("column_0", pa.int64())]),
-        shown=("value",),
-        has_kinds=False,
-    )
-    query = Query.of(connect(Total).transport, {"total": Call("total", ("value",))}, layout)
-    rows = pa.RecordBatch.from_pydict({"key_0": ["a", "b", "a"], "column_0": [1, 2, 3]}, schema=layout.rows)
+    query = Query.of(connect(Total).transport, {"total": Call("total", ("value",))}, LAYOUT)
+    rows = pa.RecordBatch.from_pydict({"key_0": ["a", "b", "a"], "column_0": [1, 2, 3]}, schema=LAYOUT.rows)
 
     def fold() -> None:
         assert sum(batch.num_rows for batch in PartialFold(query, query.bounds)([rows])) == 2

@@ -14,7 +14,6 @@ from bench import call_counts, measures
 from foldflight import connect, udaf
 from foldflight.client import Functions, close_connections
 from foldflight.engine.batch.tasks import PartialFold
-from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query
 from foldflight.exchange import frames as exchange_frames
 from foldflight.exchange.encoding import Encoder
@@ -53,15 +52,8 @@ class Witness:
 
 
 def fold_one_row(functions: Functions) -> None:
-    layout = QueryLayout(
-        keys=pa.schema([("key_0", pa.string())]),
-        names=("key",),
-        columns=pa.schema([("column_0", pa.int64())]),
-        shown=("value",),
-        has_kinds=False,
-    )
-    query = Query.of(functions("value").transport, {"total": Call("witness", ("value",))}, layout)
-    block = pa.RecordBatch.from_pydict({"key_0": ["a"], "column_0": [1]}, schema=layout.rows)
+    query = Query.of(functions("value").transport, {"total": Call("witness", ("value",))}, call_counts.LAYOUT)
+    block = pa.RecordBatch.from_pydict({"key_0": ["a"], "column_0": [1]}, schema=call_counts.LAYOUT.rows)
     assert sum(batch.num_rows for batch in PartialFold(query, query.bounds)([block])) == 1
 
 

@@ -25,16 +25,30 @@ class Hidden(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Hidden())
 """
 
+# The rows of a query with one key and one argument.
+LAYOUT = """
+import pyarrow as pa
+from foldflight.engine.query.layout import QueryLayout
+
+def layout_of(type_):
+    return QueryLayout(
+        keys=pa.schema([("key_0", pa.string())]),
+        names=("key",),
+        columns=pa.schema([("column_0", type_)]),
+        shown=("value",),
+        has_kinds=False,
+    )
+"""
+
 # A fold, embedded and on a server, over several functions and epochs.
 CORE = (
     HIDDEN
+    + LAYOUT
     + """
-import pyarrow as pa
 import pyarrow.flight as fl
 from foldflight import Recordings, RejectedError, connect, udaf, udf
 from foldflight.cli.main import cli
 from foldflight.client.error_translation import translated
-from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
@@ -63,13 +77,7 @@ def folds(target):
         exchange.barrier(1)
         return exchange.results(1).column("output_0").to_pylist()
 
-layout = QueryLayout(
-    keys=pa.schema([("key_0", pa.string())]),
-    names=("key",),
-    columns=pa.schema([("column_0", pa.int64())]),
-    shown=("value",),
-    has_kinds=False,
-)
+layout = layout_of(pa.int64())
 
 def planned(plan):
     calls = {"total": Call("sum", ("value",))}
@@ -145,11 +153,10 @@ def test_the_core_runs_without_a_room(room: str, tmp_path: Path) -> None:
 # The listing of a server that lifts, the plan of a query, and the law.
 TOLD = (
     HIDDEN
+    + LAYOUT
     + """
-import pyarrow as pa
 from foldflight import connect
 from foldflight.cli.listing import function_text
-from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query
 from foldflight.functions import Call, Registry
 from foldflight.testing.laws import LAWS, _Subject
@@ -157,13 +164,7 @@ from foldflight.testing.laws import LAWS, _Subject
 transport = connect("embedded:").transport
 (listed,) = (info for info in transport.infos(look=True) if info.name == "bool_or")
 print(function_text(listed).plain)
-layout = QueryLayout(
-    keys=pa.schema([("key_0", pa.string())]),
-    names=("key",),
-    columns=pa.schema([("column_0", pa.bool_())]),
-    shown=("value",),
-    has_kinds=False,
-)
+layout = layout_of(pa.bool_())
 print(Query.of(transport, {"any": Call("bool_or", ("value",))}, layout, unliftable="").explain())
 (law,) = (law for law in LAWS if law.name == "the lifted form agrees")
 print(law.needs(_Subject(Registry()["bool_or"], {}, [pa.bool_()])))

@@ -40,7 +40,7 @@ def test_maps_are_dicts_at_any_depth(knows, monkeypatch):
     shown = pa.RecordBatch.from_arrays(columns, names=["v", "twice", "n"])
     with warnings.catch_warnings():  # newer versions warn of a key that is there twice
         warnings.simplefilter("ignore")
-        rows_to_show = arrow.shown_rows(shown)
+        rows_to_show = arrow.rows_to_display(shown)
     assert rows_to_show == [{"v": rows, "twice": [{"x": 2}], "n": 1}]
 
 

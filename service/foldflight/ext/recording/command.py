@@ -20,7 +20,7 @@ from foldflight.cli.terminal import printable
 from foldflight.client.connect import NO_STATE_KEY
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import AnyFunction, Registry, RowKind
-from foldflight.functions.types.arrow import shown_rows
+from foldflight.functions.types.arrow import rows_to_display
 
 if TYPE_CHECKING:
     from foldflight.ext.recording.file import Recording
@@ -231,7 +231,7 @@ def _rows_table(shrunk: ShrinkResult) -> Table:
         if isinstance(pair.frame, Barrier):
             epoch += 1
         elif isinstance(pair.frame, (Chunk, States)):
-            for row in islice(shown_rows(pair.frame.batch), _TABLE_ROWS_MAX):
+            for row in islice(rows_to_display(pair.frame.batch), _TABLE_ROWS_MAX):
                 slot = row.get("slot", 0)
                 group = _group_text(shrunk.recording.groups.get(slot, {"slot": slot}))
                 if not open_request.maps and isinstance(row.get("kind"), int):

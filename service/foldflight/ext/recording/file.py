@@ -25,7 +25,7 @@ from foldflight.exchange.encoding import Decoder, Message, decode_open, read_bat
 from foldflight.exchange.ipc import write_batch
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error
-from foldflight.functions.types.arrow import shown_rows, to_pylist
+from foldflight.functions.types.arrow import rows_to_display, to_pylist
 
 MAGIC: Final = b"foldflight recording 1\n"
 ABOUT, OPEN, ENGINE, SERVER, CALLS, GROUPS, ERROR, _END = b"A", b"O", b"E", b"S", b"C", b"G", b"X", b"Z"
@@ -251,5 +251,5 @@ def _about(message: bytes) -> Mapping[str, Any]:
 def _groups(batch: pa.RecordBatch) -> Mapping[int, Mapping[str, Any]]:
     if "slot" not in batch.schema.names or batch.schema.field("slot").type != pa.int32():
         raise RejectedError("BAD_FRAME", "the groups of the recording have no column slot of type int32")
-    rows = shown_rows(batch)
+    rows = rows_to_display(batch)
     return {row.pop("slot"): row for row in rows}

@@ -24,7 +24,7 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry
-from foldflight.functions.types.arrow import shown_rows
+from foldflight.functions.types.arrow import rows_to_display
 
 # Memory grows with the largest slot, so a single number in a hostile recording could exhaust it.
 _SLOTS_MAX: Final = 1 << 24
@@ -232,7 +232,7 @@ def _comparable_columns(
         # Equal states in bytes may differ in their signature, or in the order of a set.
         known = [each for each in batch.schema if each.name in names]
         chosen = [each.name for each in known if not (each.name[:6] == "state_" and pa.types.is_binary(each.type))]
-        rows.update(zip(slots.to_pylist(), shown_rows(batch.select(chosen)), strict=True))
+        rows.update(zip(slots.to_pylist(), rows_to_display(batch.select(chosen)), strict=True))
     return rows
 
 

@@ -20,7 +20,7 @@ from foldflight.ext.recording.groups import slots_in
 from foldflight.ext.recording.replay import Difference
 from foldflight.functions import Call, Registry, RowKind, ScalarFunction
 from foldflight.functions.author.scalar import AnyFunction
-from foldflight.functions.types.arrow import shown_rows
+from foldflight.functions.types.arrow import rows_to_display
 from foldflight.functions.types.sql import sql_name
 
 _WIDTH: Final = 84
@@ -104,7 +104,7 @@ def _of_scalar(recording: Recording, registry: Registry) -> tuple[set[tuple[str,
         tuple(row[str(each.column)] for each in step.arguments)
         for pair in recording.pairs
         if isinstance(pair.frame, Chunk)
-        for row in shown_rows(pair.frame.batch)
+        for row in rows_to_display(pair.frame.batch)
     ]
     return {(module, name)}, [*_lines("rows", rows), "for row in rows:", f"    {name}(*row)"]
 
@@ -186,7 +186,7 @@ def _epochs(pairs: Sequence[Pair], groups: Mapping[int, Mapping[str, Any]], *, e
             rows, is_due = [], False
         elif isinstance(pair.frame, Chunk):
             is_due = True
-            for row in shown_rows(pair.frame.batch):
+            for row in rows_to_display(pair.frame.batch):
                 slot, kind = row.pop("slot", 0), row.pop("kind", 0)
                 if emits:
                     row.pop("emit", None)

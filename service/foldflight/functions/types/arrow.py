@@ -128,7 +128,7 @@ def to_pylist(values: pa.Array | pa.RecordBatch) -> list[Any]:
     return [_with_dicts(value, values.type) for value in values.to_pylist()]
 
 
-def shown_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def rows_to_display(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Return the n rows of a batch to be shown. Of a key that a map has twice they have the last entry."""
     if _KNOWS_DICTS:
         rows: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="lossy")

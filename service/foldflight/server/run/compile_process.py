@@ -34,18 +34,18 @@ def main() -> None:
     from foldflight.errors import FoldflightError
     from foldflight.fold.accelerator import accelerator_of
     from foldflight.functions.registry import Registry
+    from foldflight.server.run.settings import compiled_folder_of
 
     def answer(**fields: Any) -> None:
         os.write(task["answers_fd"], json.dumps(fields).encode() + b"\n")
 
-    folder, spare = task["folder"], task["spare"]
     try:
         registry = Registry.load(task["modules"])
     except FoldflightError as error:
         answer(problem=error.message)
         return
-    given = folder if folder in (None, "user") else Path(folder)
-    accelerator = accelerator_of(given, spare=None if spare is None else Path(spare))
+    spare = None if task["spare"] is None else Path(task["spare"])
+    accelerator = accelerator_of(compiled_folder_of(task["folder"]), spare=spare)
     answer(loaded=True)
     while True:
         name, types, literals, loop = pickle.loads(base64.b64decode(requests.get()))  # noqa: S301 - from the server

@@ -57,7 +57,7 @@ from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import Status
 from foldflight.server.ports import authority
 from foldflight.server.run.compilation import Compilation
-from foldflight.server.run.settings import SETTINGS, Settings, load_settings, port_taken
+from foldflight.server.run.settings import SETTINGS, Settings, compiled_folder_of, load_settings, port_taken
 
 EXIT_DRAINED = 0
 EXIT_CUT_OFF = 3
@@ -411,10 +411,7 @@ def _java_functions(settings: Settings) -> list[Function]:
 
 def programs_of(settings: Settings, spare: Path | None = None, queue: CompileQueue | None = None) -> Accelerator:
     """Return the compiled functions of a process, with the cache folder of the settings."""
-    folder = settings.compiled_folder
-    return accelerator_of(
-        None if folder is None else "user" if folder == "user" else Path(folder), spare=spare, queue=queue
-    )
+    return accelerator_of(compiled_folder_of(settings.compiled_folder), spare=spare, queue=queue)
 
 
 @contextlib.contextmanager

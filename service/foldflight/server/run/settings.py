@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from foldflight.errors import RejectedError
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
@@ -330,6 +330,11 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -
         if name != "config" and value is not None and value != ():
             values[name] = _parse(_check_name(name, f"flag --{name}"), value, f"flag {SETTINGS[name].flag}")
     return Settings(**values)
+
+
+def compiled_folder_of(text: str | None) -> Path | Literal["user"] | None:
+    """Return the folder that the setting `compiled_folder` names; `user`: in the user's cache folder, None: off."""
+    return None if text is None else "user" if text == "user" else Path(text)
 
 
 def port_taken(name: str, host: str, port: int, reason: str | None = None) -> RejectedError:

@@ -7,7 +7,7 @@ import datetime
 import decimal
 import numbers
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
@@ -182,14 +182,17 @@ class Interpreted(GroupsAccumulator):
         finally:
             self._at_work = None
 
-    def _in_methods(self) -> AbstractContextManager[object]:
-        """Return what the author's methods run within.
+    @contextmanager
+    def _in_methods(self) -> Iterator[None]:
+        """Enclose calls of the author's methods.
 
         NumPy makes infinities and NaN of vectors without a word, as Python does of floats, and compiled code.
         """
-        if self.waits is not None:
-            return self.waits.folding(has_vectors=self._has_vectors)
-        return np.errstate(all="ignore") if self._has_vectors else nullcontext()
+        with (
+            nullcontext() if self.waits is None else self.waits.folding(),
+            np.errstate(all="ignore") if self._has_vectors else nullcontext(),
+        ):
+            yield
 
     def _ran(self, rows: Rows, steps: Iterator[Any], slots: list[int], progress: Iterator[int]) -> bool:
         """Continue a chunk; return False after a row that made its slot fail."""
@@ -395,20 +398,20 @@ class Interpreted(GroupsAccumulator):
         """Merge n accumulators into n slots. Those that are new in their slots are kept as they are."""
         self._grow(slots)
         held, present = self._held, self._present
-        for slot, accumulator in zip(slots.tolist(), accumulators, strict=True):
-            if slot in self.failures:
-                continue
-            if not present[slot]:
-                held[slot], present[slot] = accumulator, True
-                continue
-            if self._merge is None:
-                raise cannot_merge(self.name)
-            self._at_work = slot
-            try:
-                with self._in_methods():
+        with self._in_methods():
+            for slot, accumulator in zip(slots.tolist(), accumulators, strict=True):
+                if slot in self.failures:
+                    continue
+                if not present[slot]:
+                    held[slot], present[slot] = accumulator, True
+                    continue
+                if self._merge is None:
+                    raise cannot_merge(self.name)
+                self._at_work = slot
+                try:
                     held[slot] = self._merge.accumulator_after(held[slot], self._merge.call(held[slot], accumulator))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - `_fail` raises it
-                self._fail(self._merge.failed(error), error, slot)
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - `_fail` raises it
+                    self._fail(self._merge.failed(error), error, slot)
 
     def state(self, slots: Slots) -> pa.Array:
         return self._compute_half(slots, self._states, self.codec.arrow)

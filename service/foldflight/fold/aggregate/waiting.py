@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from foldflight.errors import RejectedError
 from foldflight.fold.coroutines import Calls, Coroutines, SharedInstance, call_ids, failure_of, no_coroutines
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Waits:
-    """What an async aggregate function waits with.
+    """The shared instance of an async aggregate function, and what runs its coroutines, in one exchange.
 
     Args:
         bound: The function.
@@ -39,7 +37,7 @@ class Waits:
 
     @classmethod
     def of(cls, bound: BoundFunction, context: FunctionContext, resources: Resources | None) -> Waits:
-        """Return it for the calls of an exchange.
+        """Open the instance for an exchange, or share the one that the process has.
 
         Raises:
             RejectedError: SIGNATURE, if nothing runs coroutines here.
@@ -51,12 +49,11 @@ class Waits:
         return cls(bound, context, resources, resources.coroutines, shared)
 
     @contextmanager
-    def folding(self, *, has_vectors: bool) -> Iterator[None]:
-        """Let what the methods of the instance log belong to this exchange."""
+    def folding(self) -> Iterator[None]:
+        """Send the lines that methods of the instance log to this exchange while the block runs."""
         token = OPEN_FOLD.set(OpenFold(self.resources.log, self.context.slot_at_work))
         try:
-            with np.errstate(all="ignore") if has_vectors else nullcontext():
-                yield
+            yield
         finally:
             OPEN_FOLD.reset(token)
 

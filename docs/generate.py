@@ -438,7 +438,7 @@ API_MODULES: dict[str, tuple[str, ...] | None] = {
 API_FIRST = ("udaf", "udf", "udtf", "connect", "configure", "group_by", "over", "sql", "register", "check_laws")
 # Constants are documented where they are defined.
 API_CONSTANTS = {
-    "foldflight.spark": ("foldflight.spark.cdc.DELTA_CHANGES", "foldflight.spark.windows.PROCESSING_TIME"),
+    "foldflight.spark": ("foldflight.spark.rowkinds.DELTA_CHANGES", "foldflight.spark.windows.PROCESSING_TIME"),
     "foldflight.testing": ("foldflight.testing.targets.TARGET_COLUMNS", "foldflight.testing.targets.TARGET_KEYS"),
 }
 

@@ -13,6 +13,7 @@ from typing import Final, Generic, TypeVar
 from foldflight.errors import RejectedError
 
 ROOMS: Final = {
+    "changes": "events of change data capture",
     "compiler": "compiled functions",
     "conformance": "the conformance kit",
     "dialects": "aggregate classes of other systems",

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight.errors import RejectedError
-from foldflight.spark import connectcolumns
-from foldflight.spark.connectcolumns import UNPROVEN, column_reader
-from foldflight.spark.connectvalues import UNAVAILABLE, UNAVAILABLE_FORMS, Described, Words, decoder
-from foldflight.spark.debeziumjson import UNPARSED
-from foldflight.spark.debeziumreader import Reader
-from foldflight.spark.replicaidentity import OldRows
+from foldflight.ext.changes import connectcolumns
+from foldflight.ext.changes.connectcolumns import UNPROVEN, column_reader
+from foldflight.ext.changes.connectvalues import UNAVAILABLE, UNAVAILABLE_FORMS, Described, Words, decoder
+from foldflight.ext.changes.debeziumjson import UNPARSED
+from foldflight.ext.changes.debeziumreader import Reader
+from foldflight.ext.changes.replicaidentity import OldRows
 from tests.debezium import INSTANT, NTZ, ORDERS, values
 from tests.effort import examples
 

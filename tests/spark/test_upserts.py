@@ -21,6 +21,7 @@ from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect
 from foldflight.client import Functions
+from foldflight.ext.changes.connectvalues import UNAVAILABLE
 from foldflight.spark import (
     check_checkpoint,
     dead_letters,
@@ -32,7 +33,6 @@ from foldflight.spark import (
     upserts,
     write_table,
 )
-from foldflight.spark.connectvalues import UNAVAILABLE
 from foldflight.spark.errors import error_of
 from foldflight.spark.rowkinds import kinds_in
 from tests.debezium import archive, values

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from foldflight.spark import canalreader
-from foldflight.spark.canalreader import CanalReader, canal_reader
+from foldflight.ext.changes import canalreader
+from foldflight.ext.changes.canalreader import CanalReader, canal_reader
 
 TYPES = {"id": pa.int32(), "name": pa.string()}
 KINDS = {

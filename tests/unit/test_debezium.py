@@ -16,9 +16,9 @@ import pytest
 
 from foldflight.engine.stream.upserts import NO_POSITION
 from foldflight.errors import RejectedError
-from foldflight.spark import debeziumjson, debeziumreader
-from foldflight.spark.connectvalues import UNAVAILABLE, Words
-from foldflight.spark.debeziumreader import PAYLOAD, Reader
+from foldflight.ext.changes import debeziumjson, debeziumreader
+from foldflight.ext.changes.connectvalues import UNAVAILABLE, Words
+from foldflight.ext.changes.debeziumreader import PAYLOAD, Reader
 from tests.debezium import INSTANT, NTZ, ORDERS, archive, values
 
 TIME = pa.time64("us")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError
-from foldflight.spark.events import _encoder, _Envelopes, _Upserts
+from foldflight.ext.changes.events import _encoder, _Envelopes, _Upserts
 from tests.effort import examples
 
 TYPES = (pa.int64(), pa.string())

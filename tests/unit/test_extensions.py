@@ -115,6 +115,11 @@ for statement in sys.argv[2:]:
 
 # What needs a room.
 NEEDED = {
+    "changes": [
+        "from foldflight.spark import from_debezium",
+        "from foldflight.spark import from_canal, upserts",
+        "from foldflight.spark import to_upserts, DELTA_CHANGES",
+    ],
     "compiler": ["connect('embedded:').register(udaf(compile=True)(Spread))"],
     "conformance": ["cli.commands['conform'].main(['server', 'grpc://127.0.0.1:9'], standalone_mode=False)"],
     "dialects": ["udaf(adapt='beam')(Spread)", "udaf(type('Foreign', (Spread, pa.RecordBatchReader), {}))"],

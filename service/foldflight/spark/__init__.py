@@ -5,25 +5,24 @@ over(df, "key", order_by="at").agg(delay=weighted_avg("arr_delay", "distance").r
 with_columns(df, m=multiply("a", "b"))                                   # scalar
 join_lateral(df, split("text"))                                          # table
 
-`sql`, `register`, `enable` and `column` are those of `foldflight.sql`, which is built on this package, and
-`write_table` is that of an extension. They are imported when they are first used.
+`sql`, `register`, `enable` and `column` are those of `foldflight.sql`, which is built on this package. `write_table`,
+and what reads and writes change data, such as `from_debezium`, are those of extensions. They are imported when they are
+first used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from foldflight.engine.targets import Target
 from foldflight.extensions import Extension
-from foldflight.spark.cdc import DELTA_CHANGES, from_canal, from_maxwell, split_changes
 from foldflight.spark.deadletters import dead_letters, results
-from foldflight.spark.debezium import from_debezium, schema_of
-from foldflight.spark.events import to_debezium, to_upserts
 from foldflight.spark.grouping import GroupedFrame, group_by
 from foldflight.spark.lateral import join_lateral
 from foldflight.spark.over import OverFrame, over
 from foldflight.spark.pipelines import with_schema
+from foldflight.spark.rowkinds import DELTA_CHANGES
 from foldflight.spark.scalar import with_columns
 from foldflight.spark.scans.scan import Scan, scan
 from foldflight.spark.settings import configure
@@ -33,6 +32,15 @@ from foldflight.spark.versions.states import upgrade_checkpoint
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
 if TYPE_CHECKING:
+    from foldflight.ext.changes import (
+        from_canal,
+        from_debezium,
+        from_maxwell,
+        schema_of,
+        split_changes,
+        to_debezium,
+        to_upserts,
+    )
     from foldflight.ext.tables import write_table
     from foldflight.sql import column, enable, register, sql
 
@@ -75,14 +83,26 @@ __all__ = [
     "write_table",
 ]
 
-_OF_SQL = ("column", "enable", "register", "sql")
+_OF_SQL: Final = ("column", "enable", "register", "sql")
+_OF_CHANGES: Final = (
+    "from_canal",
+    "from_debezium",
+    "from_maxwell",
+    "schema_of",
+    "split_changes",
+    "to_debezium",
+    "to_upserts",
+)
+_CHANGES: Final = Extension[Mapping[str, Callable[..., Any]]]("changes")
 _TABLES: Final = Extension[Callable[..., Any]]("tables")
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of `foldflight.sql`, or `write_table` of the extension."""
+    """Return a name of `foldflight.sql`, or of an extension."""
     if name == "write_table":
         return _TABLES.load()
+    if name in _OF_CHANGES:
+        return _CHANGES.load()[name]
     if name not in _OF_SQL:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from foldflight import sql

@@ -21,6 +21,9 @@ CHANGES: Final = "changes"
 UPDATES: Final = "updates"
 """Each row replaces the row of its key, whose old values are not there: of `group_by(..., emit="update")`."""
 
+DELTA_CHANGES: Final = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
+"""The values of `_change_type` in Delta's change data feed, for `group_by(..., row_kinds=DELTA_CHANGES)`."""
+
 Kinds = Literal["changes", "updates"]
 
 

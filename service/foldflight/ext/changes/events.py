@@ -27,11 +27,11 @@ from foldflight.engine.query.blocks import convert
 from foldflight.engine.query.changelog import equal_rows
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.errors import RejectedError
+from foldflight.ext.changes.connectvalues import UNAVAILABLE
 from foldflight.functions.types.arrow import concat_batches
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import EPOCH
 from foldflight.spark.columns import column_named
-from foldflight.spark.connectvalues import UNAVAILABLE
 from foldflight.spark.grouping import refuse_doubles
 from foldflight.spark.settings import advise
 from foldflight.spark.versions.sessions import check_workers

@@ -23,13 +23,10 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.errors import RejectedError
-from foldflight.spark.arrow import arrow_function
-from foldflight.spark.bucketed import OPERATOR, observe_events
-from foldflight.spark.cdc import refuse_taken, require_columns, split_changes, table_schema
-from foldflight.spark.connectvalues import Binary, Decimals, Described, Intervals, Times, Words
-from foldflight.spark.deadletters import OnError, is_isolated
-from foldflight.spark.debeziumkinds import ROW_KINDS, SKIPPED, expression_of
-from foldflight.spark.debeziumreader import (
+from foldflight.ext.changes.cdc import refuse_taken, require_columns, split_changes, table_schema
+from foldflight.ext.changes.connectvalues import Binary, Decimals, Described, Intervals, Times, Words
+from foldflight.ext.changes.debeziumkinds import ROW_KINDS, SKIPPED, expression_of
+from foldflight.ext.changes.debeziumreader import (
     DELETED,
     HEAD,
     KEY,
@@ -46,6 +43,9 @@ from foldflight.spark.debeziumreader import (
     described_columns,
     is_block,
 )
+from foldflight.spark.arrow import arrow_function
+from foldflight.spark.bucketed import OPERATOR, observe_events
+from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.upserts import last_events

@@ -26,10 +26,10 @@ import pyarrow.compute as pc
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.engine.stream.upserts import TIME
 from foldflight.errors import RejectedError
-from foldflight.spark.connectcolumns import UNPROVEN, ReadColumn, column_reader
-from foldflight.spark.connectvalues import COLUMN, Decode, Described, NotSent, Refused, Words, decoder
-from foldflight.spark.debeziumjson import UNPARSED, ParseEvent, event_parser, row_values
-from foldflight.spark.debeziumkinds import (
+from foldflight.ext.changes.connectcolumns import UNPROVEN, ReadColumn, column_reader
+from foldflight.ext.changes.connectvalues import COLUMN, Decode, Described, NotSent, Refused, Words, decoder
+from foldflight.ext.changes.debeziumjson import UNPARSED, ParseEvent, event_parser, row_values
+from foldflight.ext.changes.debeziumkinds import (
     FLATTENED,
     ROW_KINDS,
     SKIPPED,
@@ -41,9 +41,9 @@ from foldflight.spark.debeziumkinds import (
     pattern_of,
     table_of,
 )
+from foldflight.ext.changes.replicaidentity import OldRows, defaults_of, has_own_values
+from foldflight.ext.changes.tombstones import Tombstones
 from foldflight.spark.dialects import of_event
-from foldflight.spark.replicaidentity import OldRows, defaults_of, has_own_values
-from foldflight.spark.tombstones import Tombstones
 from foldflight.spark.worker import without_garbage_collection
 
 Row = dict[str, Any]

@@ -29,17 +29,14 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
+from foldflight.ext.changes.canalreader import UNREAD, canal_reader
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function
-from foldflight.spark.canalreader import UNREAD, canal_reader
 from foldflight.spark.columns import column_of, quoted, rejecting
 from foldflight.spark.dialects import of_columns
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import CHANGES, metadata_of
 from foldflight.spark.versions.types import arrow_type, spark_type
-
-DELTA_CHANGES: Final = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
-"""The values of `_change_type` in Delta's change data feed, for `group_by(..., row_kinds=DELTA_CHANGES)`."""
 
 # Spark reads JSON and DataFrames as STRING only. Databases check the lengths.
 _BOUNDED_TEXT: Final = re.compile(r"\b(?:var)?char(?:acter)?\s*\(\s*\d+\s*\)", re.IGNORECASE)

@@ -1,8 +1,8 @@
 """Values of Kafka Connect and Debezium in JSON as Arrow arrays: a column at a time.
 
-`foldflight.spark.connectvalues` says what a value means and is the reference. A reader here converts many values at
-once, where it can prove that the result is the same: all are of one type of JSON, and each passes the checks of the
-column. Any other column is converted value by value, so that values are refused with the same words.
+`connectvalues` says what a value means and is the reference. A reader here converts many values at once, where it can
+prove that the result is the same: all are of one type of JSON, and each passes the checks of the column. Any other
+column is converted value by value, so that values are refused with the same words.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.spark import connectvalues
-from foldflight.spark.connectvalues import Described, NotSent, Words
+from foldflight.ext.changes import connectvalues
+from foldflight.ext.changes.connectvalues import Described, NotSent, Words
 
 ReadColumn = Callable[[Sequence[Any], list[int] | None], pa.Array]
 """Converts the values of a column, as `json` returns them, with numbers with a fraction as Decimal.

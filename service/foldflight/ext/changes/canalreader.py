@@ -1,8 +1,8 @@
 """The task that reads Canal's events in batches: their texts as columns of the declared types.
 
-`foldflight.spark.cdc` says by expressions of Spark what each value is and what is refused, and is the reference. The
-task here reads events in another way where it can prove that the result is the same: rows of texts, each written as the
-database writes it. It leaves any other event to the expressions, and all events of a batch with any other text.
+`cdc` says by expressions of Spark what each value is and what is refused, and is the reference. The task here reads
+events in another way where it can prove that the result is the same: rows of texts, each written as the database writes
+it. It leaves any other event to the expressions, and all events of a batch with any other text.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.spark.connectcolumns import UNPROVEN
-from foldflight.spark.debeziumjson import UNPARSED
+from foldflight.ext.changes.connectcolumns import UNPROVEN
+from foldflight.ext.changes.debeziumjson import UNPARSED
 from foldflight.spark.worker import without_garbage_collection
 
 UNREAD: Final = "unread"

@@ -74,6 +74,7 @@ GOALS = (
     Goal(builtins.SUITE, builtins.VECTORISED, fold.GROUPED, 1),
     Goal(builtins.SUITE, builtins.WITH_KEYS, fold.GROUPED, 1),
     Goal(waiting.SUITE, waiting.EIGHT, waiting.ONE, 6),
+    Goal(waiting.SUITE, waiting.EIGHT, waiting.BOUND, 1),
     Goal(exchange.SUITE, exchange.OURS, exchange.DRAINING, 0.8, ("1 stream, 65,536 rows",)),
     Goal(exchange.SUITE, exchange.OURS, exchange.DRAINING, 0.7, ("4 streams, 65,536 rows",)),
     Goal(exchange.SUITE, exchange.OURS, exchange.DRAINING, 0.4, ("1,024 rows",)),
@@ -260,6 +261,8 @@ def value_of(each: Figure | Record) -> str:
     sign = "< " if each.is_limit else ""
     if each.unit != MORE_IS_BETTER:
         return f"{sign}{each.value:,.{2 if each.unit == 's' else 0}f} {each.unit}"
+    if each.value < 1_000:
+        return f"{sign}{each.value:,.0f} /s"
     scaled, suffix = (each.value / 1e6, "M/s") if each.value >= 100_000 else (each.value / 1e3, "k/s")
     return f"{sign}{scaled:,.{1 if scaled >= 10 else 2}f} {suffix}"
 

@@ -150,7 +150,7 @@ class _Watched:
     def __await__(self) -> Generator[Any, Any, Any]:
         step: Callable[[], Any] = functools.partial(self._coroutine.send, None)
         while True:
-            since_s, first = time.monotonic(), _line_of(self._coroutine)
+            since_s, first = time.monotonic(), _place_of(self._coroutine)
             try:
                 yielded = step()
             except StopIteration as ended:
@@ -158,21 +158,29 @@ class _Watched:
             finally:
                 seconds = time.monotonic() - since_s
                 if seconds > _STILL_S:
-                    self._report_step(seconds, since_s, f"from {first} to {_line_of(self._coroutine)}")
+                    between = f"from {_line_of(first)} to {_line_of(_place_of(self._coroutine))}"
+                    self._report_step(seconds, since_s, between)
             try:
                 step = functools.partial(self._coroutine.send, (yield yielded))
             except BaseException as thrown:  # noqa: BLE001 - the author's code decides
                 step = functools.partial(self._coroutine.throw, thrown)
 
 
-def _line_of(coroutine: Any) -> str:
-    """Return where a coroutine waits, in the innermost code that is not a library's; or that it has ended."""
-    place = "its end"
+def _place_of(coroutine: Any) -> tuple[str, int] | None:
+    """Return the file and line where a coroutine waits, in the innermost code that is no library's; None at its end.
+
+    It is asked for before each step, and so it makes no text.
+    """
+    place = None
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-        if not frame.f_code.co_filename.startswith((_OURS, _LIBRARY)):
-            place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        if not (file := frame.f_code.co_filename).startswith((_OURS, _LIBRARY)):
+            place = file, frame.f_lineno
         coroutine = coroutine.cr_await
     return place
+
+
+def _line_of(place: tuple[str, int] | None) -> str:
+    return "its end" if place is None else f"{Path(place[0]).name}:{place[1]}"
 
 
 class EventLoop:
@@ -235,7 +243,6 @@ class EventLoop:
             turning.loop.call_soon_threadsafe(remove)
             queue.ended.wait(_CANCEL_S)
             raise
-        turning.loop.call_soon_threadsafe(remove)
 
     def run(self, function: str, coroutine: Any, check: Check) -> None:
         """Wait for a coroutine without bounds; see `Coroutines.run`."""

@@ -129,7 +129,6 @@ class Queue:
                 task.cancel()
             else:  # it goes on for the others
                 del self.running[task]
-        self.end_if_idle()
 
     def end_if_idle(self) -> None:
         """Tell who waits for the end, if no call is running."""
@@ -159,7 +158,7 @@ class FunctionCalls:
         self._interval_s = 0.0 if bounds.rate is None else _SPACE / (bounds.rate * share)
         self._users = users
         self._waiting: deque[Queue] = deque()
-        self._queues: list[Queue] = []  # of the exchanges that wait; those that are over have not noticed yet
+        self._queues: list[Queue] = []  # of the exchanges that wait
         self._open = 0
         self._full_until_s = 0.0  # when as many calls as permitted were last open
         self._next_s = 0.0  # when the rate permits the next call
@@ -175,18 +174,25 @@ class FunctionCalls:
 
     def add(self, queue: Queue) -> None:
         """Take the rows of an exchange."""
+        if queue.is_over:  # it has no rows
+            return
         queue.since_s = self._loop.time()
         self._queues.append(queue)
         self._waiting.append(queue)
         self._go_on()
 
     def remove(self, queue: Queue) -> None:
-        """Cancel the open rows of an exchange, which does not wait any more."""
-        self._queues.remove(queue)
-        if queue in self._waiting:
-            self._waiting.remove(queue)
-        queue.cancel()
+        """Cancel the open rows of an exchange that leaves before they have answers."""
+        self._forget(queue)
         self._go_on()
+
+    def _forget(self, queue: Queue) -> None:
+        if queue in self._queues:
+            self._queues.remove(queue)
+            if queue in self._waiting:
+                self._waiting.remove(queue)
+            queue.cancel()
+        queue.end_if_idle()
 
     # -- beginning calls ---------------------------------------------------------------------------------------------
 
@@ -223,7 +229,7 @@ class FunctionCalls:
             return 0.0
         shared = queue.calls.shared
         present = [each for each in self._waiting if each.calls.shared == shared and each.waiting]
-        are_all = sum(not each.is_over and each.calls.shared == shared for each in self._queues) >= self._users(shared)
+        are_all = sum(each.calls.shared == shared for each in self._queues) >= self._users(shared)
         if are_all or sum(each.waiting for each in present) >= head.batch_max:
             return 0.0
         # Rows that waited for the last call begin with those that it has just answered, which are about to come back.
@@ -271,7 +277,8 @@ class FunctionCalls:
                     row.queue.answer(row, Answer(error=failure))
             for owner in owners:
                 owner.running.pop(task, None)
-                owner.end_if_idle()
+                if owner.is_over:
+                    self._forget(owner)
             self._go_on()
 
         task.add_done_callback(ended)

@@ -10,7 +10,7 @@ The three ways in:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foldflight.client import Aggregate, FunctionHandle, Functions, Transport, Use, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
@@ -33,6 +33,9 @@ from foldflight.functions import (
 )
 from foldflight.recording import Recordings
 
+if TYPE_CHECKING:
+    from foldflight.server.run.program import Server
+
 __version__ = "1.0.0"
 
 
@@ -40,6 +43,15 @@ def _make_spark_udf(info: FunctionInfo, transport: Transport, literals: Mapping[
     from foldflight.spark.scalar import spark_udf  # PySpark is optional, and takes long to import
 
     return spark_udf(info, transport, literals)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the server when it is used, because few programs start one, and it needs gRPC."""
+    if name != "Server":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from foldflight.server.run.program import Server
+
+    return Server
 
 
 FunctionHandle.make_spark_udf = staticmethod(_make_spark_udf)
@@ -64,6 +76,7 @@ __all__ = [
     "RetryableError",
     "RowKind",
     "Segment",
+    "Server",
     "Use",
     "Vector",
     "__version__",

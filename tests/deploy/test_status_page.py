@@ -17,7 +17,7 @@ from foldflight.client import FlightTransport, close_connections
 from foldflight.errors import FunctionError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.query.call import Call
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from tests.browser import browser_page
 from tests.wire import waiting_functions, wire_functions
 from tests.wire.kit import STATE_KEY, end_epoch, eventually, open_request, rows
@@ -36,7 +36,7 @@ def page() -> Iterator[Page]:
 
 
 @contextlib.contextmanager
-def busy(server: Server) -> Iterator[None]:
+def busy(server: ProcessServer) -> Iterator[None]:
     """Fold rows on a server continuously while the block runs."""
     stop = threading.Event()
 
@@ -59,7 +59,7 @@ def busy(server: Server) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Iterator[Server]:
+def fleet() -> Iterator[ProcessServer]:
     """Two servers, one with fewer functions and other code of one; a third does not answer. Yields the first."""
     with contextlib.ExitStack() as stack:
         hung = stack.enter_context(socket.socket())
@@ -87,7 +87,7 @@ def fleet() -> Iterator[Server]:
         yield server
 
 
-def groups(server: Server) -> float | None:
+def groups(server: ProcessServer) -> float | None:
     """Return how many groups the exchanges of a server have."""
     return server.metrics.registry.get_sample_value("foldflight_groups")
 
@@ -100,7 +100,7 @@ def cells(page: Page, table: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in found}
 
 
-def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: Server) -> None:
+def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: ProcessServer) -> None:
     """Servers, rates, errors, unreachable servers and differences are shown and updated without a reload."""
     page.goto(f"http://127.0.0.1:{fleet.probes.http_port}/")
     expect(page.locator("#servers tr")).to_have_count(4)
@@ -135,7 +135,7 @@ def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: Serv
     page.screenshot(path=picture("status"), full_page=True)
 
 
-def test_the_page_fits_a_phone_and_a_dark_room(page: Page, fleet: Server) -> None:
+def test_the_page_fits_a_phone_and_a_dark_room(page: Page, fleet: ProcessServer) -> None:
     """Nothing scrolls sideways on any screen: where a table is too wide, each row is a card that names its values."""
     page.emulate_media(color_scheme="dark")
     page.goto(f"http://127.0.0.1:{fleet.probes.http_port}/")

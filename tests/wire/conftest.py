@@ -12,7 +12,7 @@ import pytest
 from foldflight.client import EmbeddedTransport, FlightTransport, Transport, close_connections, watchdog
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, open_request
 
@@ -48,7 +48,7 @@ def fork(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[ProcessServer]:
     """A server in this process."""
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as running:
         # The first connection may need more patience than the tests have, if the machine is busy.
@@ -59,7 +59,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def flight(server: Server) -> FlightTransport:
+def flight(server: ProcessServer) -> FlightTransport:
     """A transport to `server`. Refusals are errors at once, because the server is available."""
     return FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
 

@@ -18,7 +18,7 @@ from foldflight.exchange.frames import Barrier, Chunk
 from foldflight.exchange.messages import decode_error
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from tests.wire import wire_functions
 from tests.wire.kit import COLUMNS, DEADLINE_S, IMPATIENT, STATE_KEY, eventually, open_request, rows
 
@@ -27,7 +27,7 @@ VALUE = ("value",)
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(server: Server) -> Iterator[None]:
+def nothing_left(server: ProcessServer) -> Iterator[None]:
     """After each test no exchange is open: an error frees all resources."""
     yield
     assert eventually(lambda: server.flight.active == 0)
@@ -77,7 +77,7 @@ def test_bad_call_is_refused_at_open(transport: Transport, call: Call, code: str
         assert mentions in caught.value.message
 
 
-def test_a_server_that_lacks_a_function_is_named(server: Server, flight: FlightTransport) -> None:
+def test_a_server_that_lacks_a_function_is_named(server: ProcessServer, flight: FlightTransport) -> None:
     """The error names the server, because behind a balancer the URL does not."""
     for ask in (flight.describe, flight.open):
         with pytest.raises(RejectedError, match=f"on server {server.server_id}; did you mean count") as caught:
@@ -87,7 +87,7 @@ def test_a_server_that_lacks_a_function_is_named(server: Server, flight: FlightT
         client.get_flight_info(fl.FlightDescriptor.for_path("coutn"))
 
 
-def test_another_version_has_another_fingerprint(server: Server) -> None:
+def test_another_version_has_another_fingerprint(server: ProcessServer) -> None:
     """A query planned with one version of a function is refused by a server with another."""
 
     class WeightedAvg(wire_functions.WeightedAvg):
@@ -287,7 +287,7 @@ GOOD_OPEN = encode_open(open_request(COUNT))
 
 
 @pytest.mark.parametrize("command", [b"garbage", b"\xff" * 40, b"\x00", GOOD_OPEN[: len(GOOD_OPEN) // 2]])
-def test_garbage_as_descriptor(server: Server, command: bytes) -> None:
+def test_garbage_as_descriptor(server: ProcessServer, command: bytes) -> None:
     """A descriptor that is not an Open is BAD_FRAME, in every request with a descriptor."""
     assert Raw(server.url, command).error().code in {"BAD_FRAME", "PROTOCOL_VERSION"}
     with fl.FlightClient(server.url) as client, pytest.raises(fl.FlightError) as caught:
@@ -298,7 +298,7 @@ def test_garbage_as_descriptor(server: Server, command: bytes) -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, b"", b"garbage", b"\xff" * 100])
-def test_garbage_as_metadata(server: Server, metadata: bytes | None) -> None:
+def test_garbage_as_metadata(server: ProcessServer, metadata: bytes | None) -> None:
     """A message whose metadata is not a frame is BAD_FRAME."""
     raw = Raw(server.url, GOOD_OPEN)
     raw.say(metadata)
@@ -315,7 +315,7 @@ def test_unknown_protocol_version(flight: FlightTransport) -> None:
         assert "1" in caught.value.message.replace("99", "")
 
 
-def test_stream_of_another_schema(server: Server) -> None:
+def test_stream_of_another_schema(server: ProcessServer) -> None:
     """Chunks must have the columns of Open."""
     raw = Raw(server.url, GOOD_OPEN, schema=pa.schema([("other", pa.int64())]))
     message = encode(Chunk(pa.record_batch([pa.array([1])], names=["other"])), raw.schema)
@@ -323,7 +323,7 @@ def test_stream_of_another_schema(server: Server) -> None:
     assert raw.error().code in {"SCHEMA_MISMATCH", "BAD_FRAME"}
 
 
-def test_frames_out_of_order(server: Server) -> None:
+def test_frames_out_of_order(server: ProcessServer) -> None:
     """An older barrier is refused with the story so far."""
     raw = Raw(server.url, GOOD_OPEN)
     for epoch in (5, 4):
@@ -334,7 +334,7 @@ def test_frames_out_of_order(server: Server) -> None:
     assert error.story
 
 
-def test_a_path_names_a_function_or_is_refused(server: Server) -> None:
+def test_a_path_names_a_function_or_is_refused(server: ProcessServer) -> None:
     """GetFlightInfo of a function has its signature; other paths are errors."""
     with fl.FlightClient(server.url) as client:
         info = client.get_flight_info(fl.FlightDescriptor.for_path("weighted_avg"))
@@ -348,7 +348,7 @@ def test_a_path_names_a_function_or_is_refused(server: Server) -> None:
             assert error.code == code
 
 
-def test_other_verbs_are_refused(server: Server) -> None:
+def test_other_verbs_are_refused(server: ProcessServer) -> None:
     """DoGet, DoPut and unknown actions are refused with what is supported, without a traceback."""
     with fl.FlightClient(server.url) as client:
         with pytest.raises(fl.FlightError) as got:
@@ -365,7 +365,7 @@ def test_other_verbs_are_refused(server: Server) -> None:
         assert error.code == "BAD_FRAME"
 
 
-def test_every_prefix_of_a_message_is_refused_or_waited_for(server: Server) -> None:
+def test_every_prefix_of_a_message_is_refused_or_waited_for(server: ProcessServer) -> None:
     """Truncated metadata never crashes the server: the answer is an error of the taxonomy, or a shorter frame."""
     message = encode(Barrier(3), COLUMNS)
     for size in range(len(message.metadata)):
@@ -410,7 +410,7 @@ def test_messages_are_bounded() -> None:
     assert "message_bytes_max is 100000" in error.message
 
 
-def test_bug_of_ours_is_an_invariant_with_an_id(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_of_ours_is_an_invariant_with_an_id(server: ProcessServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected exception reaches the client as its class and an id, without the server's traceback."""
 
     def broken(*_args: object, **_options: object) -> None:
@@ -426,7 +426,7 @@ def test_bug_of_ours_is_an_invariant_with_an_id(server: Server, monkeypatch: pyt
     assert "flight.py" not in str(caught.value)
 
 
-def test_long_error_reaches_a_client_with_default_limits(server: Server) -> None:
+def test_long_error_reaches_a_client_with_default_limits(server: ProcessServer) -> None:
     """Errors are cut so that every gRPC client accepts them, and are never lost: 50 times in a row."""
     command = encode_open(open_request(Call("fails_to_accumulate", VALUE), job_parameters={"x": "y" * 1000}))
     for _ in range(50):

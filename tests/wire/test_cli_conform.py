@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from foldflight.cli.main import cli
-from foldflight.server.run.lifecycle import Server
+from foldflight.server.run.lifecycle import ProcessServer
 from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 from tests.wire.conformance_mutants import update_before_accumulates
 
 
-def test_a_server_is_tried(server: Server) -> None:
+def test_a_server_is_tried(server: ProcessServer) -> None:
     """Rules that are kept have one line each, and the exit code is 0."""
     done = CliRunner().invoke(cli, ["conform", "server", server.url, "--rule", "kinds", "--rule", "authorization"])
     assert done.exit_code == 0, done.output
@@ -25,7 +25,7 @@ def test_a_server_is_tried(server: Server) -> None:
     ]
 
 
-def test_a_broken_rule_comes_with_its_remedy(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_rule_comes_with_its_remedy(server: ProcessServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken rule has its sentence, what was found, and the remedy; the exit code is 1."""
     update_before_accumulates(monkeypatch)
     done = CliRunner().invoke(cli, ["conform", "server", server.url, "--rule", "kinds"])

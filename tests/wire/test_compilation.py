@@ -26,12 +26,12 @@ from foldflight.server.ops.logs import make_logger
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.run import compilation as module
 from foldflight.server.run.compilation import Compilation
-from foldflight.server.run.lifecycle import Server, load_registry
+from foldflight.server.run.lifecycle import ProcessServer, load_registry
 from foldflight.server.run.settings import load_settings
 from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, end_epoch, eventually, open_request, rows
 
 FUNCTIONS = "tests.wire.compile_functions"
-Start = Callable[..., Server]
+Start = Callable[..., ProcessServer]
 
 
 class Log(io.StringIO):
@@ -50,9 +50,9 @@ def log() -> Log:
 @pytest.fixture
 def start(tmp_path: Path, log: Log) -> Iterator[Start]:
     """Start servers in this process that have their functions compiled as those of `foldflight serve`."""
-    started: list[Server] = []
+    started: list[ProcessServer] = []
 
-    def one(*modules: str, **given: object) -> Server:
+    def one(*modules: str, **given: object) -> ProcessServer:
         settings = load_settings(
             {
                 "modules": modules or (FUNCTIONS,),
@@ -66,7 +66,7 @@ def start(tmp_path: Path, log: Log) -> Iterator[Start]:
             {},
         )
         logger = make_logger(log, log_format="json", log_level="info")
-        server = Server(settings, load_registry(settings), logger, compiles=True, spare=tmp_path / "spare")
+        server = ProcessServer(settings, load_registry(settings), logger, compiles=True, spare=tmp_path / "spare")
         started.append(server)
         return server
 
@@ -75,14 +75,14 @@ def start(tmp_path: Path, log: Log) -> Iterator[Start]:
         server.close()
 
 
-def folded(server: Server, function: str) -> str:
+def folded(server: ProcessServer, function: str) -> str:
     """Return how a server lists a function."""
     return next(
         info.folded for info in FlightTransport([server.url], deadline_s=DEADLINE_S).infos() if info.name == function
     )
 
 
-def fold(server: Server, call: Call, expected: int, until: Callable[[Mode], bool] = lambda _: True) -> None:
+def fold(server: ProcessServer, call: Call, expected: int, until: Callable[[Mode], bool] = lambda _: True) -> None:
     """Fold a row of 1 in one exchange after the other until the mode of a new one is as wished."""
 
     def is_as_wished() -> bool:
@@ -99,7 +99,7 @@ def bound_of(name: str, *modules: str, **literals: Any) -> BoundFunction | Bound
     return Registry.load(modules or [FUNCTIONS])[name].bind([pa.int64()], literals)
 
 
-def outcomes(server: Server, outcome: str) -> float:
+def outcomes(server: ProcessServer, outcome: str) -> float:
     return server.metrics.registry.get_sample_value("foldflight_compilations_total", {"outcome": outcome}) or 0.0
 
 

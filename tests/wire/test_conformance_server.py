@@ -11,7 +11,7 @@ import pytest
 from foldflight import udaf
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.functions.builtin import picked
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from foldflight.testing.conformance import SERVER_RULES, Outcome, check_server
 from tests.wire.conformance_mutants import MUTANTS, bound_as, each, places_are_never_free_again
 from tests.wire.kit import eventually
@@ -23,19 +23,19 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.fixture(scope="module")
-def tried() -> Iterator[Server]:
+def tried() -> Iterator[ProcessServer]:
     """A server whose limits allow every rule to be tested."""
     with serving(picked, **SETTINGS) as running:
         yield running
 
 
-def outcomes(server: Server, *rules: str, deadline_s: float = 10.0, **more: str) -> dict[str, Outcome]:
+def outcomes(server: ProcessServer, *rules: str, deadline_s: float = 10.0, **more: str) -> dict[str, Outcome]:
     """Test rules: all, unless some are given."""
     found = check_server(server.url, token=TOKEN, only=frozenset(rules), deadline_s=deadline_s, **more)
     return {outcome.rule.name: outcome for outcome in found}
 
 
-def test_a_server_keeps_the_contract(tried: Server) -> None:
+def test_a_server_keeps_the_contract(tried: ProcessServer) -> None:
     """Every rule is tested and kept."""
     found = outcomes(tried)
     assert list(found) == [rule.name for rule in SERVER_RULES]
@@ -44,7 +44,7 @@ def test_a_server_keeps_the_contract(tried: Server) -> None:
 
 @pytest.mark.parametrize(("mutate", "broken"), MUTANTS)
 def test_a_mistake_is_found(
-    tried: Server,
+    tried: ProcessServer,
     monkeypatch: pytest.MonkeyPatch,
     deadlines: Callable[[], set[threading.Thread]],
     mutate: Mutate,
@@ -61,7 +61,7 @@ def test_a_mistake_is_found(
 @pytest.mark.slow
 @pytest.mark.parametrize(("mutate", "broken"), MUTANTS)
 def test_a_mistake_breaks_no_other_rule(
-    tried: Server, monkeypatch: pytest.MonkeyPatch, mutate: Mutate, broken: tuple[str, ...]
+    tried: ProcessServer, monkeypatch: pytest.MonkeyPatch, mutate: Mutate, broken: tuple[str, ...]
 ) -> None:
     """Each mistake breaks only its own rules."""
     mutate(monkeypatch)
@@ -136,14 +136,14 @@ def test_the_order_of_rows_is_seen_in_outputs(monkeypatch: pytest.MonkeyPatch) -
     assert "the output of 7 and 5, in descending order" in outcome.detail
 
 
-def test_a_function_that_tells_no_rows_apart_is_refused(tried: Server) -> None:
+def test_a_function_that_tells_no_rows_apart_is_refused(tried: ProcessServer) -> None:
     """With `count`, no rule could fail."""
     with pytest.raises(RejectedError, match="with different outputs") as caught:
         outcomes(tried, function="count")
     assert caught.value.code == "SIGNATURE"
 
 
-def test_what_cannot_be_asked_is_an_error(tried: Server) -> None:
+def test_what_cannot_be_asked_is_an_error(tried: ProcessServer) -> None:
     """An unknown rule or function, a missing token and a missing server are errors, not broken rules."""
     with pytest.raises(RejectedError, match="no rule kind-of") as caught:
         outcomes(tried, "kind-of")

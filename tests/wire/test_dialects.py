@@ -26,7 +26,7 @@ from foldflight import Registry, udaf, udf, udtf
 from foldflight.ext.wire import calls
 from foldflight.ext.wire.risingwave import RisingWave
 from foldflight.server import exchanges
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from tests import scalar_functions
 from tests.wire.kit import DEADLINE_S, PATIENCE_S, eventually
 
@@ -147,7 +147,7 @@ def series(n):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[ProcessServer]:
     with serving(
         scalar_functions,
         third,
@@ -171,7 +171,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[Any]:
+def client(server: ProcessServer) -> Iterator[Any]:
     with fl.connect(f"grpc://127.0.0.1:{server.flight.port}") as found:
         yield found
 
@@ -273,7 +273,7 @@ class Listed:
         return "; ".join(accumulator)
 
 
-def test_aggregates_over_lists(server: Server, client: Any) -> None:
+def test_aggregates_over_lists(server: ProcessServer, client: Any) -> None:
     """The lists of a row are the rows of one group, also none, NULL, and NULLs inside; each stream may have chunks."""
 
     def lists(values: Any, type_: pa.DataType) -> pa.Array:
@@ -314,7 +314,7 @@ def test_nested_values_pass_both_ways(client: Any, prefix: str) -> None:
     assert call(client, f"{prefix}echoed", given).column(0).combine_chunks().equals(given)
 
 
-def test_lists_of_reals_are_vectors_for_databend(server: Server, client: Any) -> None:
+def test_lists_of_reals_are_vectors_for_databend(server: ProcessServer, client: Any) -> None:
     """A list of a fixed number of REAL is a list for RisingWave, and a vector for Databend."""
     found = call(client, "turned", pa.array([[1, 2], None], pa.list_(pa.float32())))
     assert found.schema.field("turned").type == pa.list_(pa.float32())
@@ -327,7 +327,7 @@ def test_lists_of_reals_are_vectors_for_databend(server: Server, client: Any) ->
 
 
 @pytest.mark.parametrize("prefix", ["", "databend:"])
-def test_vectors(server: Server, client: Any, prefix: str) -> None:
+def test_vectors(server: ProcessServer, client: Any, prefix: str) -> None:
     """A VECTOR is a vector for Databend and a list for RisingWave, and other lists are refused with their row."""
     reals, sized = pa.list_(pa.float32()), pa.list_(pa.float32(), 2)
     own = described(client, f"{prefix}scaled").schema.field(0)
@@ -406,7 +406,7 @@ def test_bad_calls_are_refused(client: Any, name: str, columns: list[pa.Array], 
         call(client, name, *columns)
 
 
-def test_the_databend_client(server: Server) -> None:
+def test_the_databend_client(server: ProcessServer) -> None:
     """Databend's published client calls our functions, with its own types."""
     calls = UDFClient("127.0.0.1", server.flight.port)
     assert calls.call_function("databend:multiply", [1, 2, None], [3, 4, 5]) == [3, 8, None]
@@ -422,7 +422,7 @@ def test_the_databend_client(server: Server) -> None:
         calls.call_function("databend:ratio", [1], [0])
 
 
-def test_beside_the_databend_server(server: Server) -> None:
+def test_beside_the_databend_server(server: ProcessServer) -> None:
     """The same function on Databend's published server and on ours has the same schema and the same answers."""
 
     @databend_udf.udf(input_types=["BIGINT NULL", "BIGINT NULL"], result_type="BIGINT NULL")
@@ -516,7 +516,7 @@ def _flight_data(message: bytes, path: str) -> bytes:
     return _part(1, descriptor) + _part(2, header) + (_part(1000, body) if body else b"")
 
 
-def test_a_recorded_stream(server: Server) -> None:
+def test_a_recorded_stream(server: ProcessServer) -> None:
     """The bytes of arrow-udf's Rust client, with a descriptor on every message and empty names, are answered."""
     with grpc.insecure_channel(f"127.0.0.1:{server.flight.port}") as channel:
         exchange = channel.stream_stream(_EXCHANGE)
@@ -528,7 +528,7 @@ def test_a_recorded_stream(server: Server) -> None:
     assert (15).to_bytes(8, "little") in answers[1]
 
 
-def test_headers_come_before_the_rows(server: Server) -> None:
+def test_headers_come_before_the_rows(server: ProcessServer) -> None:
     """The answer begins while the function still works, because engines wait five seconds for that only."""
     release = threading.Event()
 
@@ -582,7 +582,7 @@ def test_a_drain_ends_streams(monkeypatch: pytest.MonkeyPatch) -> None:
                 writer.close()
 
 
-def test_the_account_of_a_call(server: Server, client: Any) -> None:
+def test_the_account_of_a_call(server: ProcessServer, client: Any) -> None:
     """Calls of other engines are exchanges like any: they are counted, and free what they held."""
     before = server.metrics.registry.get_sample_value("foldflight_rows_total")
     call(client, "multiply", pa.array([1, 2]), pa.array([3, 4]))

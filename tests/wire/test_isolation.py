@@ -14,7 +14,7 @@ from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Returns
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
-from foldflight.server.run.lifecycle import Server
+from foldflight.server.run.lifecycle import ProcessServer
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, end_epoch, open_request, rows
 from tests.wire.test_probes import page
@@ -101,7 +101,7 @@ def test_a_slot_stays_failed_on_another_server(fork: Fork, returns: Returns) -> 
         assert exchange.coordinator.stats.checkpoints > 0
 
 
-def test_isolated_groups_are_counted(server: Server, flight: FlightTransport) -> None:
+def test_isolated_groups_are_counted(server: ProcessServer, flight: FlightTransport) -> None:
     """A server counts failed groups by function; the exchange ends normally, so no error is counted."""
     name = 'foldflight_groups_isolated_total{function="fails_to_accumulate"}'
 

@@ -29,7 +29,7 @@ from foldflight.functions.query.call import Call
 from foldflight.server import flight
 from foldflight.server.calls import CallStatus, IncomingCall
 from foldflight.server.ops.logs import make_logger
-from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, Server, announce, run_server, serving
+from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, ProcessServer, announce, run_server, serving
 from foldflight.server.run.settings import load_settings
 from foldflight.server.stream import send
 from tests.ports import free_port
@@ -145,7 +145,7 @@ def test_blocked_write_meets_the_deadline(fork: Spawn) -> None:
     assert caught.value.code == "DEADLINE"
 
 
-def test_slow_function_within_the_deadline_is_waited_for(server: Server) -> None:
+def test_slow_function_within_the_deadline_is_waited_for(server: ProcessServer) -> None:
     """The deadline applies to one step, not to the whole exchange."""
     with FlightTransport([server.url], deadline_s=3.0).open(open_request(Call("slow", ("value",)))) as exchange:
         for epoch in range(1, 12):
@@ -173,7 +173,7 @@ print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 """
 
 
-def test_transport_survives_a_fork(server: Server) -> None:
+def test_transport_survives_a_fork(server: ProcessServer) -> None:
     """PySpark forks its workers: a transport made before the fork opens new connections in each child."""
     finished = subprocess.run(
         [sys.executable, "-c", FORKED, server.url],
@@ -185,7 +185,7 @@ def test_transport_survives_a_fork(server: Server) -> None:
     assert finished.stdout.decode() == "[1, 1, 1]\n", finished.stderr.decode()
 
 
-def test_dead_server_is_passed_over(server: Server) -> None:
+def test_dead_server_is_passed_over(server: ProcessServer) -> None:
     """With several URLs, unavailable servers are skipped and the others are used in turn."""
     with serving(wire_functions, state_keys=STATE_KEY) as second:
         dead = f"grpc://127.0.0.1:{free_port()}"
@@ -198,7 +198,7 @@ def test_dead_server_is_passed_over(server: Server) -> None:
         assert len(connect(f"{dead},{server.url}")) > 10
 
 
-def test_servers_take_turns(server: Server) -> None:
+def test_servers_take_turns(server: ProcessServer) -> None:
     """The exchanges of a client are distributed evenly over its servers."""
     with serving(wire_functions, state_keys=STATE_KEY) as other, contextlib.ExitStack() as stack:
         transport = FlightTransport([server.url, other.url], deadline_s=DEADLINE_S)
@@ -208,7 +208,7 @@ def test_servers_take_turns(server: Server) -> None:
         assert (server.flight.active, other.flight.active) == (2, 2)
 
 
-def test_overloaded_server_is_passed_over(server: Server) -> None:
+def test_overloaded_server_is_passed_over(server: ProcessServer) -> None:
     """An exchange that a full server refuses is opened on the next."""
     with serving(wire_functions, state_keys=STATE_KEY, exchanges_max=1) as full:
         full_only = FlightTransport([full.url], deadline_s=DEADLINE_S)
@@ -254,7 +254,7 @@ def test_vanished_client_is_noticed() -> None:
         assert 'foldflight_exchanges_ended_total{outcome="vanished"} 1.0' in after
 
 
-def test_abandoned_exchange_is_cut_off(server: Server) -> None:
+def test_abandoned_exchange_is_cut_off(server: ProcessServer) -> None:
     """Leaving the block with an exception frees the server's resources, too."""
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     with contextlib.suppress(LookupError), transport.open(open_request(COUNT)) as exchange:
@@ -316,7 +316,7 @@ def test_old_exchange_opens_afresh() -> None:
             assert eventually(lambda: server.flight.active == 0)
 
 
-def test_client_leaves_no_thread(server: Server, deadlines: Callable[[], set[threading.Thread]]) -> None:
+def test_client_leaves_no_thread(server: ProcessServer, deadlines: Callable[[], set[threading.Thread]]) -> None:
     """The client's watchdog ends with the last exchange."""
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     with transport.open(open_request(COUNT)):
@@ -332,7 +332,7 @@ def drop(held: list[OpenExchange]) -> None:
     assert eventually(lambda: dropped() is None)
 
 
-def test_dropped_exchange_is_cut_off(server: Server, deadlines: Callable[[], set[threading.Thread]]) -> None:
+def test_dropped_exchange_is_cut_off(server: ProcessServer, deadlines: Callable[[], set[threading.Thread]]) -> None:
     """An exchange that nobody closed, and nobody has any more, leaves nothing in the client or on the server."""
     assert eventually(lambda: server.flight.active == 0)  # without those that other tests have cut off
     held = [FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT))]
@@ -482,7 +482,7 @@ def test_an_open_port_is_warned_of(settings: dict[str, Any], expected: list[str]
     assert all(flag in remedy for flag, remedy in zip(expected, warned, strict=True))
 
 
-def test_taken_port_is_a_clear_end(spawn: Spawn, server: Server) -> None:
+def test_taken_port_is_a_clear_end(spawn: Spawn, server: ProcessServer) -> None:
     """A server whose port is in use ends at once, with port and remedy, without a traceback."""
     second = spawn(port=server.flight.port, await_ready=False)
     assert second.process.wait(PATIENCE_S) == 2

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import grpc
 
 from foldflight.functions.query.call import Call
-from tests.wire.conftest import Server
+from tests.wire.conftest import ProcessServer
 from tests.wire.kit import open_request
 from tests.wire.raw import DO_EXCHANGE, flight_data
 
@@ -27,7 +27,7 @@ def frame(kind: int, content: bytes = b"") -> bytes:
     return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, 0, 0) + content
 
 
-def test_a_client_may_ping_while_it_waits(server: Server) -> None:
+def test_a_client_may_ping_while_it_waits(server: ProcessServer) -> None:
     """An exchange in which no data is sent goes on, however often its client has asked whether the server lives."""
     options = [
         ("grpc.keepalive_time_ms", int(PINGS_S * 1000)),
@@ -48,7 +48,7 @@ def test_a_client_may_ping_while_it_waits(server: Server) -> None:
             ended.set()
 
 
-def test_a_flood_of_pings_ends_the_connection(server: Server) -> None:
+def test_a_flood_of_pings_ends_the_connection(server: ProcessServer) -> None:
     """A client that sends pings one after the other is told to be calm, and disconnected."""
     host, port = server.url.removeprefix("grpc://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:

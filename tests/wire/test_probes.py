@@ -32,7 +32,7 @@ from foldflight.server.ops.health import HealthServer
 from foldflight.server.ops.http import HttpServer
 from foldflight.server.ops.metrics import METRICS
 from foldflight.server.ops.status import Status
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, PATIENCE_S, STATE_KEY, end_epoch, eventually, open_request, rows
 
@@ -66,7 +66,7 @@ def folded(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
     return end_epoch(exchange, 1)
 
 
-def eventually_samples(server: Server, condition: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+def eventually_samples(server: ProcessServer, condition: Callable[[dict[str, float]], bool]) -> dict[str, float]:
     """Wait until the values of the metrics page are as expected; return all values."""
     found: dict[str, float] = {}
 
@@ -78,7 +78,7 @@ def eventually_samples(server: Server, condition: Callable[[dict[str, float]], b
     return found
 
 
-def eventually_sample(server: Server, name: str, value: float) -> dict[str, float]:
+def eventually_sample(server: ProcessServer, name: str, value: float) -> dict[str, float]:
     """Wait until a value of the metrics page is as expected; return all values."""
     return eventually_samples(server, lambda found: found[name] == value)
 
@@ -126,7 +126,7 @@ def test_drain_fails_readiness_and_not_liveness() -> None:
         assert "foldflight_draining 1.0" in page(http_port, "/metrics")[1]
 
 
-def test_unknown_page_is_not_found(server: Server) -> None:
+def test_unknown_page_is_not_found(server: ProcessServer) -> None:
     """For an unknown path the answer lists the pages."""
     status, body = page(server.probes.http_port, "/other")
     assert status == 404

@@ -15,7 +15,7 @@ from foldflight.exchange.frames import Returns
 from foldflight.ext.lift.descriptions import lifted_of
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from tests.wire import wire_functions
 from tests.wire.kit import COLUMNS, DEADLINE_S, PATIENCE_S, STATE_KEY, environment, eventually, open_request, rows
 
@@ -204,7 +204,7 @@ def test_flight_transport_can_be_pickled(flight: FlightTransport) -> None:
         assert exchange.results(1)["output_0"].to_pylist() == [1]
 
 
-def test_connect_reaches_both(server: Server) -> None:
+def test_connect_reaches_both(server: ProcessServer) -> None:
     """`connect` accepts a URL, a module's name and classes, and returns handles that check their arguments."""
     for target in (server.url, "embedded:tests.wire.wire_functions", [wire_functions.WeightedAvg]):
         functions = connect(target, deadline_s=DEADLINE_S)

@@ -19,7 +19,7 @@ from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.fold.scalar import table
 from foldflight.functions import Registry, Step, StepArgument
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from foldflight.testing import run_epochs
 from tests import scalar_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess
@@ -41,7 +41,7 @@ PROGRAM = Open(
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[ProcessServer]:
     with serving(scalar_functions, message_bytes_max=1 << 16) as running:
         yield running
     close_connections()
@@ -181,7 +181,7 @@ def test_functions_that_take_too_long_are_interrupted() -> None:
         close_connections()
 
 
-def test_isolated_rows_are_counted(server: Server) -> None:
+def test_isolated_rows_are_counted(server: ProcessServer) -> None:
     """Rows that fail are in the metrics, and so are rows and calls of scalar functions."""
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
     open_request = Open((), COLUMNS, steps=(Step("ratio", (X, X)),), outputs=(0,), isolate_errors=True)
@@ -213,7 +213,7 @@ def test_tokens_are_those_of_each_function(tmp_path: Any) -> None:
         close_connections()
 
 
-def test_functions_are_shipped(server: Server) -> None:
+def test_functions_are_shipped(server: ProcessServer) -> None:
     """A scalar function is registered with servers as an aggregate is."""
     from foldflight import udf
 

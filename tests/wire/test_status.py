@@ -20,7 +20,7 @@ from foldflight.ext.compiler import Programs
 from foldflight.fold.mode import Folding
 from foldflight.functions.author.spec import Function
 from foldflight.functions.query.call import Call
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from tests.wire import wire_functions
 from tests.wire.kit import (
     DEADLINE_S,
@@ -217,7 +217,7 @@ def two_servers() -> Any:
         yield left, right
 
 
-def test_the_command_shows_servers_functions_and_versions(two_servers: tuple[Server, Server]) -> None:
+def test_the_command_shows_servers_functions_and_versions(two_servers: tuple[ProcessServer, ProcessServer]) -> None:
     """Several URLs show each server once, and equal versions once."""
     run = foldflight("status", *(server.url for server in two_servers))
     assert run.exit_code == 0, run.stderr
@@ -227,7 +227,7 @@ def test_the_command_shows_servers_functions_and_versions(two_servers: tuple[Ser
     assert "differs" not in run.stdout
 
 
-def test_the_command_takes_urls_as_connect_does(two_servers: tuple[Server, Server]) -> None:
+def test_the_command_takes_urls_as_connect_does(two_servers: tuple[ProcessServer, ProcessServer]) -> None:
     """Servers may be separated by commas; an invalid URL is an error of one line."""
     run = foldflight("status", ", ".join(server.url for server in two_servers), "--json")
     assert run.exit_code == 0, run.stderr
@@ -239,7 +239,7 @@ def test_the_command_takes_urls_as_connect_does(two_servers: tuple[Server, Serve
         assert isinstance(refused.exception, SystemExit)  # any other would be shown as a traceback
 
 
-def test_the_command_says_which_url_does_not_answer(two_servers: tuple[Server, Server]) -> None:
+def test_the_command_says_which_url_does_not_answer(two_servers: tuple[ProcessServer, ProcessServer]) -> None:
     """A URL without a server is a line of the table and exit code 1; the others are shown."""
     run = foldflight("status", two_servers[1].url, "grpc://127.0.0.1:1", "--json")
     assert run.exit_code == 1

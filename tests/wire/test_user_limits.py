@@ -14,7 +14,7 @@ from foldflight.client import FlightTransport, OpenExchange, close_connections
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.step import Step, StepArgument
-from foldflight.server.run.lifecycle import EXIT_SPENT, Server, serving
+from foldflight.server.run.lifecycle import EXIT_SPENT, ProcessServer, serving
 from foldflight.shipping.bundles import Bundle, made_here, seal
 from tests.wire import limit_functions
 from tests.wire.kit import (
@@ -38,7 +38,7 @@ Spawn = Callable[..., ServerProcess]
 
 
 @pytest.fixture(scope="module")
-def hurried() -> Iterator[Server]:
+def hurried() -> Iterator[ProcessServer]:
     """A server with a short fold_s_max."""
     with serving(limit_functions, fold_s_max=FOLD_S_MAX, http_port=0, bundle_keys=KEY) as running:
         yield running
@@ -50,7 +50,7 @@ def transport_to(server: Any) -> FlightTransport:
     return FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
 
 
-def drive(server: Server, name: str, **asked: Any) -> None:
+def drive(server: ProcessServer, name: str, **asked: Any) -> None:
     """Fold, merge and request values, so that each method is called with 13."""
     call = Call(name, ("value",))
     with transport_to(server).open(open_request(call, **asked)) as exchange:
@@ -77,7 +77,7 @@ def drive(server: Server, name: str, **asked: Any) -> None:
         ("swallows", 3),
     ],
 )
-def test_an_endless_loop_is_interrupted(hurried: Server, name: str, slot: int | None) -> None:
+def test_an_endless_loop_is_interrupted(hurried: ProcessServer, name: str, slot: int | None) -> None:
     """An endless loop in any method, also if it swallows exceptions, ends with function, group and line."""
     with pytest.raises(FunctionError) as caught:
         drive(hurried, name, job_parameters={"loop": "yes"} if name == "loops_in_open" else {})
@@ -91,7 +91,7 @@ def test_an_endless_loop_is_interrupted(hurried: Server, name: str, slot: int | 
 
 
 @pytest.mark.parametrize("value", range(3))
-def test_what_is_no_exception_is_an_error_of_the_author(hurried: Server, value: int) -> None:
+def test_what_is_no_exception_is_an_error_of_the_author(hurried: ProcessServer, value: int) -> None:
     """A KeyboardInterrupt and similar exceptions are USER_CODE, with a trace, and are not retried."""
     with transport_to(hurried).open(open_request(Call("raises_what_it_likes", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, value)))
@@ -102,7 +102,7 @@ def test_what_is_no_exception_is_an_error_of_the_author(hurried: Server, value: 
     assert "service/foldflight/" not in (caught.value.trace or "")  # the clone itself may be called foldflight
 
 
-def test_others_go_on_meanwhile(hurried: Server) -> None:
+def test_others_go_on_meanwhile(hurried: ProcessServer) -> None:
     """Another exchange keeps its groups, and the server accepts new ones; metrics count the limit."""
     with transport_to(hurried).open(open_request(Call("count", ()))) as exchange:
         exchange.chunk(rows((0, 0, 1)))
@@ -116,7 +116,7 @@ def test_others_go_on_meanwhile(hurried: Server) -> None:
     assert 'foldflight_function_errors_total{code="USER_CODE",function="loops_in_accumulate"}' in body
 
 
-def test_the_time_limit_applies_to_each_frame(hurried: Server) -> None:
+def test_the_time_limit_applies_to_each_frame(hurried: ProcessServer) -> None:
     """Frames that take longer than the limit together, and not one by one, are all folded."""
     naps = 8
     with transport_to(hurried).open(open_request(Call("naps", ("value",)))) as exchange:
@@ -126,7 +126,7 @@ def test_the_time_limit_applies_to_each_frame(hurried: Server) -> None:
     assert found == naps * round(150 * FOLD_S_MAX) > 1000 * FOLD_S_MAX
 
 
-def test_a_time_limit_is_not_isolated(hurried: Server) -> None:
+def test_a_time_limit_is_not_isolated(hurried: ProcessServer) -> None:
     """An exceeded time limit ends the exchange; otherwise each group could take that long."""
     call = Call("loops_in_accumulate", ("value",))
     with transport_to(hurried).open(open_request(call, isolate_errors=True)) as exchange:
@@ -136,7 +136,7 @@ def test_a_time_limit_is_not_isolated(hurried: Server) -> None:
         assert caught.value.slot == 0
 
 
-def test_an_endless_bundle_is_interrupted(hurried: Server) -> None:
+def test_an_endless_bundle_is_interrupted(hurried: ProcessServer) -> None:
     """Code that runs while a bundle is unpickled has the same time limit."""
     code = b"cbuiltins\nexec\n(Vwhile True: pass\ntR."
     transport = transport_to(hurried)
@@ -145,7 +145,7 @@ def test_an_endless_bundle_is_interrupted(hurried: Server) -> None:
         transport.open(open_request(Call("endless", ("value",))))
 
 
-def test_compiling_what_is_registered_is_interrupted(hurried: Server) -> None:
+def test_compiling_what_is_registered_is_interrupted(hurried: ProcessServer) -> None:
     """Instantiating a class when it is registered has the same time limit."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)

@@ -14,7 +14,7 @@ from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions.query.call import Call
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from foldflight.testing.views import CachedViews
 from tests.wire import view_functions
 from tests.wire.kit import DEADLINE_S, end_epoch
@@ -25,7 +25,7 @@ FOLD_S_MAX = 1.5
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[list[Server]]:
+def servers() -> Iterator[list[ProcessServer]]:
     """Two servers with a short fold_s_max."""
     with (
         serving(view_functions, fold_s_max=FOLD_S_MAX, http_port=0) as one,
@@ -35,7 +35,7 @@ def servers() -> Iterator[list[Server]]:
     close_connections()
 
 
-def transport_to(*servers: Server) -> FlightTransport:
+def transport_to(*servers: ProcessServer) -> FlightTransport:
     bounds = FailoverBounds(patience_s=60.0)
     return FlightTransport([server.url for server in servers], deadline_s=DEADLINE_S, bounds=bounds)
 
@@ -48,7 +48,7 @@ def rows(*values: tuple[int, str | None]) -> pa.RecordBatch:
 class Engine:
     """An engine that keeps the entries of views. `before` is called at each question."""
 
-    def __init__(self, *servers: Server) -> None:
+    def __init__(self, *servers: ProcessServer) -> None:
         transport = transport_to(*servers)
         self.before: Any = lambda: None
         self.exchange = transport.open(KEEPING, resolve=self.resolve)
@@ -68,7 +68,7 @@ class Engine:
         return dict(zip(results["slot"].to_pylist(), results["output_0"].to_pylist(), strict=True))
 
 
-def test_a_server_asks_for_entries_and_does_not_count_the_time(servers: list[Server]) -> None:
+def test_a_server_asks_for_entries_and_does_not_count_the_time(servers: list[ProcessServer]) -> None:
     """A question takes longer than fold_s_max; the function is not interrupted, and the results are right."""
     engine = Engine(servers[0])
     with engine.exchange as exchange:
@@ -96,7 +96,7 @@ def test_a_server_asks_for_entries_and_does_not_count_the_time(servers: list[Ser
     assert counted == engine.kept.questions
 
 
-def test_an_exchange_that_waits_for_entries_may_be_ended_and_goes_on_elsewhere(servers: list[Server]) -> None:
+def test_an_exchange_that_waits_for_entries_may_be_ended_and_goes_on_elsewhere(servers: list[ProcessServer]) -> None:
     """As when it is idle, or the largest where memory is used up: the engine asks no more than before."""
     engine = Engine(*servers)
     with engine.exchange as exchange:
@@ -118,7 +118,7 @@ def test_an_exchange_that_waits_for_entries_may_be_ended_and_goes_on_elsewhere(s
         assert dict(engine.kept.entries(0, 0, "seen")) == {"a": 2, "b": 1, "c": 1}
 
 
-def test_a_view_that_uses_up_the_memory_is_named(servers: list[Server]) -> None:
+def test_a_view_that_uses_up_the_memory_is_named(servers: list[ProcessServer]) -> None:
     """In a batch views are in memory. LIMIT names the group, the function and the view that is the largest."""
     with transport_to(servers[0]).open(Open(KEEPING.calls, COLUMNS)) as exchange:
         exchange.chunk(rows((3, "a"), (4, "a"), (4, "b"), (4, "c"), (3, "b")))
@@ -131,7 +131,7 @@ def test_a_view_that_uses_up_the_memory_is_named(servers: list[Server]) -> None:
     assert (raised.value.code, raised.value.slot, raised.value.function) == ("LIMIT", 4, "count_different")
 
 
-def test_an_error_of_the_engine_is_no_loss_of_the_server(servers: list[Server]) -> None:
+def test_an_error_of_the_engine_is_no_loss_of_the_server(servers: list[ProcessServer]) -> None:
     """What `resolve` raises is raised by the operation, and no other server is tried."""
     engine = Engine(*servers)
     engine.exchange.chunk(rows((0, "a")))
@@ -150,7 +150,7 @@ def test_an_error_of_the_engine_is_no_loss_of_the_server(servers: list[Server]) 
     engine.exchange.close()
 
 
-def test_an_engine_that_keeps_views_needs_a_way_to_answer(servers: list[Server]) -> None:
+def test_an_engine_that_keeps_views_needs_a_way_to_answer(servers: list[ProcessServer]) -> None:
     """Without `resolve`, the error names what is missing."""
     with pytest.raises(RejectedError, match="resolve"):
         transport_to(servers[0]).open(KEEPING)

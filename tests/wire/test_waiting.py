@@ -33,7 +33,7 @@ from foldflight.ext.recording.file import read_recording
 from foldflight.ext.recording.replay import differences, fold_again
 from foldflight.functions import Call, Registry, Step, StepArgument, function_of
 from foldflight.server.ops.logs import make_logger
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from foldflight.server.run.settings import load_settings
 from foldflight.shipping.pickling import pickle_functions
 from foldflight.testing import run_epochs, run_over
@@ -77,12 +77,12 @@ def log() -> io.StringIO:
 
 
 @pytest.fixture
-def server(log, model) -> Iterator[Server]:
+def server(log, model) -> Iterator[ProcessServer]:
     with serving(waiting_functions, log_stream=log) as server:
         yield server
 
 
-def flight(server: Server) -> FlightTransport:
+def flight(server: ProcessServer) -> FlightTransport:
     return FlightTransport([server.url], deadline_s=DEADLINE_S)
 
 
@@ -485,7 +485,7 @@ def test_models_are_loaded_before_a_server_is_ready(model, log) -> None:
     waiting_functions.OPENED.clear()
     settings = load_settings({"port": 0, "health_port": "off", "http_port": "off"}, {})
     logger = make_logger(log, log_format="json", log_level="info")
-    with Server(settings, Registry.load([waiting_functions, Failing]), logger, compiles=True) as server:
+    with ProcessServer(settings, Registry.load([waiting_functions, Failing]), logger, compiles=True) as server:
         opened = ["Asking", "AskingMany", "Paced", "TextsOf"]
         assert sorted(waiting_functions.OPENED) == opened
         assert server.ready_line["functions"]

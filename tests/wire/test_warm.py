@@ -19,7 +19,7 @@ from foldflight.engine.batch import tasks
 from foldflight.fold.mode import Mode
 from foldflight.functions.author.udaf import function_of
 from foldflight.functions.query.call import Call
-from foldflight.server.run.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import ProcessServer, serving
 from tests.unit import listed_functions
 from tests.unit.test_tasks import partial_of
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, open_request, opened_apart, rows
@@ -35,7 +35,7 @@ def folded(url: str) -> dict[str, str]:
     return {info.name: info.folded for info in FlightTransport([url], deadline_s=DEADLINE_S).infos()}
 
 
-def warm(server: Server, author: type) -> None:
+def warm(server: ProcessServer, author: type) -> None:
     """Compile a function on a server of this process, which does so by itself only after many rows."""
     function = function_of(author)
     assert function is not None

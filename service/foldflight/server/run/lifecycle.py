@@ -28,9 +28,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Self, TextIO
+from typing import Any, Final, NoReturn, Self, TextIO
 
 import pyarrow as pa
 from prometheus_client import CollectorRegistry
@@ -59,6 +59,8 @@ from foldflight.server.ports import authority
 from foldflight.server.run.compilation import Compilation
 from foldflight.server.run.settings import SETTINGS, Settings, compiled_folder_of, load_settings, port_taken
 
+# Settings of a server beside other code, which nobody probes.
+FREE_PORTS: Final[Mapping[str, object]] = {"port": 0, "health_port": "off", "http_port": "off"}
 EXIT_DRAINED = 0
 EXIT_CUT_OFF = 3
 EXIT_SPENT = 4
@@ -144,7 +146,7 @@ class Probes:
             self._health.close()
 
 
-class Server:
+class ProcessServer:
     """A server that runs in this process; a context manager that closes itself.
 
     Args:
@@ -288,17 +290,19 @@ def run_server(
     status: Callable[[], dict[str, Any]] | None = None,
     share: float = 1.0,
     spare: Path | None = None,
+    sources: Sequence[object] = (),
 ) -> int:
     """Serve until `stop` is set, then drain.
 
     Args:
         settings: What to do.
+        sources: Functions beside those of the modules that the settings name. Other processes cannot load them.
         stop: Set by the caller's signal handlers, or by the server when this process should end.
         log_stream: Stream of the log. Default: standard error.
         on_ready: Called once with the ready line. Default: print it to standard output.
-        status: As for `Server`.
-        share: As for `Server`.
-        spare: As for `Server`. Default: a temporary folder, which ends with the server.
+        status: As for `ProcessServer`.
+        share: As for `ProcessServer`.
+        spare: As for `ProcessServer`. Default: a temporary folder, which ends with the server.
 
     Returns:
         int: The exit code, for `leave_process`: 0 drained, 3 cut off, 4 spent.
@@ -314,8 +318,12 @@ def run_server(
         if settings.workers > 1:
             from foldflight.server.run.workers import run_workers  # workers.py builds on this module
 
+            if sources:
+                raise _no_workers(settings, "whose processes load functions by the names of their modules")
             return run_workers(settings, stop, logger=logger, on_ready=on_ready, spare=spare)
-        return _run_alone(settings, stop, logger=logger, on_ready=on_ready, status=status, share=share, spare=spare)
+        return _run_alone(
+            settings, stop, logger=logger, on_ready=on_ready, status=status, share=share, spare=spare, sources=sources
+        )
 
 
 @contextlib.contextmanager
@@ -342,6 +350,7 @@ def _run_alone(
     status: Callable[[], dict[str, Any]] | None,
     share: float,
     spare: Path | None,
+    sources: Sequence[object],
 ) -> int:
     spent = threading.Event()
 
@@ -350,9 +359,11 @@ def _run_alone(
         stop.set()
 
     reuse_freed()
-    registry = load_registry(settings)
-    with Server(
-        settings, registry, logger, status=status, compiles=True, spare=spare, on_spent=end, share=share
+    registry = load_registry(settings, sources)
+    # Another process compiles functions, which it finds by the names of their modules.
+    compiles = not sources
+    with ProcessServer(
+        settings, registry, logger, status=status, compiles=compiles, spare=spare, on_spent=end, share=share
     ) as server:
         announce(server.ready_line, settings, logger, on_ready)
         await_stop(stop)
@@ -389,7 +400,7 @@ def check_before_start(settings: Settings, registry: Registry, programs: Acceler
     """Check, before the server starts, everything that can be checked then.
 
     Raises:
-        RejectedError: SETTINGS or SIGNATURE, as for `Server`.
+        RejectedError: SETTINGS or SIGNATURE, as for `ProcessServer`.
     """
     check_keys(settings, (registry[name] for name in registry))
     check_port_free("port", settings.host, settings.port)
@@ -397,12 +408,12 @@ def check_before_start(settings: Settings, registry: Registry, programs: Acceler
     programs.demand_all(registry.authored)
 
 
-def load_registry(settings: Settings) -> Registry:
-    """Load the modules and Java classes that the settings name. Raises RejectedError MODULE or SIGNATURE."""
+def load_registry(settings: Settings, sources: Sequence[object] = ()) -> Registry:
+    """Load modules and Java classes that the settings name, and sources. Raises RejectedError MODULE or SIGNATURE."""
     limit = memory_limit_of(settings)
     if limit and (java := JAVA.find()) is not None:  # clients may ship functions in Java
         java.limit_heap(limit // _HEAP_SHARE)
-    return Registry.load([*settings.modules, *_java_functions(settings)])
+    return Registry.load([*settings.modules, *sources, *_java_functions(settings)])
 
 
 def _java_functions(settings: Settings) -> list[Function]:
@@ -415,7 +426,7 @@ def programs_of(settings: Settings, spare: Path | None = None, queue: CompileQue
 
 
 @contextlib.contextmanager
-def serving(*sources: object, log_stream: TextIO | None = None, **settings: object) -> Iterator[Server]:
+def serving(*sources: object, log_stream: TextIO | None = None, **settings: object) -> Iterator[ProcessServer]:
     """Serve functions from this process, on free ports of 127.0.0.1, while the block runs.
 
     Args:
@@ -423,14 +434,20 @@ def serving(*sources: object, log_stream: TextIO | None = None, **settings: obje
         log_stream: Stream of the log. Default: no log.
         settings: Settings by name, as in the table of settings. Health and HTTP ports are off by default.
     """
-    chosen = load_settings({"port": 0, "health_port": "off", "http_port": "off", **settings}, {})
+    chosen = load_settings({**FREE_PORTS, **settings}, {})
+    if chosen.workers > 1:
+        raise _no_workers(chosen, "which are processes of their own: use serve()")
     registry = sources[0] if len(sources) == 1 and isinstance(sources[0], Registry) else None
     if registry is None:
         registry = Registry.load([*sources, *_java_functions(chosen)])
     with contextlib.ExitStack() as stack:
         stream = log_stream or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         logger = make_logger(stream, log_format=chosen.log_format, log_level=chosen.log_level)
-        yield stack.enter_context(Server(chosen, registry, logger))
+        yield stack.enter_context(ProcessServer(chosen, registry, logger))
+
+
+def _no_workers(settings: Settings, why: str) -> RejectedError:
+    return RejectedError("SETTINGS", f"this server cannot have {settings.workers} workers, {why}")
 
 
 def default_server_id() -> str:
@@ -504,7 +521,7 @@ def _print_ready(ready_line: dict[str, Any]) -> None:
 
 
 def _bind_flight(
-    server: Server, registry: Registry, status: Callable[[], dict[str, Any]], on_spent: Callable[[], None]
+    server: ProcessServer, registry: Registry, status: Callable[[], dict[str, Any]], on_spent: Callable[[], None]
 ) -> FlightServer:
     settings = server.settings
     signer = StateSigner([key.encode() for key in settings.state_keys]) if settings.state_keys else None

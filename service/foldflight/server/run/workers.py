@@ -76,7 +76,7 @@ def run_workers(
         stop: As for `run_server`.
         logger: The log.
         on_ready: As for `run_server`.
-        spare: As for `Server`. All workers share it.
+        spare: As for `ProcessServer`. All workers share it.
 
     Returns:
         int: 0 if every worker drained, or `stop` was set before they were ready; 3 if one was cut off.

@@ -74,6 +74,22 @@ class Pickled:
         return sums["sum"]
 
 
+@udaf(input_types=["STRING"], result_type="BIGINT")
+class PickledTexts:
+    """The number of texts, which its pickled accumulator keeps. It fails for an empty text."""
+
+    def create_accumulator(self):
+        return {"texts": []}
+
+    def accumulate(self, kept, text):
+        kept["texts"].append(text)
+        if not text:
+            raise ValueError("an empty text")
+
+    def get_value(self, kept):
+        return len(kept["texts"])
+
+
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Shares:
     """How often a whole has the values, in sum. It fails for the value 0."""

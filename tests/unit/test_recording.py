@@ -52,7 +52,7 @@ from foldflight.functions.types.arrow import JSON
 from foldflight.testing import run_epochs, run_over
 from tests.java_classes import jar
 from tests.unit import recorded_functions
-from tests.unit.recorded_functions import Answered, Longest, Pickled, Ratio
+from tests.unit.recorded_functions import Answered, Longest, Pickled, PickledTexts, Ratio
 from tests.wire.kit import end_epoch
 from tests.wire.view_functions import CountDifferent
 
@@ -670,6 +670,23 @@ def test_pickled_states_are_not_unpickled_without_consent(tmp_path: Path) -> Non
         assert "STATE_MISMATCH" in refused.output
         assert "--unpickle" in refused.output
     assert "ZeroDivisionError" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled", "--unpickle").output
+
+
+def test_a_pickled_state_with_a_secret_is_not_replayed_and_says_why(tmp_path: Path, monkeypatch: Any) -> None:
+    """The recording has asterisks for it, so no key fits, and the error does not ask for one; another group replays."""
+    key = "sk-0123456789abcdef"
+    monkeypatch.setenv("MODEL_KEY", key)
+    rows = [{"customer": "a", "text": f"with {key}"}, {"customer": "b", "text": "without"}]
+    bad = [{"customer": name, "text": ""} for name in "ab"]
+    record(tmp_path, rows, bad, function=PickledTexts, columns=("text",), of="all")
+    path = files(tmp_path)[-1]
+    assert key.encode() not in path.read_bytes()
+    options = ("--function", f"{PLACE}:PickledTexts", "--unpickle")
+    refused = " ".join(replayed(path, *options).output.split())
+    assert "in the place of a secret of the environment" in refused
+    assert "so no key fits. Leave such groups out with --group" in refused
+    assert "--state-key" not in refused
+    assert "an empty text" in replayed(path, *options, "--group", "customer=b").output
 
 
 def test_code_is_not_found_by_the_recording(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import pytest
 
 from foldflight import FunctionContext, FunctionError, Recordings, RejectedError, RetryableError, udf
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions
+from foldflight.client.logs import log_records
 from foldflight.client.process import begin_task
 from foldflight.coroutines import PROCESS_LOOP
 from foldflight.engine.batch.scalar import ScalarQuery, Steps
@@ -289,6 +290,47 @@ def test_what_a_shared_instance_logs_belongs_to_its_exchange(server, log) -> Non
     lines = [json.loads(line) for line in log.getvalue().splitlines() if '"takes"' in line]
     assert [(line["field_taken"], line["slot"]) for line in lines] == [("a", 0), ("b", 1)]
     assert len({line["exchange"] for line in lines}) == 1
+
+
+def test_what_a_shared_call_logs_is_in_the_log_of_each_exchange(server, log) -> None:
+    """A line of a call with rows of several exchanges may be about any of them, so each of them has it."""
+    started = threading.Barrier(4)
+
+    def one(value: int) -> tuple[str, int]:
+        with flight(server).open(opening("batched", NUMBER)) as exchange:
+            started.wait(DEADLINE_S)
+            exchange.chunk(batch([value], NUMBER))
+            size = exchange.mapped().to_pylist()[0]["output_0"]
+            (record,) = exchange.take_logs()
+            return record.fields["of"], size
+
+    with ThreadPoolExecutor(4) as pool:
+        logged = list(pool.map(one, range(4)))
+    assert max(size for _, size in logged) > 1
+    for value, (of, size) in enumerate(logged):
+        assert str(value) in of.split()
+        assert len(of.split()) == size
+    lines = [json.loads(line) for line in log.getvalue().splitlines() if '"a batch"' in line]
+    assert len({line["exchange"] for line in lines}) == len(lines) == 4
+
+
+@pytest.mark.parametrize("where", ["remote", "embedded"])
+def test_secrets_of_the_environment_are_not_logged(model, server, log, caplog, monkeypatch, where) -> None:
+    """A key is replaced wherever it stands: in the log of the server, in lines for the engine, in the client's log."""
+    key = 'sk-0123456789"abcdef'
+    monkeypatch.setenv("MODEL_KEY", key)
+    transport = flight(server) if where == "remote" else embedded()
+    with caplog.at_level(logging.INFO), transport.open(opening("asking", isolate_errors=True)) as exchange:
+        exchange.chunk(batch([f"with {key}"]))
+        exchange.mapped()
+        records = exchange.take_logs()
+        log_records(records)
+    assert [record.message for record in records] == ["asks"]
+    logged = log.getvalue() + caplog.text
+    assert "with ********************" in logged
+    for text in (logged, *(str(record) for record in records if where == "remote")):
+        assert key not in text
+        assert json.dumps(key)[1:-1] not in text
 
 
 def test_an_instance_is_opened_once_and_closed_when_nobody_needs_it(model, server) -> None:

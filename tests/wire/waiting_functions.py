@@ -65,12 +65,18 @@ class Paced(Asking):
 
 
 @udf(batch=64, concurrency=1, batch_wait_s=0.05, retries=0)
-async def batched(xs: list[int]) -> list[int]:
+class Batched:
     """Return for each number how many came with it; fail for a negative one."""
-    await asyncio.sleep(0.02)
-    if min(xs) < 0:
-        raise ValueError(f"negative: {min(xs)}")
-    return [len(xs)] * len(xs)
+
+    def open(self, context: FunctionContext) -> None:
+        self.context = context
+
+    async def eval(self, xs: list[int]) -> list[int]:
+        self.context.logger.info("a batch", of=" ".join(map(str, xs)))
+        await asyncio.sleep(0.02)
+        if min(xs) < 0:
+            raise ValueError(f"negative: {min(xs)}")
+        return [len(xs)] * len(xs)
 
 
 @udf(timeout_s=0.5, retries=0)

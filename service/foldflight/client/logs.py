@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from foldflight.functions.author.context import LogRecord
+from foldflight.shipping.secrets import masked_text
 
 _LEVELS = {
     "debug": 10,
@@ -56,7 +57,7 @@ def log_records(records: Sequence[LogRecord], group_of: Callable[[int], Mapping[
         fields = dict(record.fields)
         if record.slot is not None and group_of is not None:
             fields |= {key: repr(value) for key, value in group_of(record.slot).items()}
-        text = " ".join([record.message, *(f"{key}={value}" for key, value in fields.items())])
+        text = masked_text(" ".join([record.message, *(f"{key}={value}" for key, value in fields.items())]))
         logger = ours.getChild(record.function) if record.function else ours
         logger.log(_LEVELS.get(record.level, logging.INFO), "%s", text)
 

@@ -260,10 +260,10 @@ class FunctionCalls:
         self._open += 1
         queue = rows[0].queue
         context = queue.context.copy()
-        ids = tuple(each.queue.calls.ids[each.index] for each in rows)
-        context.run(OPEN_CALL.set, OpenCall(ids, queue.calls.log))
-        task = self._loop.create_task(self._call(rows, context), context=context)
         owners = list({id(each.queue): each.queue for each in rows}.values())
+        ids = tuple(each.queue.calls.ids[each.index] for each in rows)
+        context.run(OPEN_CALL.set, OpenCall(ids, tuple(each.calls.log for each in owners)))
+        task = self._loop.create_task(self._call(rows, context), context=context)
         for owner in owners:
             owner.running[task] = owners
 

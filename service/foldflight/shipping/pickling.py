@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,13 +20,11 @@ from foldflight.functions.author.adapters import Shipped, systems, written_by_au
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.functions.author.spec import Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickle
+from foldflight.shipping.secrets import secrets_of_environment
 
 # The set of modules that cloudpickle pickles by value is global to the process. Without a lock, one thread could remove
 # modules that another still needs. The lock is reentrant because a class may refer to a transport.
 _pickling = threading.RLock()
-# Names of variables of the environment whose values are secrets, if they are not short.
-_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-_SECRET_CHARS_MIN: Final = 12
 _TRACED_MAX: Final = 10_000  # objects that are inspected to find the one that cannot be pickled
 
 
@@ -65,13 +61,6 @@ def pickle_functions(functions: Sequence[AnyFunction]) -> bytes:
             raise
     _refuse_secrets(file.getvalue(), functions)
     return file.getvalue()
-
-
-def secrets_of_environment() -> Iterator[tuple[str, bytes]]:
-    """Yield the variables of the environment that are named like a secret and are not short: name and value."""
-    for name, value in os.environ.items():
-        if _SECRET.search(name) and len(value) >= _SECRET_CHARS_MIN:
-            yield name, value.encode(errors="surrogateescape")
 
 
 def _refuse_secrets(code: bytes, functions: Sequence[AnyFunction]) -> None:

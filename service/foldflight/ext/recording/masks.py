@@ -6,7 +6,6 @@ Secrets of the environment are left out of all recordings.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from foldflight.exchange.ipc import write_batch
 from foldflight.ext.recording.file import ENGINE, RecordingPart
 from foldflight.fold.failures import ERROR
 from foldflight.functions.types.arrow import with_members
-from foldflight.shipping.pickling import secrets_of_environment
+from foldflight.shipping.secrets import mask_of_environment
 
 _STATES = ("states", "entries")
 _Change = Callable[[pa.Array], pa.Array]
@@ -56,21 +55,10 @@ class Masks:
 
 
 def without_secrets(parts: Iterable[RecordingPart]) -> Iterator[RecordingPart]:
-    """Yield parts with asterisks in the place of secrets of the environment: of errors, log lines, rows, parameters.
-
-    There are as many asterisks as bytes, so that the offsets of texts in batches and messages hold.
-    """
-    secrets: set[bytes] = set()
-    for _, value in secrets_of_environment():
-        in_json = json.dumps(value.decode(errors="surrogateescape"))[1:-1].encode(errors="surrogateescape")
-        secrets |= {value, in_json}
-    longest_first = sorted(secrets, key=len, reverse=True)
+    """Yield parts with asterisks in the place of secrets of the environment: of errors, log lines, rows, parameters."""
+    mask = mask_of_environment()
     for part in parts:
-        message, batch = part.message, part.batch
-        for secret in longest_first:
-            stars = b"*" * len(secret)
-            message, batch = message.replace(secret, stars), batch.replace(secret, stars)
-        yield dataclasses.replace(part, message=message, batch=batch)
+        yield dataclasses.replace(part, message=mask(part.message), batch=mask(part.batch))
 
 
 def _part(part: RecordingPart, change: _Change) -> RecordingPart:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import frames as fr
+from foldflight.exchange.ipc import write_batch
 from foldflight.exchange.serving import ServerExchange
 from foldflight.ext.recording.file import Recording
 from foldflight.ext.recording.groups import of_groups, slots_in, slots_of
@@ -25,6 +26,7 @@ from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry
 from foldflight.functions.types.arrow import rows_to_display
+from foldflight.shipping.secrets import MASK_MIN
 
 # Memory grows with the largest slot, so a single number in a hostile recording could exhaust it.
 _SLOTS_MAX: Final = 1 << 24
@@ -142,7 +144,7 @@ def fold_again(
         return Outcome(answers, _with_group(error, recording))
     except RejectedError as error:
         if error.code == "STATE_MISMATCH" and "was not unpickled" in error.message:
-            raise _pickle_error(error) from None
+            raise _pickle_error(error, recording.pairs[len(answers) - 1].frame) from None
         if recording.error is not None and recording.error.code == error.code:
             return Outcome(answers, _with_group(error, recording))
         raise
@@ -159,7 +161,16 @@ def _with_group(error: FoldflightError, recording: Recording) -> FoldflightError
     return named
 
 
-def _pickle_error(error: RejectedError) -> RejectedError:
+def _pickle_error(error: RejectedError, frame: fr.Frame) -> RejectedError:
+    if isinstance(frame, fr.States) and MASK_MIN in write_batch(frame.batch):
+        return RejectedError(
+            "STATE_MISMATCH",
+            f"a pickled state of {error.function} has asterisks, as recordings have in the place of a secret of the "
+            "environment (a variable named like a key, token or password); its signature is that of the state with the "
+            "secret, so no key fits. Leave such groups out with --group, or record without that variable; an "
+            "accumulator should not keep a secret, which every checkpoint has then",
+            function=error.function,
+        )
     return RejectedError(
         "STATE_MISMATCH",
         f"the recording has pickled states of {error.function}, and unpickling executes what is in them; for a "

@@ -35,11 +35,11 @@ class OpenCall(NamedTuple):
 
     Args:
         ids: The id of each of its rows.
-        log: Receives each line that it logs.
+        logs: The logs of the exchanges whose rows it has. Each receives each line, which may be about any of the rows.
     """
 
     ids: tuple[str, ...]
-    log: Callable[[LogRecord], None] | None
+    logs: tuple[Callable[[LogRecord], None] | None, ...]
 
 
 OPEN_CALL: Final[ContextVar[OpenCall | None]] = ContextVar("foldflight_open_call", default=None)
@@ -216,11 +216,13 @@ class FunctionContext:
     def _to_record(self, _: Any, method: str, event: MutableMapping[str, Any]) -> Any:
         call = OPEN_CALL.get()
         fold = OPEN_FOLD.get() or OpenFold(self._log, self.slot_at_work)
-        log = fold.log if call is None else call.log
-        if log is not None:
+        logs = [each for each in ((fold.log,) if call is None else call.logs) if each is not None]
+        if logs:
             message = str(event.pop("event", ""))
             fields = {key: str(value) for key, value in event.items()}
-            log(LogRecord(_LEVELS.get(method, method), self.function, message, fields, fold.slot_at_work()))
+            record = LogRecord(_LEVELS.get(method, method), self.function, message, fields, fold.slot_at_work())
+            for log in logs:
+                log(record)
         from structlog import DropEvent
 
         raise DropEvent

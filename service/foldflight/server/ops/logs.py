@@ -12,6 +12,8 @@ from typing import Any, TextIO
 
 import structlog
 
+from foldflight.shipping.secrets import masked_text
+
 Logger = structlog.typing.FilteringBoundLogger
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -43,6 +45,7 @@ def make_logger(stream: TextIO, *, log_format: str = "json", log_level: str = "i
             _without_secrets,
             *exceptions,
             renderer,
+            _mask_secrets,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[log_level]),
         cache_logger_on_first_use=False,
@@ -79,8 +82,13 @@ class _Handler(logging.Handler):
 
 
 def _without_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace the values of fields that are named like a secret. This includes fields that functions log."""
+    """Replace the values of fields that are named like a secret, whatever their values are."""
     for key in event:
         if any(word in key.lower() for word in _SECRET_WORDS):
             event[key] = "(not logged)"
     return event
+
+
+def _mask_secrets(_logger: object, _method: str, line: Any) -> str:  # structlog has other types for what it passes
+    """Replace the values of secrets wherever they stand, since clients of models put keys into their errors."""
+    return masked_text(line)

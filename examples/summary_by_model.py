@@ -20,6 +20,9 @@ from dataclasses import dataclass, field
 from foldflight import FunctionContext, udaf
 
 CHARS_PER_TOKEN = 4  # about, for European languages
+PROMPTS_OPEN_MAX = 16  # of all groups of a process
+PAUSES_S = (0.1, 0.4, 1.6)  # before a prompt is asked again
+REFUSALS = range(400, 429)  # statuses of prompts that are refused for good; 429 and 500 pass
 
 
 def tokens_of(text: str) -> int:
@@ -50,7 +53,7 @@ class Texts:
         self.kept = kept
 
 
-@udaf(concurrency=8, timeout_s=45, retries=3)
+@udaf(concurrency=8, timeout_s=45, retries=1)
 class SummaryByModel:
     """Return a summary of the texts of a group by a model; NULL for no texts."""
 
@@ -59,6 +62,7 @@ class SummaryByModel:
 
     def open(self, context: FunctionContext) -> None:
         self.context = context
+        self.prompts_open = asyncio.Semaphore(PROMPTS_OPEN_MAX)
         self.host, self.port = os.environ.get("MODEL_HOST", "127.0.0.1"), int(os.environ["MODEL_PORT"])
 
     def create_accumulator(self) -> Texts:
@@ -79,7 +83,12 @@ class SummaryByModel:
             prompts = list(self.packed(level))
             # The id of each call differs, and is the same if the value is computed again.
             ids = [f"{self.context.call_id}-{height}-{index}" for index in range(len(prompts))]
-            level = await asyncio.gather(*(self.ask(prompt, each) for prompt, each in zip(prompts, ids, strict=True)))
+            asked = [asyncio.create_task(self.ask(*each)) for each in zip(prompts, ids, strict=True)]
+            try:
+                level = await asyncio.gather(*asked)
+            finally:
+                for each in asked:  # if one fails for good, the others need not be asked
+                    each.cancel()
             height += 1
         return level[0] if level else None
 
@@ -98,14 +107,25 @@ class SummaryByModel:
         yield "\n".join(pack)
 
     async def ask(self, prompt: str, call_id: str) -> str:
-        """Ask the model. After a lost connection or a status such as 500 the value of the group is computed again."""
-        reader, writer = await asyncio.open_connection(self.host, self.port)
-        try:
-            body = json.dumps({"prompt": prompt, "id": call_id}).encode()
-            writer.write(b"POST / HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-            head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
-        finally:
-            writer.close()
+        """Ask a prompt, and again after an error that may pass: otherwise the whole tree would be asked again."""
+        for pause_s in PAUSES_S:
+            try:
+                return await self.ask_once(prompt, call_id)
+            except OSError as error:  # also if nobody listens
+                if getattr(error, "status", None) in REFUSALS:
+                    raise
+            await asyncio.sleep(pause_s)
+        return await self.ask_once(prompt, call_id)
+
+    async def ask_once(self, prompt: str, call_id: str) -> str:
+        async with self.prompts_open:
+            reader, writer = await asyncio.open_connection(self.host, self.port)
+            try:
+                body = json.dumps({"prompt": prompt, "id": call_id}).encode()
+                writer.write(b"POST / HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+                head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
+            finally:
+                writer.close()
         status = int(head.split()[1]) if head else None
         if status != 200:
             raise ModelError(status)

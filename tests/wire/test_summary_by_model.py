@@ -79,6 +79,27 @@ def test_a_model_that_fails_is_asked_again(model) -> None:
     assert caught.value.group == {"key": "b"}
 
 
+def test_a_failed_prompt_does_not_ask_the_whole_tree_again(model) -> None:
+    """Each prompt of large trees fails once, and is asked twice; no more than the bound are open at once."""
+    open_at_once = []
+
+    def behave(prompt: str, before: int) -> Any:
+        with model.lock:
+            open_at_once.append(sum(model.asked.values()) - sum(model.answered.values()) - failed[0])
+            failed[0] += not before
+        return 503 if not before else "ok"
+
+    failed = [0]
+    model.behave = behave
+    summary = functions()["summary_by_model"]("text", budget=800, prompt=40)
+    rows = [{"key": key, "text": f"text number {number} of {key}"} for number in range(100) for key in "abc"]
+    (epoch,) = run_epochs({"s": summary}, keys=["key"], epochs=[rows])
+    assert len(epoch.changelog) == 3
+    assert len(model.asked) > 60
+    assert all(count == len(model.ids[prompt]) + 1 for prompt, count in model.asked.items())
+    assert max(open_at_once) <= 2 * summary_by_model.PROMPTS_OPEN_MAX
+
+
 def test_no_texts_are_null(model) -> None:
     """A group of NULLs asks nothing."""
     (epoch,) = run_epochs(

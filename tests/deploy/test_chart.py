@@ -59,8 +59,11 @@ FULL: dict[str, Any] = {
         "status": {"enabled": True, "annotations": {"i": "j"}},
     },
 }
+_FLEET_PAGE = (ROOT / "docs" / "explanation" / "fleet.md").read_text(encoding="utf-8")
+DEVICE: dict[str, Any] = yaml.safe_load(_FLEET_PAGE.partition("```yaml\n")[2].partition("```")[0])
 SETS: dict[str, dict[str, Any]] = {
     "defaults": {},
+    "device": DEVICE,
     "full": FULL,
     "keda": {"autoscaling": {"enabled": True, "kind": "keda", "cpuPercent": 0}},
     "page": {"ingress": {"status": {"enabled": True}}},
@@ -120,6 +123,17 @@ def test_kubernetes_takes_the_objects(objects: list[dict[str, Any]], version: st
     validate = Path(sys.executable).with_name("kubernetes-validate")
     said = run(str(validate), "-k", version, "--strict", str(file))
     assert said.count("passed for resource") == len(known)
+
+
+def test_pods_ask_for_a_device_as_the_page_says(tmp_path: Path) -> None:
+    """The values of the page "Which functions belong on a fleet" are those of the pods, and other limits stay."""
+    pod = pod_of(render(DEVICE, tmp_path))
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 1}
+    assert container["resources"]["requests"]
+    assert pod["nodeSelector"] == DEVICE["nodeSelector"]
+    assert pod["tolerations"] == DEVICE["tolerations"]
+    assert DEVICE["extraEnv"][0] in container["env"]
 
 
 def test_objects_are_told_apart_and_found(objects: list[dict[str, Any]]) -> None:

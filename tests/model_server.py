@@ -20,7 +20,8 @@ class ModelServer(ThreadingHTTPServer):
 
     Attributes:
         behave: Called with the prompt and how often it was asked before. It returns what to do: `ok`, `wrong` (no
-            JSON), `close` (the connection), a status, or `hold` (until `released` is set).
+            JSON), `close` (the connection), `cut` (it in the middle of the answer), a status, or `hold` (until
+            `released` is set).
         asked: How often each prompt was asked.
         times: When each question came, in seconds of the monotonic clock, in order.
         ids: The ids by prompt.
@@ -86,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Retry-After", "0.05")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[: len(body) // 2] if what == "cut" else body)
         if what in ("ok", "hold"):
             with model.lock:
                 model.answered[prompt] += 1

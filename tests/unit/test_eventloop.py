@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionContext, FunctionError, RejectedError, udaf, udf
-from foldflight.coroutines import instances
+from foldflight.coroutines import eventloop, instances
 from foldflight.coroutines.eventloop import BlockedLoop, EventLoop, _raise_in
 from foldflight.exchange.frames import UNBOUNDED, Chunk, Open
 from foldflight.exchange.serving import ServerExchange
@@ -195,6 +195,35 @@ def test_the_close_of_an_aggregate_ends_after_its_engine_has_left() -> None:
     assert not CLOSED
     loop.close_instances()
     assert CLOSED == ["aggregate"]
+
+
+def test_a_process_keeps_few_instances_and_functions_that_nobody_uses(monkeypatch) -> None:
+    """Many sets of job parameters and many functions leave a bounded number of models and queues in memory."""
+    monkeypatch.setattr(eventloop, "_FUNCTIONS_MAX", 4)
+    CLOSED.clear()
+    loop = EventLoop()
+    for number in range(20):
+        declared = udf(name=f"bounded_{number}")(bounded(number))
+        functions = Registry.load([declared])
+        request = Open((), NUMBER, steps=(Step(f"bounded_{number}", (StepArgument("x"),)),), outputs=(0,))
+        exchange = ServerExchange(request, functions, limits=UNBOUNDED, server_id="here", coroutines=loop)
+        list(exchange.handle(Chunk(pa.RecordBatch.from_pydict({"x": [1]}, schema=NUMBER))))
+        exchange.close()
+    process = loop._process
+    assert process.turning is not None
+    assert len(process.turning.functions) <= 4 + 2
+    assert [f"bounded {number}" for number in range(12)] == CLOSED, "the newest eight are kept"
+
+
+def bounded(number: int) -> type:
+    class Bounded:
+        async def eval(self, x: int) -> int:
+            return x + number
+
+        def close(self) -> None:
+            CLOSED.append(f"bounded {number}")
+
+    return Bounded
 
 
 def test_an_instance_that_does_not_close_holds_up_nobody(monkeypatch, caplog) -> None:

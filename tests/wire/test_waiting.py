@@ -97,13 +97,13 @@ def prompts(count: int) -> list[str]:
 
 @pytest.mark.parametrize("where", ["remote", "embedded"])
 def test_each_row_has_its_answer_whatever_the_model_does(model, server, where) -> None:
-    """429, 500 and lost connections are repeated; a wrong answer fails its row alone; order and NULLs are kept."""
+    """429, 500 and lost or cut connections are repeated; a wrong answer fails its row alone; the order is kept."""
 
     def behave(prompt: str, before: int) -> Any:
         number = int(prompt.split()[1])
         if number % 7 == 6:
             return "wrong"
-        return [429, 500, "close", "ok", "ok", "ok"][number % 7] if before < 2 else "ok"
+        return [429, 500, "close", "cut", "ok", "ok"][number % 7] if before < 2 else "ok"
 
     model.behave = behave
     transport = flight(server) if where == "remote" else embedded()
@@ -116,9 +116,20 @@ def test_each_row_has_its_answer_whatever_the_model_does(model, server, where) -
         else:
             assert row == {"output_0": f"TEXT {number if number < 35 else number - 35}", "error": None}
     assert model.asked["text 0"] == 3 + 1
-    assert model.asked["text 3"] == 1
+    assert model.asked["text 3"] == 3
+    assert model.asked["text 4"] == 1
     assert model.asked["text 6"] == 1
     assert all(len(ids) == 1 for ids in model.ids.values()), "a repeated call has the same id"
+
+
+def test_a_model_that_answers_late_is_asked_again(model, server) -> None:
+    """A call that takes longer than `timeout_s` is cancelled outside, and repeated with its id; the others go on."""
+    model.behave = lambda prompt, before: "hold" if prompt == "late" and not before else "ok"
+    got = answers(flight(server), opening("impatient"), ["late", "text"])
+    assert [row["output_0"] for row in got] == ["LATE", "TEXT"]
+    assert eventually(lambda: model.left["late"])
+    assert model.asked["late"] >= 2
+    assert len(model.ids["late"]) == 1
 
 
 def test_an_error_names_its_row_and_the_number_of_calls(model, server) -> None:
@@ -528,7 +539,7 @@ def test_models_are_loaded_before_a_server_is_ready(model, log) -> None:
     settings = load_settings({"port": 0, "health_port": "off", "http_port": "off"}, {})
     logger = make_logger(log, log_format="json", log_level="info")
     with ProcessServer(settings, Registry.load([waiting_functions, Failing]), logger, compiles=True) as server:
-        opened = ["Asking", "AskingMany", "Paced", "TextsOf"]
+        opened = ["Asking", "AskingMany", "Impatient", "Paced", "TextsOf"]
         assert sorted(waiting_functions.OPENED) == opened
         assert server.ready_line["functions"]
         answers(flight(server), opening("asking"), prompts(2))

@@ -32,8 +32,11 @@ async def ask(port: int, prompt: str, call_id: str) -> str:
         raise ConnectionError("the model closed the connection")
     first, *lines = head.decode().split("\r\n")
     status = int(first.split()[1])
+    headers = dict(line.split(": ", 1) for line in lines)
     if status >= 400:
-        raise ModelError(status, dict(line.split(": ", 1) for line in lines))
+        raise ModelError(status, headers)
+    if len(answer) < int(headers["content-length"]):
+        raise ConnectionError("the model closed the connection in the middle of the answer")
     return json.loads(answer)["text"]
 
 
@@ -62,6 +65,11 @@ class AskingMany(Asking):
 @udf(rate=60)
 class Paced(Asking):
     """Ask the model about sixty texts a second, at most."""
+
+
+@udf(retries=2, timeout_s=2)
+class Impatient(Asking):
+    """Ask the model about a text, and again if it does not answer within two seconds."""
 
 
 @udf(batch=64, concurrency=1, batch_wait_s=0.05, retries=0)

@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import decimal
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -57,6 +58,7 @@ _NONE: Final[Known] = MappingProxyType({})
 _SIGNER = StateSigner([b"the key of the law checks only!!"])
 _RESOURCES = Resources(_SIGNER, accelerator=PROGRAMS)
 _SCALE = 1000
+_AT_A_TIME: Final = 10
 _FLAKY = "the law failed, and held when the same rows were tried again: the result does not depend on the rows alone"
 _CALLS_OUT: Final = (
     "it is async, and generated rows would be sent to what it calls; test it against a model of your own, through "
@@ -804,6 +806,9 @@ LAWS: tuple[Law[_Subject], ...] = (
 class _Inputs:
     """The rows that every law of a function is tried on.
 
+    Hypothesis takes longer to draw rows than most laws take to try them. So it draws values of each type, and the
+    inputs are mixed from these. Only for a law that is broken it draws rows, to find minimal ones.
+
     Args:
         draw: Makes the strategy for rows of some types.
         types: The types of the arguments.
@@ -812,9 +817,12 @@ class _Inputs:
     """
 
     def __init__(self, draw: _Draw, types: Sequence[pa.DataType], known: Known, *, examples: int) -> None:
-        self._strategy = _strategy(draw, types, known)
+        self._strategy = st.tuples(draw(types, known), st.integers(0, 2**16 - 1))
         self._examples = examples
-        self.all = _drawn_from(self._strategy, examples) if known else _draw_inputs(draw, tuple(types), examples)
+        drawn = {type_: _draw_column(draw, (type_,), examples) for type_ in types}
+        rows_max = max(map(len, drawn[types[0]] if types else _draw_column(draw, (), examples)))
+        values = {type_: [value for column in columns for (value,) in column] for type_, columns in drawn.items()}
+        self.all = _mix([known.get(place, values[type_]) for place, type_ in enumerate(types)], rows_max, examples)
         self.broken: list[Drawn] = []  # the minimal input of each error so far
 
     def first(self, condition: Callable[[Drawn], bool]) -> Drawn:
@@ -822,29 +830,41 @@ class _Inputs:
         return _first(self._strategy, condition, self._examples)
 
 
-def _strategy(draw: _Draw, types: Sequence[pa.DataType], known: Known) -> st.SearchStrategy[Drawn]:
-    return st.tuples(draw(types, known), st.integers(0, 2**16 - 1))
+@lru_cache(maxsize=64)
+def _draw_column(draw: _Draw, types: tuple[pa.DataType, ...], examples: int) -> Sequence[Rows]:
+    """Return lists of rows of one type, or of none: as many as there are inputs, or 100 for fewer.
 
+    A few are drawn at a time, which is faster. The first are empty.
+    """
+    lists: list[Rows] = []
 
-@lru_cache(maxsize=32)
-def _draw_inputs(draw: _Draw, types: tuple[pa.DataType, ...], examples: int) -> Sequence[Drawn]:
-    """Return inputs, the same for all functions of the same types: drawing them takes longer than most laws."""
-    return _drawn_from(_strategy(draw, types, _NONE), examples)
-
-
-def _drawn_from(strategy: st.SearchStrategy[Drawn], examples: int) -> Sequence[Drawn]:
-    inputs: list[Drawn] = []
-
-    def keep(drawn: Drawn) -> bool:
-        inputs.append(drawn)
+    def keep(drawn: list[Rows]) -> bool:
+        lists.extend(drawn)
         return False
 
     with contextlib.suppress(NoSuchExample):
-        _first(strategy, keep, examples)
+        some = st.lists(draw(types, _NONE), min_size=_AT_A_TIME, max_size=_AT_A_TIME)
+        _first(some, keep, max(examples, EXAMPLES) // _AT_A_TIME)
+    return lists
+
+
+def _mix(columns: Sequence[Sequence[Any]], rows_max: int, examples: int) -> Sequence[Drawn]:
+    """Return inputs of 0 to `rows_max` rows, given the values of each column.
+
+    An input has few different values, which columns with the same values share. So rows, and values in a row, are
+    equal as often as they differ.
+    """
+    chosen = random.Random(0)  # noqa: S311 - data, not secrets
+    inputs: list[Drawn] = []
+    for number in range(examples):
+        count = number % (rows_max + 1)
+        few = {id(values): chosen.choices(values, k=chosen.randint(1, max(count, 1))) for values in columns}
+        rows = [tuple(chosen.choice(few[id(values)]) for values in columns) for _ in range(count)]
+        inputs.append((rows, chosen.randrange(1 << 16)))
     return inputs
 
 
-def _first(strategy: st.SearchStrategy[Drawn], condition: Callable[[Drawn], bool], examples: int) -> Drawn:
+def _first(strategy: st.SearchStrategy[_S], condition: Callable[[_S], bool], examples: int) -> _S:
     return find(
         strategy,
         condition,
@@ -887,8 +907,8 @@ def _try_law(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: 
     if known is None:
         try:
             broken = inputs.first(lambda drawn: broken_by(drawn)[0] is not None)
-        except NoSuchExample:
-            pass  # The search draws other inputs: the one that broke the law is shown as it is.
+        except NoSuchExample:  # The search draws other inputs: the one that broke the law loses the rows that it can.
+            broken = _without_rows(broken, lambda drawn: broken_by(drawn)[0] is not None)
         except Flaky:
             return LawResult(name, False, _FLAKY)
     difference, cause = broken_by(broken)
@@ -898,6 +918,16 @@ def _try_law(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: 
     has_nulls = any(value is None for row in rows for value in row)
     remedy = of_nulls if cause and has_nulls else ""
     return LawResult(name, False, f"rows {rows!r}; {difference or _FLAKY}{remedy}", cause)
+
+
+def _without_rows(drawn: Drawn, condition: Callable[[Drawn], bool]) -> Drawn:
+    """Return an input without the rows that a condition does not need."""
+    rows, cut = drawn
+    for place in reversed(range(len(rows))):
+        fewer = rows[:place] + rows[place + 1 :]
+        if condition((fewer, cut)):
+            rows = fewer
+    return rows, cut
 
 
 def _outcome(holds: Callable[[Sequence[Drawn]], str | None], inputs: Sequence[Drawn]) -> tuple[str | None, str]:

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import CodeType, FunctionType
 from typing import Any, Final
 
@@ -96,7 +96,7 @@ class Reading:
         return all(map(is_harmless, given)) and all(self._code_reads(function, code) for code in codes)
 
     def _code_reads(self, function: FunctionType, code: CodeType) -> bool:
-        steps = [each for each in dis.get_instructions(code) if each.opname not in ("PRECALL", "PUSH_NULL", "CACHE")]
+        steps = _steps(code)
         own = _own_variables(code, steps)
         for index, step in enumerate(steps):
             before, after = steps[index - 1] if index else step, steps[index + 1 : index + 2]
@@ -140,6 +140,12 @@ class Reading:
         """Return whether the methods and properties of this name, of the author's classes, only read."""
         methods = [inspect.getattr_static(each, name, None) for each in self.classes]
         return all(self.only_reads(each) for each in methods if isinstance(each, _METHODS))
+
+
+@lru_cache(maxsize=256)
+def _steps(code: CodeType) -> Sequence[dis.Instruction]:
+    """Return the instructions of a code, for which each exchange asks: the globals of a method may change."""
+    return [each for each in dis.get_instructions(code) if each.opname not in ("PRECALL", "PUSH_NULL", "CACHE")]
 
 
 def _formats(step: dis.Instruction) -> bool:

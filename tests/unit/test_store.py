@@ -186,7 +186,7 @@ def test_two_processes_may_drop_old_files_at_once(
     """A file that another process has deleted meanwhile is ignored; the oldest of the others is deleted."""
     monkeypatch.setattr("foldflight.ext.compiler.store._FILES_MAX", 2)
     listed = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda folder: [*listed(folder), folder / "dropped meanwhile"])
+    monkeypatch.setattr(Path, "iterdir", lambda folder: [*listed(folder), folder / f"{'0' * 32}.meanwhile"])
     with caplog.at_level(logging.WARNING, "foldflight"):
         for place, name in enumerate(("one", "two", "three")):
             loop = LoopStore(tmp_path / "foldflight").loop("a digest", name)
@@ -195,6 +195,19 @@ def test_two_processes_may_drop_old_files_at_once(
                 os.utime(loop.path, (place, place))
     assert sorted(path.suffix for path in listed(tmp_path / "foldflight")) == [".three", ".two"]
     assert not caplog.text
+
+
+def test_only_files_that_a_store_writes_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock of servers that share the folder stays, though it is the oldest file; a draft that is left does not."""
+    monkeypatch.setattr("foldflight.ext.compiler.store._FILES_MAX", 2)
+    store = LoopStore(tmp_path / "foldflight")
+    store.loop("a digest", "one").save_overload(None, _Loop())
+    for name in (".compiling", ".4242.draft"):
+        (store.folder / name).touch()
+        os.utime(store.folder / name, (1, 1))
+    store.loop("a digest", "two").save_overload(None, _Loop())
+    assert sorted(path.suffix for path in store.folder.iterdir()) == ["", ".one", ".two"]
+    assert (store.folder / ".compiling").exists()
 
 
 REFUSED = """

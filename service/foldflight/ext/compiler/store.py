@@ -13,12 +13,15 @@ import hashlib
 import logging
 import os
 import pickle
+import re
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Final, Literal
 
 _FILES_MAX: Final = 1000
+# The names of loops and refusals, and of files that are not written completely.
+_WRITTEN: Final = re.compile(r"[0-9a-f]{32}\.|\.[0-9]+\.")
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _logger: Final = logging.getLogger(__name__)
 
@@ -94,9 +97,14 @@ class LoopStore:
             _logger.warning("the folder of compiled code %s %s; compiled code is not kept", self.folder, problem)
 
     def drop_oldest(self) -> None:
-        """Delete the least recently used files if there are too many. Raises OSError."""
+        """Delete the least recently used files if there are too many. Raises OSError.
+
+        Others are not counted, such as the lock of servers that compile.
+        """
         used = []
         for path in self.folder.iterdir():
+            if not _WRITTEN.match(path.name):
+                continue
             with contextlib.suppress(FileNotFoundError):  # another process renames or deletes it
                 used.append((path.lstat().st_mtime, path))
         for _, path in sorted(used)[:-_FILES_MAX]:

@@ -25,7 +25,6 @@ import os
 import secrets
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,6 +57,7 @@ from foldflight.server.ops.status import Status
 from foldflight.server.ports import authority
 from foldflight.server.run.compilation import Compilation
 from foldflight.server.run.settings import SETTINGS, Settings, compiled_folder_of, load_settings, port_taken
+from foldflight.server.run.sparefolder import spare_folder
 
 # Settings of a server beside other code, which nobody probes.
 FREE_PORTS: Final[Mapping[str, object]] = {"port": 0, "health_port": "off", "http_port": "off"}
@@ -314,7 +314,7 @@ def run_server(
     on_ready = on_ready or _print_ready
     with taking_over(logger), contextlib.ExitStack() as stack:
         if spare is None:
-            spare = stack.enter_context(_spare_folder(logger))
+            spare = stack.enter_context(spare_folder(logger))
         if settings.workers > 1:
             from foldflight.server.run.workers import run_workers  # workers.py builds on this module
 
@@ -324,21 +324,6 @@ def run_server(
         return _run_alone(
             settings, stop, logger=logger, on_ready=on_ready, status=status, share=share, spare=spare, sources=sources
         )
-
-
-@contextlib.contextmanager
-def _spare_folder(logger: Logger) -> Iterator[Path | None]:
-    """Have a folder for compiled code while the block runs; None if there is no place for temporary files."""
-    with contextlib.ExitStack() as stack:
-        try:
-            made = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="foldflight-compiled-", ignore_cleanup_errors=True)
-            )
-        except OSError as error:
-            logger.info("there is no place for temporary files, such as compiled code", problem=str(error))
-            yield None
-        else:
-            yield Path(made)
 
 
 def _run_alone(

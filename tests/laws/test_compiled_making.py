@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,6 +135,67 @@ def shadowed(number: int) -> int:
     return total * 10 + each
 
 
+@udf
+def labelled(text: str, number: int) -> str:
+    return f"{text.title()}-{number}: {text.capitalize()} " + str(number).zfill(7) + text.zfill(number % 9)
+
+
+@udf
+def dated(day: datetime.date) -> str:
+    return f"{day.isoformat()}, {day}, Q{(day.month - 1) // 3 + 1}"
+
+
+@udf
+def places(text: str, mark: str) -> int:
+    at = text.index(mark) if mark in text else -7
+    return at * 10_000 + text.find(mark) * 100 + text.rfind(mark) - (text.rindex("a") if "a" in text else 0)
+
+
+@udf
+def broken_up(text: str, mark: str) -> str:
+    head, middle, tail = text.partition(mark)
+    last = text.rpartition(mark)
+    parts = [head, middle, tail, last[0], last[-2], last[2], text.removeprefix(mark), text.removesuffix(mark)]
+    return "|".join(parts)
+
+
+@udf
+def cleaned(text: str, mark: str) -> str:
+    return text.strip(mark) + "|" + text.lstrip("-a") + "|" + text.rstrip(mark) + "|" + text.replace(mark, "..")
+
+
+@udf
+def replaced(text: str, mark: str) -> str:
+    return text.replace("a", mark).replace("b", "").replace("--", "-").replace(" ", "\u00e9")
+
+
+@udf
+def classes(text: str) -> int:
+    found = 100 if text.isdigit() else 0
+    found += 20 if text.isdecimal() and text.isnumeric() else 0
+    found += 3 if text.isalnum() else 0
+    if text.isalpha():
+        found += 1000
+    return found - 5 if text.isupper() else found - 7 if text.islower() else found
+
+
+@udf
+def of_bytes(content: bytes, other: bytes) -> bytes:
+    parts = content.partition(other)
+    found = content.replace(other, b"-ab").title() + content.strip(other).zfill(5) + parts[0].capitalize()
+    if content.isalnum() or content.isupper() or content.islower() or content.isdigit():
+        found += other
+    return found + bytes([content.find(other) + 1, content.rfind(other) + 1])
+
+
+@udf
+def hashed(text: str) -> int:
+    number = len(text.encode("utf-8")) * 1000 + sum(text.encode())
+    for byte in text.encode(encoding="utf8", errors="strict"):
+        number = (number * 31 + byte) % 1_000_003
+    return number
+
+
 @dataclass
 class Frequent:
     """Counts of texts, the lengths of those that were dropped, and the last text."""
@@ -203,6 +265,7 @@ GIVEN: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.string(): TEXT,
     pa.binary(): st.one_of(st.binary(max_size=5), st.binary(min_size=3, max_size=3)),
     pa.int64(): WHOLE,
+    pa.date32(): st.dates(),
 }
 FUNCTIONS = [
     shouted,
@@ -218,6 +281,15 @@ FUNCTIONS = [
     squares,
     filled,
     shadowed,
+    labelled,
+    dated,
+    places,
+    broken_up,
+    cleaned,
+    replaced,
+    classes,
+    of_bytes,
+    hashed,
 ]
 PROGRAMS = Programs(LoopStore("user"), hot_rows=0)
 
@@ -267,6 +339,8 @@ KNOWN: dict[Any, tuple[InterpretedScalar, CompiledScalar]] = {}
             "for each in (len(part) for part in text.split(',')):\n        return each\n    return 0",
             "makes a generator",
         ),
+        ("return len(text.encode('latin-1'))", "another encoding than UTF-8"),
+        ("return len(text.encode('utf-8', 'oops'))", "another encoding than UTF-8"),
         ("return int(any(part for part in text.split(',')))", "makes a generator"),
         ("return len(sorted(text.split(','), key=lambda part: part[::-1]))", "creates a generator or a function"),
     ],

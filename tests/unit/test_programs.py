@@ -65,7 +65,7 @@ class Tries(Totals):
 @udaf
 class Texts(Totals):
     def accumulate(self, accumulator: Total, value: str) -> None:
-        accumulator.total += len(value.title())
+        accumulator.total += len(value.swapcase())
 
 
 @udaf(compile=False)
@@ -197,7 +197,7 @@ def warm(cls: type, programs: Programs = PROGRAMS) -> str:
     ("cls", "how"),
     [
         (Tries, f"interpreted: accumulate uses try or with; test with `if` what would raise ({place(Tries)})"),
-        (Texts, f"interpreted: it uses the attribute title of a value ({place(Texts, 1)})"),
+        (Texts, f"interpreted: it uses the attribute swapcase of a value ({place(Texts, 1)})"),
         (Never, "interpreted: compile=False"),
         (HidesNumber, "interpreted: its instance attribute limit hides the class attribute of that name"),
         (HidesMethod, "interpreted: its instance attribute step hides the class attribute of that name"),

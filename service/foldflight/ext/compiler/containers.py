@@ -909,9 +909,19 @@ def _extreme_of(name: str, wins: Any) -> Any:
 _COMPENSATED: Final = sys.version_info >= (3, 12)  # `sum` of floats is compensated since Python 3.12
 
 
+@register_jitable
+def _sum_of_bytes(content: Any) -> int:
+    summed = 0
+    for each in content:
+        summed += each
+    return summed
+
+
 @implementation
 def _total(me: Any) -> Any:
     """Implement `sum`."""
+    if inner_kind(me) == "bytes":
+        return lambda me: _sum_of_bytes(require_value(me))
     is_float = _number_kind(me, "sum") == "float"
     if is_float and (me.contents.shape == "set" or _COMPENSATED):
         raise Unsupported("it calls sum of floats in a set, or in a Python that sums with a compensation (3.12)")

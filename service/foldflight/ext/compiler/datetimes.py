@@ -56,7 +56,8 @@ def number_of(value: Any) -> tuple[str, int] | None:
 
 
 @register_jitable
-def _civil(days: int) -> tuple[int, int, int]:
+def civil(days: int) -> tuple[int, int, int]:
+    """Return the year, month and day of a number of days after 1970-01-01."""
     shifted = days + 719_468
     era = shifted // 146_097
     day = shifted - era * 146_097
@@ -76,7 +77,7 @@ def _days_of(year: int, month: int, day: int) -> int:
     of_era = shifted - era * 400
     day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
     days = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + day_of_year - 719_468
-    if _civil(days)[1] != month:
+    if civil(days)[1] != month:
         raise ValueError  # the month has fewer days
     return days
 
@@ -118,9 +119,9 @@ def _clock(name: str, function: Callable[[int], int]) -> Any:
 
 
 ATTRIBUTES: Final[dict[str, Any]] = {
-    "year": _calendar("year", lambda a: _civil(a)[0]),
-    "month": _calendar("month", lambda a: _civil(a)[1]),
-    "day": _calendar("day", lambda a: _civil(a)[2]),
+    "year": _calendar("year", lambda a: civil(a)[0]),
+    "month": _calendar("month", lambda a: civil(a)[1]),
+    "day": _calendar("day", lambda a: civil(a)[2]),
     "hour": _clock("hour", lambda a: a // 3_600_000_000),
     "minute": _clock("minute", lambda a: a // 60_000_000 % 60),
     "second": _clock("second", lambda a: a // 1_000_000 % 60),
@@ -253,7 +254,7 @@ def replaced(a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, se
 
     def replace(a, year, month, day, hour, minute, second, microsecond):
         number = as_number(known(a))
-        old = _civil(number if is_date else _day(number))
+        old = civil(number if is_date else _day(number))
         days = _days_of(
             old[0] if year is None else year, old[1] if month is None else month, old[2] if day is None else day
         )

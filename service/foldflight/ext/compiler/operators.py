@@ -374,6 +374,7 @@ CALLS: Final[dict[Any, Any]] = {
     bool: truth,
     int: _int_of,
     bytes: string_ops.bytes_of,
+    str: string_ops.text_of,
     float: _unary("float()", register_jitable(lambda a: builtins.float(a)), _same, of_decimals=decimals.to_float),
     abs: _unary(
         "abs()",
@@ -441,6 +442,16 @@ METHODS: Final[dict[str, Any]] = {
 }
 
 
+@implementation
+def replaced(a: Any, b: Any, c: Any, *rest: Any) -> Any:
+    """Implement `a.replace(b, c)` of texts, and `a.replace(year, month)` of dates and times."""
+    if inner_kind(a) in TEXTS:
+        if any(kind_of(each) != "none" for each in rest):
+            raise Unsupported("it calls replace of a text with a number of times")
+        return lambda a, b, c, *rest: string_ops.replaced(a, b, c)
+    return lambda a, b, c, *rest: datetimes.replaced(a, b, c, *rest)
+
+
 # --- items of lists ---------------------------------------------------------------------------------------------------
 
 
@@ -463,6 +474,9 @@ def get_item(items: Any, index: Any) -> Any:
                 raise Unsupported("it takes a part of a text with a step")
             return lambda items, index: strings.part_of(items, index.start, index.stop)
         return lambda items, index: strings.item_of(items, index)
+    if isinstance(items, types.UniTuple) and inner_kind(index) == "int":
+        size = len(items)
+        return lambda items, index: items[arithmetic.index_of(_int(index), size)]
     if not isinstance(items, Items) or _kinds("[]", index)[0] == "float":
         raise Unsupported(f"it takes an item of {items} by {index}")
     length = items.length

@@ -38,6 +38,7 @@ _ALLOWED: Final = (
     *("build_tuple", "call", "cast", "exhaust_iter", "iternext", "null", "pair_first", "pair_second", "phi"),
     *("static_getitem", "undef"),
 )
+_UTF8: Final = ("utf-8", "utf8", "UTF-8", "UTF8")
 _CHAINED_MAX: Final = 8  # constants of a collection that are compared one by one
 # The methods of str, bytes, numbers, dates and times.
 _OF_VALUES: Final = {**datetimes.METHODS, **strings.METHODS, **string_ops.METHODS, **operators.METHODS}
@@ -523,7 +524,7 @@ class _Rewriter:
             self.methods[statement.target.name] = _Method(_OF_VALUES[expr.attr], receiver)
         elif expr.attr == "replace":
             self.methods[statement.target.name] = _Method(
-                datetimes.replaced, self.snapshot(expr.value, statement.loc), datetimes.REPLACED
+                operators.replaced, self.snapshot(expr.value, statement.loc), datetimes.REPLACED
             )
         else:
             raise Unsupported(f"it uses the attribute {expr.attr} of a value")
@@ -535,15 +536,7 @@ class _Rewriter:
         name = expr.func.name
         arguments = tuple(expr.args)
         if name in self.methods:
-            method = self.methods[name]
-            if method.dispatcher is structs.field_of and method.receiver is not None and 1 <= len(arguments) <= 2:
-                self.field(statement, method.receiver, self.constants.get(arguments[0].name))
-                return
-            if method.parameters:
-                arguments = self.by_name(statement, expr, method.parameters, None)
-                expr = ir.Expr.call(expr.func, (), (), expr.loc)
-            actual = arguments if method.receiver is None else (method.receiver, *arguments)
-            self.emit_call(statement.target, method.dispatcher, actual, statement.loc, expr)
+            self.calling_method(statement, expr, self.methods[name])
             return
         if name not in self.constants:
             raise Unsupported("it calls a function that is not known when it is compiled")
@@ -585,6 +578,29 @@ class _Rewriter:
             # A ufunc of NumPy 1 has no qualified name.
             name = getattr(function, "__name__", type(function).__name__)
             raise Unsupported(f"it calls {getattr(function, '__qualname__', name)}")
+
+    def calling_method(self, statement: ir.Assign, expr: ir.Expr, method: _Method) -> None:
+        arguments, dispatcher = tuple(expr.args), method.dispatcher
+        if method.dispatcher is structs.field_of and method.receiver is not None and 1 <= len(arguments) <= 2:
+            self.field(statement, method.receiver, self.constants.get(arguments[0].name))
+            return
+        if method.parameters:
+            arguments = self.by_name(statement, expr, method.parameters, None)
+            dispatcher = datetimes.replaced if expr.kws else dispatcher  # texts take no names
+            expr = ir.Expr.call(expr.func, (), (), expr.loc)
+        elif dispatcher is strings.encoded:
+            if not self.is_utf8(expr):
+                raise Unsupported("it calls encode with another encoding than UTF-8")
+            arguments, expr = (), ir.Expr.call(expr.func, (), (), expr.loc)
+        actual = arguments if method.receiver is None else (method.receiver, *arguments)
+        self.emit_call(statement.target, dispatcher, actual, statement.loc, expr)
+
+    def is_utf8(self, expr: ir.Expr) -> bool:
+        """Return whether a call of `encode` has the constant arguments that mean UTF-8, whose errors never occur."""
+        actual = {**dict(zip(("encoding", "errors"), expr.args, strict=False)), **dict(expr.kws)}
+        known = {name: self.constants.get(value.name) for name, value in actual.items()}
+        is_known = expr.vararg is None and len(expr.args) + len(expr.kws) == len(known) <= 2
+        return is_known and known.get("encoding", "utf-8") in _UTF8 and known.get("errors", "strict") == "strict"
 
     def are_known(self, expr: ir.Expr) -> bool:
         """Return whether all arguments of a call are constants."""

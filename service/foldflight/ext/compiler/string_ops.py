@@ -14,10 +14,19 @@ from foldflight.ext.compiler import memory
 from foldflight.ext.compiler.arena import Contents, Element
 from foldflight.ext.compiler.containers import ContainerType, container_at, counting
 from foldflight.ext.compiler.control_block import store_byte, text_room
+from foldflight.ext.compiler.datetimes import civil
 from foldflight.ext.compiler.iterators import lower_iterators
 from foldflight.ext.compiler.records import Items
-from foldflight.ext.compiler.strings import asking, byte_at, cut, includes_at, length_of, text_kind
-from foldflight.ext.compiler.value_types import CONVERTERS, EncodedType, as_number, decode_kind, implementation, kind_of
+from foldflight.ext.compiler.strings import asking, byte_at, character_count, cut, includes_at, length_of, text_kind
+from foldflight.ext.compiler.value_types import (
+    CONVERTERS,
+    EncodedType,
+    as_number,
+    decode_kind,
+    implementation,
+    inner_kind,
+    kind_of,
+)
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.strings import ADDRESS_BITS, LENGTH_MAX
 
@@ -133,14 +142,216 @@ def _end_of(a: int, start: int, end: int, is_text: bool) -> int:
     return end
 
 
-def _stripped(name: str, *, left: bool, right: bool) -> Any:
-    @register_jitable
-    def stripped(number: int, is_text: bool) -> int:
-        end = length_of(number)
-        start = _start_of(number, 0, end, is_text) if left else 0
-        return cut(number, start, _end_of(number, start, end, is_text) if right else end)
+@register_jitable
+def _has_byte(a: int, byte: int, is_text: bool) -> bool:
+    found = False
+    for offset in range(length_of(a)):
+        each = byte_at(a, offset)
+        if is_text and each >= 0x80:
+            raise ValueError  # the interpreter handles characters of several bytes
+        found = found or each == byte
+    return found
 
-    return _of_one(name, stripped)
+
+def _stripped(name: str, *, left: bool, right: bool) -> Any:
+    """Return the implementation of `strip`, `lstrip` or `rstrip`, of white space or of the characters of a text."""
+
+    @implementation
+    def choose(a: Any, b: Any = None) -> Any:
+        kind = text_kind(name, a)
+        known, made, is_text = CONVERTERS[kind], decode_kind(kind), kind == "text"
+        at_spaces = b is None or isinstance(b, (types.Omitted, types.NoneType))
+        if not at_spaces:
+            text_kind(name, a, b)
+
+        def stripped(a: Any, b: Any = None) -> Any:
+            number = as_number(known(a))
+            start, end = 0, length_of(number)
+            if at_spaces:
+                start = _start_of(number, 0, end, is_text) if left else 0
+                end = _end_of(number, start, end, is_text) if right else end
+            else:
+                other = as_number(known(b))
+                while left and start < end and _has_byte(other, byte_at(number, start), is_text):
+                    start += 1
+                while right and start < end and _has_byte(other, byte_at(number, end - 1), is_text):
+                    end -= 1
+            return made(cut(number, start, end))
+
+        return stripped
+
+    return choose
+
+
+# --- classes of characters --------------------------------------------------------------------------------------------
+
+
+@register_jitable
+def _is_letter(byte: int) -> bool:
+    return 0x41 <= byte <= 0x5A or 0x61 <= byte <= 0x7A
+
+
+@register_jitable
+def _is_digit(byte: int) -> bool:
+    return 0x30 <= byte <= 0x39
+
+
+def _all_are(name: str, is_one: Any) -> Any:
+    """Return the implementation of `isdigit` and the like: whether there are bytes, and all are of a class."""
+
+    @implementation
+    def choose(a: Any) -> Any:
+        kind = text_kind(name, a)
+        if kind == "bytes" and not hasattr(bytes, name):
+            raise Unsupported(f"it uses the attribute {name} of bytes")
+        known, is_text = CONVERTERS[kind], kind == "text"
+
+        def all_are(a: Any) -> bool:
+            number = as_number(known(a))
+            found = length_of(number) > 0
+            for offset in range(length_of(number)):
+                byte = byte_at(number, offset)
+                if is_text and byte >= 0x80:
+                    raise ValueError  # the interpreter handles other letters and digits
+                found = found and is_one(byte)
+            return found
+
+        return all_are
+
+    return choose
+
+
+def _is_cased(name: str, first: int, other: int) -> Any:
+    """Return the implementation of `isupper` or `islower`: a letter from `first` on, and none from `other` on."""
+
+    @implementation
+    def choose(a: Any) -> Any:
+        kind = text_kind(name, a)
+        known, is_text = CONVERTERS[kind], kind == "text"
+
+        def is_cased(a: Any) -> bool:
+            number = as_number(known(a))
+            some, none = False, True
+            for offset in range(length_of(number)):
+                byte = byte_at(number, offset)
+                if is_text and byte >= 0x80:
+                    raise ValueError  # the interpreter handles other letters
+                some = some or first <= byte < first + 26
+                none = none and not other <= byte < other + 26
+            return some and none
+
+        return is_cased
+
+    return choose
+
+
+def _capitalised(name: str, *, words: bool) -> Any:
+    """Return the implementation of `title` or `capitalize`: which letters become large; the others become small."""
+
+    @register_jitable
+    def capitalised(number: int, is_text: bool) -> int:
+        length = length_of(number)
+        if length == 0:
+            return number
+        address, is_large = _room(length), True
+        for offset in range(length):
+            byte = byte_at(number, offset)
+            if is_text and byte >= 0x80:
+                raise ValueError  # the interpreter handles other letters
+            is_letter = _is_letter(byte)
+            store_byte(address + offset, (byte & ~0x20 if is_large else byte | 0x20) if is_letter else byte)
+            is_large = words and not is_letter
+        return _written(address, length)
+
+    return _of_one(name, capitalised)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@implementation
+def text_of(a: Any) -> Any:
+    """Implement `str(a)` of a whole number, a date or a text, which f-strings call, too."""
+    kind = inner_kind(a)
+    if kind not in ("int", "date", "text"):
+        raise Unsupported(f"it calls str of a {kind}; texts, whole numbers and dates are compiled")
+    known, made = CONVERTERS[kind], decode_kind("text")
+    if kind == "text":
+        return lambda a: known(a)
+    if kind == "date":
+        return lambda a: _date_text(known(a))
+
+    def written(a: Any) -> Any:
+        number = known(a)
+        if number == -(1 << 63):
+            raise ValueError  # its magnitude is no int64
+        magnitude, sign, digits = abs(number), 1 if number < 0 else 0, 1
+        rest = magnitude // 10
+        while rest > 0:
+            rest //= 10
+            digits += 1
+        address = _room(sign + digits)
+        if sign:
+            store_byte(address, 0x2D)
+        _put_digits(address + sign, magnitude, digits)
+        return made(_written(address, sign + digits))
+
+    return written
+
+
+@register_jitable
+def _put_digits(address: int, number: int, digits: int) -> None:
+    for offset in range(digits):
+        store_byte(address + digits - 1 - offset, 0x30 + number % 10)
+        number //= 10
+
+
+@implementation
+def _date_text(a: Any) -> Any:
+    """Implement `a.isoformat()` of a date."""
+    if inner_kind(a) != "date":
+        raise Unsupported(f"it uses the attribute isoformat of a {inner_kind(a)}")
+    known, made = CONVERTERS["date"], decode_kind("text")
+
+    def isoformat(a: Any) -> Any:
+        year, month, day = civil(as_number(known(a)))
+        address = _room(10)
+        _put_digits(address, year, 4)
+        store_byte(address + 4, 0x2D)
+        _put_digits(address + 5, month, 2)
+        store_byte(address + 7, 0x2D)
+        _put_digits(address + 8, day, 2)
+        return made(_written(address, 10))
+
+    return isoformat
+
+
+@implementation
+def _filled(a: Any, width: Any) -> Any:
+    """Implement `a.zfill(width)`."""
+    kind = text_kind("zfill", a)
+    if kind_of(width) != "int":
+        raise Unsupported(f"zfill of {kind} and {width}")
+    known, made, size = CONVERTERS[kind], decode_kind(kind), character_count if kind == "text" else length_of
+
+    def filled(a: Any, width: Any) -> Any:
+        number = as_number(known(a))
+        zeros = width - size(number)
+        if zeros <= 0:
+            return made(number)
+        length = length_of(number)
+        if zeros > LENGTH_MAX:
+            raise ValueError
+        address = _room(length + zeros)
+        sign = 1 if length > 0 and byte_at(number, 0) in (0x2B, 0x2D) else 0
+        if sign:
+            store_byte(address, byte_at(number, 0))
+        for offset in range(zeros):
+            store_byte(address + sign + offset, 0x30)
+        _copy(address + sign + zeros, cut(number, sign, length))
+        return made(_written(address, length + zeros))
+
+    return filled
 
 
 @implementation
@@ -276,6 +487,33 @@ def count_of(a: Any, b: Any) -> Any:
 
 
 @implementation
+def replaced(a: Any, old: Any, new: Any) -> Any:
+    """Implement `a.replace(old, new)`. The interpreter handles an empty `old`, which is between all characters."""
+    kind = text_kind("replace", a, old, new)
+    known, made = CONVERTERS[kind], decode_kind(kind)
+
+    def replace(a: Any, old: Any, new: Any) -> Any:
+        number, gone, put = as_number(known(a)), as_number(known(old)), as_number(known(new))
+        count = _counted(number, gone)
+        length = length_of(number) + count * (length_of(put) - length_of(gone))
+        if count == 0 or length == 0:
+            return made(number if count == 0 else 0)
+        address = _room(length)
+        into, offset = address, 0
+        while offset < length_of(number):
+            if offset + length_of(gone) <= length_of(number) and includes_at(number, gone, offset):
+                into = _copy(into, put)
+                offset += length_of(gone)
+            else:
+                store_byte(into, byte_at(number, offset))
+                into += 1
+                offset += 1
+        return made(_written(address, length))
+
+    return replace
+
+
+@implementation
 def bytes_of(a: Any) -> Any:
     """Implement `bytes(a)` of a list of ints, a bytearray of fixed length, or bytes."""
     made = decode_kind("bytes")
@@ -301,13 +539,24 @@ def bytes_of(a: Any) -> Any:
 
 
 METHODS: Final = {
+    "capitalize": _capitalised("capitalize", words=False),
+    "isalnum": _all_are("isalnum", register_jitable(lambda byte: _is_letter(byte) or _is_digit(byte))),
+    "isalpha": _all_are("isalpha", _is_letter),
+    "isdecimal": _all_are("isdecimal", _is_digit),
+    "isdigit": _all_are("isdigit", _is_digit),
+    "islower": _is_cased("islower", 0x61, 0x41),
+    "isoformat": _date_text,
+    "isnumeric": _all_are("isnumeric", _is_digit),
+    "isupper": _is_cased("isupper", 0x41, 0x61),
     "join": _join,
     "lower": _cased("lower", 0x41, 0x20),
     "lstrip": _stripped("lstrip", left=True, right=False),
     "rstrip": _stripped("rstrip", left=False, right=True),
     "split": _split,
     "strip": _stripped("strip", left=True, right=True),
+    "title": _capitalised("title", words=True),
     "upper": _cased("upper", 0x61, -0x20),
+    "zfill": _filled,
 }
 
 

@@ -133,11 +133,12 @@ def cut(a: int, start: int, end: int) -> int:
 
 
 @register_jitable
-def _count(a: int) -> int:
-    count = 0
+def character_count(a: int) -> int:
+    """Return the number of characters of a text."""
+    found = 0
     for offset in range(length_of(a)):
-        count += (byte_at(a, offset) & 0xC0) != 0x80
-    return count
+        found += (byte_at(a, offset) & 0xC0) != 0x80
+    return found
 
 
 @register_jitable
@@ -199,8 +200,8 @@ def text_kind(name: str, *actual: Any) -> str:
 def size_of(a: Any) -> Any:
     """Implement `len(a)`."""
     kind = text_kind("len()", a)
-    known, count = CONVERTERS[kind], _count if kind == "text" else length_of
-    return lambda a: count(as_number(known(a)))
+    known, size = CONVERTERS[kind], character_count if kind == "text" else length_of
+    return lambda a: size(as_number(known(a)))
 
 
 def asking(name: str, function: Any, *, made: bool = False) -> Any:
@@ -216,7 +217,6 @@ def asking(name: str, function: Any, *, made: bool = False) -> Any:
 
 
 includes: Final = asking("in", _includes)
-METHODS: Final = {"startswith": asking("startswith", _starts), "endswith": asking("endswith", _ends)}
 
 
 @implementation
@@ -229,7 +229,7 @@ def item_of(a: Any, index: Any) -> Any:
         CONVERTERS[kind],
         decode_kind(kind),
         kind == "text",
-        _count if kind == "text" else length_of,
+        character_count if kind == "text" else length_of,
     )
 
     def item(a, index):
@@ -248,7 +248,7 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
     kind = text_kind("[:]", a)
     if any(kind_of(each) not in ("int", "none") for each in (start, stop)):
         raise Unsupported(f"it takes a part of a {kind} from {start} to {stop}")
-    known, made, size = CONVERTERS[kind], decode_kind(kind), _count if kind == "text" else length_of
+    known, made, size = CONVERTERS[kind], decode_kind(kind), character_count if kind == "text" else length_of
     begin = _begin if kind == "text" else register_jitable(lambda a, index: index)
 
     def part(a, start, stop):
@@ -259,6 +259,94 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
         return made(cut(number, begin(number, low), begin(number, high)))
 
     return part
+
+
+def _position(name: str, *, last: bool, must: bool) -> Any:
+    """Return the implementation of `find`, `rfind`, `index` or `rindex` of one argument."""
+
+    @implementation
+    def choose(a: Any, b: Any) -> Any:
+        kind = text_kind(name, a, b)
+        known, size = CONVERTERS[kind], character_count if kind == "text" else length_of
+
+        def position(a: Any, b: Any) -> int:
+            number = as_number(known(a))
+            offset = _offset_of(number, as_number(known(b)), last)
+            if must and offset < 0:
+                raise ValueError
+            return size(cut(number, 0, offset)) if offset > 0 else offset
+
+        return position
+
+    return choose
+
+
+@register_jitable
+def _offset_of(a: int, b: int, last: bool) -> int:
+    """Return the offset of the first or last occurrence of a string in another one; -1 without one."""
+    ends = length_of(a) - length_of(b)
+    for step in range(ends + 1):
+        offset = ends - step if last else step
+        if includes_at(a, b, offset):
+            return offset
+    return -1
+
+
+def _partition(name: str, *, last: bool) -> Any:
+    """Return the implementation of `partition` or `rpartition`."""
+
+    @implementation
+    def choose(a: Any, b: Any) -> Any:
+        kind = text_kind(name, a, b)
+        known, made = CONVERTERS[kind], decode_kind(kind)
+
+        def parts(a: Any, b: Any) -> Any:
+            number, other = as_number(known(a)), as_number(known(b))
+            if other == 0:
+                raise ValueError
+            offset = _offset_of(number, other, last)
+            if offset < 0:
+                return (made(0), made(0), made(number)) if last else (made(number), made(0), made(0))
+            end = offset + length_of(other)
+            return made(cut(number, 0, offset)), made(other), made(cut(number, end, length_of(number)))
+
+        return parts
+
+    return choose
+
+
+@register_jitable
+def _without_prefix(a: int, b: int) -> int:
+    return cut(a, length_of(b), length_of(a)) if _starts(a, b) else a
+
+
+@register_jitable
+def _without_suffix(a: int, b: int) -> int:
+    return cut(a, 0, length_of(a) - length_of(b)) if _ends(a, b) else a
+
+
+@implementation
+def encoded(a: Any) -> Any:
+    """Implement `a.encode()`: the bytes of a text, which is UTF-8 in memory. Other encodings are not compiled."""
+    if text_kind("encode", a) != "text":
+        raise Unsupported("it uses the attribute encode of bytes")
+    known, made = CONVERTERS["text"], decode_kind("bytes")
+    return lambda a: made(as_number(known(a)))
+
+
+METHODS: Final = {
+    "encode": encoded,
+    "endswith": asking("endswith", _ends),
+    "find": _position("find", last=False, must=False),
+    "index": _position("index", last=False, must=True),
+    "partition": _partition("partition", last=False),
+    "removeprefix": asking("removeprefix", _without_prefix, made=True),
+    "removesuffix": asking("removesuffix", _without_suffix, made=True),
+    "rfind": _position("rfind", last=True, must=False),
+    "rindex": _position("rindex", last=True, must=True),
+    "rpartition": _partition("rpartition", last=True),
+    "startswith": asking("startswith", _starts),
+}
 
 
 _EXACTLY: Final = {

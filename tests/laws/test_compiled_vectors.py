@@ -12,20 +12,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foldflight import udaf
+from foldflight import FunctionContext, udaf, udf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.compiled import Compiled
-from foldflight.ext.compiler.program import Program
+from foldflight.ext.compiler.program import NoProgram, Program
 from foldflight.ext.compiler.store import LoopStore
+from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
+from foldflight.fold.scalar.scalar import InterpretedScalar
 from foldflight.functions import function_of, parse_type
 from foldflight.functions.types.vectors import from_matrix
 from tests.effort import examples
-from tests.laws.alike import REAL, Samples, folds_alike, interpreted, refusal
+from tests.laws.alike import REAL, Samples, folds_alike, interpreted, refusal, same
 
 V5 = Annotated[np.ndarray, "VECTOR(5)"]
 W5 = Annotated[np.ndarray, "VECTOR(5, DOUBLE)"]
+V2 = Annotated[np.ndarray, "VECTOR(2)"]
+W2 = Annotated[np.ndarray, "VECTOR(2, DOUBLE)"]
 V, W = parse_type("VECTOR(5)"), parse_type("VECTOR(5, DOUBLE)")
 SINGLE = st.floats(width=32) | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1e-45, 3.4e38])
 SAMPLES: Samples = {
@@ -45,6 +49,16 @@ class Moments:
     squares: W5 = field(default_factory=lambda: np.zeros(5))
     n: int = 0
     weight: float = 1.0
+
+
+@dataclass
+class Two:
+    total: W2 = field(default_factory=lambda: np.zeros(2))
+    other: W2 = field(default_factory=lambda: np.ones(2))
+    n: int = 0
+
+
+ZERO = np.zeros(2)
 
 
 @udaf
@@ -108,12 +122,99 @@ def test_compiled_vectors_equal_the_interpreter(hot: Programs, data: st.DataObje
     bound = bound_to(Natural, V, W, pa.float64())
     program = hot.program(bound, bound.instantiate())
     assert isinstance(program, Program), program
+    assert not program.interprets
     program.demand_nulls()
-    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, SAMPLES)
+    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, SAMPLES, row_by_row=True)
+
+
+@udaf
+class Narrow:
+    """The sum of vectors, rounded: an item that is too large is an error, and no rows are None."""
+
+    def create_accumulator(self) -> Two:
+        return Two()
+
+    def accumulate(self, acc: Two, w: W2) -> None:
+        acc.total += w
+        acc.n += 1
+
+    def retract(self, acc: Two, w: W2) -> None:
+        acc.total -= w
+        acc.n -= 1
+
+    def get_value(self, acc: Two) -> V2 | None:
+        if acc.n == 1:
+            return acc.total
+        return -acc.total if acc.n else None
+
+
+@settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_compiled_results_are_rounded_as_the_interpreter_rounds(hot: Programs, data: st.DataObject) -> None:
+    """Results of 32 bits from sums of 64, also after each row: NaN, infinities, -0.0, OVERFLOW and NULL are alike."""
+    type_ = parse_type("VECTOR(2, DOUBLE)")
+    bound = bound_to(Narrow, type_)
+    program = hot.program(bound, bound.instantiate())
+    assert isinstance(program, Program), program
+    assert not program.interprets
+    number = REAL | st.sampled_from([3.4028234663852886e38, 3.4028235677973366e38, -3.5e38, 1e-46])
+    samples = {type_: st.lists(number, min_size=2, max_size=2)}
+    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, samples, row_by_row=True)
+
+
+@udf
+def between(v: V5, w: W5, x: float) -> V5 | None:
+    if v is None or w is None:
+        return None
+    if x is None or x > 0:
+        return v
+    return (v + w * x) / 2
+
+
+@settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_compiled_scalar_functions_return_vectors(hot: Programs, data: st.DataObject) -> None:
+    """A vector that is made, or an argument, is the interpreter's result; OVERFLOW names the same row."""
+    function = function_of(between)
+    assert function is not None
+    bound = function.bind((V, W, pa.float64()), {})
+    program = hot.program(bound, bound.instantiate())
+    assert not isinstance(program, NoProgram), program
+    count = data.draw(st.integers(1, 8))
+    columns = [
+        Column(name, pa.array(data.draw(st.lists(st.none() | SAMPLES[type_], min_size=count, max_size=count)), type_))
+        for name, type_ in zip("vwx", (V, W, pa.float64()), strict=True)
+    ]
+    rows = Rows(np.zeros(count, np.int32), None, columns)
+    one, other = (InterpretedScalar(bound, FunctionContext("between"), Failures()) for _ in range(2))
+    compiled = hot.mapped(other)
+    same(lambda target: target.values(rows), one, compiled)
+    assert compiled.mode is Mode.COMPILED
+
+
+def test_values_after_each_row_are_copies() -> None:
+    """A result that is the sum itself is not changed by later rows; the interpreter casts all results at once."""
+
+    @udaf(input_types=["VECTOR(2)"], result_type="VECTOR(2, DOUBLE)")
+    class Sum:
+        def create_accumulator(self) -> Two:
+            return Two()
+
+        def accumulate(self, acc, v):
+            acc.total += v
+
+        def get_value(self, acc):
+            return acc.total
+
+    type_ = parse_type("VECTOR(2)")
+    matrix = np.arange(6, dtype=np.float32).reshape(3, 2)
+    found = interpreted(bound_to(Sum, type_)).running_values(
+        rows_of(matrix, np.zeros(3), type_), np.ones(3, np.bool_), np.array([True, False, True])
+    )
+    assert found.to_pylist() == [[0, 1], [6, 9]]
 
 
 LONG, GROUPS = 3072, 100_000
-W2 = Annotated[np.ndarray, "VECTOR(2, DOUBLE)"]
 
 
 def centroid_of(size: int) -> Any:
@@ -203,16 +304,6 @@ def test_few_vectors_are_in_reserve(hot: Programs) -> None:
         accumulators.update(rows_of(np.ones((1, LONG), np.float32), np.array([group]), type_))
         assert accumulators._table.nbytes <= (group + 1) * program.dtype.itemsize * 9 / 8
     assert accumulators.evaluate(np.arange(40, dtype=np.int32)).null_count == 0
-
-
-@dataclass
-class Two:
-    total: W2 = field(default_factory=lambda: np.zeros(2))
-    other: W2 = field(default_factory=lambda: np.ones(2))
-    n: int = 0
-
-
-ZERO = np.zeros(2)
 
 
 @pytest.mark.parametrize(

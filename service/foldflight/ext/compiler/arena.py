@@ -24,8 +24,8 @@ RAISED: Final = (ArithmeticError, ValueError, TypeError)
 # Indexes of the words of a container's header, and of the control words (`memory.py`).
 CONTROL, OFFSET, USED, CAPACITY, LIVE, INDEXED = range(6)
 HEADER: Final = 6
-ROW, CHANGES, CHANGES_MAX, JOURNAL, TOP, SIZE, ARENA, NEEDED, TEXT, TEXT_END, MARK = range(11)
-CONTROLS: Final = 11
+ROW, CHANGES, CHANGES_MAX, JOURNAL, TOP, SIZE, ARENA, NEEDED, TEXT, TEXT_END, MARK, RESULT = range(12)
+CONTROLS: Final = 12
 SMALL: Final = 8  # entries of a dict or set that are searched without an index
 _WORDS_MIN: Final = 1 << 12  # first size of the arena, in words of 8 bytes
 _CHANGES_MIN: Final = 1 << 8  # first size of the journal, in changes of two words
@@ -96,7 +96,7 @@ class Arena:
     """The arena and the journal of a call's containers.
 
     Args:
-        control: The control words, int64, shape (11,). Their address must not change.
+        control: The control words, int64, shape (12,). Their address must not change.
 
     Attributes:
         texts: The buffers of strings that compiled code has created since the last call of `take_texts`.

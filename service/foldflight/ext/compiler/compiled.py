@@ -30,6 +30,7 @@ from foldflight.fold.decimals import DECIMALS, from_words
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.fold.strings import from_addresses, text_of, to_addresses
+from foldflight.functions.types.vectors import from_matrix, is_vector
 
 if TYPE_CHECKING:
     from foldflight.ext.compiler.records import RecordField  # brings numba
@@ -622,6 +623,8 @@ def _memory_of(arrays: Sequence[pa.Array]) -> dict[int, int]:
 def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:
     """Return n results of compiled code as a column; `known` is false for None."""
     mask = None if known.all() else ~known
+    if is_vector(type_):
+        return from_matrix(values, type_, mask)
     if text_of(type_) is not None:
         return from_addresses(values, mask, type_)
     if pa.types.is_decimal(type_):

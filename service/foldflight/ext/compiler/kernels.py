@@ -22,7 +22,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
 from foldflight.ext.compiler import containers, decimals, memory, operators
-from foldflight.ext.compiler.arena import HEADER, Contents
+from foldflight.ext.compiler.arena import HEADER, RESULT, Contents
 from foldflight.ext.compiler.columns import Items, Kind, Members, leaves_of
 from foldflight.ext.compiler.control_block import address_of_array, enter
 from foldflight.ext.compiler.program import reason_of
@@ -42,6 +42,7 @@ from foldflight.ext.compiler.rewrite import ClassCompiler
 from foldflight.ext.compiler.structs import Struct
 from foldflight.ext.compiler.value_types import CONVERTERS, KINDS, as_number, implementation, kind_of, number_type
 from foldflight.ext.compiler.vectors import VectorType, row_address
+from foldflight.ext.compiler.vectors import result_of as vector_result_of
 from foldflight.fold.accelerator import PendingLoop
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.mode import Unsupported
@@ -62,7 +63,7 @@ class CompilePlan:
         accumulator: The attributes of the accumulator.
         arguments: The NumPy types of the argument columns.
         kinds: The kinds of their values.
-        result: The kind of the result; empty if get_value is interpreted.
+        result: The kind of the result, or its items if it is a vector; empty if get_value is interpreted.
         result_bits: The width of an integer result, in bits.
         unresolved: The reason why get_value is interpreted; empty if it is compiled.
     """
@@ -76,7 +77,7 @@ class CompilePlan:
     accumulator: RecordLayout
     arguments: tuple[np.dtype[Any], ...]
     kinds: tuple[Kind, ...]
-    result: str
+    result: str | Items
     result_bits: int
     unresolved: str = ""
 
@@ -101,7 +102,16 @@ def _vector(dtype: types.Type, *, readonly: bool = False, pairs: bool = False) -
 
 
 def _results(plan: CompilePlan) -> types.Array:
+    if isinstance(plan.result, Items):
+        return _vector(numba.from_dtype(np.dtype(plan.result.format)), pairs=True)
     return _vector(number_type(plan.result), pairs=plan.result in DECIMALS)
+
+
+def _cast_of(plan: CompilePlan) -> Any:
+    """Return a function that casts what the author's code returns to the type of the result."""
+    if isinstance(plan.result, Items):
+        return vector_result_of(plan.result.size, plan.result.format)
+    return operators.result_of(plan.result, plan.result_bits)
 
 
 _BYTES = _vector(types.uint8)
@@ -294,7 +304,7 @@ class Kernels:
     def _each(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
         as_read_only, one_row, get_value = seen_as(self.read_only_record), self._one_row(), self._get_value()
-        holds = self.plan.holds
+        holds, place, show = self.plan.holds, _place_of(self.plan), _show_of(self.plan)
 
         def each(
             table, present, instance, progress, slots, retracts, columns, valid, mask, shows, fresh, values, known
@@ -311,7 +321,8 @@ class Kernels:
                 if mask[row]:
                     one_row(me, own, retracts, columns, valid, row)
                 if shows[row]:
-                    _show(values, known, row, get_value(me, as_read_only(own)))
+                    place(progress, values, row)
+                    show(values, known, row, get_value(me, as_read_only(own)))
                 if mask[row]:
                     copy(at(table, slot), own)
                     present[slot] = True
@@ -359,14 +370,14 @@ class Kernels:
         """Return `get_value(instance, record)`, cast to the kind of the result."""
         if self.plan.unresolved:
             raise Unsupported(self.plan.unresolved)
-        call = self._method("get_value", result=operators.result_of(self.plan.result, self.plan.result_bits))
+        call = self._method("get_value", result=_cast_of(self.plan))
         accumulator_of = _accumulator_of(self.plan)
         return _inlined(lambda me, record: call(me, accumulator_of(record), ()))
 
     def _values(self) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, get_value = reference_at(self.read_only_record), self._at_instance, self._get_value()
 
-        holds = self.plan.holds
+        holds, place, show = self.plan.holds, _place_of(self.plan), _show_of(self.plan)
 
         def values(table, present, instance, progress, fresh, slots, results, valid):
             me = at_instance(instance, 0)
@@ -379,18 +390,19 @@ class Kernels:
                 if holds:  # the memory of temporary containers is free again at each row
                     progress[1], progress[4] = 0, top
                 record = at(table, slot) if slot < len(present) and present[slot] else at(fresh, 0)
-                _show(results, valid, row, get_value(me, record))
+                place(progress, results, row)
+                show(results, valid, row, get_value(me, record))
 
         return values, (*_TABLE, _PROGRESS, _BYTES, _SLOTS, _results(self.plan), _FLAGS)
 
     def _map_loop(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
-        cast = operators.result_of(self.plan.result, self.plan.result_bits)
-        function = self.author.compiled(self.plan.methods["eval"], cast)
+        function = self.author.compiled(self.plan.methods["eval"], _cast_of(self.plan))
         if "eval" in self.plan.with_self:
             call = _inlined(lambda me, arguments: function(me, *arguments))
         else:
             call = _inlined(lambda me, arguments: function(*arguments))
         at_instance, row_of = self._at_instance, _row_of(self.plan.kinds)
+        place, show = _place_of(self.plan), _show_of(self.plan)
 
         def mapped(instance, progress, columns, valid, values, known):
             me = at_instance(instance, 0)
@@ -398,7 +410,8 @@ class Kernels:
             for index in range(progress[0], len(values)):
                 row = index & _PLUS
                 progress[0] = row
-                _show(values, known, row, call(me, row_of(columns, valid, row)))
+                place(progress, values, row)
+                show(values, known, row, call(me, row_of(columns, valid, row)))
 
         columns = self._columns(nulls)[2:]
         return mapped, (_BYTES, _PROGRESS, *columns, _results(self.plan), _FLAGS)
@@ -582,6 +595,30 @@ def _write_back_value(record: Any, returned: Any) -> Any:
         record.value = returned  # raises for None where the accumulator cannot be None
 
     return put
+
+
+def _place_of(plan: CompilePlan) -> Any:
+    """Return `place(progress, values, row)`, which tells the author's code where the items of its result go."""
+    if not isinstance(plan.result, Items):
+        return _inlined(lambda progress, values, row: None)
+    stride = plan.result.size * np.dtype(plan.result.format).itemsize
+
+    @_inlined
+    def place(progress, values, row):
+        progress[RESULT] = address_of_array(values) + row * stride
+
+    return place
+
+
+def _show_of(plan: CompilePlan) -> Any:
+    """Return `show(values, valid, row, value)`, which writes one result, or None."""
+    return _show_vector if isinstance(plan.result, Items) else _show
+
+
+@register_jitable
+def _show_vector(values: Any, valid: Any, index: Any, value: Any) -> None:
+    """Write whether there is a vector; its items are written."""
+    valid[index] = value is not None
 
 
 @implementation

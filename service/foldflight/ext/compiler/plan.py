@@ -112,7 +112,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
     try:
         (kind, bits), unresolved = _result_kind(bound.result_type), ""
     except Unsupported as unsupported:  # only get_value is interpreted; the other methods are compiled
-        (kind, bits), unresolved = ("", 0), unsupported.reason
+        kind, bits, unresolved = "", 0, unsupported.reason
     arguments = [_argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     plan = CompilePlan(
         functions=tuple(functions.items()),
@@ -227,8 +227,8 @@ def _argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
     if kind is not None:
         return np.dtype(np.int64), kind
     if is_vector(type_):
-        dtype = np.dtype(type_.value_type.to_pandas_dtype())
-        return dtype, Items(type_.list_size, f"f{dtype.itemsize}")
+        vector = _items_of(type_)
+        return np.dtype(vector.format), vector
     if pa.types.is_list(type_) or pa.types.is_map(type_):
         actual = [type_.value_type] if pa.types.is_list(type_) else [type_.key_type, type_.item_type]
         items = [str(_argument_kind(name, each)[1]) for each in actual]
@@ -243,8 +243,14 @@ def _argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], Kind]:
     raise Unsupported(f"its argument {name} has the type {sql_name(type_)}")
 
 
-def _result_kind(type_: pa.DataType) -> tuple[str, int]:
+def _items_of(type_: pa.DataType) -> Items:
+    return Items(type_.list_size, f"f{type_.value_type.bit_width // 8}")
+
+
+def _result_kind(type_: pa.DataType) -> tuple[str | Items, int]:
     """Return the kind of a result, and the width of a whole number or the digits of a decimal. Raises Unsupported."""
+    if is_vector(type_):
+        return _items_of(type_), 0
     kind = _stored_kind(type_)
     if kind is None:
         raise Unsupported(f"its result has the type {sql_name(type_)}")
@@ -327,7 +333,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
 def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:
     """Return the record field of a member of the accumulator, or of the accumulator itself. Reasons call it `shown`."""
     if is_vector(type_) and not may_be_null and type_.list_size <= _LENGTH_MAX:
-        return RecordField(name, "float", length=type_.list_size, vector=f"f{type_.value_type.bit_width // 8}")
+        return RecordField(name, "float", length=type_.list_size, vector=_items_of(type_).format)
     contents = None if may_be_null else _holding(label or "its accumulator", type_, value)
     if contents is not None:
         return RecordField(name, contents.shape, contents=contents)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from foldflight.ext.compiler.arena import FORMATS
+from foldflight.ext.compiler.columns import Items
 from foldflight.fold.accelerator import PendingLoop
 from foldflight.fold.aggregate.reading import inner_codes
 from foldflight.fold.decimals import DECIMALS
@@ -134,8 +135,10 @@ class Loops:
             return None
 
     def room(self, count: int) -> tuple[Any, Any]:
-        """Return arrays for `count` results and their flags. Decimals have shape (count, 2)."""
+        """Return arrays for `count` results and their flags. Decimals have shape (count, 2), vectors (count, items)."""
         kind = self._kernels.plan.result
+        if isinstance(kind, Items):
+            return np.zeros((count, kind.size), kind.format), np.zeros(count, np.bool_)
         values = np.zeros((count, 2), np.int64) if kind in DECIMALS else np.zeros(count, FORMATS[kind])
         return values, np.zeros(count, np.bool_)
 

@@ -1,8 +1,9 @@
-"""Vectors in compiled code: elementwise operators, with the types and roundings of NumPy.
+"""Vectors in compiled code: elementwise operators, with the types and roundings of NumPy, and results.
 
 A vector is a pointer to the items of an argument, of an attribute of the accumulator, or of a temporary array on the
 stack of the author's function. Each operator is one loop over the items, so the bits are the same as of NumPy's ufuncs.
-Reductions are not compiled: NumPy adds items in pairs, and BLAS in an order of its own.
+Reductions are not compiled: NumPy adds items in pairs, and BLAS in an order of its own. A vector that is a result may
+be on the stack of the function that returns it, so the function itself writes the items to the place of the result.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.typing import signature
-from numba.extending import intrinsic, register_model
+from numba.extending import intrinsic, register_jitable, register_model
 
-from foldflight.ext.compiler.value_types import inner_kind
+from foldflight.ext.compiler import arena
+from foldflight.ext.compiler.control_block import current, load
+from foldflight.ext.compiler.value_types import implementation, inner_kind, require_value
 from foldflight.fold.mode import Unsupported
 
 TEMPORARY_ITEMS_MAX: Final = 1 << 12
@@ -163,3 +166,62 @@ OPERATORS: Final = {
 
 IN_PLACE: Final = {function: _in_place(f"{name}=", emit) for function, (name, emit) in _EMITTED.items()}
 """The operators that change a vector of the accumulator."""
+
+
+_RESULT: Final = 8 * arena.RESULT
+
+
+def result_of(size: int, format_: str) -> Any:
+    """Return a function that writes a vector that `get_value` or `eval` returns to the place of the result.
+
+    It returns True, or None for None. Compiled code raises where the interpreter has an error: for a finite item that
+    is infinite in 32 bits.
+
+    Args:
+        size: The number of items of the result.
+        format_: Their NumPy format.
+
+    Raises:
+        Unsupported: When it is compiled for a type that is no vector of this size.
+    """
+
+    @intrinsic
+    def write(typing: Any, a: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            out = builder.inttoptr(arguments[1], _BYTE.as_pointer())
+            beyond = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(1), 0))
+            with cgutils.for_range(builder, llvm.Constant(llvm.IntType(64), size)) as loop:
+                wide = builder.load(item_address(builder, arguments[0], loop.index, a.format))
+                narrow = _as_float(builder, wide, a.format, format_)
+                builder.store(narrow, item_address(builder, out, loop.index, format_))
+                if a.format > format_:
+                    grown = builder.and_(_is_finite(builder, wide), builder.not_(_is_finite(builder, narrow)))
+                    builder.store(builder.or_(builder.load(beyond), grown), beyond)
+            return builder.zext(builder.not_(builder.load(beyond)), context.get_value_type(types.boolean))
+
+        return signature(types.boolean, a, types.int64), generate
+
+    @register_jitable
+    def put(a: Any) -> bool:
+        if not write(a, load(current() + _RESULT)):
+            raise OverflowError
+        return True
+
+    @implementation
+    def choose(a: Any) -> Any:
+        if isinstance(a, types.NoneType):
+            return lambda a: None
+        inner = a.type if isinstance(a, types.Optional) else a
+        if not isinstance(inner, VectorType) or inner.size != size:
+            raise Unsupported(f"it returns {a} as a vector of {size} items")
+        if isinstance(a, types.Optional):
+            return lambda a: None if a is None else put(require_value(a))
+        return lambda a: put(a)
+
+    return choose
+
+
+def _is_finite(builder: Any, value: Any) -> Any:
+    """Return whether a float is finite: what is no number, or infinite, is not 0 minus itself."""
+    apart = builder.fsub(value, value)
+    return builder.fcmp_ordered("==", apart, llvm.Constant(value.type, 0.0))

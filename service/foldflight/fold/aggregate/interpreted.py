@@ -32,7 +32,7 @@ from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.registry import can_be_changed
 from foldflight.functions.types.serializer import field_names, has_plain_parts
 from foldflight.functions.types.values import CastError, cast_results, exact_types
-from foldflight.functions.types.vectors import has_vectors
+from foldflight.functions.types.vectors import has_vectors, is_vector, silenced
 
 if TYPE_CHECKING:
     from foldflight.fold.request import Resources
@@ -142,7 +142,7 @@ class Interpreted(GroupsAccumulator):
             call_if_written(self.name, "open", self.methods.open, context)
         self._lent: dict[int, Any] = {}  # by slot, while values are made of accumulators that nobody else has
         self._only_reads: dict[type, bool] = {}  # whether get_value only reads accumulators, by their type
-        self._has_vectors = any(map(has_vectors, (*bound.input_types, self.codec.arrow)))
+        self._types = [type_ for type_ in (*bound.input_types, self.codec.arrow) if has_vectors(type_)]
         self._accumulate = Method(bound, "accumulate", self.methods.accumulate)
         self._retract = None if self.methods.retract is None else Method(bound, "retract", self.methods.retract)
         self._merge = None if self.methods.merge is None else Method(bound, "merge", self.methods.merge)
@@ -184,14 +184,8 @@ class Interpreted(GroupsAccumulator):
 
     @contextmanager
     def _in_methods(self) -> Iterator[None]:
-        """Enclose calls of the author's methods.
-
-        NumPy makes infinities and NaN of vectors without a word, as Python does of floats, and compiled code.
-        """
-        with (
-            nullcontext() if self.waits is None else self.waits.folding(),
-            np.errstate(all="ignore") if self._has_vectors else nullcontext(),
-        ):
+        """Enclose calls of the author's methods."""
+        with nullcontext() if self.waits is None else self.waits.folding(), silenced(self._types):
             yield
 
     def _ran(self, rows: Rows, steps: Iterator[Any], slots: list[int], progress: Iterator[int]) -> bool:
@@ -306,7 +300,7 @@ class Interpreted(GroupsAccumulator):
                 self._run_each(rows, zip(progress, arguments, mask.tolist(), retracts, shows, strict=False), values)
         finally:
             self._at_work = None
-        if exact_types(self.bound.result_type) is None:
+        if self._casts_each:
             return pa.concat_arrays(values) if values else pa.array([], self.bound.result_type)
         return self._cast(values, rows.slots if asked is None else rows.slots[asked])
 
@@ -315,7 +309,7 @@ class Interpreted(GroupsAccumulator):
         held, get_value = self._held, self.methods.get_value
         readable = self._readable
         methods = (self._accumulate, self._accumulate if self._retract is None else self._retract)
-        changeable = exact_types(self.bound.result_type) is None
+        is_vector_result, casts_each = is_vector(self.bound.result_type), self._casts_each
         is_unchecked = all(map(self._may_return_none, methods))
         for row, (slot, arguments, folds, retracting, shows) in enumerate(steps):
             if folds:
@@ -337,7 +331,14 @@ class Interpreted(GroupsAccumulator):
                 failure = user_failure(self.name, "get_value", error)
                 failure.slot = slot
                 raise failure from error
-            values.append(self._cast([value], rows.slots[row : row + 1]) if changeable else value)
+            if is_vector_result and isinstance(value, (np.ndarray, list)):
+                value = value.copy()
+            values.append(self._cast([value], rows.slots[row : row + 1]) if casts_each else value)
+
+    @property
+    def _casts_each(self) -> bool:
+        """Whether results may change with later rows, and are not simply copied."""
+        return exact_types(self.bound.result_type) is None and not is_vector(self.bound.result_type)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         try:

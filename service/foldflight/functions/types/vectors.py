@@ -7,6 +7,8 @@ NULL. This tells it from `pa.list_(pa.float32(), n)`, whose values are lists in 
 from __future__ import annotations
 
 import copyreg
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -66,6 +68,14 @@ class Vector:
 def has_vectors(type_: pa.DataType) -> bool:
     """Return whether a type is a VECTOR, or has one inside."""
     return is_vector(type_) or any(has_vectors(type_.field(index).type) for index in range(type_.num_fields))
+
+
+def silenced(types: Iterable[pa.DataType]) -> AbstractContextManager[object]:
+    """Return a context for authors' code over values of these types.
+
+    NumPy makes infinities and NaN of vectors without a word in it, as Python does of floats, and compiled code.
+    """
+    return np.errstate(all="ignore") if any(map(has_vectors, types)) else nullcontext()
 
 
 def matrix_of(array: pa.Array) -> npt.NDArray[np.floating[Any]]:

@@ -18,8 +18,8 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswit
 # A worker process gets everything on its standard input; but prometheus_client can be told its folder in no other way,
 # and so can PySpark's worker that it should leave out its traceback.
 ENVIRONMENT_WRITERS = {"server/run/worker.py", "server/run/compile_process.py", "spark/worker.py"}
-# What is shipped may contain no secret of this process, so its values are compared with those of the environment.
-COMPARED_WITH_THE_ENVIRONMENT = "shipping/pickling.py"
+# Nothing that leaves this process may contain a secret of it, so texts are compared with values of the environment.
+COMPARED_WITH_THE_ENVIRONMENT = "shipping/secrets.py"
 # The commands of extensions belong to the command line.
 COMMANDS = ("cli/", "ext/conformance/command.py", "ext/recording/command.py")
 

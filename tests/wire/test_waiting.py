@@ -344,6 +344,24 @@ def test_secrets_of_the_environment_are_not_logged(model, server, log, caplog, m
         assert json.dumps(key)[1:-1] not in text
 
 
+@pytest.mark.parametrize("isolates", [True, False])
+def test_secrets_of_a_server_are_not_in_errors_for_engines(model, server, log, monkeypatch, isolates) -> None:
+    """An exception with a key is told with asterisks, whether it is a dead letter or ends the exchange."""
+    key = "sk-0123456789abcdef"
+    monkeypatch.setenv("MODEL_KEY", key)
+    request = opening("leaking", isolate_errors=isolates)
+    if isolates:
+        (row,) = answers(flight(server), request, ["one"])
+        told = row["error"]["message"] + row["error"]["trace"] + row["error"]["row"]
+    else:
+        with pytest.raises(FunctionError) as caught:
+            answers(flight(server), request, ["one"])
+        told = f"{caught.value} {caught.value.row}"
+    assert "the key ******************* is refused for 'one'" in told
+    assert "waiting_functions.py" in told
+    assert key not in told + log.getvalue()
+
+
 def test_an_instance_is_opened_once_and_closed_when_nobody_needs_it(model, server) -> None:
     """All exchanges of a process share the instance; job parameters make another one."""
     waiting_functions.OPENED.clear()

@@ -72,6 +72,12 @@ class Impatient(Asking):
     """Ask the model about a text, and again if it does not answer within two seconds."""
 
 
+@udf
+async def leaking(prompt: str) -> str:
+    """Put a key into an exception, as clients of models do."""
+    raise ValueError(f"the key {os.environ['MODEL_KEY']} is refused for {prompt!r}")
+
+
 @udf(batch=64, concurrency=1, batch_wait_s=0.05, retries=0)
 class Batched:
     """Return for each number how many came with it; fail for a negative one."""

@@ -16,6 +16,7 @@ import pyarrow.flight as fl
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RetryableError
 from foldflight.exchange.messages import encode_error
+from foldflight.server.masking import error_without_secrets
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
 
@@ -76,6 +77,8 @@ def internal_error(error: Exception, error_id: str) -> CorruptError:
 
 def to_flight_error(error: FoldflightError) -> fl.FlightError:
     """Return the Flight error for an error of foldflight, small enough for the trailers of any gRPC client."""
+    if isinstance(error, FunctionError):
+        error = error_without_secrets(error)  # before it is shortened, which could leave a part of a secret
     status = f"{error.code}: {error.message}"[:_STATUS_CHARS_MAX].encode("ascii", "replace").decode()
     return _status_class(error)(status, _encode(error))
 

@@ -41,6 +41,7 @@ from foldflight.server.error_translation import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges, Running
 from foldflight.server.flightbase import FlightBase, flight_info, status_of
 from foldflight.server.limits.memory import MemoryTrimmer
+from foldflight.server.masking import without_secrets
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
@@ -50,7 +51,6 @@ from foldflight.server.spans import FoldSpans
 from foldflight.server.stateless import STATELESS, StatelessCall
 from foldflight.server.stream import check_columns, received, schema_of, send
 from foldflight.shipping.bundles import REGISTER_ACTION
-from foldflight.shipping.secrets import masked_text
 from foldflight.tracing import ids_of, tracer_of
 
 # Time for the last engines to be told how their exchanges ended.
@@ -456,12 +456,9 @@ class FlightServer(FlightBase):
         """Give a frame to an exchange, and yield its answers. The frame was made of the message."""
         started_s = running.account.began_s = time.monotonic()
         for reply in running.replies(frame):
-            if not isinstance(reply, Log):
-                yield reply
-                continue
-            log = _without_secrets(reply)
-            _log_records(running.logger, log)
-            yield log
+            if isinstance(reply, Log):
+                _log_records(running.logger, reply)
+            yield without_secrets(reply)
         running.account.count(message, frame, time.monotonic() - started_s)
 
     def _check_size(self, message: Message) -> None:
@@ -529,19 +526,6 @@ def _tell_those_that_left(running: Running, before: Sequence[Mode]) -> Sequence[
         if old is Mode.COMPILED and new is not old:
             running.logger.warning("a function left compiled code and is slower now", function=function, mode=str(new))
     return now
-
-
-def _without_secrets(log: Log) -> Log:
-    """Return lines of functions with asterisks in the place of secrets, which do not leave the server."""
-    records = [
-        dataclasses.replace(
-            each,
-            message=masked_text(each.message),
-            fields={name: masked_text(value) for name, value in each.fields.items()},
-        )
-        for each in log.records
-    ]
-    return Log(tuple(records))
 
 
 def _log_records(logger: Logger, log: Log) -> None:

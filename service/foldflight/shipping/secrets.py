@@ -43,5 +43,10 @@ def mask_of_environment() -> Callable[[bytes], bytes]:
 
 def masked_text(text: str) -> str:
     """Return a text with asterisks in the place of secrets of the environment."""
+    return mask_of_texts()(text)
+
+
+def mask_of_texts() -> Callable[[str], str]:
+    """Return `mask_of_environment` for texts."""
     mask = mask_of_environment()
-    return mask(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+    return lambda text: mask(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")

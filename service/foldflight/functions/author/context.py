@@ -135,6 +135,23 @@ class FunctionContext:
     The `open` of an async function runs once in a process, for all exchanges with the same direct arguments and job
     parameters.
 
+        >>> from foldflight import FunctionContext, udf
+        >>> @udf
+        ... class Shout:
+        ...     def open(self, context: FunctionContext) -> None:
+        ...         self.mark = context.job_parameters.get("mark", "!")
+        ...         self.rows = context.counter("rows")
+        ...     def eval(self, text: str) -> str:
+        ...         self.rows.inc()
+        ...         return text.upper() + self.mark
+
+    A test makes a context itself:
+
+        >>> shout = Shout()
+        >>> shout.open(FunctionContext("shout", job_parameters={"mark": "?"}))
+        >>> shout.eval("what")
+        'WHAT?'
+
     Args:
         function: Name of the function.
         job_parameters: The parameters that the job passed to `connect(..., job_parameters=...)`.
@@ -166,6 +183,10 @@ class FunctionContext:
         error or by another process, and serves as an idempotency key. Rows of one partition with equal arguments have
         the same id. Other engines than Spark do not tell their queries: there, equal ids are of one stream to a server.
 
+            async def eval(self, texts: list[str]) -> list[str]:
+                items = [{"id": id, "text": text} for id, text in zip(self.context.call_ids, texts)]
+                return await self.client.ask(items)
+
         Raises:
             RuntimeError: No call of an async function is open.
         """
@@ -178,6 +199,9 @@ class FunctionContext:
     def call_id(self) -> str:
         """The id of the only row of the call that is open; see `call_ids`.
 
+            async def eval(self, text: str) -> str:
+                return await self.client.ask(text, headers={"Idempotency-Key": self.context.call_id})
+
         Raises:
             RuntimeError: No call of an async function is open, or it has several rows.
         """
@@ -188,7 +212,12 @@ class FunctionContext:
 
     @cached_property
     def logger(self) -> Any:
-        """The function's logger."""
+        """The function's logger, of structlog: an event and fields, in the log of the server and of the task.
+
+            context.logger.warning("no answer", model=self.model, tries=3)
+
+        A line names its group, unless an async function logs it. Values of secrets of the environment are masked.
+        """
         import structlog  # a sixth of what a process spends on imports, and few functions log
 
         return structlog.wrap_logger(
@@ -198,19 +227,19 @@ class FunctionContext:
         )
 
     def counter(self, name: str) -> Counter:
-        """Return the counter of this name."""
+        """Return the counter of this name: `context.counter("misses").inc()`."""
         return Counter(lambda amount: self.metrics.add(self.function, name, amount))
 
     def meter(self, name: str) -> Meter:
-        """Return the meter of this name."""
+        """Return the meter of this name: `context.meter("tokens").mark(len(answer))`."""
         return Meter(lambda amount: self.metrics.add(self.function, name, amount))
 
     def gauge(self, name: str) -> Gauge:
-        """Return the gauge of this name."""
+        """Return the gauge of this name: `context.gauge("cached").set(len(cache))`."""
         return Gauge(lambda value: self.metrics.set(self.function, name, value))
 
     def distribution(self, name: str) -> Distribution:
-        """Return the distribution of this name."""
+        """Return the distribution of this name: `context.distribution("answer_s").observe(0.2)`."""
         return Distribution(lambda value: self.metrics.observe(self.function, name, value))
 
     def _to_record(self, _: Any, method: str, event: MutableMapping[str, Any]) -> Any:

@@ -135,6 +135,14 @@ def scalar_of(
     ... def multiply(x, y): return x * y
     >>> multiply(6, 7)
     42
+
+    An async function with `batch` is awaited with lists:
+
+    >>> import asyncio
+    >>> @udf(batch=32, concurrency=1)
+    ... async def lengths(texts: list[str]) -> list[int]: return [len(text) for text in texts]
+    >>> asyncio.run(lengths(["a", "bcd"]))
+    [1, 3]
     """
     builder = _ScalarBuilder(target, _name_of(target, name), vectorised)
     builder.check()

@@ -136,6 +136,12 @@ def shadowed(number: int) -> int:
 
 
 @udf
+def initialled(text: str) -> str:
+    parts = [part[1:3] + part[-1:] for part in text.split("-")]
+    return "".join(part[0] for part in text.split()) + "|".join(parts) + "".join([text[each] for each in range(2)])
+
+
+@udf
 def labelled(text: str, number: int) -> str:
     return f"{text.title()}-{number}: {text.capitalize()} " + str(number).zfill(7) + text.zfill(number % 9)
 
@@ -281,6 +287,7 @@ FUNCTIONS = [
     squares,
     filled,
     shadowed,
+    initialled,
     labelled,
     dated,
     places,

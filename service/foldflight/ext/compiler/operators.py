@@ -9,7 +9,7 @@ import operator
 from typing import Any, Final
 
 from numba.core import types
-from numba.extending import register_jitable
+from numba.extending import overload, register_jitable
 
 from foldflight.ext.compiler import arithmetic, containers, datetimes, decimals, string_ops, strings
 from foldflight.ext.compiler.records import Items, load_item, store_item
@@ -481,6 +481,14 @@ def get_item(items: Any, index: Any) -> Any:
         raise Unsupported(f"it takes an item of {items} by {index}")
     length = items.length
     return lambda items, index: load_item(items, arithmetic.index_of(_int(index), length))
+
+
+@overload(operator.getitem, strict=False)
+def _item_in_comprehension(items: Any, index: Any) -> Any:
+    """Implement `items[0]` in a comprehension, where numba has replaced it before this package sees the code."""
+    if isinstance(items, (containers.ContainerType, Items)) or inner_kind(items) in TEXTS:
+        return lambda items, index: get_item(items, index)
+    return None
 
 
 @implementation

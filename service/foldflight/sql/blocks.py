@@ -6,6 +6,7 @@ Spark's grammar fixes. So a word that can be a keyword or a name is decided by i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,8 @@ from typing import Final
 from foldflight.sql.text import Span, Text
 
 SETS: Final = ("UNION", "INTERSECT", "EXCEPT", "MINUS")
+TABLE_CHANGES: Final = ("DELETE", "UPDATE", "MERGE")
+"""The words with which statements begin that change rows of tables."""
 _STARTS: Final = ("SELECT", "WITH", "VALUES", "TABLE", "FROM", "MAP", "REDUCE")
 # In the order of the grammar. Tails belong to the whole query, not to one operand of a union.
 _CLAUSES: Final = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "QUALIFY")
@@ -73,9 +76,8 @@ class ParsedQuery:
         parts: Its operands in parentheses.
         tails: The tokens after the keywords behind the last operand: ORDER BY, LIMIT and similar ones.
         inner: Further queries in parentheses, outside of its blocks.
-        turned: The SELECT behind FROM, `FROM t SELECT ...`, which is not planned.
         operators: The tokens of each operator behind `|>`.
-        opaque: The word of a syntax that is not looked into (`FROM`, `|>`); empty for a plain SELECT.
+        opaque: The syntax with which the query is not folded (`|>`, for example); empty for a plain SELECT.
         is_union: Whether it has several operands.
     """
 
@@ -87,7 +89,6 @@ class ParsedQuery:
     parts: list[ParsedQuery] = field(default_factory=list)
     tails: dict[str, Span] = field(default_factory=dict)
     inner: list[ParsedQuery] = field(default_factory=list)
-    turned: Block | None = None
     operators: list[Span] = field(default_factory=list)
     opaque: str = ""
     is_union: bool = False
@@ -126,7 +127,7 @@ def parse(text: Text, span: Span, parent: ParsedQuery | None = None) -> ParsedQu
     begin = _parse_tables(text, query) if text.says(span.start, "WITH") else span.start
     stop = span.stop
     _refuse_changes_of_tables(text, Span(begin, stop))
-    if text.upper(begin) in ("MAP", "REDUCE", "FROM"):
+    if text.upper(begin) in ("MAP", "REDUCE"):
         query.opaque = text.upper(begin)
     for index in text.flat(Span(begin, stop)):
         if text.upper(index) == "|>":
@@ -137,28 +138,60 @@ def parse(text: Text, span: Span, parent: ParsedQuery | None = None) -> ParsedQu
     operands = _operands(text, Span(begin, stop))
     query.is_union = len(operands) > 1
     for number, each in enumerate(operands):
-        is_last = number == len(operands) - 1
-        _add_operand(text, query, Span(each.start, _take_tails(text, query, each)) if is_last else each)
+        has_tails = number == len(operands) - 1 and len(_selects_behind_from(text, each)) <= 1
+        _add_operand(text, query, Span(each.start, _take_tails(text, query, each)) if has_tails else each)
     for tail in query.tails.values():
         query.inner += queries_in(text, tail, query)
     return query
 
 
+def parse_statement(text: Text, span: Span) -> ParsedQuery:
+    """Return the queries of a statement, which may also be DELETE, UPDATE or MERGE, or have INSERT behind WITH or FROM.
+
+    Those are in a query around them, which has no blocks unless INSERT stands behind FROM.
+
+    Raises:
+        SqlError: If a query is missing where one is expected.
+    """
+    query = ParsedQuery(span)
+    begin = _parse_tables(text, query) if text.says(span.start, "WITH") else span.start
+    body = Span(begin, span.stop)
+    insert = _insert_in(text, body)
+    if text.upper(begin) not in TABLE_CHANGES and insert is None:
+        return parse(text, span)
+    selects = _selects_behind_from(text, body)
+    if insert is None:
+        query.inner += queries_in(text, body, query)
+    elif selects:
+        _add_blocks_behind_from(text, query, body, selects, Span(begin + 1, insert))
+    else:
+        starts = (at for at in text.flat(Span(insert, span.stop)) if text.upper(at) in _STARTS and at > insert + 2)
+        start = next(starts, None)
+        query.parts += [] if start is None else [parse(text, Span(start, span.stop), query)]
+    return query
+
+
+def _insert_in(text: Text, body: Span) -> int | None:
+    """Return where INSERT stands behind WITH or FROM."""
+    found = (at for at in text.flat(body) if text.says(at, "INSERT") and text.upper(at + 1) in ("INTO", "OVERWRITE"))
+    return next(found, None)
+
+
 def _refuse_changes_of_tables(text: Text, body: Span) -> None:
     """Refuse INSERT, DELETE, UPDATE and MERGE behind WITH or FROM: Spark would execute them to analyse the query."""
-    if text.upper(body.start) in ("DELETE", "UPDATE", "MERGE"):
+    if text.upper(body.start) in TABLE_CHANGES:
         raise text.error(
             f"{text.upper(body.start)} cannot stand behind WITH in a statement with functions of foldflight; write the "
             "query with them as a temporary view first: CREATE TEMPORARY VIEW v AS SELECT ...",
             Span(body.start, body.start + 1),
         )
-    for index in text.flat(body):
-        if text.says(index, "INSERT") and text.upper(index + 1) in ("INTO", "OVERWRITE"):
-            raise text.error(
-                "INSERT stands before WITH and FROM in a statement with functions of foldflight; write INSERT INTO t "
-                "WITH ... SELECT ...",
-                Span(index, index + 1),
-            )
+    index = _insert_in(text, body)
+    if index is not None:
+        raise text.error(
+            "INSERT stands before WITH and FROM in a statement with functions of foldflight; write INSERT INTO t WITH "
+            "... SELECT ...",
+            Span(index, index + 1),
+        )
 
 
 def _add_operand(text: Text, query: ParsedQuery, span: Span) -> None:
@@ -168,10 +201,10 @@ def _add_operand(text: Text, query: ParsedQuery, span: Span) -> None:
         query.parts.append(parse(text, Span(span.start + 1, span.stop - 1), query))
     elif text.says(span.start, "SELECT"):
         query.blocks.append(_block(text, span, query))
+    elif selects := _selects_behind_from(text, span):
+        _add_blocks_behind_from(text, query, span, selects, Span(span.start + 1, selects[0]))
     else:
         query.inner += queries_in(text, span, query)
-        if text.says(span.start, "FROM"):
-            query.turned = _turned_block(text, span, query)
         if text.upper(span.start) not in ("VALUES", "TABLE"):
             query.opaque = query.opaque or text.tokens[span.start].text
 
@@ -274,9 +307,11 @@ def _take_tails(text: Text, query: ParsedQuery, span: Span) -> int:
     return first
 
 
-def _block(text: Text, span: Span, query: ParsedQuery) -> Block:
+def _block(text: Text, span: Span, query: ParsedQuery, source: Span | None = None) -> Block:
+    """Return the block of a SELECT. Its relations stand behind its items, or in `source`, whose queries it lacks."""
     block = Block(span)
     index = span.start + 1
+    clauses = [each for each in _CLAUSES if source is None or each != "FROM"]
     while index < span.stop and text.tokens[index].kind == "hint":
         block.hints += text.tokens[index].text
         index += 1
@@ -285,7 +320,7 @@ def _block(text: Text, span: Span, query: ParsedQuery) -> Block:
         index += 1
     current, begin = "SELECT", index
     for at in text.flat(Span(index, span.stop)):
-        keyword = _keyword(text, at, _CLAUSES[_CLAUSES.index(current) + 1 :])
+        keyword = _keyword(text, at, clauses[clauses.index(current) + 1 :])
         if keyword is None or at == begin:
             continue
         block.clauses[current] = Span(begin, at)
@@ -293,18 +328,31 @@ def _block(text: Text, span: Span, query: ParsedQuery) -> Block:
     block.clauses[current] = Span(begin, span.stop)
     for clause in block.clauses.values():
         block.inner += queries_in(text, clause, query)
+    if source is not None:
+        block.clauses["FROM"] = source
     return block
 
 
-def _turned_block(text: Text, span: Span, query: ParsedQuery) -> Block | None:
-    """Return the block of `FROM t SELECT ...`; None if it has no SELECT."""
-    select = next((at for at in text.flat(span) if text.says(at, "SELECT") and not text.says(at - 1, ".")), None)
-    if select is None:
-        return None
-    block = _block(text, Span(select, span.stop), query)
-    block.span, block.inner = span, [each for each in query.inner if span.holds(each.span)]
-    block.clauses["FROM"] = Span(span.start + 1, select)
-    return block
+def _selects_behind_from(text: Text, span: Span) -> list[int]:
+    """Return the indexes of SELECT in `FROM t SELECT ...`; none for another operand."""
+    if not text.says(span.start, "FROM"):
+        return []
+    return [at for at in text.flat(span) if text.says(at, "SELECT") and not text.says(at - 1, ".")]
+
+
+def _add_blocks_behind_from(text: Text, query: ParsedQuery, span: Span, selects: Sequence[int], source: Span) -> None:
+    """Add the block of `FROM t SELECT ...`; of several SELECTs, which have the relations in common, one for each."""
+    blocks = [_block(text, Span(*each), query, source) for each in itertools.pairwise([*selects, span.stop])]
+    query.blocks += blocks
+    if len(blocks) > 1:
+        query.opaque = query.opaque or "several SELECTs behind FROM"
+        query.inner += queries_in(text, source, query)
+        return
+    (block,) = blocks
+    block.span = span
+    block.inner += queries_in(text, source, query)
+    if any(text.says(at, "LATERAL", "VIEW") for at in text.flat(block.clause("SELECT"))):
+        query.opaque = query.opaque or "LATERAL VIEW behind SELECT"
 
 
 def queries_in(text: Text, span: Span, query: ParsedQuery | None = None) -> list[ParsedQuery]:

@@ -2,9 +2,10 @@
 
 The rows of a changelog retract others, so only an aggregate of foldflight with the option `row_kind` counts them right.
 Whatever else counts, compares or looks for rows is refused: aggregates of Spark, DISTINCT, GROUP BY, UNION, INTERSECT,
-EXCEPT, PIVOT, queries in conditions, joins that look for rows or for their absence, window functions, and what keeps a
-part of the rows: LIMIT, OFFSET and TABLESAMPLE, unless the statement shows their rows. A SELECT that names the column
-of the kinds says itself what they mean. What maps, filters or joins each change by itself is a changelog again.
+EXCEPT, PIVOT, queries in conditions, joins and MERGE, which look for rows or for their absence, window functions, and
+what keeps a part of the rows: LIMIT, OFFSET and TABLESAMPLE, unless the statement shows their rows. A SELECT that names
+the column of the kinds says itself what they mean. What maps, filters or joins each change by itself is a changelog
+again.
 """
 
 from __future__ import annotations
@@ -37,15 +38,19 @@ _SELECT_KINDS: Final = (
     "themselves"
 )
 _WRITE_SELECT: Final = (
-    "only a plain SELECT retracts, not PIVOT, |> or FROM before SELECT; write SELECT ... FROM ... GROUP BY with "
-    "aggregates of foldflight and the option row_kind='{name}' (for PIVOT, f(v) FILTER (WHERE k = 'a') for each of its "
-    "columns); or use {name} there, to say what the kinds mean; or give sql the option row_kind=None, to aggregate the "
-    "changes themselves"
+    "only SELECT retracts, not PIVOT or |>; write SELECT ... FROM ... GROUP BY with aggregates of foldflight and the "
+    "option row_kind='{name}' (for PIVOT, f(v) FILTER (WHERE k = 'a') for each of its columns); or use {name} there, "
+    "to say what the kinds mean; or give sql the option row_kind=None, to aggregate the changes themselves"
 )
 _READ_LIVE_ROWS: Final = (
     "read the rows that are left in their place: (SELECT k, f(v) FROM ... GROUP BY k), where f is an aggregate of "
     "foldflight, with the option row_kind='{name}'; or use {name} there, to say which changes count; or give sql the "
     "option row_kind=None, to take the changes themselves"
+)
+_MERGE_LIVE_ROWS: Final = (
+    "merge the rows that are left, from a view: CREATE TEMPORARY VIEW v AS SELECT k, f(v) FROM ... GROUP BY k, where f "
+    "is an aggregate of foldflight, with the option row_kind='{name}'; or use {name} in WHEN, to say what each kind "
+    "does; or give sql the option row_kind=None, to take the changes themselves"
 )
 _WRITE_WINDOW_LATER: Final = (
     "write the window over the rows that are left: SELECT ..., rank() OVER (...) FROM (SELECT k, f(v) FROM ... GROUP "
@@ -165,10 +170,13 @@ class _Search:
         for each, block in blocks:
             for span, _ in self._consumed_relations(block, block.clause("FROM")):
                 self._note_join_targets(each, block, span)
+        merge = self._merge(query)
+        if merge is not None:
+            self._note_join_targets(query, merge, merge.clause("FROM"))
         for each in queries:
             for block in _blocks_with_rows(each):
                 self._refuse_in_source(each, block)
-                if block is not each.turned and next(self._own_calls(block), None) is not None:
+                if next(self._own_calls(block), None) is not None:
                     continue
                 is_join_target = id(each) in self.join_targets or (looks and self._may_be_looked_for(each))
                 is_read = each.parent is not None and (counts or is_join_target)
@@ -182,8 +190,23 @@ class _Search:
             self._refuse_limit(each)
             if each.operators:
                 self._refuse_operators(each, is_read=counts or id(each) in self.join_targets)
-            elif not each.blocks and each.turned is None:
+            elif not each.blocks:
                 self._refuse_table(each)
+        if merge is not None:
+            using = merge.clause("FROM").start - 1
+            consumer = _Consumer("MERGE", Span(using, using + 1), _MERGE_LIVE_ROWS)
+            self._refuse_relation(query, merge, merge.clause("FROM"), consumer)
+
+    def _merge(self, query: ParsedQuery) -> Block | None:
+        """Return MERGE as a block: FROM is its source, for whose rows it looks, and the rest may name the kinds."""
+        text = self.analysis.text
+        begin = query.tables[-1].span.stop if query.tables else query.span.start
+        body = Span(begin, query.span.stop)
+        using = next((at for at in text.flat(body) if text.says(at, "USING")), None)
+        if using is None or not text.says(begin, "MERGE"):
+            return None
+        on = next((at for at in text.flat(Span(using, body.stop)) if text.says(at, "ON")), body.stop)
+        return Block(Span(on, body.stop), {"FROM": Span(using + 1, on)}, inner=query.inner)
 
     def _counts(self, query: ParsedQuery, consumers: Mapping[int, _Consumer | None]) -> bool:
         """Return whether a query counts or compares the rows of those that it reads."""
@@ -209,11 +232,9 @@ class _Search:
     def _consumer(self, query: ParsedQuery, block: Block) -> _Consumer | None:
         """Return what takes the rows of a block for rows: in its items, or where the block stands."""
         text = self.analysis.text
-        turned = block is query.turned
-        calls = self._calls(block, AGGREGATES | self.analysis.catalog.names if turned else AGGREGATES)
-        call = self._first_aggregate(calls)
+        call = self._first_aggregate(self._calls(block, AGGREGATES))
         if call is not None:
-            return _Consumer(self._of(call), call.head, _WRITE_SELECT if turned else _remedy_for(call))
+            return _Consumer(self._of(call), call.head, _remedy_for(call))
         if block.quantifier == "DISTINCT":
             return _Consumer(
                 "DISTINCT", Span(block.clause("SELECT").start - 1, block.clause("SELECT").start), _READ_LIVE_ROWS
@@ -408,9 +429,7 @@ class _Search:
         name = next((each for each in _LIMITS if each in query.tails), None)
         if name is None or self._is_final_result(query) or text.says(query.tails[name].start, "ALL"):
             return
-        block = query.turned
-        if block is None and query.blocks and query.is_sole(query.blocks[0]):
-            block = query.blocks[0]
+        block = query.blocks[0] if query.blocks and query.is_sole(query.blocks[0]) else None
         in_where = set[str]()
         try:
             if block is None:
@@ -530,8 +549,7 @@ def _remedy_for(call: ParsedCall) -> str:
 
 
 def _blocks_with_rows(query: ParsedQuery) -> list[Block]:
-    blocks = [*query.blocks, *([query.turned] if query.turned is not None else [])]
-    return [block for block in blocks if "FROM" in block.clauses]
+    return [block for block in query.blocks if "FROM" in block.clauses]
 
 
 def _names(analysis: Analysis, span: Span, inner: Collection[ParsedQuery]) -> set[str]:

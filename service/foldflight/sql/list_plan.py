@@ -686,19 +686,13 @@ def _pipes_before(text: Text, query: ParsedQuery, index: int) -> list[int]:
 def _rows_outside(
     analysis: Analysis, edits: Edits, call: ParsedCall, around: ParsedQuery
 ) -> Callable[[str], str] | None:
-    """Return how to select from the rows of a call in PIVOT, behind `|>`, or in FROM ... SELECT; None elsewhere."""
+    """Return how to select from the rows of a call in PIVOT or behind `|>`; None elsewhere."""
     text = analysis.text
     pipes = _pipes_before(text, around, call.span.start)
     if pipes:
         # A subquery of FROM would hide the tables by whose names an operator may qualify columns.
         rows = edits.render(Span(around.span.start, pipes[-1]))
         return lambda select: analysis.seeing(around, around.span.start, f"{rows} |> SELECT {select}", edits)
-    if around.opaque == "FROM":
-        begin = next(at for at in text.flat(around.span) if text.says(at, "FROM"))
-        end = next((at for at in text.flat(Span(begin, call.span.start)) if text.says(at, "SELECT")), begin)
-        if begin < end:
-            rows = edits.render(Span(begin, end))
-            return lambda select: analysis.seeing(around, begin, f"SELECT {select} {rows}", edits)
     for block in around.blocks:
         source = block.clause("FROM")
         for at in text.flat(source):

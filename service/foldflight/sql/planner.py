@@ -355,7 +355,7 @@ class Planner:
             raise text.error(
                 "DISTINCT would drop changes of a stream that are equal to earlier ones; leave it out, or write EMIT "
                 "ON WINDOW CLOSE",
-                Span(block.span.start + 1, block.span.start + 2),
+                Span(block.clause("SELECT").start - 1, block.clause("SELECT").start),
             )
 
     def _refuse_around(self, query: ParsedQuery) -> None:

@@ -25,7 +25,7 @@ from foldflight.spark.columns import refusing_nanoseconds
 from foldflight.spark.rowkinds import UNSAID, kinds_in
 from foldflight.spark.versions.sessions import formatted, is_remote, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal, view_name
-from foldflight.sql.blocks import parse
+from foldflight.sql.blocks import TABLE_CHANGES, parse, parse_statement
 from foldflight.sql.calls import GRAMMAR, calls_in
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry, catalog_of, plain_sql
 from foldflight.sql.changes import refuse_changes_as_rows
@@ -401,7 +401,7 @@ def _has_windows(text: Text) -> bool:
 
 def _query_start(text: Text, span: Span) -> int | None:
     """Return where the query of a statement begins: behind CREATE ... AS or INSERT INTO ..., for example."""
-    if text.upper(span.start) in ("DELETE", "UPDATE", "MERGE"):
+    if text.upper(span.start) in TABLE_CHANGES:
         return None
     for index in text.flat(span):
         word = text.upper(index)
@@ -435,11 +435,11 @@ def _check_mapped(analysis: Analysis, span: Span) -> bool:
 def _refuse_changes_as_rows(analysis: Analysis, span: Span) -> None:
     """Refuse to leave the kinds of rows out where Spark counts, compares or looks for them."""
     text = analysis.text
-    start = _query_start(text, span)
+    start = span.start if text.upper(span.start) in TABLE_CHANGES else _query_start(text, span)
     if start is None:
         return
     try:
-        query = parse(text, Span(start, span.stop))
+        query = parse_statement(text, Span(start, span.stop))
     except SqlError:
         return  # which is Spark's to understand
     refuse_changes_as_rows(analysis, query, analysis.edits)
@@ -464,7 +464,7 @@ def _without_query(analysis: Analysis, args: Any, *, is_rewritten: bool) -> Data
     """Have Spark run a statement that is no query, such as DROP TABLE."""
     text = analysis.text
     call = next(iter(calls_in(text, Span(0, len(text)), analysis.catalog.names, nested=True)), None)
-    if call is not None and text.upper(0) in ("DELETE", "UPDATE", "MERGE"):
+    if call is not None and text.upper(0) in TABLE_CHANGES:
         raise text.error(
             f"{call.name} cannot be used in {text.upper(0)}; write the query with it as a temporary view first: CREATE "
             "TEMPORARY VIEW v AS SELECT ...",

@@ -115,7 +115,7 @@ GOALS = (
     Goal(change_data.SUITE, change_data.UPSERTS, change_data.LATEST, 1),
     Goal(vectors.SUITE, vectors.EXCHANGED, vectors.REDUCED, 0.6),
     Goal(vectors.SUITE, vectors.FLOWN, vectors.EXCHANGED, 0.7),
-    Goal(vectors.SUITE, spark_batch.EMBEDDED, vectors.AVERAGED, 1),
+    Goal(vectors.SUITE, scan.SCAN, vectors.AVERAGED, 1),
     # An epoch costs what it touches; the size of a view hardly matters.
     Goal(views.SUITE, views.entries_of(views.LARGEST), views.entries_of(views.SMALLEST), 1.3, (views.TOUCHED,)),
     Goal(views.SUITE, views.VIEW, views.DICT, 1 / 1.2, (views.SMALL,)),

@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.errors import RejectedError
 from foldflight.spark import group_by, over, register, scan, sql
+from foldflight.spark.errors import error_of
 from foldflight.spark.scans import source as source_module
 from foldflight.spark.scans.listing import UnreadableError
 from foldflight.spark.scans.scan import Scan
@@ -95,6 +96,36 @@ def test_types(writer: str, classic: Any, tmp_path: Path) -> None:
     chosen = [name for name, why in reasons.items() if not why]
     assert chosen == [name for name in given.split() if name in must.split()]
     same_rows(scanned, chosen, _SEED)
+
+
+@pytest.mark.parametrize("plan", ["embedded", pytest.param("remote", marks=pytest.mark.slow)])
+def test_vectors(plan: str, classic: Any, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Embeddings of files are folded by the tasks that read them, many batches of them; a wrong one names its row."""
+    from foldflight import connect
+    from tests.spark.test_vectors import MEANS, ROWS, sorted_rows
+
+    embedded = request.getfixturevalue("embedded")
+    functions = connect(request.getfixturevalue("server_url")) if plan == "remote" else embedded
+    k, _, v = zip(*ROWS, strict=True)
+    table = pa.table({"k": k * 3_000, "v": pa.array(v * 3_000, pa.list_(pa.float32()))})
+    path = two_files(tmp_path / "t", table.slice(0, 9_000), table.slice(9_000))
+    given = scan(classic, path)
+    assert reader(given, ["k", "v"]) == ""
+    assert sorted_rows(group_by(given, "k").agg(mean=functions["centroid"]("v"))) == MEANS
+    for wrong in ([1.0, 2.0], [1.0, None, 2.0]):
+        other = pa.table({"k": ["b"], "v": pa.array([wrong], pa.list_(pa.float32()))})
+        given = scan(classic, two_files(tmp_path / str(len(wrong)), table.slice(0, 5), other))
+        with pytest.raises(PySparkException) as raised:
+            group_by(given, "k").agg(mean=functions["centroid"]("v")).collect()
+        text = str(error_of(raised.value))
+        assert "the argument v has a list that is no VECTOR(3)" in text
+        assert f"row: v={wrong}".replace("2.0]", "2.0") in text
+    nested = pa.table({"k": [1], "v": pa.array([[[1.0]]], pa.list_(pa.list_(pa.float32()))), "s": [[1]]})
+    pq.write_table(nested, tmp_path / "nested.parquet")
+    for name in ("v", "s"):
+        assert "which is left to Spark" in reader(scan(classic, tmp_path / "nested.parquet"), [name])
+    pq.write_table(table.slice(0, 5), tmp_path / "items.parquet", use_compliant_nested_type=False)
+    same_rows(scan(classic, tmp_path / "items.parquet"), ["v"])
 
 
 def two_files(folder: Path, first: pa.Table, second: pa.Table) -> str:

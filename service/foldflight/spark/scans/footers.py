@@ -24,6 +24,8 @@ _STORED: Final = frozenset(
     {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
     | {"DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}
 )
+# The name that the format prescribes for the items of a list, and that of old pyarrow and delta-rs.
+_ITEMS: Final = ("element", "item")
 # The length of the footer, and the letters PAR1.
 _TAIL: Final = 8
 
@@ -171,14 +173,17 @@ def _leaves(read: pq.ParquetFile, wanted: Wanted) -> dict[str, int]:
             raise _RefusedError(
                 f"its columns {', '.join(found)} are called like {name!r}, but not exactly so, or twice"
             )
-        number = numbers.get(name)
+        # Of an array, the leaf is its items, in the three levels that the format prescribes for lists.
+        is_array = isinstance(type_, st.ArrayType)
+        known = [f"{name}.list.{item}" for item in _ITEMS] if is_array else [name]
+        number = next((numbers[path] for path in known if path in numbers), None)
         leaf = None if number is None else read.schema.column(number)
         if (
             number is None
             or leaf is None
-            or leaf.name != name
-            or leaf.max_repetition_level
-            or leaf.max_definition_level > 1
+            or leaf.name not in (_ITEMS if is_array else [name])
+            or leaf.max_repetition_level != is_array
+            or leaf.max_definition_level > (3 if is_array else 1)
         ):
             raise _RefusedError(f"its column {name!r} has members")
         if not is_readable(leaf, arrow.field(name).type, type_):

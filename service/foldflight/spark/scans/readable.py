@@ -73,9 +73,12 @@ def readable_type(field: st.StructField) -> pa.DataType | None:
         isinstance(type_, st.StringType) and type_ != st.StringType()
     ):
         return None
-    return arrow_type(type_) if type(type_) in _READABLE else None
+    item = type_.elementType if isinstance(type_, st.ArrayType) else type_
+    return arrow_type(type_) if type(item) in (_READABLE if item is type_ else _READABLE_ITEMS) else None
 
 
+_READABLE_ITEMS: Final = frozenset({st.FloatType, st.DoubleType})
+"""The items of arrays that may be read, as embeddings have them."""
 _READABLE: Final = frozenset(
     {
         st.BooleanType,
@@ -99,12 +102,15 @@ def is_readable(leaf: Any, arrow: pa.DataType, wanted: st.DataType) -> bool:
     """Return whether Arrow reads a column of a file with the values that Spark reads.
 
     Args:
-        leaf: The column of the Parquet schema, which has no members.
+        leaf: The column of the Parquet schema, which has no members; of an array its items.
         arrow: The type that Arrow reads.
         wanted: Spark's type of the column in the scan, which `readable_type` accepts.
     """
     if pa.types.is_dictionary(arrow):
         arrow = arrow.value_type
+    if isinstance(wanted, st.ArrayType):
+        is_list = pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow)
+        return is_list and is_readable(leaf, arrow.value_type, wanted.elementType)
     physical, logical = leaf.physical_type, _logical(leaf)
     if isinstance(wanted, st.StringType):
         return physical == "BYTE_ARRAY" and logical == "String" and any(is_type(arrow) for is_type in _STRINGS)

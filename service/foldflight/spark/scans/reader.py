@@ -23,8 +23,11 @@ _BUFFER_BYTES: Final = 1 << 20
 _REMOTE_BUFFER_BYTES: Final = 8 << 20
 # Bytes of a text in a file up to which texts with a dictionary are read as such.
 _INDEX_BYTES_MAX: Final = 2.5
-# Rows of a batch of texts, before it is known how long they are.
+# Rows of a batch of texts or of arrays, before it is known how long they are.
 _FIRST_ROWS: Final = 1 << 15
+_FIRST_LISTS: Final = 1 << 11
+# Bytes of a batch with arrays: Arrow copies each batch several times, and in the cache of a core that takes a third.
+_LISTS_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -153,12 +156,16 @@ def _repeats(read: pq.ParquetFile, name: str, groups: Sequence[int]) -> bool:
 
 
 class _BatchSize:
-    """How many rows are read at once, so that they are a block: of texts this shows in those read before."""
+    """How many rows are read at once, so that they are a block: of texts and arrays this shows in those read before."""
 
     def __init__(self, types: dict[str, pa.DataType], bounds: BlockBounds) -> None:
-        self._bounds = bounds
+        has_lists = any(map(pa.types.is_list, types.values()))
+        self._rows_max = bounds.rows_max
+        self._bytes_max = min(_LISTS_BYTES, bounds.bytes_max) if has_lists else bounds.bytes_max
         self._is_fixed = all(map(_is_fixed, types.values()))
-        self.rows = bounds.rows_max if self._is_fixed else min(_FIRST_ROWS, bounds.rows_max)
+        self.rows = min(_FIRST_LISTS if has_lists else _FIRST_ROWS, bounds.rows_max)
+        if self._is_fixed:
+            self.rows = bounds.rows_max
         self._width = 1.0
 
     def seen(self, batch: pa.RecordBatch) -> None:
@@ -166,11 +173,11 @@ class _BatchSize:
         if self._is_fixed or not batch.num_rows:
             return
         self._width = max(self._width, batch.nbytes / batch.num_rows)
-        self.rows = max(min(int(self._bounds.bytes_max / self._width), self._bounds.rows_max), 1)
+        self.rows = max(min(int(self._bytes_max / self._width), self._rows_max), 1)
 
 
 def _is_fixed(type_: pa.DataType) -> bool:
-    return not (pa.types.is_string(type_) or pa.types.is_binary(type_))
+    return not (pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_list(type_))
 
 
 def _check_unchanged(split: Split, filesystem: fs.FileSystem) -> None:

@@ -22,8 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
 
-from bench.spark_batch import session
+from bench.spark_batch import consume, session
 from examples.flights_stream import SETTINGS
 from foldflight import connect
 from foldflight.cli.demo import server_process
@@ -206,14 +207,33 @@ def text() -> Iterator[Record]:
         yield {"MB of the text": megabytes, "s of CPU of the epochs": taken, **bucket.kept}
 
 
-def stream(spark: Any, folder: Path, query: Callable[[Any], Any], ddl: str) -> list[float]:
+def stream(spark: Any, folder: Path, query: Callable[[Any], Any], ddl: str, files: Path | None = None) -> list[float]:
     """Run a query over the files of a folder, one an epoch, and return the seconds of each epoch."""
-    source = spark.readStream.schema(ddl).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
+    source = spark.readStream.schema(ddl).option("maxFilesPerTrigger", 1).parquet(str(files or folder / "input"))
     checkpoint = str(folder / "checkpoint")
     writer = query(source).writeStream.format("noop").outputMode("update").option("checkpointLocation", checkpoint)
-    running = writer.trigger(availableNow=True).start()
-    running.awaitTermination()
-    return [each.durationMs["triggerExecution"] / 1000 for each in running.recentProgress if each.numInputRows]
+    return [
+        each.durationMs["triggerExecution"] / 1000
+        for each in progress(writer.trigger(availableNow=True))
+        if each.numInputRows
+    ]
+
+
+def progress(writer: Any) -> Iterator[Any]:
+    """Run a query to its end, and give the progress of each of its epochs.
+
+    On a busy machine Spark gives up a Python worker that takes too long to connect. The query is then started again.
+    """
+    is_over = False
+    while not is_over:
+        running = writer.start()
+        try:
+            running.awaitTermination()
+            is_over = True
+        except PySparkException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+        yield from running.recentProgress
 
 
 def put(folder: Path, epoch: int, rows: pa.Table) -> None:
@@ -239,9 +259,88 @@ def state() -> Iterator[Record]:
             yield {"rows": rows, **refusal(lambda: stream(spark, folder, query, "k BIGINT, v STRING")), **processes()}
 
 
+def timed(action: Callable[[], Any]) -> float:
+    """Return the seconds that an action takes."""
+    start = time.perf_counter()
+    action()
+    return round(time.perf_counter() - start, 2)
+
+
+def queries_in_spark(spark: Any, folder: Path, ways: dict[str, Callable[[Any], Any]], ddl: str) -> Iterator[Record]:
+    """Plan and run each query over all files of a folder, as a batch and as a stream of an epoch for each file."""
+    for way, query in ways.items():
+        rows = spark.read.schema(ddl).parquet(str(folder / "input"))
+        yield {
+            "way": way,
+            "s to plan": timed(lambda query=query, rows=rows: query(rows)),
+            "s of the batch": timed(lambda query=query, rows=rows: consume(query(rows))),
+            "s of the epochs": stream(spark, folder / way, query, ddl, folder / "input"),
+            **processes(),
+        }
+
+
+def plan_of(df: Any) -> Any:
+    """Return the plan that folds in Python; streams have no other."""
+    return "auto" if df.isStreaming else "fold"
+
+
+def calls_in_spark() -> Iterator[Record]:
+    """1,000 calls over 100,000 rows of 100 groups, in Spark's own aggregate and in ours."""
+    functions = connect("embedded:")
+    names = [f"n{number}" for number in range(1_000)]
+    ways: dict[str, Callable[[Any], Any]] = {
+        "Spark's sum": lambda df: df.groupBy("k").agg(*(sf.sum("v").alias(each) for each in names)),
+        "fold": lambda df: group_by(df, "k", buckets=1, plan=plan_of(df)).agg(
+            **{each: functions["sum"]("v") for each in names}
+        ),
+    }
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, session(SETTINGS) as spark:
+        keys = np.arange(100_000) % 100
+        for epoch in range(3):
+            put(Path(name), epoch, pa.table({"k": keys, "v": keys}))
+        yield from queries_in_spark(spark, Path(name), ways, "k BIGINT, v BIGINT")
+
+
+def groups_in_spark() -> Iterator[Record]:
+    """1 M and 10 M groups in a batch, in Spark's own aggregate and in ours."""
+    functions = connect("embedded:")
+    ways: dict[str, Callable[[Any], Any]] = {
+        "Spark's sum": lambda df: df.groupBy("k").sum("v"),
+        "fold": lambda df: group_by(df, "k", plan="fold").agg(v=functions["sum"]("v")),
+    }
+    for way, query in ways.items():
+        with session(SETTINGS) as spark:
+            for count in (1_000_000, 10_000_000):
+                rows = spark.range(2 * count).selectExpr(f"id % {count} AS k", "id AS v")
+                seconds = timed(lambda query=query, rows=rows: consume(query(rows)))
+                yield {"way": way, "groups": count, "s of the batch": seconds, **processes()}
+
+
+def kept() -> Iterator[Record]:
+    """One group that keeps texts of 100 MB in the process that folds, until its state has more than 2 GiB."""
+    bucket = Bucket({"all": Call("string_agg", ("v",))}, pa.string())
+    text_ = "z" * 100_000_000
+
+    def fold() -> None:
+        for _ in range(3):
+            bucket.epoch(np.zeros(8, np.int64), pa.array([text_] * 8))
+
+    yield {**refusal(fold), **bucket.kept}
+
+
 _CALL = {b"function": b"count", b"version": b"1", b"fingerprint": b"0"}
 CASES: dict[str, Callable[[], Iterator[Record]]] = {
-    each.__name__: each for each in (epochs, calls, groups, text, state)
+    each.__name__: each
+    for each in (
+        epochs,
+        calls,
+        groups,
+        text,
+        kept,
+        state,
+        calls_in_spark,
+        groups_in_spark,
+    )
 }
 
 

@@ -18,7 +18,8 @@ ORDERS = "id BIGINT, customer STRING, amount BIGINT"  # the columns of the datab
 def totals(events: DataFrame) -> DataFrame:
     """Return the stream of totals: one row for each customer whose total has changed, with its `row_kind`."""
     functions = connect("embedded:")
-    orders = from_debezium(events, ORDERS)
+    # ALTER TABLE orders REPLICA IDENTITY FULL: without it the old row of a delete has its key only.
+    orders = from_debezium(events, ORDERS, replica_identity="full")
     return group_by(orders, "customer", row_kind="row_kind").agg(
         total=functions["sum"]("amount"), orders=functions["count"]()
     )

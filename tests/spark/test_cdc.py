@@ -8,6 +8,7 @@ import os
 import random
 import re
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def canal(what: str, old: Row | None, new: Row | None) -> Row:
 @pytest.mark.parametrize(
     ("written", "read"),
     [
-        (debezium, from_debezium),
+        (debezium, partial(from_debezium, replica_identity="full")),
         pytest.param(maxwell, from_maxwell, marks=pytest.mark.slow),
         pytest.param(canal, from_canal, marks=pytest.mark.slow),
     ],
@@ -144,7 +145,7 @@ def test_random_changes_add_up_to_the_table(spark: Any, embedded: Functions, wri
 
 def test_each_operation_of_debezium_is_split(spark: Any) -> None:
     """Each operation is split correctly, with the schema in the message or without; other messages are ignored."""
-    gone = order(2, None, None)
+    gone = order(2, None, 3)
     events = kafka(
         spark,
         event("c", after=OLD),
@@ -154,7 +155,7 @@ def test_each_operation_of_debezium_is_split(spark: Any) -> None:
         None,
         event("m", message={"prefix": "p"}),
     )
-    expected = [("+I", 1, "ann", 5), ("+I", 2, None, None), SPLIT[0], ("-D", 2, None, None), SPLIT[1]]
+    expected = [("+I", 1, "ann", 5), ("+I", 2, None, 3), SPLIT[0], ("-D", 2, None, 3), SPLIT[1]]
     assert changes(from_debezium(events, SCHEMA)) == expected
     typed = spark.createDataFrame([], SCHEMA).schema
     assert changes(from_debezium(events, typed)) == expected
@@ -506,10 +507,10 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str) -> None:
             continue
         with pytest.raises(PySparkException, match="'9007199254740993', which DOUBLE does not hold exactly"):
             rows.collect()
-    partial = {name: value for name, value in ROW.items() if name != "n"}
+    lacking = {name: value for name, value in ROW.items() if name != "n"}
     with pytest.raises(PySparkException, match=r"an event lacks the column n; it has m, d, t, b.*missing='null'"):
-        read(partial)
-    assert read(partial, missing="null")[0].n is None
+        read(lacking)
+    assert read(lacking, missing="null")[0].n is None
     with pytest.raises(
         PySparkException, match=r"lacks the column t; it has m, d, n, b, T; did you mean T\?\. A column"
     ):

@@ -706,6 +706,20 @@ def test_names_and_missing_columns() -> None:
     ]
 
 
+@pytest.mark.parametrize("keys", [None, ("x",)])
+@pytest.mark.parametrize("value", [8, None])
+def test_a_column_that_only_the_payload_has_is_refused(keys: Any, value: Any) -> None:
+    """`missing='null'` is about columns that events lack; the value of another was NULL without a word."""
+    block = {"fields": [{"field": "after", "type": "struct", "fields": [{"field": "x", "type": "int64"}]}]}
+    read = reader({"x": pa.int64(), "y": pa.int64()}, keys=keys, fills_missing=True)
+    for name in ("y", "Y"):
+        change = event("c", after={"x": 7, name: value}, source={"lsn": 5})
+        with pytest.raises(RejectedError, match="the schema block of an event does not describe the column y, which"):
+            rows(read, [{"schema": block, "payload": change}])
+    absent = {"schema": block, "payload": event("c", after={"x": 7}, source={"lsn": 5})}
+    assert [(row["x"], row["y"]) for row in rows(read, [absent])] == [(7, None)]
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -1058,9 +1072,10 @@ OPTIONAL, REQUIRED = {"type": "int64", "optional": True}, {"type": "int64", "opt
         ({"x": 1, "y": 0}, None, {"x": 1}, True),
         ({"x": 1, "y": 9, "z": None, "a": ""}, None, {"x": 1}, True),  # 9 may be the DEFAULT
         ({"x": 1, "y": 9, "z": "ann", "a": ""}, None, {"x": 1}, False),
-        ({"x": 1, "y": None}, None, None, False),
+        ({"x": 1, "y": None}, None, None, False),  # a message with a key of NULL is of a table without a primary key
         ({"x": 1, "y": "", "z": 0}, None, "7", True),  # a key that does not tell its columns
-        ({"x": 1, "y": None, "z": 0}, None, "7", False),
+        ({"x": 1, "y": None, "z": 0}, None, "7", True),
+        ({"x": 1, "y": None, "z": 5}, None, "7", False),
         ({"x": 1}, None, {"x": 1}, False),
     ],
 )
@@ -1079,6 +1094,29 @@ def test_what_a_key_and_a_schema_block_tell(before: Any, columns: Any, key: Any,
                 rows(reader({"x": pa.int64()}), [message], keys)
         else:
             assert len(rows(reader({"x": pa.int64()}), [message], keys)) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "is_refused"),
+    [
+        ({"x": 1, "y": None}, True),
+        ({"x": 1, "y": 0}, True),
+        ({"x": 1, "y": None, "z": 0, "a": False}, True),
+        ({"x": 0, "y": None}, True),
+        ({"x": 1, "y": 2, "z": None}, False),
+        ({"x": 1, "y": 2, "z": None, "a": ""}, True),  # 2 may be the DEFAULT
+        ({"x": 1}, False),
+        ({"x": None}, False),
+    ],
+)
+def test_deletes_of_which_nothing_tells_the_key(before: Any, is_refused: bool) -> None:
+    """One column with a value, and others of NULL and zero, passed; their invented values were retracted."""
+    assert len(rows(reader({"x": pa.int64()}, has_whole_rows=True), [event("d", before)])) == 1
+    if is_refused:
+        with pytest.raises(RejectedError, match=r"may hold the key only.*replica_identity='full'.*keys="):
+            rows(reader({"x": pa.int64()}), [event("d", before)])
+    else:
+        assert len(rows(reader({"x": pa.int64()}), [event("d", before)])) == 1
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])

@@ -535,9 +535,8 @@ class Reader:
         if isinstance(before, _NO_ROWS):
             return  # which is refused when it is read
         if isinstance(before, dict) and not (is_delete and plan.is_described):
-            lacking = [name for name in self._lacking(before, plan) if is_delete or self._has(after, name)]
-            if not self.fills_missing:  # what the schema block does not describe is refused when it is read
-                lacking = [name for name in lacking if not self._has(before, name)]
+            absent = [name for name in self.types if not self._has(before, name)]
+            lacking = [name for name in absent if is_delete or self._has(after, name)]
             is_misspelt = is_delete and not self.fills_missing and all(_similar(name, before) for name in lacking)
             if lacking and not is_misspelt and not (self.fills_missing and self.has_whole_rows):
                 raise _refused(
@@ -661,8 +660,8 @@ class Reader:
         """
         found: Row = dict.fromkeys(self.types)
         refused: dict[str, str] = {}
-        lacking = () if self.fills_missing else self._lacking(row, plan)
-        lacks = [name for name in names if name in lacking]
+        members = self._members(row)
+        lacks = [name for name in names if self._is_refused(name, row, members, plan)]
         if lacks:
             refused[lacks[0]] = self._lacks(lacks, row)
         there = [name for name in names if name not in lacks]
@@ -690,14 +689,23 @@ class Reader:
         members = self._members(row)
         values = []
         for name in names:
-            member = name if name in row else members.get(name.casefold(), name)
-            if member in row and plan.values[name] is not None:
-                values.append(row[member])
-            elif self.fills_missing:
-                values.append(None)
-            else:
+            if self._is_refused(name, row, members, plan):
                 raise RefusedColumns({name: self._lacks([name], row)})
+            member = name if name in row else members.get(name.casefold(), name)
+            values.append(row.get(member))
         return values
+
+    def _is_refused(self, name: str, row: Any, members: Mapping[str, str], plan: _Plan) -> bool:
+        """Return whether a row lacks a column that is not filled, or has one that its schema block does not describe.
+
+        Args:
+            name: The column.
+            row: The row.
+            members: What `_members` returns for the row.
+            plan: How to read the row.
+        """
+        is_there = name in row or name.casefold() in members
+        return plan.values[name] is None if is_there else not self.fills_missing
 
     def _members(self, row: Any) -> Mapping[str, str]:
         """Return the names of a row by their lower case; nothing if that is not needed."""
@@ -709,13 +717,6 @@ class Reader:
 
     def _has(self, row: Any, name: str) -> bool:
         return isinstance(row, dict) and (name in row or name.casefold() in self._members(row))
-
-    def _lacking(self, row: Any, plan: _Plan) -> list[str]:
-        """Return the declared columns that a row lacks, or that its schema block does not describe."""
-        members = self._members(row)
-        return [
-            name for name in self.types if plan.values[name] is None or not (name in row or name.casefold() in members)
-        ]
 
     def _lacks(self, names: Sequence[str], row: Any) -> str:
         """Return why columns of a row are not read, which are not there or which its schema block does not describe."""

@@ -7,7 +7,8 @@ the like; and where a column has a DEFAULT, this. Such a row looks like one of t
 An old row is taken for one if all its columns but the key may be invented. The schema block of the event tells what is
 invented in each column, and Kafka's key which columns are the key. What they do not tell is estimated: up to
 `_DEFAULTS_MAX` columns may have a DEFAULT, and the rest must outnumber them. If there is neither a key nor a schema
-block, an empty text must be among them. An honest row may look like this, too.
+block, either an empty text must be among them, or all columns but one must be NULL, zero or empty. An honest row may
+look like this, too.
 """
 
 from __future__ import annotations
@@ -134,10 +135,11 @@ def _is_invented(
     others = {name: value for name, value in before.items() if of_key is None or name not in of_key}
     if of_key is not None and columns is not None and columns.keys() >= others.keys():
         return bool(others) and all(_may_be_invented(value, columns[name]) for name, value in others.items())
-    if of_key is None and columns is None and "" not in others.values():
-        return False  # nothing tells which columns may be NULL, and 0 and NULL alone are of honest rows, too
     own = [name for name, value in others.items() if not _may_be_invented(value, (columns or {}).get(name))]
     invented = len(others) - len(own)
+    if of_key is None and columns is None and "" not in others.values():
+        # Nothing tells which columns may be NULL, and many honest rows have some columns of 0 and NULL.
+        return len(own) <= 1 <= invented and len(others) > 1
     if columns is not None and any(name not in columns or columns[name].is_optional for name in own):
         return False  # the key has no optional column, and defaults are known
     doubtful = len(own) - (1 if of_key is None else 0)

@@ -439,6 +439,20 @@ def test_the_old_row_of_maxwell_has_the_changed_columns(classic: Any) -> None:
     assert changes(from_maxwell(events, SCHEMA)) == [("+I", 1, "ann", 5), SPLIT[0], ("-U", 1, "ann", None)]
 
 
+@pytest.mark.parametrize("read", [from_canal, from_maxwell, from_debezium])
+def test_a_schema_names_each_column_once(spark: Any, read: Any) -> None:
+    """Names that differ by case only are one name in Spark, unless it is told otherwise."""
+    frame = kafka(spark, event("c", None, OLD))
+    for schema in ("id INT, id INT", "id INT, ID INT", st.StructType([st.StructField("id", st.IntegerType())] * 2)):
+        with pytest.raises(RejectedError, match=r"SCHEMA_MISMATCH.*the schema has two columns (id|ID); name each once"):
+            read(frame, schema)
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert read(frame, "id INT, ID INT").columns == ["row_kind", "id", "ID"]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
 def test_an_event_of_canal_has_several_rows(classic: Any) -> None:
     """An event has several rows of strings, each with its own old values."""
     rows = [{"id": "1", "customer": "ann", "amount": "8"}, {"id": "2", "customer": "bob", "amount": "3"}]
@@ -517,6 +531,28 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str) -> None:
         read({**{name: value for name, value in ROW.items() if name != "t"}, "T": ROW["t"]})
     with pytest.raises(RejectedError, match="missing is 'refuse' or 'null'"):
         read(ROW, missing="zero")
+
+
+@pytest.mark.parametrize("read", [from_canal, from_maxwell])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_column_that_a_row_names_twice_is_refused(classic: Any, read: Any, is_old: bool) -> None:
+    """One parser took the first value, and another the last."""
+    twice, once = (
+        '{"id": "1", "customer": "ann", "id": "2", "amount": "5"}',
+        '{"id": "1", "customer": null, "amount": "5"}',
+    )
+    data, old = (once, twice) if is_old else (twice, "null")
+    kind = "update" if is_old else "insert"
+    if read is from_canal:
+        data, old, kind = f"[{data}]", old if old == "null" else f"[{old}]", kind.upper()
+    else:
+        data, old = (each.replace('"1"', "1").replace('"2"', "2").replace('"5"', "5") for each in (data, old))
+    value = f'{{"type": "{kind}", "isDdl": false, "data": {data}, "old": {old}}}'
+    frame = classic.createDataFrame([(value,)], "value STRING")
+    with pytest.raises(
+        PySparkException, match="the row of an event has a column twice: id, customer, id, amount; what"
+    ):
+        read(frame, SCHEMA).collect()
 
 
 def test_the_bytes_of_canal_are_latin_1(classic: Any) -> None:

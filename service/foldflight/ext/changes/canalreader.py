@@ -11,6 +11,7 @@ import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any, Final, TypedDict
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ VALUE: Final = "value"
 
 _MSGSPEC: Final[Any] = importlib.import_module("msgspec") if importlib.util.find_spec("msgspec") else None
 _KINDS: Final = {"INSERT": "+I", "DELETE": "-D", "UPDATE": "+U"}
+_SPACE_BEHIND_QUOTE: Final = (b'" ', b'"\t', b'"\n', b'"\r')
 _INTEGER: Final = r"^-?[0-9]{1,18}$"
 _DOUBLE: Final = r"^-?[0-9]{1,15}(\.[0-9]{1,30})?$"  # an integer of more digits may be rounded
 _BOOLEAN: Final = r"^(0|1|true|false)$"
@@ -100,54 +102,70 @@ class CanalReader:
 
     def _changes(self, value: bytes) -> list[tuple[str, _Texts]] | None:
         """Return the rows of an event with their kinds; None if the expressions must read it."""
+        parse_event, parse_rows = self._parsers
         try:
-            event = self._parse(value)
+            event = parse_event(value)
+            kind, data, old = _KINDS.get(event.get("type")), event.get("data"), event.get("old")
+            # Without isDdl, or with _tidb, it is of another tool.
+            if kind is None or data is None or event.get("isDdl") is None or event.get("_tidb") is not None:
+                return None
+            new_rows = parse_rows(data)
+            changed = None if old is None else parse_rows(old)
         except UNPARSED:
             return None
-        kind, data, old = _KINDS.get(event.get("type")), event.get("data"), event.get("old")
-        # Without isDdl, or with _tidb, it is of another tool.
-        if kind is None or not data or event.get("isDdl") is None or event.get("_tidb") is not None:
+        if not new_rows or None in new_rows or _may_have_doubles(bytes(data), new_rows):
             return None
-        rows = [*map(_MSGSPEC.structs.astuple, data)]
-        if kind != "+U":
-            return None if old is not None else [(kind, row) for row in rows]
-        if old is None or len(old) != len(rows) or None in old:
+        try:
+            if kind != "+U":
+                return None if changed is not None else [(kind, self._texts(row)) for row in new_rows]
+            if changed is None or len(changed) != len(new_rows) or None in changed:
+                return None
+            if _may_have_doubles(bytes(old), changed):
+                return None
+            changes: list[tuple[str, _Texts]] = []
+            for row, before in zip(new_rows, changed, strict=True):
+                changes += [("-U", self._texts({**row, **before})), (kind, self._texts(row))]
+        except KeyError:  # a column is missing
             return None
-        changes: list[tuple[str, _Texts]] = []
-        for row, changed in zip(rows, old, strict=True):
-            before = [*row]
-            for name, text in changed.items():
-                if name in self._places:
-                    before[self._places[name]] = text
-            changes += [("-U", before), (kind, row)]
         return changes
 
+    def _texts(self, row: Mapping[str, str | None]) -> _Texts:
+        """Return the texts of the declared columns. Raises KeyError for one that a row lacks and that is not filled."""
+        if self.fills_missing:
+            return [row.get(name) for name in self.types]
+        found = self._chosen(row)
+        return found if len(self.types) > 1 else (found,)
+
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.types)}
+    def _chosen(self) -> Callable[[Mapping[str, str | None]], Any]:
+        return itemgetter(*self.types)
 
     @cached_property
     def _converts(self) -> list[_Convert]:
         return [convert for type_ in self.types.values() if (convert := _conversion(type_)) is not None]
 
     @cached_property
-    def _parse(self) -> Callable[[bytes], Any]:
+    def _parsers(self) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
+        """What parses an event, and the JSON of its rows."""
         if _MSGSPEC is None:  # of a worker, while the driver has it
-            return _parse_nothing
-        names = {f"f{place}": name for place, name in enumerate(self.types)}
-        default = (None,) if self.fills_missing else ()
-        try:
-            row: Any = _MSGSPEC.defstruct(
-                "Row", [(name, str | None, *default) for name in names], rename=names, gc=False
-            )
-        except ValueError:  # a name with a quote or a backslash
-            return _parse_nothing
-        rows: Any = list
-        members = {"type": str | None, "data": rows[row] | None, "old": list[dict[str, str | None] | None] | None}
+            return _parse_nothing, _parse_nothing
+        members = {"type": str | None, **dict.fromkeys(("data", "old"), _MSGSPEC.Raw), "isDdl": Any, "_tidb": Any}
         typed_dict: Any = TypedDict  # mypy takes literals only
-        event = typed_dict("Event", {**members, "isDdl": Any, "_tidb": Any}, total=False)
-        parse: Callable[[bytes], Any] = _MSGSPEC.json.Decoder(event).decode
-        return parse
+        event = _MSGSPEC.json.Decoder(typed_dict("Event", members, total=False))
+        rows = _MSGSPEC.json.Decoder(list[dict[str, str | None] | None] | None)
+        return event.decode, rows.decode
+
+
+def _may_have_doubles(text: bytes, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether an object may have a name twice, of which a parser keeps one: False is certain.
+
+    Args:
+        text: The JSON of objects whose values are texts or null.
+        rows: The objects.
+    """
+    # Each name ends with a quote and a colon. There are more of both if a text has them, and fewer only if there is
+    # space between them.
+    return text.count(b'":') != sum(map(len, rows)) or any(each in text for each in _SPACE_BEHIND_QUOTE)
 
 
 def _parse_nothing(value: bytes) -> Any:  # noqa: ARG001

@@ -36,6 +36,7 @@ from foldflight.spark.columns import column_of, quoted, rejecting
 from foldflight.spark.dialects import of_columns
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import CHANGES, metadata_of
+from foldflight.spark.versions.sessions import name_key
 from foldflight.spark.versions.types import arrow_type, spark_type
 
 # Spark reads JSON and DataFrames as STRING only. Databases check the lengths.
@@ -130,20 +131,8 @@ def _split_changes(
     row_kinds: Mapping[str, str],
     ignored: Iterable[str],
     event: Column,
-    read: Column | None = None,
 ) -> DataFrame:
-    """Return what `split_changes` does.
-
-    Args:
-        df: The events.
-        op: As of `split_changes`, as the following ones.
-        before: The old row.
-        after: The new row.
-        row_kinds: The row kinds of operations.
-        ignored: The operations that change no row.
-        event: The name of the event, for errors.
-        read: A struct of a row kind and a row that has been read already; NULL for events to split.
-    """
+    """Return what `split_changes` does, given the name of an event, for errors."""
     old = column_of(df, before, f"the row before, {before!r},")
     new = column_of(df, after, f"the row after, {after!r},")
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
@@ -154,17 +143,8 @@ def _split_changes(
                 "SCHEMA_MISMATCH",
                 f"{name} is {field.dataType.simpleString()}, not a struct; parse it with from_json first",
             )
-    changes = {
-        RowKind.INSERT: [(_INSERTS, _there(new, "new", after, event))],
-        RowKind.UPDATE_AFTER: [
-            ("-U", _there(old, "old", before, event)),
-            (_UPDATES, _there(new, "new", after, event)),
-        ],
-        RowKind.DELETE: [(_DELETES, _there(old, "old", before, event))],
-    }
-    changes[RowKind.UPDATE_BEFORE] = changes[RowKind.UPDATE_AFTER]
-    by_op = {code: sf.array(*_changes(changes[RowKind.parse(kind)])) for code, kind in row_kinds.items()}
-    return _split(df, column_of(df, op, f"the operation {op!r}"), by_op, ignored, event, read)
+    operation = column_of(df, op, f"the operation {op!r}")
+    return _inlined(df, _rows_of(operation, (old, before), (new, after), row_kinds, ignored, event))
 
 
 def from_maxwell(
@@ -178,9 +158,9 @@ def from_maxwell(
         missing: What a declared column is that an event lacks: the query fails, or the column is NULL.
 
     Returns:
-        DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is dropped, and at
-            a value that its declared type does not hold exactly, such as a DECIMAL that would be rounded, or an integer
-            for a DATE or TIMESTAMP.
+        DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is dropped, at a
+            row that names a column twice, and at a value that its declared type does not hold exactly, such as a
+            DECIMAL that would be rounded, or an integer for a DATE or TIMESTAMP.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type; SIGNATURE, for another `missing`.
@@ -236,7 +216,8 @@ def from_canal(
 
     Returns:
         DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is truncated or
-            dropped, and at a value that its declared type does not hold exactly: a DECIMAL or DATE would be cut.
+            dropped, at a row that names a column twice, and at a value that its declared type does not hold exactly: a
+            DECIMAL or DATE would be cut.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a column is missing or has the wrong type, or if texts cannot be cast to a
@@ -251,62 +232,85 @@ def from_canal(
     event = _name_of(events)
     events = events.select(_VALUE, _EVENT, _READ, rows.alias("parsed"))
     kind = _of_canal(_kind("parsed.type", "Canal", event), event)
-    is_left = sf.col(_VALUE).isNotNull()
-    read = events.select(sf.when(is_left, kind).alias("type"), _EVENT, _READ, "parsed.data", "parsed.old")
-    parts = sf.arrays_zip("data", sf.coalesce("old", sf.array()).alias("old"))
-    # Events without rows are kept, because some of them must be refused.
-    events = read.select("type", _EVENT, _READ, sf.explode_outer(parts).alias(_ROW))
-    events = events.select("type", _EVENT, _READ, f"{_ROW}.*")
-    kind, data, old = sf.col("type"), sf.col("data"), sf.col("old")
+    parts = sf.arrays_zip("parsed.data", sf.coalesce("parsed.old", sf.array()).alias("old"))
+    # An event without rows has one of NULL, because some of them must be refused.
+    no_row = sf.lit(None).cast(f"STRUCT<data: {_ANY_ROW}, old: {_ANY_ROW}>")
+    parts = sf.when(sf.size(parts) > 0, parts).otherwise(sf.array(no_row))
+    left = sf.when(sf.col(_VALUE).isNotNull(), sf.struct(kind.alias("type"), parts.alias("parts")))
+    events = events.select(_EVENT, _READ, left.alias("left"))
+    kind = sf.col("left.type")
     is_row = kind.isin([*_CANAL])
+
+    def typed(part: Column) -> Column:
+        data, old = part["data"], part["old"]
+        new = sf.when(is_row, _typed(_cast(data, row), data, row, missing, event))
+        changed = sf.when(is_row, _typed(_cast(old, row), old, row, "null", event))
+        return sf.struct(new.alias("data"), changed.alias("old"), sf.map_keys(old).alias("names"))
+
+    def rows_of(part: Column) -> Column:
+        data = part["data"]
+        before = sf.when(kind == "UPDATE", _overlaid(row, data, part["old"], part["names"])).otherwise(data)
+        return _rows_of(kind, (before, "old"), (data, "data"), _CANAL, _NO_ROWS_OF_CANAL, event)
+
+    # Functions of the items of an array are no part of the code that Spark compiles for all rows. With the expressions
+    # of each column in it, this code would be too long for the virtual machine to make it fast.
+    rows = sf.flatten(sf.transform(sf.transform("left.parts", typed), rows_of))
     with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
-        typed = events.select(
-            "type",
-            _EVENT,
-            _READ,
-            sf.when(is_row, _typed(_cast(data, row), data, row, missing, event)).alias("data"),
-            sf.when(is_row, _typed(_cast(old, row), old, row, "null", event)).alias("old"),
-            sf.map_keys(old).alias("names"),
-        )
-    before = sf.when(kind == "UPDATE", _overlaid(row, data, old, sf.col("names")))
-    changes = typed.select("type", _EVENT, _READ, "data", before.otherwise(data).alias("old"))
-    return _split_changes(changes, "type", "old", "data", _CANAL, _NO_ROWS_OF_CANAL, event, sf.col(_READ))
+        return _inlined(events, sf.when(sf.col(_READ).isNotNull(), sf.array(_READ)).otherwise(rows))
 
 
-def _split(
-    df: DataFrame,
+def _rows_of(
     op: Column,
-    by_op: Mapping[str, Column],
+    before: tuple[Column, str | Column],
+    after: tuple[Column, str | Column],
+    row_kinds: Mapping[str, str],
     ignored: Iterable[str],
     event: Column,
-    read: Column | None,
-) -> DataFrame:
-    """Return the rows of events, given the array of row kinds and rows for each code."""
+) -> Column:
+    """Return the row kinds and rows of an event, an array; NULL for an event that changes no row.
+
+    Args:
+        op: The operation of the event.
+        before: The old row, and its name.
+        after: The new row, and its name.
+        row_kinds: The row kind for each operation, as of `split_changes`.
+        ignored: The operations that change no row.
+        event: The name of the event, for errors.
+    """
+    old, new = _there(*before, "old", event), _there(*after, "new", event)
+    updates = [("-U", old), (_UPDATES, new)]
+    changes = {
+        RowKind.INSERT: [(_INSERTS, new)],
+        RowKind.UPDATE_BEFORE: updates,
+        RowKind.UPDATE_AFTER: updates,
+        RowKind.DELETE: [(_DELETES, old)],
+    }
     code = op.cast("string")
-    is_ignored = code.isin([*ignored])
-    chosen = sf.when(is_ignored, sf.lit(None))
-    if read is not None:
-        chosen = sf.when(read.isNotNull(), sf.array(read)).when(is_ignored, sf.lit(None))
-    for written, changes in by_op.items():
-        chosen = chosen.when(code == sf.lit(written), changes)
-    known = ", ".join(map(str, by_op))
+    chosen = sf.when(code.isin([*ignored]), sf.lit(None))
+    for written, kind in row_kinds.items():
+        chosen = chosen.when(code == sf.lit(written), sf.array(*_changes(changes[RowKind.parse(kind)])))
+    known = ", ".join(map(str, row_kinds))
     wrong = _refused(
         sf.concat(sf.lit("the operation of an event is "), sf.coalesce(code, sf.lit("NULL"))),
         f", which is not one of {known}; remove such events from the input, or start again from a snapshot",
         event,
     )
+    return chosen.otherwise(wrong)
+
+
+def _inlined(df: DataFrame, rows: Column) -> DataFrame:
+    """Return the rows of events, given the array of row kinds and rows of each."""
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
-        rows = df.select(sf.inline(chosen.otherwise(wrong)))
-        fields = rows.select(f"{_ROW}.*").columns
-        refuse_taken(ROW_KIND, fields)
-    return rows.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")
+        found = df.select(sf.inline(rows))
+        refuse_taken(ROW_KIND, found.select(f"{_ROW}.*").columns)
+    return found.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")
 
 
 def _changes(changes: Iterable[tuple[str, Column]]) -> Iterable[Column]:
     return (sf.struct(sf.lit(kind).alias(ROW_KIND), row.alias(_ROW)) for kind, row in changes)
 
 
-def _there(row: Column, which: str, name: object, event: Column) -> Column:
+def _there(row: Column, name: object, which: str, event: Column) -> Column:
     """Return a row; the query fails if it is NULL."""
     what = f"an event lacks its {which} row" + (f", {name}" if isinstance(name, str) else "")
     remedy = "; let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
@@ -374,6 +378,15 @@ def _name_of(events: DataFrame) -> Column:
 
 def table_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
     """Return the type of a table's rows. Raises RejectedError SCHEMA_MISMATCH."""
+    row = _declared(df, schema)
+    names = [*map(name_key(df.sparkSession), row.names)]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise RejectedError("SCHEMA_MISMATCH", f"the schema has two columns {row.names[at]}; name each once")
+    return row
+
+
+def _declared(df: DataFrame, schema: str | st.StructType) -> st.StructType:
     if isinstance(schema, st.StructType):
         if _BOUNDED_TEXT.search(schema.simpleString()) is None:
             return schema
@@ -484,6 +497,8 @@ def _cast(texts: Column, row: st.StructType) -> Column:
 def _typed(values: Column, texts: Column, row: st.StructType, missing: str, event: Column) -> Column:
     """Return a row of `values` with the types of `row`; the query fails at a value that they do not hold exactly.
 
+    It fails, too, if the row names a column twice, since parsers of JSON may take either value.
+
     Args:
         values: The row, whose fields have the types `_wide`. NULL stands for values that cannot be converted, too.
         texts: The texts of the values, by column.
@@ -492,7 +507,14 @@ def _typed(values: Column, texts: Column, row: st.StructType, missing: str, even
         event: The name of the event, for errors.
     """
     fields = (_typed_field(values[field.name], texts, field, missing, event).alias(field.name) for field in row)
-    return sf.when(texts.isNotNull(), sf.struct(*fields))
+    names = sf.map_keys(texts)
+    doubled = _refused(
+        sf.concat(sf.lit("the row of an event has a column twice: "), sf.concat_ws(", ", names)),
+        "; what writes the events must name each once",
+        event,
+    )
+    is_doubled = sf.size(names) != sf.size(sf.array_distinct(names))
+    return sf.when(is_doubled, doubled).when(texts.isNotNull(), sf.struct(*fields))
 
 
 def _typed_field(value: Column, texts: Column, field: st.StructField, missing: str, event: Column) -> Column:

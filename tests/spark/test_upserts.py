@@ -398,6 +398,46 @@ def test_dead_letters_do_not_stop_the_rows_of_keys(classic: Any, tmp_path: Path)
     assert [row["message"] for row in dead_letters(batch).collect()] == [letter["dead_letter"]["message"]]
 
 
+class Dying(Messages):
+    """Messages of a query whose first epoch is read and then fails, before Spark commits it."""
+
+    seen: Any = None
+
+    def collected(self, batch: DataFrame) -> Any:
+        rows = super().collected(batch)
+        if self.seen is None:
+            self.seen = rows
+            raise RuntimeError("the sink has failed")
+        return rows
+
+
+def test_dead_letters_over_restarts_of_a_stream(classic: Any, tmp_path: Path) -> None:
+    """An epoch that is run again has the same rows and dead letters; a restart repeats none, and keeps the rows."""
+
+    def split(epoch: Any) -> tuple[set[Any], list[str]]:
+        changes = {(row["row_kind"], row["id"], row["amount"]) for row in epoch if row["dead_letter"] is None}
+        return changes, sorted(row["dead_letter"]["key"].decode() for row in epoch if row["dead_letter"] is not None)
+
+    def query(df: DataFrame) -> DataFrame:
+        return from_debezium(df, "id INT, amount INT", keys="id", on_error="isolate", buckets=2)
+
+    def wrong(offset: int, lsn: int, id_: int) -> Change:
+        sent = message(offset, lsn, id_, 2)
+        return {**sent, "value": sent["value"].replace("2}", '"many"}')}
+
+    stream = Dying(classic, tmp_path, query)
+    stream.write([message(0, 10, 1, 1, "c"), wrong(1, 20, 1), message(2, 30, 3, 7, "c")])
+    stream.write([message(3, 40, 1, 4)])
+    with pytest.raises(PySparkException, match="the sink has failed"):
+        stream.run()
+    first = ({("+I", 1, 1), ("+I", 3, 7)}, ['{"id": 1}'])
+    assert split(stream.seen) == first
+    assert [*map(split, stream.run())] == [first, ({("-U", 1, 1), ("+U", 1, 4)}, [])]
+    stream.write([message(4, 50, 1, 5), wrong(5, 60, 4), wrong(6, 70, 1)])
+    assert [*map(split, stream.run())] == [({("-U", 1, 4), ("+U", 1, 5)}, ['{"id": 1}', '{"id": 4}'])]
+    assert stream.run() == []
+
+
 def test_a_stream_counts_the_rows_of_its_table(classic: Any, tmp_path: Path) -> None:
     """Also while no event of it has come, as where the name is misspelt."""
     stream = Messages(classic, tmp_path, lambda df: from_debezium(df, "id INT, amount INT", table="inv.u"), "append")

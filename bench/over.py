@@ -228,7 +228,7 @@ def _task(function: str) -> OverFold:
         order=pa.schema([rows.field("in_1")]),
         order_names=("at",),
         columns=pa.schema([rows.field("in_2"), rows.field("in_3")]),
-        shown=("v", "w"),
+        display_names=("v", "w"),
         bounds=pa.schema([]),
     )
     framed = {"o": Framed(call, WindowFrame(-99, 0))}

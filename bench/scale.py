@@ -149,7 +149,7 @@ class Bucket:
             keys=pa.schema([("key_0", pa.int64())]),
             names=("k",),
             columns=pa.schema([("column_0", type_)]),
-            shown=("v",),
+            display_names=("v",),
             has_kinds=False,
         )
         transport = connect("embedded:").transport

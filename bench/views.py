@@ -201,7 +201,7 @@ class _Stream:
             keys=pa.schema([("key_0", pa.int64())]),
             names=("k",),
             columns=pa.schema([("column_0", pa.string())]),
-            shown=("v",),
+            display_names=("v",),
             has_kinds=False,
         )
         transport = connect([InView, InDict])["in_view"]("v").transport

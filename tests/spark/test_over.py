@@ -176,7 +176,7 @@ def test_a_column_of_the_input_is_sent_once(sessions: dict[str, Any], embedded: 
     assert rows.columns == ["in_0", "in_1", "in_2", "in_3", "key_1"]
     layout = query.layout
     assert [layout.keys.names, layout.order.names] == [["in_0", "key_1"], ["in_1", "in_3", "in_0"]]
-    assert (layout.columns.names, layout.shown) == (["in_0", "in_2", "in_1"], ("k", "where ok", "`a.b`"))
+    assert (layout.columns.names, layout.display_names) == (["in_0", "in_2", "in_1"], ("k", "where ok", "`a.b`"))
     twice = over(df, "k", "k", order_by="k").agg(total=total, n=embedded["count"]())
     for result in (window.agg(total=total, n=embedded["count"]()), twice):
         found = sorted(map(tuple, result.collect()))

@@ -35,7 +35,7 @@ def layout_of(type_):
         keys=pa.schema([("key_0", pa.string())]),
         names=("key",),
         columns=pa.schema([("column_0", type_)]),
-        shown=("value",),
+        display_names=("value",),
         has_kinds=False,
     )
 """

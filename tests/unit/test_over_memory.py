@@ -27,7 +27,7 @@ LAYOUT = OverLayout(
     order=pa.schema([("order_0", pa.int64())]),
     order_names=("at",),
     columns=pa.schema([("column_0", pa.int64())]),
-    shown=("v",),
+    display_names=("v",),
     bounds=pa.schema([]),
 )
 

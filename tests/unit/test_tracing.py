@@ -34,7 +34,7 @@ LAYOUT = QueryLayout(
     keys=pa.schema([("key_0", pa.string())]),
     names=("key",),
     columns=pa.schema([("column_0", pa.int64())]),
-    shown=("value",),
+    display_names=("value",),
     has_kinds=False,
 )
 CALL = {"n": Call("fatal", ("value",))}

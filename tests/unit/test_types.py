@@ -132,9 +132,9 @@ def test_timestamps_are_spelled_as_an_engine_spells_them() -> None:
 
 def test_unusual_names_of_members_are_quoted() -> None:
     """What `parse_type` does not read as a name is written with backticks, also in nested types."""
-    quoted = pa.struct([(name, pa.int32()) for name in ("a b", "1", "größe", "x:y", "plain")])
-    assert sql_name(quoted) == "STRUCT<`a b` INT, `1` INT, `größe` INT, `x:y` INT, plain INT>"
-    assert parse_type(sql_name(pa.list_(quoted))) == pa.list_(quoted)
+    quote = pa.struct([(name, pa.int32()) for name in ("a b", "1", "größe", "x:y", "plain")])
+    assert sql_name(quote) == "STRUCT<`a b` INT, `1` INT, `größe` INT, `x:y` INT, plain INT>"
+    assert parse_type(sql_name(pa.list_(quote))) == pa.list_(quote)
 
 
 def test_a_value_that_is_no_text() -> None:

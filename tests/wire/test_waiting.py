@@ -543,7 +543,7 @@ def test_over_and_sessions_of_streams_are_refused() -> None:
         keys=pa.schema([("key_0", pa.string())]),
         names=("key",),
         columns=pa.schema([("column_0", pa.string())]),
-        shown=("text",),
+        display_names=("text",),
         has_kinds=False,
     )
     sessions = StreamOptions(emit="changelog", has_sessions=True)

@@ -109,7 +109,7 @@ def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
             "SCHEMA_MISMATCH",
             f"table {table}: a change has the row kind {row[ROW_KIND][0].as_py()!r}, which is none of "
             f"{', '.join((*_SETS, *_TAKES))}",
-            group=shown_key(row, keys, 0),
+            group=key_of_row(row, keys, 0),
         )
     schema = pa.schema([field.with_nullable(True) for field in changes.schema])
     new = changes.filter(setting).cast(schema)
@@ -126,7 +126,7 @@ def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
             f"table {table}: one epoch has {sums.filter(several)[0].as_py()} new rows with the same key, and "
             "their order is not known. Name all columns of the query that identify a row in keys=[...], aggregate "
             "the changes first, or keep the last row of each key: upserts(...), from_debezium(..., keys=[...])",
-            group=shown_key(counts.filter(several), keys, 0),
+            group=key_of_row(counts.filter(several), keys, 0),
         )
     gone = counts.filter(pc.equal(sums, 0))
     if not gone.num_rows:
@@ -142,7 +142,7 @@ def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
     return pa.concat_tables([new, pa.table(columns, schema=schema)])
 
 
-def shown_key(rows: pa.Table, keys: Sequence[str], row: int) -> dict[str, Any]:
+def key_of_row(rows: pa.Table, keys: Sequence[str], row: int) -> dict[str, Any]:
     """Return the key of a row, for an error."""
     return {key: rows[key][row].as_py() for key in keys}
 

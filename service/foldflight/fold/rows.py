@@ -169,14 +169,14 @@ class Rows:
 
     def describe(self, index: int) -> str:
         """Return the row at `index` as text for an error: its values."""
-        shown = []
+        texts = []
         for column in self.arguments:
             given = None if column.misfits is None else column.misfits[index].as_py()
             # A method may have changed the lists and dicts that it was given.
             text = _text(column, index) if given is None else str(given)
-            shown.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")
+            texts.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")
         # Readers know the values of their rows. How rows came into chunks is the engine's matter.
-        return ", ".join(shown) or "without arguments"
+        return ", ".join(texts) or "without arguments"
 
 
 def _text(column: Column, index: int) -> str:

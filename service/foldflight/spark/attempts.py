@@ -70,8 +70,8 @@ def _scope_of(context: Any, step: str) -> str:
     return f"{f'{query} {epoch}' if query and epoch else step} {context.partitionId()}"
 
 
-class _Shown(str):
-    """The text of a key's value, shown without quotes."""
+class _Unquoted(str):
+    """The text of a key's value, whose repr has no quotes."""
 
     __slots__ = ()
 
@@ -115,8 +115,8 @@ def _raise_stored(path: Path, number: int) -> None:
             return
         cls: type[FoldflightError] = getattr(errors, stored.pop("class"))
         group, story = stored.pop("group"), tuple(stored.pop("story"))
-        shown = None if group is None else {key: _Shown(value) for key, value in group.items()}
-        error = cls(stored.pop("code"), stored.pop("message"), group=shown, story=story, repeats=True, **stored)
+        key_texts = None if group is None else {key: _Unquoted(value) for key, value in group.items()}
+        error = cls(stored.pop("code"), stored.pop("message"), group=key_texts, story=story, repeats=True, **stored)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return
     raise error

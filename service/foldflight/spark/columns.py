@@ -59,7 +59,7 @@ class _ChunkColumn:
     """A column of the query that is an argument or a condition.
 
     Args:
-        shown: Its name in chunks, which errors show.
+        display_name: Its name in chunks, which errors show.
         resolved: The resolved column; None for the column of this name in the input, because PySpark makes a column by
             several calls of Java.
         role: Its role in the query, for errors: `the argument 'v' of sum`.
@@ -67,7 +67,7 @@ class _ChunkColumn:
         written: What the user wrote.
     """
 
-    shown: str
+    display_name: str
     resolved: Column | None
     role: str
     text: str
@@ -126,21 +126,21 @@ class Columns:
         if key not in self._chunk_columns:
             column = None if is_column(self.df, written) else column_of(self.df, written, role)
             # Errors show rows under these names, so the names are the user's texts.
-            text = str(written) if column is None or isinstance(written, str) else self._shown_as(column, role)
-            (shown,) = chunk_names([prefix + text], {*self.reserved, *self.shown})
-            self._chunk_columns[key] = _ChunkColumn(shown, column, role, text_of(written), written)
-        return self._chunk_columns[key].shown
+            text = str(written) if column is None or isinstance(written, str) else self._display_name(column, role)
+            (display_name,) = chunk_names([prefix + text], {*self.reserved, *self.display_names})
+            self._chunk_columns[key] = _ChunkColumn(display_name, column, role, text_of(written), written)
+        return self._chunk_columns[key].display_name
 
-    def _shown_as(self, column: Column, role: str) -> str:
+    def _display_name(self, column: Column, role: str) -> str:
         """Return the name that Spark gives a column in a result."""
         with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
             name: str = self.df.select(column).columns[0]
         return name
 
     @property
-    def shown(self) -> list[str]:
+    def display_names(self) -> list[str]:
         """The names of arguments and conditions in chunks, in the order of `rows`."""
-        return [entry.shown for entry in self._chunk_columns.values()]
+        return [entry.display_name for entry in self._chunk_columns.values()]
 
     @property
     def input(self) -> DataFrame:
@@ -149,7 +149,7 @@ class Columns:
         There each condition is evaluated once for a row, so that `rand() > 0.5` is the same for all that it guards.
         """
         columns = {
-            self._condition_name(each): self._by_shown[each].column
+            self._condition_name(each): self._by_display_name[each].column
             for each in self._guarding
             if not self._is_simple(each)
         }
@@ -157,42 +157,42 @@ class Columns:
 
     @property
     def expressions(self) -> list[Column]:
-        """The arguments and conditions over `input`, in the order of `shown`."""
+        """The arguments and conditions over `input`, in the order of `display_names`."""
         return [self._expression(entry) for entry in self._chunk_columns.values()]
 
     def _expression(self, entry: _ChunkColumn) -> Column:
-        conditions = self._guards.get(entry.shown, set()) if not self._is_simple(entry.shown) else set()
+        conditions = self._guards.get(entry.display_name, set()) if not self._is_simple(entry.display_name) else set()
         if conditions:
             holds = [self._over_input(each).cast("boolean") for each in sorted(conditions)]
-            return _guarded(self.df, entry.written, functools.reduce(Column.__or__, holds), entry.role)
-        return self._over_input(entry.shown) if entry.shown in self._guarding else entry.column
+            return _null_unless(self.df, entry.written, functools.reduce(Column.__or__, holds), entry.role)
+        return self._over_input(entry.display_name) if entry.display_name in self._guarding else entry.column
 
     def _over_input(self, condition: str) -> Column:
         if self._is_simple(condition):
-            return self._by_shown[condition].column
+            return self._by_display_name[condition].column
         return column_named(self._condition_name(condition))
 
     @property
     def _guarding(self) -> list[str]:
-        """The conditions that guard arguments which may fail, in the order of `shown`."""
-        used = {each for shown, guards in self._guards.items() if not self._is_simple(shown) for each in guards}
-        return [each for each in self._by_shown if each in used]
+        """The conditions that guard arguments which may fail, in the order of `display_names`."""
+        used = {each for name, guards in self._guards.items() if not self._is_simple(name) for each in guards}
+        return [each for each in self._by_display_name if each in used]
 
     @property
-    def _by_shown(self) -> dict[str, _ChunkColumn]:
-        return {entry.shown: entry for entry in self._chunk_columns.values()}
+    def _by_display_name(self) -> dict[str, _ChunkColumn]:
+        return {entry.display_name: entry for entry in self._chunk_columns.values()}
 
     def _condition_name(self, condition: str) -> str:
-        return _CONDITION.format(list(self._by_shown).index(condition))
+        return _CONDITION.format(list(self._by_display_name).index(condition))
 
-    def _is_simple(self, shown: str) -> bool:
+    def _is_simple(self, display_name: str) -> bool:
         """Return whether an argument or condition is a column, or cannot fail for another reason."""
-        text = self._by_shown[shown].text
+        text = self._by_display_name[display_name].text
         return text in self.df.columns or _SIMPLE.fullmatch(text) is not None
 
     @property
     def written(self) -> list[object]:
-        """The arguments and conditions as the user wrote them, in the order of `shown`."""
+        """The arguments and conditions as the user wrote them, in the order of `display_names`."""
         return [entry.written for entry in self._chunk_columns.values()]
 
     def rows(self) -> DataFrame:
@@ -209,7 +209,7 @@ class Columns:
                 rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to an action
         except (AnalysisException, ParseException) as error:
             self._refuse_single()
-            raise _refused("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query", error) from None
+            raise _unresolved("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query", error) from None
         self._rows = rows
         return rows
 
@@ -259,11 +259,11 @@ class Columns:
             Order(self.key(key.column, name), key.descending, key.nulls_first)
             for key in (sort_key(self.df, written) for written in use.order)
         )
-        for shown in (*arguments, *(key.column for key in order)):
+        for display_name in (*arguments, *(key.column for key in order)):
             if condition is None:  # it is evaluated for all rows, whatever other calls it stands in
-                self._guards[shown] = set()
-            elif self._guards.get(shown, True):
-                self._guards.setdefault(shown, set()).add(condition)
+                self._guards[display_name] = set()
+            elif self._guards.get(display_name, True):
+                self._guards.setdefault(display_name, set()).add(condition)
         return Call(name, arguments, filter=condition, distinct=use.is_distinct, literals=use.literals, order=order)
 
     def check_compared(self, aggregates: Sequence[Aggregate], rows: st.StructType) -> None:
@@ -301,9 +301,9 @@ class Columns:
         ]
 
     def _types(self, rows: st.StructType) -> dict[str, st.DataType]:
-        """Return Spark's types of arguments and conditions by the names of `shown`, given the schema of `rows`."""
+        """Return Spark's types of arguments and conditions by their display names, given the schema of `rows`."""
         fields = rows.fields[len(rows.fields) - len(self._chunk_columns) :]
-        return {shown: field.dataType for shown, field in zip(self.shown, fields, strict=True)}
+        return {display_name: field.dataType for display_name, field in zip(self.display_names, fields, strict=True)}
 
     def roles(self) -> list[str]:
         """Return the role of each column of `rows` except the row kind, for errors."""
@@ -317,7 +317,7 @@ class Columns:
 
         Args:
             aggregates: The uses.
-            columns: The columns of a chunk, by the names of `shown`.
+            columns: The columns of a chunk, by their display names.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH, for the first such argument of a function whose types are fixed.
@@ -384,7 +384,7 @@ def rejecting(code: str, what: str) -> Iterator[None]:
             yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
         # Not `from error`: in Spark Connect it would show the server's stack trace of a hundred lines.
-        raise _refused(code, what, error) from None
+        raise _unresolved(code, what, error) from None
 
 
 @contextmanager
@@ -404,7 +404,7 @@ def refusing_nanoseconds(what: str) -> Iterator[None]:
         ) from None
 
 
-def _refused(code: str, what: str, error: PySparkException) -> RejectedError:
+def _unresolved(code: str, what: str, error: PySparkException) -> RejectedError:
     message = message_of(error)
     said = _SAID.match(message)
     return RejectedError(code, f"{what}: {(said.group() if said else message.partition('JVM stacktrace:')[0]).strip()}")
@@ -524,13 +524,13 @@ def _is_readable(df: DataFrame, expression: str) -> bool:
     return True
 
 
-def _guarded(df: DataFrame, written: object, holds: Column, role: str) -> Column:
+def _null_unless(df: DataFrame, written: object, holds: Column, role: str) -> Column:
     """Return the column for what the user wrote where a condition holds, and NULL elsewhere.
 
     Spark evaluates a UDF and its arguments for all rows, whatever stands around it. So a use is guarded within.
     """
     if isinstance(written, UseMember):
-        return _guarded(df, written.use, holds, role).getField(written.member)
+        return _null_unless(df, written.use, holds, role).getField(written.member)
     if isinstance(written, Use):
         return _column_of_use(df, written, role, holds)
     return sf.when(holds, column_of(df, written, role))
@@ -558,7 +558,7 @@ def _column_of_use(df: DataFrame, use: Use, role: str, holds: Column | None = No
     if holds is None:
         arguments = [column_of(df, each, role) for each, role in zip(use.arguments, roles, strict=True)]
     else:
-        arguments = [_guarded(df, each, holds, role) for each, role in zip(use.arguments, roles, strict=True)]
+        arguments = [_null_unless(df, each, holds, role) for each, role in zip(use.arguments, roles, strict=True)]
         arguments.insert(0, holds)
     udf = spark_udf(use.function, use.transport, use.literals, guarded=holds is not None)
     column: Column = udf(*arguments)
@@ -630,7 +630,7 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
             raise RejectedError(
                 "SIGNATURE", f"row_kinds maps values of {role} to kinds, as in {{'c': '+I'}}, and is {meanings!r}"
             )
-        return _translated(kind, meanings, role)
+        return _kinds_of_codes(kind, meanings, role)
     if not isinstance(type_, st.StringType):
         raise RejectedError(
             "SCHEMA_MISMATCH",
@@ -642,15 +642,15 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
     return kind
 
 
-def _translated(kind: Column, meanings: Mapping[str, str], role: str) -> Column:
+def _kinds_of_codes(kind: Column, meanings: Mapping[str, str], role: str) -> Column:
     """Return a column of row kinds for a column of codes. The query fails at a code without a meaning."""
     code = kind.cast("string")
     letter = sf.when(sf.lit(False), sf.lit(""))
     for written, meaning in meanings.items():
         letter = letter.when(code == sf.lit(written), sf.lit(RowKind.parse(meaning).short))
-    shown = sf.coalesce(sf.concat(sf.lit("'"), code, sf.lit("'")), sf.lit("NULL"))
+    code_text = sf.coalesce(sf.concat(sf.lit("'"), code, sf.lit("'")), sf.lit("NULL"))
     known = ", ".join(map(repr, meanings))
-    wrong = raise_error("SCHEMA_MISMATCH", f"{role} is ", shown, f", and row_kinds maps only {known}; add it there")
+    wrong = raise_error("SCHEMA_MISMATCH", f"{role} is ", code_text, f", and row_kinds maps only {known}; add it there")
     return letter.otherwise(wrong)
 
 
@@ -659,6 +659,6 @@ def _kind_number(kind: Column) -> Column:
     number = sf.when(sf.lit(False), sf.lit(0))
     for each in RowKind:
         number = number.when(kind.isin(each.short, each.name), sf.lit(int(each)))
-    shown = sf.coalesce(kind.cast("string"), sf.lit("NULL"))
-    wrong = raise_error("SCHEMA_MISMATCH", shown, f" is no row kind; the kinds are {_KINDS}", of_code(kind))
+    code_text = sf.coalesce(kind.cast("string"), sf.lit("NULL"))
+    wrong = raise_error("SCHEMA_MISMATCH", code_text, f" is no row kind; the kinds are {_KINDS}", of_code(kind))
     return number.otherwise(wrong).cast("tinyint")

@@ -83,7 +83,7 @@ def letter_type(
     """Return Spark's type of a query's dead letters. Keys and columns keep their types in the input."""
     known = {
         "key": list(zip(layout.names, key_types, strict=True)),
-        "row": list(zip(layout.shown, column_types, strict=True)),
+        "row": list(zip(layout.display_names, column_types, strict=True)),
     }
     check_returned((f"{name} of a dead letter", type_) for name, type_ in (*known["key"], *known["row"]))
     members = []

@@ -372,7 +372,7 @@ class GroupedFrame:
             keys=pa.schema(keys),
             names=self.names,
             columns=pa.schema([field for field in others if field.name not in (KIND, REAL)]),
-            shown=tuple(columns.shown),
+            display_names=tuple(columns.display_names),
             has_kinds=self.kind is not None,
             isolates=self.isolates,
         )
@@ -473,9 +473,9 @@ class Planned:
         written = LIFT.load().text(self.query, Text(source), columns, self._outputs, session, computed)
         if not self.copies:
             return written.sql
-        shown = zip(self.types, self.types if names is None else names, strict=True)
+        aliases = zip(self.types, self.types if names is None else names, strict=True)
         return written.selectExpr(
-            *(f"{quoted(self.copies.get(name, name))} AS {quoted(alias)}" for name, alias in shown)
+            *(f"{quoted(self.copies.get(name, name))} AS {quoted(alias)}" for name, alias in aliases)
         ).sql
 
 

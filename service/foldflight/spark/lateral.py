@@ -74,7 +74,7 @@ def join_lateral(
         transport_of({use.function.name: use}),
         steps,
         {use.function.name: output},
-        chunk_schema(fields, columns.shown),
+        chunk_schema(fields, columns.display_names),
         isolates=isolates,
         types=SPARK,
     )

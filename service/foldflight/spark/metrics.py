@@ -78,7 +78,7 @@ class StreamMetrics(StreamingQueryListener):
             ("query", "table"),
             registry=self.registry,
         )
-        self._shown: dict[Any, set[tuple[str, str]]] = {}
+        self._labels: dict[Any, set[tuple[str, str]]] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name, like those below
         """Do nothing: a new query has no progress yet."""
@@ -92,7 +92,7 @@ class StreamMetrics(StreamingQueryListener):
                 self._events.labels(progress.name or str(progress.id), table).inc(observed["table_rows"])
         for aggregation, figures in _sums(progress.observedMetrics).items():
             labels = (progress.name or str(progress.id), aggregation)
-            self._shown.setdefault(progress.runId, set()).add(labels)
+            self._labels.setdefault(progress.runId, set()).add(labels)
             self._epochs.labels(*labels).inc()
             for name, counter in self._counters.items():
                 counter.labels(*labels).inc(figures[name])
@@ -105,7 +105,7 @@ class StreamMetrics(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Remove the gauges of a query that has ended."""
-        for labels in self._shown.pop(event.runId, ()):
+        for labels in self._labels.pop(event.runId, ()):
             for gauge in self._gauges.values():
                 gauge.remove(*labels)
 

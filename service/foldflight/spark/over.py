@@ -351,7 +351,7 @@ class OverFrame:
             order=fields["order"],
             order_names=tuple(map(repr, self.order)),
             columns=fields["column"],
-            shown=tuple(columns.shown),
+            display_names=tuple(columns.display_names),
             bounds=fields["end"],
             descending=bool(self.order) and self.order[0].descending,
             nulls_first=not self.order or self.order[0].nulls_first,
@@ -396,7 +396,7 @@ class OverFrame:
         """Return the order value at a distance. Raises RejectedError SCHEMA_MISMATCH."""
         arrow = arrow_type(type_) if isinstance(type_, _MEASURED) else pa.string()
         name = text_of(self.order[0].column)
-        chosen = distance_of(arrow, bound, order=name, shown=type_.simpleString())
+        chosen = distance_of(arrow, bound, order=name, type_name=type_.simpleString())
         if isinstance(chosen, str):
             with rejecting("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
                 distance = sf.expr(f"INTERVAL '{chosen.strip()}'")

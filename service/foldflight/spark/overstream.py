@@ -59,7 +59,7 @@ class OverProcessor(BucketOperator):
     def __init__(self, over: StreamedOver) -> None:
         super().__init__(over.query.layout.rows, over.query.bounds, has_names=True, traced=over.query.traced)
         self._folds = StreamFolds(over, clock=time.perf_counter)
-        self._shown: dict[int, EpochStats] = {}
+        self._last_stats: dict[int, EpochStats] = {}
 
     def arrive(self, bucket: int, blocks: Iterator[pa.RecordBatch], timers: Any) -> Iterator[Row]:
         """Store the rows of one bucket that arrive in an epoch."""
@@ -98,8 +98,8 @@ class OverProcessor(BucketOperator):
 
     def _figures(self, bucket: int, stats: EpochStats) -> EpochStats:
         """Return figures that add up to the latest ones of a bucket, if it is called twice in a task."""
-        before = self._shown.get(bucket, EpochStats())
-        self._shown[bucket] = stats
+        before = self._last_stats.get(bucket, EpochStats())
+        self._last_stats[bucket] = stats
         return replace(
             stats,
             buckets=stats.buckets - before.buckets,

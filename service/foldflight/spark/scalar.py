@@ -184,7 +184,7 @@ def _mapped(history: _History) -> DataFrame:
     steps = Steps(columns.argument)
     outputs = {name: steps.add(use) for name, use in uses.items()}
     rows = columns.rows()
-    chunk = chunk_schema(arrow_fields(rows.schema, columns.roles()), columns.shown)
+    chunk = chunk_schema(arrow_fields(rows.schema, columns.roles()), columns.display_names)
     query = ScalarQuery.of(transport_of(uses), steps, outputs, chunk, isolates=isolates, types=SPARK)
     pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
     name = step_name("map", query.open_request.functions)
@@ -312,8 +312,8 @@ def letter_of(error: Column, columns: Columns) -> Column:
     """Return the dead letter of each row: NULL, or the error and the columns that the query reads."""
     texts = [error.getField(name).alias(name) for name in ("code", "function", "message", "trace")]
     members = [*texts, error.getField("row").alias("at")]
-    if columns.shown:
-        read = [each.alias(shown) for shown, each in zip(columns.shown, columns.expressions, strict=True)]
+    if columns.display_names:
+        read = [each.alias(name) for name, each in zip(columns.display_names, columns.expressions, strict=True)]
         members.append(sf.struct(*read).alias("row"))
     return sf.when(error.isNotNull(), sf.struct(*members))
 
@@ -326,11 +326,11 @@ def letter_beside(mapped: DataFrame, error: str, columns: Columns, function: str
     return letter_of(sf.col(error), read)
 
 
-def chunk_schema(fields: pa.Schema, shown: Sequence[str]) -> pa.Schema:
+def chunk_schema(fields: pa.Schema, display_names: Sequence[str]) -> pa.Schema:
     """Return the schema of chunks: the columns under the names that errors show, or one column if there are none."""
-    if not shown:
+    if not display_names:
         return pa.schema([pa.field(REAL, pa.bool_())])
-    return pa.schema([field.with_name(name) for field, name in zip(fields, shown, strict=True)])
+    return pa.schema([field.with_name(name) for field, name in zip(fields, display_names, strict=True)])
 
 
 def _evaluated(query: ScalarQuery, types: pa.Schema, batches: Iterator[Any]) -> Iterator[pa.Array]:

@@ -258,7 +258,7 @@ class StoredTable(ABC):
 
     def groups(self) -> DataFrame:
         """Return the groups, as `state_table` does."""
-        return self._by_bucket(self._shown, self.schema)
+        return self._by_bucket(self._group_reader, self.schema)
 
     @abstractmethod
     def entries(self, view: str) -> DataFrame:
@@ -270,7 +270,7 @@ class StoredTable(ABC):
 
     @property
     @abstractmethod
-    def _shown(self) -> _Reader:
+    def _group_reader(self) -> _Reader:
         """Reads the groups of one bucket."""
 
     def _by_bucket(self, reader: _Reader, schema: pa.Schema) -> DataFrame:
@@ -340,7 +340,7 @@ class StoredGroups(StoredTable):
         return StateFigures(*(total or (0, 0, 0, 0)))
 
     @property
-    def _shown(self) -> _Reader:
+    def _group_reader(self) -> _Reader:
         return partial(_newest, self.layout)
 
 
@@ -387,7 +387,7 @@ class StoredWindowFrames(StoredTable):
         return StateFigures(len({bucket for bucket, sizes in self.sizes if sizes["runs"]}), **sums)
 
     @property
-    def _shown(self) -> _Reader:
+    def _group_reader(self) -> _Reader:
         return partial(_framed, self.over)
 
 

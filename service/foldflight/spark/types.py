@@ -123,7 +123,7 @@ def check_compared(
     order: Sequence[tuple[str, st.DataType]],
     *,
     is_distinct: bool,
-    shown: str = "",
+    user_name: str = "",
 ) -> None:
     """Refuse a call that compares values which Spark compares in another way, or cannot compare.
 
@@ -135,7 +135,7 @@ def check_compared(
         arguments: The user's text and Spark's type of each argument.
         order: The same of each key of the order.
         is_distinct: Whether the call has DISTINCT.
-        shown: The user's name of the function, if it is another one.
+        user_name: The user's name of the function, if it is another one.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH.
@@ -144,15 +144,15 @@ def check_compared(
         if isinstance(type_, st.YearMonthIntervalType) and function not in _OF_MONTHS:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"{shown or function} takes {text!r}, which is {type_.simpleString()}, and Spark does not pass it to "
-                f"Python; give its months: CAST(CAST({text} AS INTERVAL MONTH) AS INT)",
+                f"{user_name or function} takes {text!r}, which is {type_.simpleString()}, and Spark does not pass it "
+                f"to Python; give its months: CAST(CAST({text} AS INTERVAL MONTH) AS INT)",
                 function=function,
             )
     compares = function in _COMPARING
     by = "DISTINCT" if is_distinct else function
     compared = [(text, type_, by) for text, type_ in arguments if is_distinct or compares]
     for text, type_, how in (*compared, *((text, type_, "its order") for text, type_ in order)):
-        what = f"{shown or function} takes {text!r}, which is {type_.simpleString()}, and {how}"
+        what = f"{user_name or function} takes {text!r}, which is {type_.simpleString()}, and {how}"
         without_order = (type_named("VariantType"), *(SPATIAL if how == "its order" else ()))
         if _contains(type_, UNCOMPARABLE if compares else without_order):
             raise RejectedError(

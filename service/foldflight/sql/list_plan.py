@@ -522,7 +522,7 @@ def _check_compared(
     arguments = [(slice_(span), type_) for span, type_ in zip(columns, given, strict=False)]
     order = [(slice_(each.span), given[index]) for index, each in zip(indexes, call.order, strict=True)]
     try:
-        check_compared(name, arguments, order, is_distinct=call.distinct, shown=call.name)
+        check_compared(name, arguments, order, is_distinct=call.distinct, user_name=call.name)
     except RejectedError as error:
         raise analysis.text.error(error.message, call.head, code=error.code) from None
 

@@ -107,11 +107,11 @@ class _Stream:
             is_always_there=True,
         )
         kinds, changes = epoch.run(iter([rows]))
-        shown = pa.RecordBatch.from_arrays(changes.columns, names=self._layout.results.names)
+        values = pa.RecordBatch.from_arrays(changes.columns, names=self._layout.results.names)
         named = [RowKind(kind).short for kind in kinds.to_pylist()]
         states, live = self._readable()
         return Epoch(
-            changelog=list(zip(named, to_pylist(shown), strict=True)),
+            changelog=list(zip(named, to_pylist(values), strict=True)),
             states=states,
             live=live,
             ignored_retractions=epoch.stats.ignored_retractions,
@@ -144,8 +144,8 @@ class _Stream:
                 for row, entry, value in zip(keys, *pairs, strict=True):
                     entries_of[_hashable(row)][_hashable(entry)] = value
             for key, entries in entries_of.items():
-                shown = [entries[item] for item in sorted(entries)] if view.spec.is_list else entries
-                states[key][outputs[view.call]] = {**states[key][outputs[view.call]], view.spec.name: shown}
+                values = [entries[item] for item in sorted(entries)] if view.spec.is_list else entries
+                states[key][outputs[view.call]] = {**states[key][outputs[view.call]], view.spec.name: values}
 
 
 def run_epochs(
@@ -199,7 +199,7 @@ def run_epochs(
         keys=pa.schema([(f"key_{index}", columns[name]) for index, name in enumerate(keys)]),
         names=tuple(keys),
         columns=pa.schema([(f"column_{index}", columns[name]) for index, name in enumerate(names)]),
-        shown=tuple(map(name_in_chunks, names)),
+        display_names=tuple(map(name_in_chunks, names)),
         has_kinds=any(kind.retracts for epoch in parsed for kind, _ in epoch),
     )
     # Functions arrive pickled in Spark's workers.

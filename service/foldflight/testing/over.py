@@ -136,7 +136,7 @@ class Resolved(NamedTuple):
             ),
             order_names=tuple(order_by),
             columns=pa.schema([(f"column_{index}", types_by_column[name]) for index, name in enumerate(names)]),
-            shown=tuple(map(name_in_chunks, names)),
+            display_names=tuple(map(name_in_chunks, names)),
             bounds=pa.schema([(name, array.type) for name, array in ends.items()]),
             descending=bool(order) and order[0].descending,
             nulls_first=not order or order[0].nulls_first,
@@ -206,8 +206,8 @@ def _with_frames(
 
 def _move(values: pa.Array, bound: Any, order: OrderKey) -> pa.Array:
     """Return the order values at a distance. Raises RejectedError SIGNATURE and SCHEMA_MISMATCH, as in Spark."""
-    name, shown = str(order.column), sql_name(values.type)
-    distance: Any = distance_of(values.type, bound, order=name, shown=shown)
+    name, kind = str(order.column), sql_name(values.type)
+    distance: Any = distance_of(values.type, bound, order=name, type_name=kind)
     if isinstance(distance, str):
         interval = interval_of(distance)
         if interval is None or interval.months:
@@ -217,7 +217,7 @@ def _move(values: pa.Array, bound: Any, order: OrderKey) -> pa.Array:
         if interval.microseconds and pa.types.is_date(values.type):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the order {name!r} is {shown}, and at the distance {bound!r} it is TIMESTAMP; order by a TIMESTAMP",
+                f"the order {name!r} is {kind}, and at the distance {bound!r} it is TIMESTAMP; order by a TIMESTAMP",
             )
         distance = datetime.timedelta(days=interval.days, microseconds=interval.microseconds)
     try:
@@ -228,5 +228,5 @@ def _move(values: pa.Array, bound: Any, order: OrderKey) -> pa.Array:
         return pa.array(moved, end_type(values.type))
     except (OverflowError, pa.ArrowInvalid) as error:
         raise RejectedError(
-            "SCHEMA_MISMATCH", f"the order {name!r} at the distance {bound!r} does not fit {shown}: {error}"
+            "SCHEMA_MISMATCH", f"the order {name!r} at the distance {bound!r} does not fit {kind}: {error}"
         ) from None

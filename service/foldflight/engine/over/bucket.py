@@ -139,8 +139,8 @@ class OverBucket:
         for block in blocks:
             column = block.column(self._over.time)
             if column.null_count:
-                shown = self._over.query.layout.order_names[0]
-                raise RejectedError("SCHEMA_MISMATCH", f"the order {shown} is NULL; leave such rows out")
+                name = self._over.query.layout.order_names[0]
+                raise RejectedError("SCHEMA_MISMATCH", f"the order {name} is NULL; leave such rows out")
             times = column.view(pa.int64()).to_numpy()
             late = times <= watermark_us
             self.stats.late_rows += int(late.sum())

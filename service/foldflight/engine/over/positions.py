@@ -50,7 +50,7 @@ class OrderOf:
 
 
 def distance_of(
-    type_: pa.DataType, bound: float | decimal.Decimal | str, *, order: str, shown: str
+    type_: pa.DataType, bound: float | decimal.Decimal | str, *, order: str, type_name: str
 ) -> float | decimal.Decimal | str:
     """Return a distance that can be added to an order value: a number of its kind, or the text of an interval.
 
@@ -58,12 +58,12 @@ def distance_of(
         type_: The type of the order.
         bound: The end of a window frame.
         order: The user's text of the order.
-        shown: The name of its type.
+        type_name: The name of its type.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, for a distance that does not fit the order.
     """
-    fitting = f"order by a number, a date or a timestamp; {shown} has no distances"
+    fitting = f"order by a number, a date or a timestamp; {type_name} has no distances"
     if pa.types.is_date(type_) or pa.types.is_timestamp(type_):
         if isinstance(bound, str):
             return bound
@@ -88,7 +88,7 @@ def distance_of(
         fitting = "give a number"
     raise RejectedError(
         "SCHEMA_MISMATCH",
-        f"RANGE with the distance {bound!r} does not fit the order {order!r}, which is {shown}; {fitting}",
+        f"RANGE with the distance {bound!r} does not fit the order {order!r}, which is {type_name}; {fitting}",
     )
 
 

@@ -64,7 +64,7 @@ class OverLayout:
         order: The columns of the order under internal names.
         order_names: The user's texts of the order.
         columns: The argument and filter columns under internal names.
-        shown: Their names in chunks.
+        display_names: Their names in chunks.
         bounds: The columns of the ends of window frames.
         descending: Whether larger values come first in the first column of the order.
         nulls_first: Whether NULL comes first in it.
@@ -77,7 +77,7 @@ class OverLayout:
     order: pa.Schema
     order_names: tuple[str, ...]
     columns: pa.Schema
-    shown: tuple[str, ...]
+    display_names: tuple[str, ...]
     bounds: pa.Schema
     descending: bool = False
     nulls_first: bool = True
@@ -91,12 +91,12 @@ class OverLayout:
     def of(self, calls: Sequence[Call], *, retracts: bool) -> QueryLayout:
         """Return the columns of the exchanges of some calls."""
         used = {name for call in calls for name in (*call.columns, *([call.filter] if call.filter else []))}
-        fields = [(field, shown) for field, shown in zip(self.columns, self.shown, strict=True) if shown in used]
+        fields = [(field, name) for field, name in zip(self.columns, self.display_names, strict=True) if name in used]
         return QueryLayout(
             keys=self.keys,
             names=self.key_names,
             columns=pa.schema([field for field, _ in fields]),
-            shown=tuple(shown for _, shown in fields),
+            display_names=tuple(name for _, name in fields),
             has_kinds=retracts,
         )
 

@@ -250,14 +250,14 @@ class WindowFrameCalls:
         }
         outputs = [field for field in query.outputs if field.name in states]
         columns = [
-            (field, shown)
-            for field, shown in zip(query.layout.columns, query.layout.shown, strict=True)
+            (field, display_name)
+            for field, display_name in zip(query.layout.columns, query.layout.display_names, strict=True)
             if field.name in used
         ]
         layout = replace(
             layouts[0],
             columns=pa.schema([field for field, _ in columns]),
-            shown=tuple(shown for _, shown in columns),
+            display_names=tuple(display_name for _, display_name in columns),
             states=pa.schema([states[each.name].with_name(f"state_{n}") for n, each in enumerate(outputs)]),
             outputs=pa.schema(outputs),
         )

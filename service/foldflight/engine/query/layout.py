@@ -57,7 +57,7 @@ class QueryLayout:
         keys: The key columns under internal names, with their Arrow types; none for one group of all rows.
         names: The user's names of the keys.
         columns: The argument and filter columns under internal names.
-        shown: Their names in chunks, from the user's texts.
+        display_names: Their names in chunks, from the user's texts.
         has_kinds: Whether rows have a kind (column `kind`, int8).
         states: The state columns of the exchange, `state_0`..., as announced by the server, with fingerprints.
         carried: The same columns with their storage types in Spark.
@@ -69,7 +69,7 @@ class QueryLayout:
     keys: pa.Schema
     names: tuple[str, ...]
     columns: pa.Schema
-    shown: tuple[str, ...]
+    display_names: tuple[str, ...]
     has_kinds: bool
     states: pa.Schema = _NOTHING
     carried: pa.Schema = _NOTHING
@@ -87,7 +87,7 @@ class QueryLayout:
     def chunk(self) -> pa.Schema:
         """The chunks of the exchange."""
         kind = [pa.field(KIND, pa.int8())] if self.has_kinds else []
-        columns = [field.with_name(name) for field, name in zip(self.columns, self.shown, strict=True)]
+        columns = [field.with_name(name) for field, name in zip(self.columns, self.display_names, strict=True)]
         return pa.schema([pa.field(SLOT, pa.int32()), *kind, *columns])
 
     def chunk_of(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> pa.RecordBatch:
@@ -201,7 +201,7 @@ class QueryLayout:
         if len(self.keys):
             members.insert(0, pa.field("key", pa.struct(_with_names(self.keys, self.names))))
         if len(self.columns):
-            members.append(pa.field("row", pa.struct(_with_names(self.columns, self.shown))))
+            members.append(pa.field("row", pa.struct(_with_names(self.columns, self.display_names))))
         return pa.struct(members)
 
 

@@ -133,7 +133,7 @@ class Query:
 
         Args:
             transport: The connection to the functions.
-            calls: The calls by output name; their arguments and filters are columns of `layout.shown`.
+            calls: The calls by output name; their arguments and filters are columns of `layout.display_names`.
             layout: Keys, columns and flags. States and outputs are added here.
             stream: The options of a stream. Default: a batch.
             materialize: Whether groups keep their rows for calls without a capability that the query needs.
@@ -304,7 +304,7 @@ class Query:
     @property
     def views(self) -> tuple[CallView, ...]:
         """The views of the calls, whose entries a stream keeps in its state table."""
-        columns = dict(zip(self.layout.shown, self.layout.columns.names, strict=True))
+        columns = dict(zip(self.layout.display_names, self.layout.columns.names, strict=True))
         return tuple(
             CallView(
                 index,

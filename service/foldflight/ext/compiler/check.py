@@ -81,10 +81,12 @@ def _check_replaced(state: Any) -> None:
                     other = None if is_own else _made_at(statement.value.args[1], state)
                     holders = sorted(name for name in live if _may_be(name, other, state))
                     if holders:
-                        shown = (
+                        holder = (
                             "a value" if holders[0].startswith("$") else f"the variable {holders[0].partition('.')[0]}"
                         )
-                        unsupported = Unsupported(f"it replaces a container of the accumulator while {shown} holds one")
+                        unsupported = Unsupported(
+                            f"it replaces a container of the accumulator while {holder} holds one"
+                        )
                         raise unsupported.at(statement.loc)
             live |= names
 
@@ -143,8 +145,8 @@ def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> N
         sources = [statement.value.value]
     for source in sources:
         # numba invents names for values in comprehensions.
-        shown = "a value" if name.startswith(("$", "closure__")) else f"the variable {name.partition('.')[0]}"
-        _check_same(shown, type_, typemap[source.name])
+        what = "a value" if name.startswith(("$", "closure__")) else f"the variable {name.partition('.')[0]}"
+        _check_same(what, type_, typemap[source.name])
 
 
 def _check_same(what: str, expected: types.Type, actual: types.Type) -> None:
@@ -162,11 +164,11 @@ def _check_same(what: str, expected: types.Type, actual: types.Type) -> None:
         return
     if one.removesuffix("?") != other.removesuffix("?") or (other.endswith("?") and not one.endswith("?")):
         names = {"int": "a whole number", "float": "a float", "bool": "a truth value", "none": "None"}
-        shown = [names.get(kind, f"a {kind}") for kind in (one.removesuffix("?"), other.removesuffix("?"))]
-        if shown[0] == shown[1]:
-            shown[1] = "None"
+        kinds = [names.get(kind, f"a {kind}") for kind in (one.removesuffix("?"), other.removesuffix("?"))]
+        if kinds[0] == kinds[1]:
+            kinds[1] = "None"
         remedy = "; write whole numbers as floats, such as 0.0" if {one, other} == {"int", "float"} else ""
-        raise Unsupported(f"{what} is {shown[0]} in one place and {shown[1]} in another{remedy}")
+        raise Unsupported(f"{what} is {kinds[0]} in one place and {kinds[1]} in another{remedy}")
 
 
 def _check_type(type_: types.Type) -> None:

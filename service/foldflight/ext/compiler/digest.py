@@ -59,7 +59,7 @@ def _function(
     defaults, by_name = lookups.attribute(function, "__defaults__"), lookups.attribute(function, "__kwdefaults__")
     if by_name:
         lookups.lose()  # the values of a dict may change without a lookup
-    yield from (_shown(each) for each in (*(defaults or ()), *(by_name or {}).values()))
+    yield from (_text_of(each) for each in (*(defaults or ()), *(by_name or {}).values()))
     names = _names(code)
     values = [lookups.attribute(cell, "cell_contents") for cell in function.__closure__ or ()]
     values += [lookups.item(function.__globals__, name) for name in names]
@@ -74,7 +74,7 @@ def _function(
             yield called.__qualname__
             yield from _function(called, classes, seen, lookups)
         else:
-            yield _shown(value)
+            yield _text_of(value)
 
 
 def _reached(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> list[Any]:
@@ -109,18 +109,18 @@ def _names(code: CodeType) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=_CODES_MAX)
 def _code(code: CodeType) -> str:
     own = (code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_flags, code.co_argcount)
-    constants = [_code(each) if isinstance(each, CodeType) else _shown(each) for each in code.co_consts]
+    constants = [_code(each) if isinstance(each, CodeType) else _text_of(each) for each in code.co_consts]
     return "\n".join([repr(own), *constants])
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if type(value) in PLAIN:
         return repr(value)
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(_text_of, value))}]"
     if type(value) is dict:
-        return f"{{{', '.join(f'{_shown(key)}: {_shown(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{_text_of(key)}: {_text_of(each)}' for key, each in value.items())}}}"
     if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(map(_shown, value)))}}}"
+        return f"{{{', '.join(sorted(map(_text_of, value)))}}}"
     # Classes and modules are represented by their names. Other objects are unsupported where they are used.
     return f"{type(value).__name__} {getattr(value, '__qualname__', getattr(value, '__name__', ''))}"

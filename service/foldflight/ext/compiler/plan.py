@@ -331,7 +331,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
 
 
 def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:
-    """Return the record field of a member of the accumulator, or of the accumulator itself. Reasons call it `shown`."""
+    """Return the record field of a member of the accumulator, or of the accumulator itself. Reasons call it `label`."""
     if is_vector(type_) and not may_be_null and type_.list_size <= _LENGTH_MAX:
         return RecordField(name, "float", length=type_.list_size, vector=_items_of(type_).format)
     contents = None if may_be_null else _holding(label or "its accumulator", type_, value)

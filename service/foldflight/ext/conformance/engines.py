@@ -323,7 +323,7 @@ def _judge_calm(calm: _Run, again: _Run) -> None:
         if not each.record.seen["Barrier"]:
             raise BrokenError("the query sent no barrier to the server at the given URL")
     if calm.answer != again.answer:
-        raise BrokenError(f"two runs gave different answers: {_shown(calm.answer)} and {_shown(again.answer)}")
+        raise BrokenError(f"two runs gave different answers: {_text_of(calm.answer)} and {_text_of(again.answer)}")
 
 
 def _judge(trial: _Trial, calm: _Run, run: _Run) -> None:
@@ -336,7 +336,7 @@ def _judge(trial: _Trial, calm: _Run, run: _Run) -> None:
         return
     _judge_run(run)
     if run.answer != calm.answer:
-        raise BrokenError(f"the answer is {_shown(run.answer)}, and without the provocation {_shown(calm.answer)}")
+        raise BrokenError(f"the answer is {_text_of(run.answer)}, and without the provocation {_text_of(calm.answer)}")
 
 
 def _judge_run(run: _Run) -> None:
@@ -350,7 +350,7 @@ def _judge_run(run: _Run) -> None:
 
 def _judge_final(calm: _Run, run: _Run) -> None:
     if not run.failure:
-        raise BrokenError(f"the query did not fail; it answered {_shown(run.answer)}")
+        raise BrokenError(f"the query did not fail; it answered {_text_of(run.answer)}")
     if _MARK not in run.failure:
         raise BrokenError(f"the failure does not show the message of the error ({_MARK}): {run.failure[:300]}")
     # Exchanges that run at the same time may have been about to open.
@@ -358,6 +358,6 @@ def _judge_final(calm: _Run, run: _Run) -> None:
         raise BrokenError(f"{run.record.opens_after_error} exchanges were opened after the error")
 
 
-def _shown(answer: object) -> str:
+def _text_of(answer: object) -> str:
     text = repr(answer)
     return text if len(text) <= 200 else text[:200] + "..."

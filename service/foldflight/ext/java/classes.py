@@ -499,8 +499,8 @@ class JavaClass:
         ):
             types = [str(each.getName()) for each in method.getParameterTypes()]
             if types != [takes] or str(method.getReturnType().getName()) != gives:
-                shown = f"{method.getReturnType().getSimpleName()} {method.getName()}({_types(method)})"
-                raise self.error(f" has {shown}, which is not for its states", f"declare it as {remedy}")
+                signature = f"{method.getReturnType().getSimpleName()} {method.getName()}({_types(method)})"
+                raise self.error(f" has {signature}, which is not for its states", f"declare it as {remedy}")
 
     def _input_names(self) -> tuple[str, ...]:
         parameters = list(self.methods["accumulate"].getParameters())[1:]

@@ -70,8 +70,8 @@ def _code_of(cls: type) -> tuple[Any, ...] | None:
             is_class = isinstance(plain, type) and plain.__module__ != "builtins"
             if isinstance(plain, FunctionType) or is_class:
                 pending.append(plain)
-            shown = repr(plain) if type(plain) in _CONSTANTS else ""
-            parts.append((owner.__name__, name, type(plain), shown or id(plain)))
+            text = repr(plain) if type(plain) in _CONSTANTS else ""
+            parts.append((owner.__name__, name, type(plain), text or id(plain)))
     return tuple(parts)
 
 

@@ -21,7 +21,7 @@ from foldflight.functions.types.sql import has_floats
 def lifting_of(query: Query) -> Lifting:
     """Return how a batch can be lifted. Raises RejectedError BAD_FRAME for a damaged description."""
     layout = query.layout
-    types = dict(zip(layout.shown, layout.columns.types, strict=True))
+    types = dict(zip(layout.display_names, layout.columns.types, strict=True))
     # Many calls of a query are of the same functions over columns of the same types.
     known: dict[tuple[object, ...], LiftPlan] = {}
     plans = []

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from foldflight.engine.query.layout import ROW_KIND
-from foldflight.engine.targets import DELETE, missing_columns, offsets_name, shown_key
+from foldflight.engine.targets import DELETE, key_of_row, missing_columns, offsets_name
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.ext.tables.copytext import ZERO, copy_text, is_pgvector, postgres_type, type_of
 from foldflight.ext.tables.statements import driver, quoted
@@ -231,7 +231,7 @@ class PostgresTable:
                     f"as different. In PostgreSQL 15 or newer: CREATE UNIQUE INDEX ON {self._table} "
                     f"({self._listed(self._keys)}) NULLS NOT DISTINCT, and drop the other one. Or replace NULL in the "
                     "query, for example with coalesce",
-                    group=shown_key(nulls, self._keys, 0),
+                    group=key_of_row(nulls, self._keys, 0),
                 )
 
     def _copy(self, connection: psycopg.Connection[Any], table: str, rows: pa.Table) -> None:
@@ -246,7 +246,7 @@ class PostgresTable:
                         "SCHEMA_MISMATCH",
                         f"table {self.name}: a text of the column {field.name} has the character U+0000, which "
                         "PostgreSQL cannot store; remove it in the query",
-                        group=shown_key(zeros, self._keys, 0),
+                        group=key_of_row(zeros, self._keys, 0),
                     )
         try:
             # Arrow's texts are UTF-8, whatever the encoding of the connection is.
@@ -261,7 +261,7 @@ class PostgresTable:
                 "SCHEMA_MISMATCH",
                 f"table {self.name} refuses a value"
                 f"{f' of the column {location[2]}' if location[2] else ''}: {error.diag.message_primary}",
-                group=shown_key(rows, self._keys, int(location[1]) - 1),
+                group=key_of_row(rows, self._keys, int(location[1]) - 1),
             ) from error
 
     def _listed(self, names: Sequence[str]) -> str:

@@ -49,11 +49,11 @@ class Bundled(Interpreted):
         bundle = _Bundle(rows, arguments, self._defaults)
         self._keep(bundle.slots, self._apply(bundle.slots, self._segments(bundle)))
 
-    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:
         folded = rows.filter(mask)
         self._check_retracts(folded.retracts)
         self._grow(rows.slots)
-        shown = np.ones(len(rows), np.bool_) if asked is None else asked
+        is_requested = np.ones(len(rows), np.bool_) if requested is None else requested
         # The number of rows of its slot that are folded up to each row.
         order = np.argsort(rows.slots, kind="stable")
         counts = np.empty(len(rows), np.int64)
@@ -61,19 +61,19 @@ class Bundled(Interpreted):
         first = np.searchsorted(rows.slots[order], rows.slots)
         counts -= (np.cumsum(mask[order]) - mask[order])[first] if len(rows) else 0
         # A value may change with its accumulator, so values from before the chunk become Arrow values now.
-        before = shown & (counts == 0)
+        before = is_requested & (counts == 0)
         unchanged = self.evaluate(rows.slots[before])
         columns = [column.values for column in folded.arguments]
         bundle = _Bundle(folded, zip(*columns, strict=True) if columns else iter([()] * len(folded)), self._defaults)
         applied = self._apply(bundle.slots, self._segments(bundle, wants_each=True))
         self._keep(bundle.slots, applied)
-        after = shown & (counts > 0)
+        after = is_requested & (counts > 0)
         each = {
             slot: outcome.values for slot, outcome in zip(bundle.slots, applied, strict=True) if outcome is not None
         }
         slots = rows.slots[after]
         values = [each[slot][count - 1] for slot, count in zip(slots.tolist(), counts[after].tolist(), strict=True)]
-        indexes = np.where(after, np.cumsum(after) - 1, len(values) + np.cumsum(before) - 1)[shown]
+        indexes = np.where(after, np.cumsum(after) - 1, len(values) + np.cumsum(before) - 1)[is_requested]
         return pa.concat_arrays([self._cast(values, slots), unchanged]).take(pa.array(indexes))
 
     def _check_retracts(self, retracts: Mask | None) -> None:

@@ -260,24 +260,24 @@ class Counted(GroupsAccumulator):
             self._inner.update(Rows(into, None, arguments))
 
     def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
-        shown = np.arange(len(rows)) if asked is None else np.flatnonzero(asked)
-        shown = shown[np.argsort(rows.slots[shown], kind="stable")]
+        positions = np.arange(len(rows)) if asked is None else np.flatnonzero(asked)
+        positions = positions[np.argsort(rows.slots[positions], kind="stable")]
         before = self._count_equal()
         chosen = before.take(np.flatnonzero(np.isin(before.slots, rows.slots)))
         added = _table_of(rows.filter(mask))
         table = _concatenate([chosen, added], self._types)
         versions = self._versions(table, np.concatenate([np.full(len(chosen.slots), -1), np.flatnonzero(mask)]), rows)
         outputs = []
-        for part, numbers, current in versions.after(rows.slots, shown, _PART_ROWS):
+        for part, numbers, current in versions.after(rows.slots, positions, _PART_ROWS):
             into, times = numbers.astype(np.int32), versions.times[current]
-            with self._slot_numbers(rows.slots[shown[part]]) as each:
+            with self._slot_numbers(rows.slots[positions[part]]) as each:
                 self._fold(into, table.columns, versions.rows[current], times)
                 outputs.append(self._inner.evaluate(each))
                 self._inner.forget(each)
         self._add(added)
         if not outputs:
             return pa.array([], self._result_type)
-        return pa.concat_arrays(outputs).take(pa.array(np.argsort(shown)))
+        return pa.concat_arrays(outputs).take(pa.array(np.argsort(positions)))
 
     def _versions(self, table: _Table, at: Positions, chunk: Rows) -> _Versions:
         """Return the versions of rows during a chunk, given with which of its rows each row comes; -1 is before it."""
@@ -352,26 +352,26 @@ class _Versions:
     until: Positions
     length: int
 
-    def after(self, slots: Slots, shown: Positions, rows_max: int) -> Iterator[tuple[slice, Positions, Positions]]:
+    def after(self, slots: Slots, positions: Positions, rows_max: int) -> Iterator[tuple[slice, Positions, Positions]]:
         """Yield parts of rows of the chunk, with the versions that are there after each of them.
 
         Args:
             slots: The slots of the chunk.
-            shown: The rows, sorted by slot.
+            positions: The rows, sorted by slot.
             rows_max: The most versions in a part of several rows.
 
         Yields:
-            A part of `shown`; the number of a row in the part, and a version, for each version after each row.
+            A part of `positions`; the number of a row in the part, and a version, for each version after each row.
         """
         span = self.length + 1
-        keys = slots[shown].astype(np.int64) * span + shown
+        keys = slots[positions].astype(np.int64) * span + positions
         own = self.slots.astype(np.int64) * span
         low = np.searchsorted(keys, own + np.maximum(self.since, 0))
         high = np.searchsorted(keys, own + self.until)
-        changes = np.bincount(low, minlength=len(shown) + 1) - np.bincount(high, minlength=len(shown) + 1)
+        changes = np.bincount(low, minlength=len(positions) + 1) - np.bincount(high, minlength=len(positions) + 1)
         ends = np.cumsum(np.cumsum(changes)[:-1])
         start = 0
-        while start < len(shown):
+        while start < len(positions):
             before = int(ends[start - 1]) if start else 0
             stop = max(int(np.searchsorted(ends, before + rows_max, side="right")), start + 1)
             first, last = np.clip(low, start, stop), np.clip(high, start, stop)

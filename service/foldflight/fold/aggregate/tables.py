@@ -58,7 +58,7 @@ class Table:
         return self._records[name] if column is None else column
 
     @property
-    def shown(self) -> Any:
+    def for_authors(self) -> Any:
         """The accumulators, as vectorised methods get them."""
         if self._is_single:
             return self["value"]

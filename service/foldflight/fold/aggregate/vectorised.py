@@ -115,7 +115,7 @@ class Vectorised(GroupsAccumulator):
         columns = [_vector(column.array) for column in rows.arguments]
         try:
             with np.errstate(all="ignore"):
-                running = method(self._table.shown, rows.slots.astype(np.intp), signs, *columns)
+                running = method(self._table.for_authors, rows.slots.astype(np.intp), signs, *columns)
         except (Exception, SystemExit) as error:
             raise user_failure(self._name, "running_many", error) from error
         if running is NotImplemented:
@@ -170,7 +170,7 @@ class Vectorised(GroupsAccumulator):
             raise cannot_merge(self._name)
         self._table.put(wide[first], others.take(np.flatnonzero(first)) if rest.any() else others)
         self._occupy(wide[first], top)
-        if rest.any() and not self._call("merge_many", wide[rest], others.take(np.flatnonzero(rest)).shown):
+        if rest.any() and not self._call("merge_many", wide[rest], others.take(np.flatnonzero(rest)).for_authors):
             self._leave()
             self.inner.merge(slots[rest], states.filter(pa.array(rest)))
 
@@ -209,7 +209,7 @@ class Vectorised(GroupsAccumulator):
     def _sound_values(self, table: Table, slots: Slots) -> pa.Array | None:
         """Return the values of the n accumulators of a table; None if the scalar methods must compute them."""
         try:
-            return self._vectorised_values(table.shown, slots)
+            return self._vectorised_values(table.for_authors, slots)
         except FunctionError as error:
             if not self.inner.failures.isolates or error.limit is not None:
                 raise
@@ -252,7 +252,7 @@ class Vectorised(GroupsAccumulator):
         before = None if changed is None else self._table.save(changed)
         try:
             with np.errstate(all="ignore"):
-                returned = method(self._table.shown, slots, *arguments)
+                returned = method(self._table.for_authors, slots, *arguments)
         except (Exception, SystemExit) as error:
             failure = user_failure(self._name, method_name, error)
             if before is None or failure.limit is not None:

@@ -238,8 +238,8 @@ class _Rows:
         known = self._known.get((argument, str(type_)))
         if known is None:
             names = evaluation.bound.function.input_names
-            shown = argument.column if argument.step is None else names[index] if index < len(names) else str(index)
-            known = Column.cast(shown or "", self._array(argument), type_)
+            name = argument.column if argument.step is None else names[index] if index < len(names) else str(index)
+            known = Column.cast(name or "", self._array(argument), type_)
             if exact_types(type_) is not None:
                 self._known[argument, str(type_)] = known
         return known

@@ -130,9 +130,9 @@ class VectorisedScalar(Instance, Scalar):
         except FunctionError:
             raise
         except Exception as error:  # values without an Arrow type, or without a Python value
-            shown = getattr(returned, "type", getattr(returned, "dtype", type(returned).__name__))
+            type_text = getattr(returned, "type", getattr(returned, "dtype", type(returned).__name__))
             raise self._wrong(
-                f"returned {shown}, which cannot be read as {sql_name(type_)}: {type(error).__name__}: {error}"
+                f"returned {type_text}, which cannot be read as {sql_name(type_)}: {type(error).__name__}: {error}"
             ) from error
         return cast(self, rows, values, type_)
 

@@ -201,13 +201,13 @@ def _splitter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     count = len(names)
     by_name = [operator.attrgetter(name) for name in names]
 
-    def shown(row: Any) -> str:
+    def excerpt(row: Any) -> str:
         return repr(row)[:200]
 
     def wrong(row: Any, values: int) -> _RowError:
         plural, are = "" if values == 1 else "s", "is" if count == 1 else "are"
         return _RowError(
-            f"returned a row of {values} value{plural}, {shown(row)}, but {count} {are} declared: {', '.join(names)}"
+            f"returned a row of {values} value{plural}, {excerpt(row)}, but {count} {are} declared: {', '.join(names)}"
         )
 
     def split(row: Any) -> tuple[Any, ...]:

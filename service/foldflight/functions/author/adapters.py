@@ -51,7 +51,7 @@ class Method:
     required: bool = False
     is_property: bool = False
 
-    def shown(self) -> str:
+    def usage(self) -> str:
         """Return the method as an author writes it."""
         parameters = ", ".join(filter(None, ("self", *self.before, _ROWS[self.row])))
         return f"{'@property ' if self.is_property else ''}{self.name}({parameters})"
@@ -225,9 +225,9 @@ def adapter_of(cls: type, said: str | None) -> Adapter | None:
     scores = {name: score for name, adapter in adapters.items() if (score := adapter.score(cls)) > own}
     best = [name for name, score in scores.items() if score == max(scores.values())]
     if len(best) > 1:
-        shown = " and ".join(best)
+        engines = " and ".join(best)
         raise RejectedError(
-            "SIGNATURE", f"{cls.__name__} has methods of {shown}; say which it is, as in @udaf(adapt={best[0]!r})"
+            "SIGNATURE", f"{cls.__name__} has methods of {engines}; say which it is, as in @udaf(adapt={best[0]!r})"
         )
     return adapters[best[0]] if best else None
 

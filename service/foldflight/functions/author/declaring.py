@@ -98,11 +98,11 @@ class SignatureBuilder(ABC):
         return self.cls if isinstance(self.cls, type) else None
 
     @abstractmethod
-    def takes(self) -> tuple[Any, str]:
+    def argument_method(self) -> tuple[Any, str]:
         """Return the method that takes the arguments, and its name for errors."""
 
     @abstractmethod
-    def gives(self) -> tuple[Any, str]:
+    def result_method(self) -> tuple[Any, str]:
         """Return the method that returns the result, and its name for errors."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class SignatureBuilder(ABC):
 
     def parameters_after(self, count: int) -> list[inspect.Parameter]:
         """Return the parameters of the method that takes the arguments, from number `count` on."""
-        return list(signature_of(self.takes()[0]).parameters.values())[count:]
+        return list(signature_of(self.argument_method()[0]).parameters.values())[count:]
 
     def has(self, method_name: str) -> bool:
         """Return whether the class has this method; `retract = None` removes an inherited one."""
@@ -166,35 +166,35 @@ class SignatureBuilder(ABC):
         """Return the declared types of the arguments, from the decorator or from annotations."""
         if input_types is not None:
             if isinstance(input_types, (str, pa.DataType)) or is_spark_type(input_types) or _is_annotation(input_types):
-                shown = input_types.__name__ if isinstance(input_types, type) else repr(input_types)
-                raise self.error(" declares input_types as one type", f"write a list: input_types=[{shown}]")
+                type_text = input_types.__name__ if isinstance(input_types, type) else repr(input_types)
+                raise self.error(" declares input_types as one type", f"write a list: input_types=[{type_text}]")
             if callable(input_types):
                 return input_types
             return tuple(self.declared("input_types", each) for each in input_types)
-        method, shown = self.takes()
+        method, where = self.argument_method()
         hints = self.hints(method)
         types = []
         for parameter in self.argument_parameters():
             if parameter.name not in hints:
                 raise self.error(
-                    f"{shown} does not declare the type of {parameter.name}",
+                    f"{where} does not declare the type of {parameter.name}",
                     f"annotate it, or give {self.decorator}(input_types=[...])",
                 )
-            types.append(self.inferred(hints[parameter.name], f"{shown}, argument {parameter.name}"))
+            types.append(self.inferred(hints[parameter.name], f"{where}, argument {parameter.name}"))
         return tuple(types)
 
     def result(self, result_type: Declared | None) -> Any:
         """Return the declared type of the result, from the decorator or from an annotation."""
         if result_type is not None:
             return self.declared("result_type", result_type)
-        method, shown = self.gives()
+        method, where = self.result_method()
         hints = self.hints(method)
         if "return" not in hints:
             raise self.error(
-                f"{shown} does not declare the type of the result",
+                f"{where} does not declare the type of the result",
                 f"annotate it, or give {self.decorator}(result_type=...)",
             )
-        return self.inferred(hints["return"], shown)
+        return self.inferred(hints["return"], where)
 
     def declared(self, where: str, declared: Any) -> Any:
         """Return a declared type after checking it; annotations and PySpark types become Arrow types."""
@@ -244,9 +244,9 @@ class SignatureBuilder(ABC):
         try:
             return annotations_of(method, self.own_class)
         except NameError as error:
-            shown = "" if method is self.cls else f".{method.__name__}"
+            where = "" if method is self.cls else f".{method.__name__}"
             raise self.error(
-                f"{shown} has an annotation that cannot be resolved ({error})",
+                f"{where} has an annotation that cannot be resolved ({error})",
                 "define what it names above the class, or import it",
             ) from None
 

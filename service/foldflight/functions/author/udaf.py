@@ -511,11 +511,11 @@ class _Builder(SignatureBuilder):
             if not callable(getattr(self.cls, method_name, None)):
                 raise self.error(
                     f" has no method {method_name}",
-                    f"define {self.shown(method_name)}, or say for which engine the class is written: @udaf(adapt=...)",
+                    f"define {self.usage(method_name)}, or say for which engine the class is written: @udaf(adapt=...)",
                 )
         for one, other in (("serialize", "deserialize"), ("deserialize", "serialize")):
             if self.has(one) and not self.has(other):
-                raise self.error(f" has {one} but no {other}", f"define {self.shown(other)} too")
+                raise self.error(f" has {one} but no {other}", f"define {self.usage(other)} too")
         if not self.separate and (self.has("open") or self.has("close")):
             raise self.error(
                 " has open or close but no create_accumulator",
@@ -529,7 +529,7 @@ class _Builder(SignatureBuilder):
         if not self.has("fold_bundle"):
             if declared:
                 raise self.error(
-                    f" declares {declared} but has no fold_bundle", f"define {self.shown('fold_bundle')}, or drop it"
+                    f" declares {declared} but has no fold_bundle", f"define {self.usage('fold_bundle')}, or drop it"
                 )
             return
         if self.has("fold_many"):
@@ -572,9 +572,9 @@ class _Builder(SignatureBuilder):
         wanted = [method_name for method_name in _VECTORISED if method_name != "merge_many" or self.has("merge")]
         missing = [method_name for method_name in wanted if method_name not in written]
         if missing:
-            raise self.error(f" has {written[0]} but no {missing[0]}", f"define {self.shown(missing[0])} too")
+            raise self.error(f" has {written[0]} but no {missing[0]}", f"define {self.usage(missing[0])} too")
         if "merge_many" not in wanted and "merge_many" in written:
-            raise self.error(" has merge_many but no merge", f"define {self.shown('merge')} too")
+            raise self.error(" has merge_many but no merge", f"define {self.usage('merge')} too")
 
     def check_inherited(self) -> None:
         """Refuse inherited methods for many rows if a method that they stand for is overridden."""
@@ -592,7 +592,7 @@ class _Builder(SignatureBuilder):
         """Return the position, in the class's method resolution order, of the class that defines a method."""
         return next(index for index, cls in enumerate(self.cls.__mro__) if method_name in vars(cls))
 
-    def shown(self, method_name: str) -> str:
+    def usage(self, method_name: str) -> str:
         parameters = ["self"]
         if method_name in ("accumulate", "retract"):
             parameters += [*(["accumulator"] if self.separate else []), "*arguments"]
@@ -628,10 +628,10 @@ class _Builder(SignatureBuilder):
                     continue
                 given += arguments
             self.check_call(
-                method_name, given, self.shown(method_name), arguments if method_name in _TAKE_ARGUMENTS else None
+                method_name, given, self.usage(method_name), arguments if method_name in _TAKE_ARGUMENTS else None
             )
 
-    def check_call(self, name: str, given: int, shown: str, arguments: int | None) -> None:
+    def check_call(self, name: str, given: int, usage: str, arguments: int | None) -> None:
         """Refuse a method that cannot be called with this number of parameters, of which some may be arguments."""
         method = getattr(self.cls, name)
         bound = isinstance(inspect.getattr_static(self.cls, name), (staticmethod, classmethod))
@@ -648,7 +648,7 @@ class _Builder(SignatureBuilder):
             declared = "its arguments" if arguments is None else f"{arguments} arguments declared"
             raise self.error(
                 f".{name}{signature} does not take {declared}",
-                f"write {shown}" + ("" if arguments is None else f" with {arguments} arguments"),
+                f"write {usage}" + ("" if arguments is None else f" with {arguments} arguments"),
             ) from None
 
     def takes_only(self, count: int) -> bool:
@@ -687,10 +687,10 @@ class _Builder(SignatureBuilder):
             )
         return self.inferred(annotations[1], ".fold_bundle")
 
-    def takes(self) -> tuple[Any, str]:
+    def argument_method(self) -> tuple[Any, str]:
         return self.cls.accumulate, ".accumulate"
 
-    def gives(self) -> tuple[Any, str]:
+    def result_method(self) -> tuple[Any, str]:
         return getattr(self.cls, self.value_method), f".{self.value_method}"
 
     def inferred(self, annotation: Any, where: str) -> pa.DataType:
@@ -785,7 +785,7 @@ class _AdaptedBuilder(_Builder):
             raise self.error(
                 f" is adapted as {self.adapter.what} (adapt={self.adapter.name!r}) and has no "
                 f"{', '.join(method.name for method in missing)}",
-                f"define {', '.join(method.shown() for method in missing)}, or give @udaf(adapt=...) another engine",
+                f"define {', '.join(method.usage() for method in missing)}, or give @udaf(adapt=...) another engine",
             )
 
     def check_vectorised(self) -> None:
@@ -798,20 +798,20 @@ class _AdaptedBuilder(_Builder):
             is_property = isinstance(inspect.getattr_static(self.cls, method.name), property)
             if is_property != method.is_property:
                 wrong = "is not a property" if method.is_property else "is a property"
-                raise self.error(f".{method.name} {wrong}", f"write {method.shown()}")
+                raise self.error(f".{method.name} {wrong}", f"write {method.usage()}")
             if is_property or (method.row == "each" and arguments is None):
                 continue
             each = arguments if method.row == "each" else None
             given = len(method.before) + (each if each is not None else int(method.row is not None))
-            self.check_call(method.name, given, method.shown(), each)
+            self.check_call(method.name, given, method.usage(), each)
 
-    def takes(self) -> tuple[Any, str]:
+    def argument_method(self) -> tuple[Any, str]:
         return getattr(self.cls, self.row.name), f".{self.row.name}"
 
-    def gives(self) -> tuple[Any, str]:
+    def result_method(self) -> tuple[Any, str]:
         method = self.adapter.methods["get_value"]
         written = getattr(self.cls, method.name, None)
-        return (written or self.takes()[0]), f".{method.name}"
+        return (written or self.argument_method()[0]), f".{method.name}"
 
     def argument_parameters(self) -> list[inspect.Parameter]:
         static = isinstance(inspect.getattr_static(self.cls, self.row.name), staticmethod)
@@ -822,14 +822,14 @@ class _AdaptedBuilder(_Builder):
             input_types = [self.adapter.type_of(each) for each in input_types]
         if input_types is not None or self.row.row == "each":
             return super().inputs(input_types)
-        method, shown = self.takes()
+        method, where = self.argument_method()
         hint = self.hints(method).get(self.row_name())
         members = typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
         if not members or Ellipsis in members:
             members = (hint,) if self.row.row == "element" and hint is not None and not members else ()
         if not members:
-            raise self.error(f"{shown} does not declare the types of its arguments", "give @udaf(input_types=[...])")
-        return tuple(self.inferred(member, f"{shown}, argument {self.row_name()}") for member in members)
+            raise self.error(f"{where} does not declare the types of its arguments", "give @udaf(input_types=[...])")
+        return tuple(self.inferred(member, f"{where}, argument {self.row_name()}") for member in members)
 
     def takes_only(self, count: int) -> bool:  # noqa: ARG002 - as the others
         return False

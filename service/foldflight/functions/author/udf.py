@@ -247,12 +247,12 @@ class _MapBuilder(SignatureBuilder):
         """Whether the author's code is a coroutine."""
         return inspect.iscoroutinefunction(getattr(self.cls, "eval", None) if isinstance(self.cls, type) else self.cls)
 
-    def takes(self) -> tuple[Any, str]:
+    def argument_method(self) -> tuple[Any, str]:
         is_class = isinstance(self.cls, type)
         return (getattr(self.cls, "eval"), ".eval") if is_class else (self.cls, "")  # noqa: B009 - a class of the author
 
-    def gives(self) -> tuple[Any, str]:
-        return self.takes()
+    def result_method(self) -> tuple[Any, str]:
+        return self.argument_method()
 
     def argument_parameters(self) -> list[inspect.Parameter]:
         is_method = isinstance(self.cls, type) and not isinstance(
@@ -283,12 +283,12 @@ class _MapBuilder(SignatureBuilder):
                 " has a method is_deterministic, which is never called", f"give {self.decorator}(deterministic=False)"
             )
 
-    def check_method(self, method: Any, shown: str) -> None:
+    def check_method(self, method: Any, where: str) -> None:
         """Refuse what is async here."""
         if inspect.isasyncgenfunction(method):
-            raise self.error(f"{shown} is an async generator", "return a list, or make it a plain generator")
+            raise self.error(f"{where} is an async generator", "return a list, or make it a plain generator")
         if inspect.iscoroutinefunction(method):
-            raise self.error(f"{shown} is a coroutine", self.async_remedy)
+            raise self.error(f"{where} is a coroutine", self.async_remedy)
 
     def check_count(self, method: Any, method_name: str, parameters: str) -> None:
         """Refuse `open` and `close` with wrong parameters."""
@@ -310,7 +310,7 @@ class _MapBuilder(SignatureBuilder):
         """Return the function, after the checks that need its types."""
         if not callable(inputs):
             try:
-                signature_of(self.takes()[0]).bind(*[None] * self.given(len(inputs)))
+                signature_of(self.argument_method()[0]).bind(*[None] * self.given(len(inputs)))
             except TypeError:
                 raise self.not_taken(len(inputs)) from None
         self.check_variables(inputs, result)
@@ -337,20 +337,20 @@ class _MapBuilder(SignatureBuilder):
 
     def not_taken(self, count: int) -> RejectedError:
         """Return the error for a number of arguments that the author's code does not take."""
-        method, shown = self.takes()
+        method, where = self.argument_method()
         for parameter in signature_of(method).parameters.values():
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
                 return self.error(
-                    f"{shown} has the keyword-only parameter {parameter.name}, and arguments are given by position",
+                    f"{where} has the keyword-only parameter {parameter.name}, and arguments are given by position",
                     "for direct arguments write a class: parameters of __init__, and eval for the others",
                 )
         return self.error(
-            f"{shown} does not take {count} arguments, which input_types declares", "declare a type for each argument"
+            f"{where} does not take {count} arguments, which input_types declares", "declare a type for each argument"
         )
 
     def given(self, arguments: int) -> int:
         """Return the number of positional arguments of a call, including `self`."""
-        every = len(signature_of(self.takes()[0]).parameters)
+        every = len(signature_of(self.argument_method()[0]).parameters)
         return arguments + every - len(self.argument_parameters())
 
 
@@ -371,11 +371,11 @@ class _ScalarBuilder(_MapBuilder):
         if self.is_async:
             self.check_async()
 
-    def check_method(self, method: Any, shown: str) -> None:
+    def check_method(self, method: Any, where: str) -> None:
         if not (self.is_async and inspect.iscoroutinefunction(method)):
-            super().check_method(method, shown)
+            super().check_method(method, where)
         if inspect.isgeneratorfunction(method):
-            raise self.error(f"{shown} is a generator", "return one value, or use @udtf for several rows")
+            raise self.error(f"{where} is a generator", "return one value, or use @udtf for several rows")
 
     def scalar_function(self, inputs: Any, result: Any, **options: Any) -> ScalarFunction:
         if self.is_async:
@@ -473,15 +473,15 @@ class _TableBuilder(_MapBuilder):
 
     def annotated(self) -> pa.DataType:
         """Return the struct of columns that the annotation of the result declares."""
-        method, shown = self.gives()
+        method, where = self.result_method()
         returned = self.hints(method).get("return")
         origin = typing.get_origin(returned)
         if origin not in _ROWS or not get_args(returned):
             raise self.error(
-                f"{shown} does not declare its columns",
+                f"{where} does not declare its columns",
                 'give @udtf(result_types={"word": "STRING", ...}), or annotate Iterator[Row] with a dataclass Row',
             )
-        row = self.inferred(get_args(returned)[0], shown)
+        row = self.inferred(get_args(returned)[0], where)
         return row if pa.types.is_struct(row) else pa.struct([(self.name, row)])
 
 

@@ -499,12 +499,12 @@ def _in_microseconds(value: np.datetime64 | np.timedelta64) -> Any:
 
 def _misfit(value: Any, type_: pa.DataType) -> str:
     try:
-        shown = repr(value.tolist() if isinstance(value, np.ndarray) else value)
+        text = repr(value.tolist() if isinstance(value, np.ndarray) else value)
     except Exception as error:  # noqa: BLE001 - the author's __repr__ may raise anything
-        shown = f"<a value whose repr fails: {type(error).__name__}>"
-    if len(shown) > 200:
-        shown = shown[:200] + "..."
-    return f"{shown} ({type(value).__name__}) does not fit {sql_name(type_)}"
+        text = f"<a value whose repr fails: {type(error).__name__}>"
+    if len(text) > 200:
+        text = text[:200] + "..."
+    return f"{text} ({type(value).__name__}) does not fit {sql_name(type_)}"
 
 
 def _is_infinite(value: Any) -> bool:

@@ -71,7 +71,7 @@ def _grouped(query: Query, rows: _Rows, columns: Mapping[str, str], session: Spa
     layout = query.layout
     keys = [columns[name] for name in layout.keys.names]
     sent = [columns[name] for name in layout.columns.names]
-    own = dict(zip(layout.shown, sent, strict=True))
+    own = dict(zip(layout.display_names, sent, strict=True))
     types = dict(zip(sent, layout.columns.types, strict=True))
     names = {column: name for name, column in own.items()} | dict(zip(keys, layout.names, strict=True))
     calls = [
@@ -203,11 +203,11 @@ class _Call:
             remedy = "; skip_nulls=True or FILTER leaves out rows with NULL" if each.by_null else ""
             conditions.setdefault(f"{each.text}{remedy}", []).append(self.text(each.when, parts))
         *others, last = conditions
-        shown = text(last)
+        message = text(last)
         if others:
             cases = [f"WHEN {' OR '.join(conditions[each])} THEN {text(each)}" for each in others]
-            shown = f"CASE {' '.join(cases)} ELSE {shown} END"
-        return error_text("USER_CODE", shown, self.function, self.names, group=self.keys, row=self.arguments)
+            message = f"CASE {' '.join(cases)} ELSE {message} END"
+        return error_text("USER_CODE", message, self.function, self.names, group=self.keys, row=self.arguments)
 
     def _when(self, condition: Expr, parts: Mapping[str, str]) -> str:
         if self.filter is None:

@@ -49,14 +49,14 @@ def finished(
     layout: QueryLayout = task.layout
     keys = list(layout.keys.names)
     chosen: Sequence[str] = names or [*layout.names, *layout.outputs.names]
-    shown = dict(zip(keys, layout.names, strict=True))
+    key_names = dict(zip(keys, layout.names, strict=True))
     calls = [
         _Finish(
             number=number,
             plan=plan,
             state=layout.states.field(number).type,
             function=call.function,
-            keys=shown,
+            keys=key_names,
             result=layout.outputs.types[number],
         )
         for number, (plan, call) in enumerate(zip(task.plans, query.open_request.calls, strict=True))
@@ -167,10 +167,10 @@ class _Finish:
             fits = f"({low} AND {value} < {end!r}D AND NOT isnan({value}))"
         else:
             fits = f"({value} BETWEEN {constant(-int(end))} AND {constant(int(end) - 1)})"
-        shown = f"concat({text('get_value returned ')}, CAST({value} AS STRING), "
-        shown += f"{text(f' ({kind}), which does not fit {sql_name(self.result)}')})"
+        message = f"concat({text('get_value returned ')}, CAST({value} AS STRING), "
+        message += f"{text(f' ({kind}), which does not fit {sql_name(self.result)}')})"
         return (
-            f"CASE WHEN {value} IS NULL OR {fits} THEN {value} ELSE raise_error({self._error('OVERFLOW', shown)}) END"
+            f"CASE WHEN {value} IS NULL OR {fits} THEN {value} ELSE raise_error({self._error('OVERFLOW', message)}) END"
         )
 
     def _reads(self, field: Field) -> str:
@@ -199,9 +199,9 @@ class _Finish:
     def _text(self, expr: Expr, known: Mapping[str, str]) -> str:
         return expression(expr, lambda field: self._column(field.parts[0]), known)
 
-    def _error(self, code: str, shown: str) -> str:
+    def _error(self, code: str, message: str) -> str:
         """Return the text of an error of a group, as SQL."""
-        return error_text(code, shown, self.function, self.keys, group=list(self.keys))
+        return error_text(code, message, self.function, self.keys, group=list(self.keys))
 
     def _state(self, index: int, field: Field) -> str:
         """Return a field of the state, as SQL."""
@@ -234,7 +234,7 @@ class _Finish:
             upper = f"({high} + shiftright({low}, 32))"
             # The first condition is for the addition, which could leave 64 bits.
             fits = f"{high} BETWEEN {-1 << 32}L AND {1 << 32}L AND {upper} BETWEEN {-1 << 31}L AND {(1 << 31) - 1}L"
-            error = self._error("OVERFLOW", f"coalesce({self._shown(field, total, type_)}, {text(OVERFLOWED)})")
+            error = self._error("OVERFLOW", f"coalesce({self._misfit_text(field, total, type_)}, {text(OVERFLOWED)})")
             whole = f"(shiftleft({upper}, 32) | ({low} & {(1 << 32) - 1}L))"
             return f"CASE WHEN {fits} THEN {whole} ELSE raise_error({error}) END"
         missing = " OR ".join(f"({each}) IS NULL" for each in given)
@@ -246,8 +246,8 @@ class _Finish:
             if factor > _HIGH_MAX
         )
         if large:
-            shown = text(f"{self._misfit(field)}a number beyond 2**120 (int) does not fit {type_}")
-            overflow += f" WHEN {large} THEN raise_error({self._error('OVERFLOW', shown)})"
+            message = text(f"{self._misfit(field)}a number beyond 2**120 (int) does not fit {type_}")
+            overflow += f" WHEN {large} THEN raise_error({self._error('OVERFLOW', message)})"
         return f"CASE {overflow} ELSE {self._checked(field, total, type_)} END"
 
     @staticmethod
@@ -258,9 +258,9 @@ class _Finish:
         """Return an integer as BIGINT, or an error if the field's type does not hold it."""
         end = 1 << (type_.bit_width - 1)
         misfits = f"{total} NOT BETWEEN {-end}BD AND {end - 1}BD"
-        error = self._error("OVERFLOW", self._shown(field, total, type_))
+        error = self._error("OVERFLOW", self._misfit_text(field, total, type_))
         return f"CASE WHEN {misfits} THEN raise_error({error}) ELSE CAST({total} AS BIGINT) END"
 
-    def _shown(self, field: Field, total: str, type_: pa.DataType) -> str:
+    def _misfit_text(self, field: Field, total: str, type_: pa.DataType) -> str:
         """Return the text about an integer that its field's type does not hold, as SQL."""
         return f"concat({text(self._misfit(field))}, CAST({total} AS STRING), {text(f' (int) does not fit {type_}')})"

@@ -137,7 +137,7 @@ def test_equal_calls_are_computed_once(spark: Any, functions: Any, capsys: pytes
         assert result.columns == ["k", *calls]
         assert sorted(map(tuple, result.collect())) == expected
     df.createOrReplaceTempView("equal_calls")
-    planned = group_by(df, "k").planned(a=total, n=count(), c=total)
+    planned = group_by(df, "k").plan_query(a=total, n=count(), c=total)
     assert planned.is_text
     written = planned.text("SELECT * FROM equal_calls", ["k", "x.y", "n", "c"])
     assert sorted(map(tuple, spark.sql(written).select("k", "`x.y`", "n", "c").collect())) == [

@@ -172,7 +172,7 @@ def test_a_column_of_the_input_is_sent_once(sessions: dict[str, Any], embedded: 
     df = sessions["classic"].sql("SELECT id AS k, id % 2 AS `a.b`, id % 2 = 0 AS ok, -id AS `'x'` FROM range(4)")
     total = embedded["sum"]("k").where("ok")
     window = over(df, "k", sf.expr("`a.b` + 1").alias("ok"), order_by=["`a.b` DESC", "'x'", "k"])
-    query, rows, *_ = window._resolved((), {"total": total, "n": embedded["count"]("`a.b`")})
+    query, rows, *_ = window._resolve((), {"total": total, "n": embedded["count"]("`a.b`")})
     assert rows.columns == ["in_0", "in_1", "in_2", "in_3", "key_1"]
     layout = query.layout
     assert [layout.keys.names, layout.order.names] == [["in_0", "key_1"], ["in_1", "in_3", "in_0"]]

@@ -369,12 +369,12 @@ def test_each_batch_has_an_answer_of_its_length(functions: Any, count: int) -> N
     query = replace(query, bounds=BlockBounds(rows_max=1000))
     lengths = [0, 3, 1500, 0, 1, 700, 2500, 0, 0]
     given = [(pa.array(range(length), pa.int64()),) * 2 for length in lengths]
-    answers = list(scalar._evaluated(query, types, iter(given)))
+    answers = list(scalar._evaluate(query, types, iter(given)))
     assert [len(answer) for answer in answers] == lengths
     for answer, length in zip(answers, lengths, strict=True):
         values = answer if count == 1 else answer.field(1)
         assert values.to_pylist() == [value * value for value in range(length)]
-    assert [len(answer) for answer in scalar._evaluated(query, types, iter([given[0]]))] == [0]
+    assert [len(answer) for answer in scalar._evaluate(query, types, iter([given[0]]))] == [0]
 
 
 @since_spark("4.3", "the Arrow cache")

@@ -143,6 +143,6 @@ def test_rows_wider_than_configured_are_told_once(
     narrow = pa.RecordBatch.from_pydict({"text": ["x" * 100] * 100})
     wide = pa.RecordBatch.from_pydict({"text": ["x" * 9_996] * 200})
     with caplog.at_level(logging.WARNING, "foldflight.spark"):
-        assert list(settings.watched([narrow, wide, wide])) == [narrow, wide, wide]
+        assert list(settings.warn_of_wide_rows([narrow, wide, wide])) == [narrow, wide, wide]
     (record,) = caplog.records
     assert "configure(spark, row_bytes=10000)" in record.getMessage()

@@ -141,13 +141,13 @@ def _print(console: Console, table: StoredTable | None, groups: DataFrame, rows:
 
 def _groups_table(table: StoredTable, rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
     """Return a table with a column for each key, the live rows, and a column for the state of each output."""
-    shown = Table(*(Column(Text(name)) for name in table.keys), Column(Text(table.counted), justify="right"))
+    shown = Table(*(Column(Text(name)) for name in table.keys), Column(Text(table.row_count), justify="right"))
     for name, call in zip(table.outputs, table.calls, strict=True):
         shown.add_column(Text.assemble((name, "bold"), "\n", (call, "dim")))
     for row in rows:
         keys = [Text("NULL", "dim") if row[name] is None else Text(_key(row[name]), "bold") for name in table.keys]
         states = [Text(state_as_text(row[name], is_binary=name in binary)) for name in table.outputs]
-        shown.add_row(*keys, f"{row[table.counted]:,}", *states)
+        shown.add_row(*keys, f"{row[table.row_count]:,}", *states)
     return shown
 
 

@@ -17,7 +17,7 @@ from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.engine.query.query import Query
 from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
-from foldflight.spark.settings import watched
+from foldflight.spark.settings import warn_of_wide_rows
 from foldflight.spark.tracing import in_task
 from foldflight.spark.versions.sessions import is_spark
 from foldflight.spark.versions.types import nullable, spark_type
@@ -52,7 +52,7 @@ def arrow_function(
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         use_local_folders()
         with attempt(step):
-            results = task(watched(_without_row_number(batches)))
+            results = task(warn_of_wide_rows(_without_row_number(batches)))
             yield from results if traced is None else in_task(traced, name, results)
         freeze_garbage_collector()
 

@@ -72,15 +72,15 @@ def in_order(rows: Iterator[Row], bytes_max: int = _IN_ORDER_BYTES_MAX) -> Itera
     So an epoch that Spark repeats has its rows in the same order, and states that depend on it have the same bytes.
     Not much more than `bytes_max` are held; only the blobs held together are in order.
     """
-    held: list[tuple[int, int, bytes]] = []
+    blobs: list[tuple[int, int, bytes]] = []
     size = 0
     for row in rows:
-        held.append((row[_PARTITION], row[BLOCK], bytes(row[BLOB])))
-        size += len(held[-1][2])
+        blobs.append((row[_PARTITION], row[BLOCK], bytes(row[BLOB])))
+        size += len(blobs[-1][2])
         if size > bytes_max:
-            yield from (blob for _, _, blob in sorted(held))
-            held, size = [], 0
-    yield from (blob for _, _, blob in sorted(held))
+            yield from (blob for _, _, blob in sorted(blobs))
+            blobs, size = [], 0
+    yield from (blob for _, _, blob in sorted(blobs))
 
 
 def bucket_row(blob: bytes | None, figures: EpochStats) -> Row:
@@ -88,7 +88,7 @@ def bucket_row(blob: bytes | None, figures: EpochStats) -> Row:
     return Row(**{BLOB: blob}, **asdict(figures))
 
 
-def bucketed(
+def operator_plan(
     rows: DataFrame,
     operator: BucketOperator,
     tasks: tuple[ArrowFunction, ArrowFunction],
@@ -187,8 +187,8 @@ class BucketStore:
 
     def manifest(self) -> bytes | None:
         """Return the manifest."""
-        held = self._read()
-        return None if held is None else bytes(held[0])
+        blobs = self._read()
+        return None if blobs is None else bytes(blobs[0])
 
     def put_manifest(self, data: bytes) -> None:
         """Replace the manifest."""
@@ -196,8 +196,8 @@ class BucketStore:
 
     def run(self, run_id: str) -> bytes | None:
         """Return a piece."""
-        held = self._runs.getValue((stored_name(run_id),))
-        return None if held is None else bytes(held[0])
+        blobs = self._runs.getValue((stored_name(run_id),))
+        return None if blobs is None else bytes(blobs[0])
 
     def put_run(self, run_id: str, data: bytes) -> None:
         """Store a piece."""

@@ -64,14 +64,14 @@ class _ChunkColumn:
             several calls of Java.
         role: Its role in the query, for errors: `the argument 'v' of sum`.
         text: The user's text of it.
-        written: What the user wrote.
+        expression: What the user wrote.
     """
 
     display_name: str
     resolved: Column | None
     role: str
     text: str
-    written: object
+    expression: object
 
     @property
     def column(self) -> Column:
@@ -104,31 +104,33 @@ class Columns:
     _guards: dict[str, set[str]] = field(default_factory=dict)  # the conditions of each argument, as names in chunks
     _rows: DataFrame | None = None
 
-    def argument(self, written: object, function: str) -> str:
+    def argument(self, expression: object, function: str) -> str:
         """Return the name of the chunk's column that holds an argument; equal texts share one."""
-        role = f"the argument {text_of(written)!r} of {function}"
-        return self._add("", written, role)
+        role = f"the argument {text_of(expression)!r} of {function}"
+        return self._add("", expression, role)
 
-    def condition(self, written: object, function: str) -> str:
+    def condition(self, expression: object, function: str) -> str:
         """Return the name of the chunk's column that holds a condition."""
-        role = f"the condition {text_of(written)!r} of {function}"
-        return self._add("where ", written, role)
+        role = f"the condition {text_of(expression)!r} of {function}"
+        return self._add("where ", expression, role)
 
-    def key(self, written: object, function: str) -> str:
+    def key(self, expression: object, function: str) -> str:
         """Return the name of the chunk's column that holds a key of an order; equal arguments share it."""
-        role = f"the order {text_of(written)!r} of {function}"
-        return self._add("", written, role)
+        role = f"the order {text_of(expression)!r} of {function}"
+        return self._add("", expression, role)
 
-    def _add(self, prefix: str, written: object, role: str) -> str:
+    def _add(self, prefix: str, expression: object, role: str) -> str:
         # Columns are compared by identity, because `==` builds an expression. Keeping a reference keeps the id unique.
-        self._held.append(written)
-        key = (prefix, written if isinstance(written, str) else id(written))
+        self._held.append(expression)
+        key = (prefix, expression if isinstance(expression, str) else id(expression))
         if key not in self._chunk_columns:
-            column = None if is_column(self.df, written) else column_of(self.df, written, role)
+            column = None if is_column(self.df, expression) else column_of(self.df, expression, role)
             # Errors show rows under these names, so the names are the user's texts.
-            text = str(written) if column is None or isinstance(written, str) else self._display_name(column, role)
+            text = (
+                str(expression) if column is None or isinstance(expression, str) else self._display_name(column, role)
+            )
             (display_name,) = chunk_names([prefix + text], {*self.reserved, *self.display_names})
-            self._chunk_columns[key] = _ChunkColumn(display_name, column, role, text_of(written), written)
+            self._chunk_columns[key] = _ChunkColumn(display_name, column, role, text_of(expression), expression)
         return self._chunk_columns[key].display_name
 
     def _display_name(self, column: Column, role: str) -> str:
@@ -164,7 +166,7 @@ class Columns:
         conditions = self._guards.get(entry.display_name, set()) if not self._is_simple(entry.display_name) else set()
         if conditions:
             holds = [self._over_input(each).cast("boolean") for each in sorted(conditions)]
-            return _null_unless(self.df, entry.written, functools.reduce(Column.__or__, holds), entry.role)
+            return _null_unless(self.df, entry.expression, functools.reduce(Column.__or__, holds), entry.role)
         return self._over_input(entry.display_name) if entry.display_name in self._guarding else entry.column
 
     def _over_input(self, condition: str) -> Column:
@@ -191,9 +193,9 @@ class Columns:
         return text in self.df.columns or _SIMPLE.fullmatch(text) is not None
 
     @property
-    def written(self) -> list[object]:
+    def user_expressions(self) -> list[object]:
         """The arguments and conditions as the user wrote them, in the order of `display_names`."""
-        return [entry.written for entry in self._chunk_columns.values()]
+        return [entry.expression for entry in self._chunk_columns.values()]
 
     def rows(self) -> DataFrame:
         """Return the input reduced to keys, kind, arguments and conditions, in that order.
@@ -209,14 +211,14 @@ class Columns:
                 rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to an action
         except (AnalysisException, ParseException) as error:
             self._refuse_single()
-            raise _unresolved("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query", error) from None
+            raise _resolution_error("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query", error) from None
         self._rows = rows
         return rows
 
     def _selected(self) -> DataFrame:
         if (plain := self.plain) is not None:  # PySpark makes a Column by several calls of Java, and a text by one
-            return self.df.selectExpr(*(f"{quoted(written)} AS {name}" for name, written in plain.items()))
-        chosen = [known(key).alias(f"key_{index}") for index, key in enumerate(self.keys)]
+            return self.df.selectExpr(*(f"{quoted(expression)} AS {name}" for name, expression in plain.items()))
+        chosen = [key_column(key).alias(f"key_{index}") for index, key in enumerate(self.keys)]
         if self.kind is not None:
             chosen.append(_kind_number(self.kind).alias(KIND))
         chosen += [column.alias(f"column_{index}") for index, column in enumerate(self.expressions)]
@@ -236,14 +238,16 @@ class Columns:
         """Return the schema of `rows`. Spark is not asked if they are columns of the input. Raises the same errors."""
         if (plain := self.plain) is None:
             return self.rows().schema
-        given = {each.name: each for each in self.df.schema}
-        fields = [(name, given[written]) for name, written in plain.items()]
+        fields_by_name = {each.name: each for each in self.df.schema}
+        fields = [(name, fields_by_name[expression]) for name, expression in plain.items()]
         return st.StructType([st.StructField(name, each.dataType, each.nullable) for name, each in fields])
 
     def _refuse_single(self) -> None:
         """Refuse the first column that cannot be resolved on its own."""
         for role, column in zip(
-            self.roles(), [*map(known, self.keys), *(each.column for each in self._chunk_columns.values())], strict=True
+            self.roles(),
+            [*map(key_column, self.keys), *(each.column for each in self._chunk_columns.values())],
+            strict=True,
         ):
             _only_name(self.df, column, role)
 
@@ -257,7 +261,7 @@ class Columns:
         condition = None if use.condition is None else self.condition(use.condition, name)
         order = tuple(
             Order(self.key(key.column, name), key.descending, key.nulls_first)
-            for key in (sort_key(self.df, written) for written in use.order)
+            for key in (sort_key(self.df, expression) for expression in use.order)
         )
         for display_name in (*arguments, *(key.column for key in order)):
             if condition is None:  # it is evaluated for all rows, whatever other calls it stands in
@@ -279,8 +283,8 @@ class Columns:
         types = self._types(rows)
         for each in aggregates:
             name = each.function.name
-            arguments = [(text_of(written), types[self.argument(written, name)]) for written in each.columns]
-            keys = [sort_key(self.df, written) for written in each.order]
+            arguments = [(text_of(expression), types[self.argument(expression, name)]) for expression in each.columns]
+            keys = [sort_key(self.df, expression) for expression in each.order]
             order = [(text_of(key.column), types[self.key(key.column, name)]) for key in keys]
             check_compared(name, arguments, order, is_distinct=each.is_distinct)
 
@@ -296,8 +300,8 @@ class Columns:
         """
         types = self._types(rows)
         return [
-            result_type(info, [types[self.argument(each, info.name)] for each in written], type_)
-            for (info, written), type_ in zip(uses, outputs, strict=True)
+            result_type(info, [types[self.argument(each, info.name)] for each in expression], type_)
+            for (info, expression), type_ in zip(uses, outputs, strict=True)
         ]
 
     def _types(self, rows: st.StructType) -> dict[str, st.DataType]:
@@ -324,37 +328,38 @@ class Columns:
         """
         for each in aggregates:
             name = each.function.name
-            actual = [columns.field(self.argument(written, name)).type for written in each.columns]
-            wanted = [parse_type(text) for text in each.function.taking(actual).input_types or ()]
-            for index, (written, given, type_) in enumerate(zip(each.columns, actual, wanted, strict=False)):
-                if not can_widen(given, type_):
+            given_types = [columns.field(self.argument(expression, name)).type for expression in each.columns]
+            declared = [parse_type(text) for text in each.function.taking(given_types).input_types or ()]
+            for index, (expression, actual, type_) in enumerate(zip(each.columns, given_types, declared, strict=False)):
+                if not can_widen(actual, type_):
+                    text = text_of(expression)
                     raise RejectedError(
                         "SCHEMA_MISMATCH",
                         f"{name} takes {spark_name(type_)} for its argument {each.function.input_names[index]}, and "
-                        f"{text_of(written)} is {spark_name(given)}; {_conversion(text_of(written), given, type_)}",
+                        f"{text} is {spark_name(actual)}; {_conversion(text, actual, type_)}",
                         function=name,
                     )
 
 
-def _conversion(written: str, given: pa.DataType, type_: pa.DataType) -> str:
+def _conversion(expression: str, actual: pa.DataType, type_: pa.DataType) -> str:
     """Return the instruction that tells how to convert an argument of one type to another."""
     if is_json(type_):
-        return f"give the text of JSON, as to_json({written}) makes it"
+        return f"give the text of JSON, as to_json({expression}) makes it"
     if not _is_of_spark(type_):
         return f"Spark has no {spark_name(type_)}, so the function's author has to declare another type"
     if is_vector(type_):
-        if not pa.types.is_list(given):
+        if not pa.types.is_list(actual):
             return "give an array of numbers"
-        return f"convert it in the query: CAST({written} AS {spark_type(type_).simpleString().upper()})"
-    return f"{zone_remedy(given, type_)}convert it in the query: CAST({written} AS {spark_name(type_)})"
+        return f"convert it in the query: CAST({expression} AS {spark_type(type_).simpleString().upper()})"
+    return f"{zone_remedy(actual, type_)}convert it in the query: CAST({expression} AS {spark_name(type_)})"
 
 
-def zone_remedy(given: pa.DataType, declared: pa.DataType) -> str:
+def zone_remedy(actual: pa.DataType, declared: pa.DataType) -> str:
     """Return the remedy for an argument with a time zone of a function that takes none; otherwise an empty text.
 
     A cast in the query would take the digits of the session's zone, which is rarely what was meant.
     """
-    if not (pa.types.is_timestamp(given) and given.tz and pa.types.is_timestamp(declared)):
+    if not (pa.types.is_timestamp(actual) and actual.tz and pa.types.is_timestamp(declared)):
         return ""
     return "TIMESTAMP in input_types is SQL's, without a time zone: declare TIMESTAMPTZ there, or "
 
@@ -368,12 +373,12 @@ def _is_of_spark(type_: pa.DataType) -> bool:
     return can_widen(without_nullability(column), type_)
 
 
-def text_of(written: object) -> str:
+def text_of(expression: object) -> str:
     """Return the user's text of a column, for errors."""
-    if isinstance(written, str):
-        return written
-    text = str(written)
-    return text.removeprefix("Column<'").removesuffix("'>") if isinstance(written, Column) else text
+    if isinstance(expression, str):
+        return expression
+    text = str(expression)
+    return text.removeprefix("Column<'").removesuffix("'>") if isinstance(expression, Column) else text
 
 
 @contextmanager
@@ -384,7 +389,7 @@ def rejecting(code: str, what: str) -> Iterator[None]:
             yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
         # Not `from error`: in Spark Connect it would show the server's stack trace of a hundred lines.
-        raise _unresolved(code, what, error) from None
+        raise _resolution_error(code, what, error) from None
 
 
 @contextmanager
@@ -404,7 +409,7 @@ def refusing_nanoseconds(what: str) -> Iterator[None]:
         ) from None
 
 
-def _unresolved(code: str, what: str, error: PySparkException) -> RejectedError:
+def _resolution_error(code: str, what: str, error: PySparkException) -> RejectedError:
     message = message_of(error)
     said = _SAID.match(message)
     return RejectedError(code, f"{what}: {(said.group() if said else message.partition('JVM stacktrace:')[0]).strip()}")
@@ -426,68 +431,68 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def is_column(df: DataFrame, written: object) -> bool:
+def is_column(df: DataFrame, expression: object) -> bool:
     """Return whether this is the name of one column, whether or not Spark compares names without case."""
-    if not isinstance(written, str) or written not in df.columns:
+    if not isinstance(expression, str) or expression not in df.columns:
         return False
-    return [name.casefold() for name in df.columns].count(written.casefold()) == 1
+    return [name.casefold() for name in df.columns].count(expression.casefold()) == 1
 
 
-def known(key: Column | str) -> Column:
+def key_column(key: Column | str) -> Column:
     """Return the column of a key of `Columns`."""
     return column_named(key) if isinstance(key, str) else key
 
 
-def key_of(df: DataFrame, written: object, role: str) -> Column | str:
+def key_of(df: DataFrame, expression: object, role: str) -> Column | str:
     """Return a key as `Columns` takes it. Raises RejectedError as `column_of` does."""
-    return str(written) if is_column(df, written) else column_of(df, written, role, may_name=True)
+    return str(expression) if is_column(df, expression) else column_of(df, expression, role, may_name=True)
 
 
-def column_of(df: DataFrame, written: object, role: str, *, may_name: bool = False) -> Column:
+def column_of(df: DataFrame, expression: object, role: str, *, may_name: bool = False) -> Column:
     """Return the column for a text or Column. A text is a column of `df` if one has this name, else an expression.
 
     Args:
         df: The input.
-        written: The user's text or Column.
+        expression: The user's text or Column.
         role: Its role in the query, for errors.
         may_name: Whether a text may give its result a name, as in `upper(c) AS c`.
 
     Raises:
         RejectedError: SIGNATURE, if it is neither a text nor a Column, or a text with a name that has no use.
     """
-    if isinstance(written, Column):
-        _refuse_direction(df, written, role)
-        return written
-    if isinstance(written, Use):
-        return _column_of_use(df, written, role)
-    if isinstance(written, UseMember):
-        return _column_of_use(df, written.use, role).getField(written.member)
-    if isinstance(written, Aggregate):
+    if isinstance(expression, Column):
+        _refuse_direction(df, expression, role)
+        return expression
+    if isinstance(expression, Use):
+        return _column_of_use(df, expression, role)
+    if isinstance(expression, UseMember):
+        return _column_of_use(df, expression.use, role).getField(expression.member)
+    if isinstance(expression, Aggregate):
         raise RejectedError(
             "SIGNATURE",
             f"{role} is itself an aggregate; compute it with one agg, and aggregate its result with another",
         )
-    if not isinstance(written, str):
+    if not isinstance(expression, str):
         raise RejectedError(
             "SIGNATURE",
             f"{role} is not a column; give a column name, a SQL expression, or a PySpark Column (for a constant write "
             "F.lit(...), or a direct argument by name)",
         )
-    if written in df.columns:
-        return column_named(written)
-    if written.strip() == "*":
+    if expression in df.columns:
+        return column_named(expression)
+    if expression.strip() == "*":
         raise RejectedError(
             "SIGNATURE", f"{role} means all columns; give one column (count() without an argument counts the rows)"
         )
-    expression = sf.expr(written)
+    column = sf.expr(expression)
     if not may_name:
-        _refuse_name(df, written, role)
-    return expression
+        _refuse_name(df, expression, role)
+    return column
 
 
-def _refuse_direction(df: DataFrame, written: Column, role: str) -> None:
+def _refuse_direction(df: DataFrame, expression: Column, role: str) -> None:
     """Refuse a column such as PySpark's `desc("at")`: where no rows are sorted by it, Spark drops its direction."""
-    text = text_of(written)
+    text = text_of(expression)
     if _DIRECTED.search(text) and text not in df.columns:
         raise RejectedError(
             "SIGNATURE",
@@ -496,15 +501,15 @@ def _refuse_direction(df: DataFrame, written: Column, role: str) -> None:
         )
 
 
-def _refuse_name(df: DataFrame, written: str, role: str) -> None:
+def _refuse_name(df: DataFrame, expression: str, role: str) -> None:
     """Refuse a text that names its result: for Spark, a misspelt DESC behind an expression is such a name."""
-    has_comment = "--" in written or "/*" in written  # behind which DESC is a name, too
-    if _NAMELESS.fullmatch(written) and not has_comment:  # asking Spark takes time
+    has_comment = "--" in expression or "/*" in expression  # behind which DESC is a name, too
+    if _NAMELESS.fullmatch(expression) and not has_comment:  # asking Spark takes time
         return
     # In parentheses Spark takes an expression without a name only. A comment would hide the closing one.
-    if _is_readable(df, f"({written}\n)") or not _is_readable(df, written):
+    if _is_readable(df, f"({expression}\n)") or not _is_readable(df, expression):
         return
-    last = written.rsplit(maxsplit=1)[-1]
+    last = expression.rsplit(maxsplit=1)[-1]
     raise RejectedError(
         "SIGNATURE",
         f"{role} names its result{'' if has_comment else f' {last}'}, and the name has no use here; leave it out (the "
@@ -524,16 +529,16 @@ def _is_readable(df: DataFrame, expression: str) -> bool:
     return True
 
 
-def _null_unless(df: DataFrame, written: object, holds: Column, role: str) -> Column:
+def _null_unless(df: DataFrame, expression: object, holds: Column, role: str) -> Column:
     """Return the column for what the user wrote where a condition holds, and NULL elsewhere.
 
     Spark evaluates a UDF and its arguments for all rows, whatever stands around it. So a use is guarded within.
     """
-    if isinstance(written, UseMember):
-        return _null_unless(df, written.use, holds, role).getField(written.member)
-    if isinstance(written, Use):
-        return _column_of_use(df, written, role, holds)
-    return sf.when(holds, column_of(df, written, role))
+    if isinstance(expression, UseMember):
+        return _null_unless(df, expression.use, holds, role).getField(expression.member)
+    if isinstance(expression, Use):
+        return _column_of_use(df, expression, role, holds)
+    return sf.when(holds, column_of(df, expression, role))
 
 
 def _column_of_use(df: DataFrame, use: Use, role: str, holds: Column | None = None) -> Column:
@@ -588,11 +593,11 @@ def sort_key(df: DataFrame, key: OrderKey) -> OrderKey:
     return sorted_by
 
 
-def key_name(df: DataFrame, written: object, key: Column | str) -> str:
+def key_name(df: DataFrame, expression: object, key: Column | str) -> str:
     """Return the name of a key in the result: the column's name, the alias, or the text of the expression."""
-    if isinstance(written, str) and written in df.columns:
-        return written
-    return _only_name(df, known(key), f"the key {text_of(written)!r}")
+    if isinstance(expression, str) and expression in df.columns:
+        return expression
+    return _only_name(df, key_column(key), f"the key {text_of(expression)!r}")
 
 
 def _only_name(df: DataFrame, column: Column, role: str) -> str:
@@ -604,24 +609,24 @@ def _only_name(df: DataFrame, column: Column, role: str) -> str:
     return names[0]
 
 
-def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, str] | None) -> Column | None:
+def kind_of(df: DataFrame, expression: str | Column | None, meanings: Mapping[str, str] | None) -> Column | None:
     """Return the column of row kinds, or None if rows have no kinds.
 
     Args:
         df: The input.
-        written: The user's text or Column.
+        expression: The user's text or Column.
         meanings: The row kind for each of its values; None if the values are row kinds.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if the column is missing, has no texts and no meanings, or if a meaning is not a
             row kind; SIGNATURE for meanings without a column; CANNOT_RETRACT for rows with several columns of kinds.
     """
-    if written is None:
+    if expression is None:
         if meanings is not None:
             raise RejectedError("SIGNATURE", "row_kinds maps the values of row_kind; give row_kind as well")
         return None
-    role = f"the row kind {text_of(written)!r}"
-    kind = column_of(df, written, role)
+    role = f"the row kind {text_of(expression)!r}"
+    kind = column_of(df, expression, role)
     refuse_several(df)
     with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
         type_ = df.select(kind).schema[0].dataType
@@ -636,7 +641,7 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
             "SCHEMA_MISMATCH",
             f"{role} is {type_.simpleString()}, and row kinds are texts ({_KINDS}); map its values to "
             "row kinds: row_kinds={...: '+I', ...: '-D'}"
-            + (f"; {hint}" if isinstance(written, str) and (hint := of_columns([written])) else ""),
+            + (f"; {hint}" if isinstance(expression, str) and (hint := of_columns([expression])) else ""),
         )
     refuse_updates(df, kind)
     return kind
@@ -646,11 +651,13 @@ def _kinds_of_codes(kind: Column, meanings: Mapping[str, str], role: str) -> Col
     """Return a column of row kinds for a column of codes. The query fails at a code without a meaning."""
     code = kind.cast("string")
     letter = sf.when(sf.lit(False), sf.lit(""))
-    for written, meaning in meanings.items():
-        letter = letter.when(code == sf.lit(written), sf.lit(RowKind.parse(meaning).short))
+    for code_value, meaning in meanings.items():
+        letter = letter.when(code == sf.lit(code_value), sf.lit(RowKind.parse(meaning).short))
     code_text = sf.coalesce(sf.concat(sf.lit("'"), code, sf.lit("'")), sf.lit("NULL"))
-    known = ", ".join(map(repr, meanings))
-    wrong = raise_error("SCHEMA_MISMATCH", f"{role} is ", code_text, f", and row_kinds maps only {known}; add it there")
+    mapped_codes = ", ".join(map(repr, meanings))
+    wrong = raise_error(
+        "SCHEMA_MISMATCH", f"{role} is ", code_text, f", and row_kinds maps only {mapped_codes}; add it there"
+    )
     return letter.otherwise(wrong)
 
 

@@ -117,10 +117,10 @@ def group_by(
             "write row_kind='{name}', so that they retract, or row_kind=None to aggregate the changes themselves",
         )
         row_kind = None
-    chosen = listed(keys)
+    chosen = unpack_keys(keys)
     is_stream = df.isStreaming
     if window is not None:
-        df = window.timed(df)
+        df = window.with_time(df)
     _check_stream_options(emit, buckets, allowed_lateness_s, is_stream=is_stream)
     closing = _closing(df, window, emit, allowed_lateness_s, is_stream=is_stream)
     has_sessions = window is not None and window.is_session
@@ -131,7 +131,7 @@ def group_by(
             "use tumble, hop or cumulate",
         )
     if window is not None:
-        df = window.assigned(df, [column_of(df, key, _role(key), may_name=True) for key in chosen])
+        df = window.assign(df, [column_of(df, key, _role(key), may_name=True) for key in chosen])
         chosen = (*chosen, WINDOW_START, WINDOW_END)
     columns = tuple(key_of(df, key, _role(key)) for key in chosen)
     names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
@@ -153,7 +153,7 @@ def group_by(
     )
 
 
-def listed(keys: Sequence[Any]) -> tuple[Any, ...]:
+def unpack_keys(keys: Sequence[Any]) -> tuple[Any, ...]:
     """Return the keys, which may be passed as one list."""
     return tuple(keys[0]) if len(keys) == 1 and isinstance(keys[0], (list, tuple)) else tuple(keys)
 
@@ -264,11 +264,11 @@ class GroupedFrame:
                 if the server no longer has the function.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        return self.planned(*aliased, **named).result()
+        return self.plan_query(*aliased, **named).result()
 
     def query(self, /, *aliased: Aggregate, **named: Aggregate) -> Query:
         """Return the query that `agg` would execute. Raises the same errors as `agg` for mistakes in the query."""
-        return self.planned(*aliased, **named).query
+        return self.plan_query(*aliased, **named).query
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: the calls and how each is folded, the plan with its reasons, and its bounds.
@@ -280,9 +280,9 @@ class GroupedFrame:
         Raises:
             RejectedError: The same errors as `agg`, for mistakes in the query.
         """
-        print(self.planned(*aliased, **named).explain())  # noqa: T201 - as DataFrame.explain does
+        print(self.plan_query(*aliased, **named).explain())  # noqa: T201 - as DataFrame.explain does
 
-    def planned(self, /, *aliased: Aggregate, **named: Aggregate) -> Planned:
+    def plan_query(self, /, *aliased: Aggregate, **named: Aggregate) -> Planned:
         """Return the plan of `agg`. Raises the same errors as `agg` for mistakes in the query."""
         aggregates = named_outputs(aliased, named)
         for name, each in aggregates.items():
@@ -300,10 +300,10 @@ class GroupedFrame:
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
         # A stream stores the state of each call, and states of before stay readable.
         copies = {} if self.stream is not None else _copies(calls, aggregates)
-        given = columns.schema()
-        check_keys(given, self.names)
-        columns.check_compared(list(aggregates.values()), given)
-        layout = self._layout(columns, arrow_fields(in_months(given), columns.roles(), are_passed=False))
+        schema = columns.schema()
+        check_keys(schema, self.names)
+        columns.check_compared(list(aggregates.values()), schema)
+        layout = self._layout(columns, arrow_fields(in_months(schema), columns.roles(), are_passed=False))
         try:
             query = Query.of(
                 transport,
@@ -313,7 +313,7 @@ class GroupedFrame:
                 materialize=self.materialize,
                 types=SPARK,
                 plan=self.plan,
-                groups=self.groups or self._estimated(columns),
+                groups=self.groups or self._estimate_groups(columns),
                 unliftable="",
                 # Sail evaluates arguments that a condition guards, and groups NaNs by their bits.
                 lifts_integers_only=not is_spark(self.df.sparkSession),
@@ -323,14 +323,14 @@ class GroupedFrame:
                 columns.refuse_types(list(aggregates.values()), layout.chunk)
             raise
         if not (query.lifted.taken and query.finished_by_host.taken):
-            check_passed(given, columns.roles())
+            check_passed(schema, columns.roles())
         uses = [(each.function, each.columns) for name, each in aggregates.items() if name not in copies]
-        results = columns.result_types(uses, given, query.layout.outputs.types)
-        wanted = {name: field.dataType for name, field in zip(self.names, given, strict=False)}
+        results = columns.result_types(uses, schema, query.layout.outputs.types)
+        key_types = {name: field.dataType for name, field in zip(self.names, schema, strict=False)}
         made = dict(zip(query.layout.outputs.names, results, strict=True))
-        types = wanted | {name: made[copies.get(name, name)] for name in aggregates}
+        types = key_types | {name: made[copies.get(name, name)] for name in aggregates}
         query, reader = self._read(query, columns)
-        return Planned(query, columns, given, types, copies, self.strict, reader)
+        return Planned(query, columns, schema, types, copies, self.strict, reader)
 
     def _read(self, query: Query, columns: Columns) -> tuple[Query, Source | str]:
         """Return the query, and who reads its rows: tasks of its own, or Spark, for a reason.
@@ -347,7 +347,7 @@ class GroupedFrame:
             return query, f"rows are not folded before the shuffle: {query.folds_before_shuffle.why}"
         if query.lifted.taken and self.plan == "lifted":
             return query, "plan='lifted'"
-        if query.lifted.taken and (slow := _interpreted(query)):
+        if query.lifted.taken and (slow := _interpreted_functions(query)):
             return query, f"rows are lifted, which is faster than to interpret {slow}"
         try:
             source = self.scan.source(list(plain.values()), len(columns.keys))
@@ -355,7 +355,7 @@ class GroupedFrame:
             return query, str(error)
         return replace(query, unliftable="the tasks that fold the rows read them"), source
 
-    def _estimated(self, columns: Columns) -> Groups | None:
+    def _estimate_groups(self, columns: Columns) -> Groups | None:
         """Return what the statistics of tables tell about the number of groups, if Spark keeps them."""
         session = self.df.sparkSession
         if self.stream is not None or self.plan != "auto" or not self.names:
@@ -392,7 +392,7 @@ class Planned:
     Args:
         query: The query.
         columns: The columns of its input.
-        given: Spark's types of these.
+        schema: Spark's types of these.
         types: Spark's types of the keys and outputs, by name.
         copies: Outputs of equal calls of a batch, with the output that the query computes for them.
         strict: Whether a retraction without a row is an error, in a batch.
@@ -401,7 +401,7 @@ class Planned:
 
     query: Query
     columns: Columns
-    given: st.StructType
+    schema: st.StructType
     types: Mapping[str, st.DataType]
     copies: Mapping[str, str]
     strict: bool
@@ -456,7 +456,7 @@ class Planned:
     @property
     def is_text(self) -> bool:
         """Whether the result can be written as SQL: of columns that are passed to Spark's aggregations as they are."""
-        types = [*(field.dataType for field in self.given), *self.types.values()]
+        types = [*(field.dataType for field in self.schema), *self.types.values()]
         is_plain = self.columns.plain is not None and not any(is_months(each) or is_collated(each) for each in types)
         return is_plain and self._is_without_python
 
@@ -490,7 +490,7 @@ def _copies(calls: Mapping[str, Call], aggregates: Mapping[str, Aggregate]) -> d
     return copies
 
 
-def _interpreted(query: Query) -> str:
+def _interpreted_functions(query: Query) -> str:
     """Return the functions of a query that no machine code folds, as text; empty if there are none."""
     modes = {info.name: info.folding for info in query.transport.infos(look=True)}
     names = dict.fromkeys(call.function for call in query.open_request.calls)
@@ -500,44 +500,44 @@ def _interpreted(query: Query) -> str:
 def named_outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Aggregate]:
     """Return the calls by output name. Raises RejectedError SIGNATURE."""
     outputs: dict[str, Aggregate] = {}
-    for name, given in (*(("an output", each) for each in aliased), *named.items()):
-        if isinstance(given, FunctionHandle):
+    for name, call in (*(("an output", each) for each in aliased), *named.items()):
+        if isinstance(call, FunctionHandle):
             raise RejectedError(
                 "SIGNATURE",
-                f"{name} is the function {given.name} itself; call it with its columns: {given.name}('column')",
+                f"{name} is the function {call.name} itself; call it with its columns: {call.name}('column')",
             )
-        if isinstance(given, Use):
-            use = "join_lateral" if given.is_table else "with_columns"
+        if isinstance(call, Use):
+            use = "join_lateral" if call.is_table else "with_columns"
             raise RejectedError(
                 "SIGNATURE",
-                f"{name} is a use of {given.function.name}, a function of the kind {given.function.kind}, which "
+                f"{name} is a use of {call.function.name}, a function of the kind {call.function.kind}, which "
                 f"aggregates nothing; use it in {use}",
-                function=given.function.name,
+                function=call.function.name,
             )
-        if isinstance(given, Column):
+        if isinstance(call, Column):
             raise RejectedError(
                 "SIGNATURE",
-                f"{name} is {text_of(given)!r}, a Column of PySpark, and agg takes functions of foldflight only; "
+                f"{name} is {text_of(call)!r}, a Column of PySpark, and agg takes functions of foldflight only; "
                 "take the built-in function of this name from functions = connect(...), as in functions.sum('column'), "
                 "or use both in df.groupBy(...).agg(...), where a function with declared types is written as "
                 "foldflight.sql.column(spark, functions.weighted_avg('v', 'w'))",
             )
-        if not isinstance(given, Aggregate):
+        if not isinstance(call, Aggregate):
             raise RejectedError(
                 "SIGNATURE",
-                f"{name} is {text_of(given)!r}, not a use of a function; write functions.sum('column').alias('name'), "
+                f"{name} is {text_of(call)!r}, not a use of a function; write functions.sum('column').alias('name'), "
                 "with functions = connect(...)",
             )
-    for given in aliased:
-        if given.name is None:
-            raise RejectedError("SIGNATURE", f"{given!r} has no name; write {given!r}.alias('name'), or name={given!r}")
-        refuse_doubles((*outputs, given.name), "is the name of two outputs")
-        outputs[given.name] = given
-    for name, given in named.items():
-        if given.name not in (None, name):
-            raise RejectedError("SIGNATURE", f"{name}={given!r} gives one output two names; remove one")
+    for call in aliased:
+        if call.name is None:
+            raise RejectedError("SIGNATURE", f"{call!r} has no name; write {call!r}.alias('name'), or name={call!r}")
+        refuse_doubles((*outputs, call.name), "is the name of two outputs")
+        outputs[call.name] = call
+    for name, call in named.items():
+        if call.name not in (None, name):
+            raise RejectedError("SIGNATURE", f"{name}={call!r} gives one output two names; remove one")
         refuse_doubles((*outputs, name), "is the name of two outputs")
-        outputs[name] = given
+        outputs[name] = call
     return outputs
 
 

@@ -78,7 +78,7 @@ def join_lateral(
         isolates=isolates,
         types=SPARK,
     )
-    query = _renamed(query, use)
+    query = _rename_output(query, use)
     _refuse_taken(df, query.outputs.names, isolates=isolates)
     pickle.dumps(query)
     uses = [(use.function, list(use.columns))] * len(query.outputs)
@@ -94,7 +94,7 @@ def join_lateral(
     return joined.withColumn(DEAD_LETTER, letter_beside(joined, ERROR, columns, use.function.name)).drop(ERROR)
 
 
-def _renamed(query: ScalarQuery, use: Use) -> ScalarQuery:
+def _rename_output(query: ScalarQuery, use: Use) -> ScalarQuery:
     """Return the query with the alias of the use as the name of its only column."""
     if use.name is None:
         return query

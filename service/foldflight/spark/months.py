@@ -42,14 +42,14 @@ def interval_text(sql: str, type_: st.DataType, storage: st.DataType) -> str:
     return f"CAST(CAST({number} AS INTERVAL MONTH) AS {type_.simpleString().upper()})"
 
 
-def storage_types_of(wanted: Sequence[st.DataType], types: Sequence[pa.DataType]) -> list[st.DataType]:
+def storage_types_of(spark_types: Sequence[st.DataType], types: Sequence[pa.DataType]) -> list[st.DataType]:
     """Return the types in which columns come from Python.
 
     Args:
-        wanted: Spark's types.
+        spark_types: Spark's types.
         types: The types of their values in Python.
     """
-    return [spark_type(sent) if is_months(type_) else type_ for type_, sent in zip(wanted, types, strict=True)]
+    return [spark_type(sent) if is_months(type_) else type_ for type_, sent in zip(spark_types, types, strict=True)]
 
 
 def in_months(schema: st.StructType) -> st.StructType:
@@ -64,14 +64,14 @@ def as_months(rows: DataFrame) -> DataFrame:
     return rows.withColumns({name: sf.expr(text) for name, text in texts.items()}) if texts else rows
 
 
-def as_intervals(df: DataFrame, wanted: Mapping[str, st.DataType]) -> DataFrame:
+def as_intervals(df: DataFrame, spark_types: Mapping[str, st.DataType]) -> DataFrame:
     """Return a result with intervals in place of months.
 
     Args:
         df: The result.
-        wanted: Spark's types of its columns; those that are intervals are converted.
+        spark_types: Spark's types of its columns; those that are intervals are converted.
     """
-    types = {name: type_ for name, type_ in wanted.items() if is_months(type_)}
+    types = {name: type_ for name, type_ in spark_types.items() if is_months(type_)}
     if not types:
         return df
     texts = {name: interval_text(quoted(name), type_, df.schema[name].dataType) for name, type_ in types.items()}

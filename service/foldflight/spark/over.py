@@ -35,15 +35,15 @@ from foldflight.spark.columns import (
     by_text,
     column_named,
     column_of,
+    key_column,
     key_name,
     key_of,
-    known,
     rejecting,
     sort_key,
     text_of,
 )
 from foldflight.spark.errors import raise_error
-from foldflight.spark.grouping import check_buckets, listed, named_outputs, one_transport, refuse_doubles
+from foldflight.spark.grouping import check_buckets, named_outputs, one_transport, refuse_doubles, unpack_keys
 from foldflight.spark.months import as_intervals, as_months, storage_types_of
 from foldflight.spark.overstream import over_stream
 from foldflight.spark.pipelines import check_analysable
@@ -105,7 +105,7 @@ def over(
     named = tuple(partition_by) if isinstance(partition_by, (list, tuple)) else (partition_by,)
     if keys and named:
         raise RejectedError("SIGNATURE", "over has columns of PARTITION BY twice; give them as keys or as partition_by")
-    chosen = listed(keys) or named
+    chosen = unpack_keys(keys) or named
     roles = [f"the key {text_of(key)!r}" for key in chosen]
     columns = tuple(key_of(df, key, role) for key, role in zip(chosen, roles, strict=True))
     names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
@@ -158,7 +158,7 @@ class OverFrame:
     """A DataFrame with the partition and order of a window; made by `over`."""
 
     df: DataFrame
-    written: tuple[object, ...]  # the keys, as the user wrote them
+    key_expressions: tuple[object, ...]  # the keys, as the user wrote them
     keys: tuple[Column | str, ...]
     names: tuple[str, ...]
     order: tuple[OrderKey, ...]
@@ -187,28 +187,28 @@ class OverFrame:
                 bounded cost; LIMIT for a window frame of too many rows in a stream; UNKNOWN_FUNCTION.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        query, rows, results, wanted = self._resolved(aliased, named)
+        query, rows, results, spark_types = self._resolve(aliased, named)
         pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
         advise(self.df)
         check_workers(self.df.sparkSession)
         if isinstance(query, StreamedOver):
             check_provider(self.df)
-            return self._renamed(as_intervals(over_stream(query, rows, results), wanted))
+            return self._restore_names(as_intervals(over_stream(query, rows, results), spark_types))
         keys = [sf.col(name) for name in query.layout.keys.names]
         order = zip(query.layout.order.names, self.order, strict=True)
-        sorting = [*keys, *(_sorted(sf.col(name), each) for name, each in order)]
+        sorting = [*keys, *(_sort_expression(sf.col(name), each) for name, each in order)]
         arrived = together(rows, hash_of(rows, query.layout.keys) if keys else None, sorting)
         functions = [call.function for part in query.parts for call in part.query.open_request.calls]
         function = arrow_function(OverFold(query), step_name("over", functions), query.traced)
-        return self._renamed(as_intervals(arrived.mapInArrow(function, results), wanted))
+        return self._restore_names(as_intervals(arrived.mapInArrow(function, results), spark_types))
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: each call with its window frame, how that is folded, and why. Raises its errors."""
-        print(self._resolved(aliased, named)[0].explain())  # noqa: T201 - as DataFrame.explain does
+        print(self._resolve(aliased, named)[0].explain())  # noqa: T201 - as DataFrame.explain does
         if self.is_scan:
             print("  reader: Spark, because rows are shuffled before they are folded")  # noqa: T201
 
-    def _resolved(
+    def _resolve(
         self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]
     ) -> tuple[OverQuery | StreamedOver, DataFrame, st.StructType, dict[str, st.DataType]]:
         """Return the query, the rows that its task reads, what its task makes, and the types of the result."""
@@ -218,17 +218,17 @@ class OverFrame:
             refuse_doubles((name, *aggregates), "is the name of two columns of the result")
         columns = Columns(self.df, self.keys, self.names, reserved=(SLOT, KIND, EMIT))
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
-        given = columns.schema()  # its errors name the key or argument that is wrong
-        columns.check_compared(list(aggregates.values()), given)
+        schema = columns.schema()  # its errors name the key or argument that is wrong
+        columns.check_compared(list(aggregates.values()), schema)
         order = self._order_columns()
         default = WindowFrame.default(has_order=bool(order))
         window_frames = {name: each.frame or default for name, each in aggregates.items()}
         is_stream = self.df.isStreaming
-        framed, ends = ({}, {}) if is_stream else self._framed(calls, window_frames, order)
+        framed, ends = ({}, {}) if is_stream else self._resolve_frames(calls, window_frames, order)
         if is_stream:
             # A stream computes with fixed distances, because the watermark passes them, too.
             framed = {name: Framed(call, window_frames[name]) for name, call in calls.items()}
-            order = [self._known_time(order[0]), *order[1:]]
+            order = [self._non_null_time(order[0]), *order[1:]]
         rows, sent = self._rows(columns, order, ends)
         layout = self._layout(columns, rows, sent)
         query: OverQuery | StreamedOver
@@ -247,13 +247,13 @@ class OverFrame:
             raise
         outputs = (query.query if isinstance(query, StreamedOver) else query).outputs
         uses = [(each.function, each.columns) for each in aggregates.values()]
-        types = columns.result_types(uses, given, outputs.types)
+        types = columns.result_types(uses, schema, outputs.types)
         check_returned((f"the column {each.name!r}", each.dataType) for each in self.df.schema)
-        wanted = dict(zip(self._apart, (nullable(each.dataType) for each in self.df.schema), strict=True))
-        wanted |= dict(zip(outputs.names, types, strict=True))
+        spark_types = dict(zip(self._apart, (nullable(each.dataType) for each in self.df.schema), strict=True))
+        spark_types |= dict(zip(outputs.names, types, strict=True))
         sent_types = [*layout.payload.types, *outputs.types]
-        fields = map(st.StructField, wanted, storage_types_of(list(wanted.values()), sent_types))
-        return query, rows, st.StructType(list(fields)), wanted
+        fields = map(st.StructField, spark_types, storage_types_of(list(spark_types.values()), sent_types))
+        return query, rows, st.StructType(list(fields)), spark_types
 
     @property
     def _apart(self) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ class OverFrame:
             for index, name in enumerate(self.df.columns)
         )
 
-    def _renamed(self, result: DataFrame) -> DataFrame:
+    def _restore_names(self, result: DataFrame) -> DataFrame:
         """Return a result whose columns have the names of the input again."""
         names = self.df.columns
         if self._apart == tuple(names):
@@ -280,10 +280,10 @@ class OverFrame:
 
     def _ties(self, layout: OverLayout) -> tuple[Order, ...]:
         """Return the order after its first column, under internal names."""
-        given = zip(layout.order.names[1:], self.order[1:], strict=True)
-        return tuple(Order(name, each.descending, each.nulls_first) for name, each in given)
+        named = zip(layout.order.names[1:], self.order[1:], strict=True)
+        return tuple(Order(name, each.descending, each.nulls_first) for name, each in named)
 
-    def _known_time(self, time: Column) -> Column:
+    def _non_null_time(self, time: Column) -> Column:
         """Return the time of a stream, which fails the query where it is NULL."""
         text = f"the order {text_of(self.order[0].column)} is NULL; leave such rows out"
         return sf.coalesce(time, raise_error("SCHEMA_MISMATCH", text))
@@ -304,14 +304,14 @@ class OverFrame:
         inputs = {} if self.df.isStreaming else by_text(named)
         sent = {"in": list(chosen)}
         uses: dict[str, Iterable[tuple[object, Column]]] = {
-            "key": zip(self.written, map(known, self.keys), strict=True),
+            "key": zip(self.key_expressions, map(key_column, self.keys), strict=True),
             "order": zip((each.column for each in self.order), order, strict=True),
-            "column": zip(columns.written, columns.expressions, strict=True),
+            "column": zip(columns.user_expressions, columns.expressions, strict=True),
         }
         for use, pairs in uses.items():
             names = sent[use] = []
-            for index, (written, column) in enumerate(pairs):
-                name = inputs.get(written, "") if isinstance(written, str) else ""
+            for index, (expression, column) in enumerate(pairs):
+                name = inputs.get(expression, "") if isinstance(expression, str) else ""
                 if not name or name in names:
                     name = f"{use}_{index}"
                     chosen[name] = column
@@ -339,10 +339,10 @@ class OverFrame:
             "end": [f"the end {name} of a frame" for name in sent["end"]],
         }
         types = {field.name: field for field in rows.schema}
-        given = {use: st.StructType([types[name] for name in names]) for use, names in sent.items()}
-        check_keys(given["key"], self.names)
-        check_keys(given["order"], order, is_order=True)
-        fields = {use: arrow_fields(schema, roles[use]) for use, schema in given.items()}
+        schemas = {use: st.StructType([types[name] for name in names]) for use, names in sent.items()}
+        check_keys(schemas["key"], self.names)
+        check_keys(schemas["order"], order, is_order=True)
+        fields = {use: arrow_fields(schema, roles[use]) for use, schema in schemas.items()}
         return OverLayout(
             payload=fields["in"],
             names=self._apart,
@@ -357,12 +357,12 @@ class OverFrame:
             nulls_first=not self.order or self.order[0].nulls_first,
         )
 
-    def _framed(
+    def _resolve_frames(
         self, calls: Mapping[str, Any], window_frames: Mapping[str, WindowFrame], order: Sequence[Column]
     ) -> tuple[dict[str, Framed], dict[str, Column]]:
         """Return the calls with their window frames, and the columns of their ends, which Spark computes."""
         ends: dict[str, Column] = {}
-        known: dict[object, str] = {}
+        end_names: dict[object, str] = {}
         type_: st.DataType | None = None
         framed = {}
         for name, call in calls.items():
@@ -375,10 +375,10 @@ class OverFrame:
                 if type_ is None:
                     type_ = self._order_type(window_frame, order)
                 key = (type(bound), bound)
-                if key not in known:
-                    known[key] = f"end_{len(ends)}"
-                    ends[known[key]] = self._end(order[0], type_, bound)
-                columns.append(known[key])
+                if key not in end_names:
+                    end_names[key] = f"end_{len(ends)}"
+                    ends[end_names[key]] = self._end(order[0], type_, bound)
+                columns.append(end_names[key])
             framed[name] = Framed(call, window_frame, *columns)
         return framed, ends
 
@@ -418,7 +418,7 @@ class OverFrame:
         return end
 
 
-def _sorted(column: Column, key: OrderKey) -> Column:
+def _sort_expression(column: Column, key: OrderKey) -> Column:
     if key.descending:
         return column.desc_nulls_first() if key.nulls_first else column.desc_nulls_last()
     return column.asc_nulls_first() if key.nulls_first else column.asc_nulls_last()

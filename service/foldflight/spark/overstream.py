@@ -23,7 +23,7 @@ from foldflight.engine.state.manifest import RunStore
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import Pack, Unpack
 from foldflight.spark.arrow import arrow_function, step_name
-from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, bucketed
+from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, operator_plan
 
 
 def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> DataFrame:
@@ -38,7 +38,7 @@ def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> D
     functions = [call.function for part in query.parts for call in part.query.open_request.calls]
     pack = arrow_function(Pack(layout.rows, query.bounds), step_name("pack", functions))
     unpack = arrow_function(Unpack(query.results), step_name("over", functions))
-    return bucketed(
+    return operator_plan(
         rows,
         OverProcessor(over),
         (pack, unpack),

@@ -100,8 +100,8 @@ def with_columns(
         _refuse_tables(name, use)
     isolates = is_isolated(on_error)
     check_kinds(df, row_kind, uses)
-    history = _History(df, {}, isolates).joined(_history_of(df), uses)
-    mapped = _mapped(history)
+    history = _History(df, {}, isolates).extend(_history_of(df), uses)
+    mapped = _apply(history)
     setattr(mapped, _HISTORY, history)
     return mapped
 
@@ -120,7 +120,7 @@ class _History:
     uses: Mapping[str, Use]
     isolates: bool
 
-    def joined(self, before: _History | None, uses: Mapping[str, Use]) -> _History:
+    def extend(self, before: _History | None, uses: Mapping[str, Use]) -> _History:
         """Return the history of these uses over `df`, or over the DataFrame before it if that has all arguments.
 
         That is so for the names of columns and of outputs. Expressions may mean either, and are left to Spark.
@@ -134,8 +134,10 @@ class _History:
         if any(name.casefold() in taken for name in before.uses):
             return alone
         names = known | before.uses.keys()
-        given = [argument for use in uses_in(uses.values()) for argument in use.arguments]
-        if not all(isinstance(each, (Use, UseMember)) or (isinstance(each, str) and each in names) for each in given):
+        arguments = [argument for use in uses_in(uses.values()) for argument in use.arguments]
+        if not all(
+            isinstance(each, (Use, UseMember)) or (isinstance(each, str) and each in names) for each in arguments
+        ):
             return alone
         over = _over(uses, before.uses)
         try:
@@ -163,10 +165,10 @@ def _over(uses: Mapping[str, Use], outputs: Mapping[str, Use]) -> dict[str, Use]
 
     def over(use: Use) -> Use:
         if id(use) not in known:
-            known[id(use)] = replace(use, arguments=tuple(map(replaced, use.arguments)))
+            known[id(use)] = replace(use, arguments=tuple(map(replace_outputs, use.arguments)))
         return known[id(use)]
 
-    def replaced(argument: object) -> object:
+    def replace_outputs(argument: object) -> object:
         if isinstance(argument, UseMember):
             return replace(argument, use=over(argument.use))
         if isinstance(argument, Use):
@@ -176,7 +178,7 @@ def _over(uses: Mapping[str, Use], outputs: Mapping[str, Use]) -> dict[str, Use]
     return {name: over(use) for name, use in uses.items()}
 
 
-def _mapped(history: _History) -> DataFrame:
+def _apply(history: _History) -> DataFrame:
     """Return the DataFrame with the outputs of a history."""
     df, uses, isolates = history.df, history.uses, history.isolates
     check_workers(df.sparkSession)
@@ -192,8 +194,8 @@ def _mapped(history: _History) -> DataFrame:
     if isolates:
         members.append(pa.field(ERROR, ERROR_CARRIER))
     types = pa.schema(members)
-    given = [(use.function, list(use.columns)) for use in uses.values()]
-    results = columns.result_types(given, rows.schema, query.outputs.types)
+    calls = [(use.function, list(use.columns)) for use in uses.values()]
+    results = columns.result_types(calls, rows.schema, query.outputs.types)
     results += map(spark_type, types.types[len(results) :])
     if not ARROW_UDFS.has():
         return _scalar_rows(history, columns, query, types, results, name)
@@ -201,7 +203,7 @@ def _mapped(history: _History) -> DataFrame:
     for type_, use in zip(results, uses.values(), strict=False):
         check_udf(type_, use.function.name)
     udf = arrow_udf(
-        _plain(partial(_evaluated, query, types), name),
+        _plain(partial(_evaluate, query, types), name),
         results[0] if is_alone else st.StructType([*map(st.StructField, types.names, results)]),
     )
     if not all(use.function.deterministic for use in uses_in(uses.values())):
@@ -249,9 +251,9 @@ def rows_with(
     """
     check_returned((f"the column {each.name!r}", each.dataType) for each in df.schema)
     inputs = [f"input_{index}" for index in range(len(df.columns))]
-    given = list(columns.expressions) or [sf.lit(True)]
+    arguments = list(columns.expressions) or [sf.lit(True)]
     # The columns of the DataFrame are not named: a join may have two of one name.
-    rows = as_months(df.select("*", *given).toDF(*inputs, *(f"column_{index}" for index in range(len(given)))))
+    rows = as_months(df.select("*", *arguments).toDF(*inputs, *(f"column_{index}" for index in range(len(arguments)))))
     roles = [*(f"the column {each!r}" for each in df.columns), *(columns.roles() or ["a constant"])]
     arrow = arrow_fields(rows.schema, roles)
     sent = storage_types_of([nullable(each.dataType) for each in df.schema], arrow.types[: len(inputs)])
@@ -287,10 +289,10 @@ class _RowsWith:
             start = 0
             # One text of an input column may be taken many times, so the rows are joined in parts.
             for part in answer.to_batches(max_chunksize=_PART_ROWS if self.query.is_table else None):
-                yield self._joined(block, start, part)
+                yield self._join(block, start, part)
                 start += part.num_rows
 
-    def _joined(self, block: pa.RecordBatch, start: int, part: pa.RecordBatch) -> pa.RecordBatch:
+    def _join(self, block: pa.RecordBatch, start: int, part: pa.RecordBatch) -> pa.RecordBatch:
         inputs, columns = block.columns[: self.inputs], part.columns
         if self.query.is_table:
             indexes, struct, *errors = columns
@@ -321,8 +323,8 @@ def letter_of(error: Column, columns: Columns) -> Column:
 def letter_beside(mapped: DataFrame, error: str, columns: Columns, function: str) -> Column:
     """Return `letter_of` for rows with a column of errors, given the columns that were read before they got it."""
     read = Columns(mapped)
-    for written in columns.written:
-        read.argument(written, function)
+    for expression in columns.user_expressions:
+        read.argument(expression, function)
     return letter_of(sf.col(error), read)
 
 
@@ -333,7 +335,7 @@ def chunk_schema(fields: pa.Schema, display_names: Sequence[str]) -> pa.Schema:
     return pa.schema([field.with_name(name) for field, name in zip(fields, display_names, strict=True)])
 
 
-def _evaluated(query: ScalarQuery, types: pa.Schema, batches: Iterator[Any]) -> Iterator[pa.Array]:
+def _evaluate(query: ScalarQuery, types: pa.Schema, batches: Iterator[Any]) -> Iterator[pa.Array]:
     """Yield one array for each of Spark's batches: the values of a single output, or structs of several.
 
     Most of Spark's operators join the arrays to their input row by row, but those that read Arrow (its Arrow cache)
@@ -342,14 +344,14 @@ def _evaluated(query: ScalarQuery, types: pa.Schema, batches: Iterator[Any]) -> 
     chunk = query.open_request.columns
     lengths: deque[int] = deque()
 
-    def noted() -> Iterator[pa.RecordBatch]:
+    def count_rows() -> Iterator[pa.RecordBatch]:
         for batch in _batches(batches, len(chunk)):
             lengths.append(batch.num_rows)
             yield batch
 
     # Spark copies structs row by row, which costs more than the column of a single output.
     waiting = pa.nulls(0, types.types[0] if len(types) == 1 else pa.struct(list(types)))
-    for _, answer in query.answers(gather(noted(), chunk, query.bounds)):
+    for _, answer in query.answers(gather(count_rows(), chunk, query.bounds)):
         arrays = [column.combine_chunks() for column in answer.columns]
         members = [convert(_one(array), type_) for array, type_ in zip(arrays, types.types, strict=True)]
         made = members[0] if len(members) == 1 else pa.StructArray.from_arrays(members, fields=list(types))
@@ -402,25 +404,25 @@ def check_df(df: object, name: str) -> None:
 def named_uses(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Use]:
     """Return uses by output name. Raises RejectedError SIGNATURE."""
     uses: dict[str, Use] = {}
-    for name, given in (*((None, each) for each in aliased), *named.items()):
-        if isinstance(given, Aggregate):
+    for name, use in (*((None, each) for each in aliased), *named.items()):
+        if isinstance(use, Aggregate):
             raise RejectedError(
                 "SIGNATURE",
-                f"{given!r} is an aggregate, which needs groups: group_by(df, ...).agg(...)",
-                function=given.function.name,
+                f"{use!r} is an aggregate, which needs groups: group_by(df, ...).agg(...)",
+                function=use.function.name,
             )
-        if not isinstance(given, Use):
+        if not isinstance(use, Use):
             raise RejectedError(
                 "SIGNATURE",
-                f"{name or 'an output'} is {text_of(given)!r}, not a use of a function; write "
+                f"{name or 'an output'} is {text_of(use)!r}, not a use of a function; write "
                 "functions['multiply']('a', 'b'), with functions = connect(...)",
             )
-        output = name or given.name
+        output = name or use.name
         if output is None:
-            raise RejectedError("SIGNATURE", f"{given!r} has no name; write name={given!r}, or {given!r}.alias('name')")
+            raise RejectedError("SIGNATURE", f"{use!r} has no name; write name={use!r}, or {use!r}.alias('name')")
         if output.casefold() in {each.casefold() for each in uses}:  # Spark compares names without case
             raise RejectedError("SIGNATURE", f"{output!r} is the name of two outputs; give each another name")
-        uses[output] = given
+        uses[output] = use
     if not uses:
         raise RejectedError("SIGNATURE", "there is nothing to compute; give an output, as in m=multiply('a', 'b')")
     return uses
@@ -578,8 +580,8 @@ class _OneCall:
         arrays = [convert(each, type_) for each, type_ in zip(columns, types, strict=True)]
         more = [f"argument {index + 1}" for index in range(len(self.names), len(types))]
         names = [*self.names, *more][: len(types)]
-        for index, wanted in enumerate(self.inputs[: len(arrays)]):
-            arrays[index] = self._widened(arrays[index], wanted, names[index])
+        for index, type_ in enumerate(self.inputs[: len(arrays)]):
+            arrays[index] = self._widen(arrays[index], type_, names[index])
         schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
         with self._exchange(schema) as exchange:
             exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=schema))
@@ -603,17 +605,17 @@ class _OneCall:
                 function=self.function,
             )
 
-    def _widened(self, array: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:
-        if array.type == wanted:
+    def _widen(self, array: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
+        if array.type == type_:
             return array
-        if not can_widen(array.type, wanted):
+        if not can_widen(array.type, type_):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"{self.function} takes {spark_name(wanted)} for its argument {name} and was given "
-                f"{spark_name(array.type)}; {zone_remedy(array.type, wanted)}cast it in the query",
+                f"{self.function} takes {spark_name(type_)} for its argument {name} and was given "
+                f"{spark_name(array.type)}; {zone_remedy(array.type, type_)}cast it in the query",
                 function=self.function,
             )
-        column = Argument.cast(name, array, wanted)
+        column = Argument.cast(name, array, type_)
         for _, error in Rows(np.arange(len(array), dtype=np.int32), None, [column]).misfits(self.function, None):
             raise error
         return column.array
@@ -632,7 +634,7 @@ class _OneCall:
 
         context = TaskContext.get()
         if context is None:  # Sail runs tasks as threads of one process, and does not tell which ones
-            exchange = self._opened(schema)
+            exchange = self._open(schema)
             try:
                 yield exchange
             finally:
@@ -645,10 +647,10 @@ class _OneCall:
                 exchange.cut()
         key = self.token, schema
         if key not in _open_calls:
-            _open_calls[key] = attempt_id, self._opened(schema)
+            _open_calls[key] = attempt_id, self._open(schema)
         yield _open_calls[key][1]
 
-    def _opened(self, schema: pa.Schema) -> OpenExchange:
+    def _open(self, schema: pa.Schema) -> OpenExchange:
         arguments = tuple(StepArgument(column=name) for name in schema.names)
         step = Step(self.function, arguments, literals=self.literals)
         return self.transport.open(Open((), schema, steps=(step,), outputs=(0,)))

@@ -100,7 +100,7 @@ def configure(
     if not is_spark(spark):
         print("Sail needs none of the settings that foldflight sets in Spark")  # noqa: T201
         return changed
-    for setting in _wanted(row_bytes, partitions, local_checkpoints=local_checkpoints):
+    for setting in _recommended(row_bytes, partitions, local_checkpoints=local_checkpoints):
         before = spark.conf.get(setting.name, None)
         if before != setting.value:
             spark.conf.set(setting.name, setting.value)
@@ -122,21 +122,24 @@ def configure(
     return changed
 
 
-def _wanted(row_bytes: int, partitions: int | None, *, local_checkpoints: bool) -> list[_Setting]:
+def _recommended(row_bytes: int, partitions: int | None, *, local_checkpoints: bool) -> list[_Setting]:
     rows = min(max(_BATCH_BYTES_MAX // row_bytes, 1), _BATCH_ROWS_MAX)
-    wanted = [*_ALWAYS, _Setting(_BATCH_ROWS, str(rows), f"batches of at most 64 MiB, for rows of {row_bytes:,} bytes")]
+    settings = [
+        *_ALWAYS,
+        _Setting(_BATCH_ROWS, str(rows), f"batches of at most 64 MiB, for rows of {row_bytes:,} bytes"),
+    ]
     if partitions is not None:
-        wanted.append(_Setting("spark.sql.shuffle.partitions", str(partitions), "partitions of shuffles"))
+        settings.append(_Setting("spark.sql.shuffle.partitions", str(partitions), "partitions of shuffles"))
     if local_checkpoints:
-        wanted += _LOCAL
-    return wanted
+        settings += _LOCAL
+    return settings
 
 
 def session_table() -> str:
     """Return the settings that `configure` sets as a Markdown table, for the documentation."""
     lines = ["| setting of Spark | value | set | why |", "|---|---|---|---|"]
-    usual = _wanted(_ROW_BYTES, None, local_checkpoints=False)
-    for setting in _wanted(_ROW_BYTES, 8, local_checkpoints=True):
+    usual = _recommended(_ROW_BYTES, None, local_checkpoints=False)
+    for setting in _recommended(_ROW_BYTES, 8, local_checkpoints=True):
         when = "always" if setting in usual else "`local_checkpoints`" if setting in _LOCAL else "`partitions`"
         lines.append(f"| `{setting.name}` | `{setting.value}` | {when} | {setting.why} |")
     return "\n".join(lines) + "\n"
@@ -158,7 +161,7 @@ def advise(df: DataFrame) -> None:
 _advised: list[bool] = []
 
 
-def watched(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def warn_of_wide_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches from Spark. Log once in a process that rows are much wider than the session was configured for."""
     for batch in batches:
         if batch.nbytes > _BATCH_BYTES_WIDE and not _widened:

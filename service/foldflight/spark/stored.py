@@ -114,7 +114,7 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
         return False
     stored_operators = spark.read.format("state-metadata").load(checkpoint).select("operatorName").collect()
     check_operators({name for (name,) in stored_operators}, checkpoint)
-    chosen, (batch, layout, _) = _chosen(_operators(spark, checkpoint), operator)
+    chosen, (batch, layout, _) = _select_operator(_operators(spark, checkpoint), operator)
     buckets: dict[int, dict[str, bytes]] = {}
     stored = _manifests(partial(_variable, spark, checkpoint, chosen, batch), has_names=layout is None)
     for bucket, name, data in stored.collect():
@@ -175,17 +175,17 @@ def _has_state(spark: SparkSession, checkpoint: str) -> bool:
         return False
 
 
-def _chosen(operators: Operators, operator: int | None) -> tuple[int, Operator]:
+def _select_operator(operators: Operators, operator: int | None) -> tuple[int, Operator]:
     """Return the operator of this number, or the only one. Raises RejectedError SIGNATURE."""
     if operator is None and len(operators) > 1:
         raise RejectedError(
-            "SIGNATURE", f"the query has several state tables; choose one operator:\n{_listed(operators)}"
+            "SIGNATURE", f"the query has several state tables; choose one operator:\n{_describe_operators(operators)}"
         )
     chosen = next(iter(operators)) if operator is None else operator
     if chosen not in operators:
         raise RejectedError(
             "SIGNATURE",
-            f"the operator {chosen} of the query has no state table; these have one:\n{_listed(operators)}",
+            f"the operator {chosen} of the query has no state table; these have one:\n{_describe_operators(operators)}",
         )
     return chosen, operators[chosen]
 
@@ -241,13 +241,13 @@ class StoredTable(ABC):
     @staticmethod
     def of(spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredGroups | StoredWindowFrames:
         """Open a table. The arguments and errors are as in `state_table`."""
-        chosen, (batch, layout, views) = _chosen(_operators(spark, checkpoint), operator)
+        chosen, (batch, layout, views) = _select_operator(_operators(spark, checkpoint), operator)
         if layout is None:
             return StoredWindowFrames.open(spark, checkpoint, chosen, batch)
         return StoredGroups.open(spark, checkpoint, chosen, batch, layout, views)
 
     @property
-    def counted(self) -> str:
+    def row_count(self) -> str:
         """The name of the column with the number of rows."""
         return str(self.schema.names[len(self.keys)])
 
@@ -258,7 +258,7 @@ class StoredTable(ABC):
 
     def groups(self) -> DataFrame:
         """Return the groups, as `state_table` does."""
-        return self._by_bucket(self._group_reader, self.schema)
+        return self._by_bucket(self._reader, self.schema)
 
     @abstractmethod
     def entries(self, view: str) -> DataFrame:
@@ -270,7 +270,7 @@ class StoredTable(ABC):
 
     @property
     @abstractmethod
-    def _group_reader(self) -> _Reader:
+    def _reader(self) -> _Reader:
         """Reads the groups of one bucket."""
 
     def _by_bucket(self, reader: _Reader, schema: pa.Schema) -> DataFrame:
@@ -340,8 +340,8 @@ class StoredGroups(StoredTable):
         return StateFigures(*(total or (0, 0, 0, 0)))
 
     @property
-    def _group_reader(self) -> _Reader:
-        return partial(_newest, self.layout)
+    def _reader(self) -> _Reader:
+        return partial(_current_groups, self.layout)
 
 
 @dataclass(frozen=True)
@@ -387,17 +387,17 @@ class StoredWindowFrames(StoredTable):
         return StateFigures(len({bucket for bucket, sizes in self.sizes if sizes["runs"]}), **sums)
 
     @property
-    def _group_reader(self) -> _Reader:
-        return partial(_framed, self.over)
+    def _reader(self) -> _Reader:
+        return partial(_over_groups, self.over)
 
 
 def _schema_of(
-    keys: pa.Schema, names: Sequence[str], counted: str, states: Sequence[pa.DataType], outputs: Sequence[str]
+    keys: pa.Schema, names: Sequence[str], row_count: str, states: Sequence[pa.DataType], outputs: Sequence[str]
 ) -> pa.Schema:
     """Return the columns of groups. The number of rows gets underscores if another column has its name."""
-    counted = _free_name(counted, [*names, *outputs])
+    row_count = _free_name(row_count, [*names, *outputs])
     types = [*keys.types, pa.int64(), *map(storage_type, states)]
-    return pa.schema(list(zip([*names, counted, *outputs], types, strict=True)))
+    return pa.schema(list(zip([*names, row_count, *outputs], types, strict=True)))
 
 
 def _no_view(view: str, names: Sequence[str]) -> RejectedError:
@@ -489,7 +489,7 @@ def _no_checkpoint(checkpoint: str, why: str) -> RejectedError:
     )
 
 
-def _listed(operators: Operators) -> str:
+def _describe_operators(operators: Operators) -> str:
     lines = []
     for operator, (_, layout, _) in operators.items():
         if layout is None:
@@ -532,7 +532,7 @@ def _reading(reader: _Reader, schema: pa.Schema) -> Callable[[pa.Table], pa.Tabl
     return run
 
 
-def _newest(layout: TableLayout, storage: Callable[[str], Storage]) -> Iterator[list[pa.Array]]:
+def _current_groups(layout: TableLayout, storage: Callable[[str], Storage]) -> Iterator[list[pa.Array]]:
     """Yield the groups of one bucket."""
     # The single group of a query without keys counts one extra row, so that it is never removed.
     least_live = 0 if len(layout.keys) else 1
@@ -550,7 +550,7 @@ def _entries(
         yield rows.columns
 
 
-def _framed(over: StoredOver, storage: Callable[[str], Storage]) -> Iterator[list[pa.Array]]:
+def _over_groups(over: StoredOver, storage: Callable[[str], Storage]) -> Iterator[list[pa.Array]]:
     """Yield the groups of one bucket of an over."""
     yield over.groups(storage)
 

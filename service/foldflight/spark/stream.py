@@ -38,7 +38,7 @@ from foldflight.engine.stream.sessions import SessionEpoch
 from foldflight.exchange.ipc import write_batch
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
-from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, bucketed
+from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, operator_plan
 from foldflight.spark.rowkinds import CHANGES, UPDATES, kind_column
 
 # If most rows of an epoch belong to different groups, merging their states costs more than folding the rows.
@@ -73,7 +73,7 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     pack = arrow_function(_packing(query), step_of(query, step), query.traced)
     unpack = arrow_function(Unpack(results), step_of(query, "changelog"))
     mode = "Append" if options.emit == "append" else "Update"
-    return bucketed(
+    return operator_plan(
         rows,
         BucketProcessor(query, table),
         (pack, unpack),
@@ -225,8 +225,8 @@ class BucketProcessor(BucketOperator):
 
     def _blobs(self, kinds: pa.Array, changes: pa.RecordBatch) -> Iterator[bytes]:
         if self._options.emit == "update" and self._options.has_sessions:
-            wanted = pa.array(kinds.to_numpy() != RowKind.UPDATE_BEFORE)
-            kinds, changes = kinds.filter(wanted), changes.filter(wanted)
+            is_selected = pa.array(kinds.to_numpy() != RowKind.UPDATE_BEFORE)
+            kinds, changes = kinds.filter(is_selected), changes.filter(is_selected)
         columns = changes.columns
         names = self._layout.results.names
         if self._layout.isolates:

@@ -37,14 +37,14 @@ def task_span(traced: Traced, step: str) -> Span:
         "spark.partition": context.partitionId(),
         "spark.attempt": context.attemptNumber(),
     }
-    given, query, epoch = map(context.getLocalProperty, (TRACEPARENT, _QUERY_ID, _BATCH_ID))
-    parent = traced.context if given is None else {"traceparent": given}
-    links = [] if given is None and epoch is None else tracer.link_to(traced.context)
+    traceparent, query, epoch = map(context.getLocalProperty, (TRACEPARENT, _QUERY_ID, _BATCH_ID))
+    parent = traced.context if traceparent is None else {"traceparent": traceparent}
+    links = [] if traceparent is None and epoch is None else tracer.link_to(traced.context)
     name, trace_id = "task", None
     if epoch is not None:
         name = "epoch"
         attributes |= {"foldflight.epoch": int(epoch), "spark.query": query}
-        if given is None:
+        if traceparent is None:
             trace_id = int.from_bytes(hashlib.sha256(f"{query}/{epoch}".encode()).digest()[:16], "big")
     return tracer.span(name, parent, attributes, links=links, trace_id=trace_id)
 

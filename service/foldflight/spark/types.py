@@ -57,7 +57,7 @@ def arrow_fields(schema: st.StructType, roles: Sequence[str], *, are_passed: boo
         try:
             type_ = arrow_type(column.dataType)
         except RejectedError as error:
-            raise _unsupported(
+            raise _unsupported_type(
                 role, column.dataType, "cannot be passed to Python; cast it in the query, for example to STRING"
             ) from error
         fields.append(pa.field(column.name, without_nullability(type_)))
@@ -76,7 +76,7 @@ def check_passed(schema: st.StructType, roles: Sequence[str]) -> None:
     """
     columns = [column for column in schema if column.name not in (KIND, REAL)]
     for column, role in zip(columns, roles, strict=True):
-        if (doubled := _doubled(column.dataType)) is not None:
+        if (doubled := _repeated_field(column.dataType)) is not None:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"{role} has a STRUCT with two fields named {doubled!r}, which Spark does not pass to Python; give its "
@@ -99,13 +99,13 @@ def check_keys(schema: st.StructType, names: Sequence[str], *, is_order: bool = 
         kind, verb = ("order", "order") if is_order else ("key", "group")
         role, cannot = f"the {kind} {name!r}", f"cannot be {'an order' if is_order else 'a key'}"
         if _contains(column.dataType, UNCOMPARABLE):
-            raise _unsupported(
+            raise _unsupported_type(
                 role,
                 column.dataType,
                 f"{cannot}, because its values cannot be compared; {verb} by {_comparable_of(column.dataType)}",
             )
         if is_collated(column.dataType):
-            raise _unsupported(
+            raise _unsupported_type(
                 role,
                 column.dataType,
                 f"{cannot}, because it does not compare texts by their bytes; {verb} by {_by_bytes(name)}",
@@ -168,13 +168,13 @@ def check_compared(
 
 def _by_bytes(text: str) -> str:
     """Return what to write in place of a text with a collation."""
-    while (shorter := _COLLATE.sub("", _unwrapped(text))) != text:
+    while (shorter := _COLLATE.sub("", _strip_parentheses(text))) != text:
         text = shorter
     text = text if _OPERAND.fullmatch(text) else f"({text})"
     return f"lower({text} COLLATE UTF8_BINARY) to ignore the case, or {text} COLLATE UTF8_BINARY"
 
 
-def _unwrapped(text: str) -> str:
+def _strip_parentheses(text: str) -> str:
     """Return a text without the parentheses around the whole of it."""
     text = text.strip()
     depths = list(accumulate((each == "(") - (each == ")") for each in text))
@@ -237,7 +237,7 @@ def _comparable(sql: str, type_: st.DataType, depth: int = 0) -> str:
     return f"to_json(struct({sql} AS v))"
 
 
-def result_type(info: FunctionInfo, given: Iterable[st.DataType], type_: pa.DataType) -> st.DataType:
+def result_type(info: FunctionInfo, argument_types: Iterable[st.DataType], type_: pa.DataType) -> st.DataType:
     """Return Spark's type of a result.
 
     Several types of Spark have the same Arrow type, such as INTERVAL DAY and INTERVAL DAY TO SECOND, texts of all
@@ -246,18 +246,22 @@ def result_type(info: FunctionInfo, given: Iterable[st.DataType], type_: pa.Data
 
     Args:
         info: The function.
-        given: Spark's types of its arguments.
+        argument_types: Spark's types of its arguments.
         type_: The storage type of the result.
     """
     if info.result_type is not None:
         return spark_type(type_)
-    given = list(given)
-    intervals = [each for each in given if isinstance(each, (st.YearMonthIntervalType, st.DayTimeIntervalType))]
+    argument_types = list(argument_types)
+    intervals = [
+        each for each in argument_types if isinstance(each, (st.YearMonthIntervalType, st.DayTimeIntervalType))
+    ]
     if intervals and info.name == "avg":  # it has smaller parts than INTERVAL DAY, for example
         return type(intervals[0])()
     if intervals and isinstance(intervals[0], st.YearMonthIntervalType):
         return intervals[0]
-    own = {result_storage_type(without_nullability(arrow_type(each))): nullable(each) for each in reversed(given)}
+    own = {
+        result_storage_type(without_nullability(arrow_type(each))): nullable(each) for each in reversed(argument_types)
+    }
     kept = _with_own(type_, own)
     check_returned([(f"the result of {info.name}", kept)])
     return kept
@@ -274,7 +278,7 @@ def check_returned(columns: Iterable[tuple[str, st.DataType]]) -> None:
     """
     for what, type_ in columns:
         if _contains(type_, SPATIAL):
-            raise _unsupported(
+            raise _unsupported_type(
                 what,
                 type_,
                 "Spark does not take from Python; give ST_AsBinary of it, and make it again with ST_GeomFromWKB or "
@@ -309,18 +313,18 @@ def _with_own(type_: pa.DataType, own: Mapping[pa.DataType | None, st.DataType])
     return spark_type(type_)
 
 
-def _doubled(type_: st.DataType) -> str | None:
+def _repeated_field(type_: st.DataType) -> str | None:
     """Return a name that several fields of a struct have, at any depth."""
     if isinstance(type_, st.StructType):
         names = type_.fieldNames()
         doubled = next((name for at, name in enumerate(names) if name in names[:at]), None)
         if doubled is not None:
             return doubled
-    return next((each for each in map(_doubled, _inner(type_)) if each is not None), None)
+    return next((each for each in map(_repeated_field, _inner(type_)) if each is not None), None)
 
 
-def _contains(type_: st.DataType, wanted: tuple[type[st.DataType], ...]) -> bool:
-    return isinstance(type_, wanted) or any(_contains(each, wanted) for each in _inner(type_))
+def _contains(type_: st.DataType, classes: tuple[type[st.DataType], ...]) -> bool:
+    return isinstance(type_, classes) or any(_contains(each, classes) for each in _inner(type_))
 
 
 def _inner(type_: st.DataType) -> list[st.DataType]:
@@ -332,5 +336,5 @@ def _inner(type_: st.DataType) -> list[st.DataType]:
     return [type_.keyType, type_.valueType] if isinstance(type_, st.MapType) else []
 
 
-def _unsupported(role: str, type_: st.DataType, why: str) -> RejectedError:
+def _unsupported_type(role: str, type_: st.DataType, why: str) -> RejectedError:
     return RejectedError("SCHEMA_MISMATCH", f"{role} is {type_.simpleString()}, which {why}")

@@ -155,8 +155,8 @@ def last_events(
 
 def _check(df: DataFrame, keys: Sequence[str], sequences: Sequence[object]) -> None:
     """Raise RejectedError SIGNATURE or SCHEMA_MISMATCH for keys and sequences that are not usable."""
-    for role, given in (("keys", keys), ("sequence_by", sequences)):
-        if not given:
+    for role, values in (("keys", keys), ("sequence_by", sequences)):
+        if not values:
             raise RejectedError("SIGNATURE", f"{role} is empty; name the columns, as in {role}=['id']")
     missing = [name for name in keys if not is_column(df, name)]
     if missing:
@@ -219,7 +219,7 @@ class _Upserts:
         with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the upserts"):
             rows = df.select(
                 *(column_named(name).alias(f"key_{index}") for index, name in enumerate(keys)),
-                _known(sequence, parts, sequences, keys).alias(SEQUENCE),
+                _non_null_sequence(sequence, parts, sequences, keys).alias(SEQUENCE),
                 is_deleted.alias(IS_DELETED),
                 *(sf.when(~is_deleted, column_named(name)).alias(f"value_{at}") for at, name in enumerate(others)),
                 *([] if unsent is None else [column_named(unsent).alias(UNSENT)]),
@@ -234,7 +234,7 @@ class _Upserts:
         keys = [f"key_{index}" for index in range(len(self.keys))]
         values = [f"value_{index}" for index in range(len(self.others))]
         row = sf.struct(*values, sf.lit(True).alias("exists"))
-        kept = self._kept(values)
+        sparse = self._sparse_columns(values)
         # The greatest and the least hash of the rows with the greatest sequence differ if two of these rows do.
         hashed = sf.expr(f"xxhash64({', '.join([IS_DELETED, *(equal_by(self.rows.schema[name]) for name in values)])})")
         rows = self.rows.select(
@@ -242,7 +242,7 @@ class _Upserts:
             SEQUENCE,
             IS_DELETED,
             *values,
-            *([self._unsent(kept)] if self.is_partial else []),
+            *([self._unsent(sparse)] if self.is_partial else []),
             sf.when(~sf.col(IS_DELETED), row).alias(_ROW),
             hashed.alias("hash"),
         )
@@ -251,8 +251,8 @@ class _Upserts:
         aggregates = (
             sf.max_by(sf.struct(SEQUENCE, "hash", _ROW), greatest).alias("greatest"),
             sf.max(sf.struct(SEQUENCE, sf.bitwise_not("hash").alias("hash"))).alias("least"),
-            *([sf.max(sf.when(sf.col(IS_DELETED), sf.col(SEQUENCE))).alias(_LAST_DELETED)] if kept else []),
-            *(column for each in kept for column in each.aggregates),
+            *([sf.max(sf.when(sf.col(IS_DELETED), sf.col(SEQUENCE))).alias(_LAST_DELETED)] if sparse else []),
+            *(column for each in sparse for column in each.aggregates),
             *([_last_snapshot(), _last_change()] if self.has_positions else []),
         )
         try:
@@ -282,26 +282,28 @@ class _Upserts:
             wrong = sf.when(is_older, other_generation).otherwise(wrong)
             is_known &= sf.coalesce(~is_older, sf.lit(True))
         last = grouped.withColumn(_ROW, sf.when(is_known, sf.col(f"greatest.{_ROW}")).otherwise(wrong))
-        found = {value: sf.col(f"{_ROW}.{value}") for value in values} | {each.value: each.last(text) for each in kept}
+        found = {value: sf.col(f"{_ROW}.{value}") for value in values} | {
+            each.value: each.last(text) for each in sparse
+        }
         inner = [*map(sf.col, keys), *found.values()]
         named = zip(self.columns, self._positions, strict=True)
         columns = (inner[position].alias(column.name) for column, position in named)
         return last.where(f"{_ROW} IS NOT NULL").select(sf.lit("+I").alias(ROW_KIND), *columns)
 
-    def _unsent(self, kept: Sequence[_Kept]) -> Column:
+    def _unsent(self, sparse: Sequence[_SparseColumn]) -> Column:
         """Return the names of columns that were not sent. The query fails at those that rows cannot keep."""
         unsent = sf.coalesce(sf.col(UNSENT), sf.array().cast("array<string>"))
-        others = sf.array_except(unsent, sf.array(*(sf.lit(each.name) for each in kept)).cast("array<string>"))
+        others = sf.array_except(unsent, sf.array(*(sf.lit(each.name) for each in sparse)).cast("array<string>"))
         what = sf.concat(sf.lit("a change did not send the column "), sf.array_join(others, ", "))
         wrong = raise_error("SCHEMA_MISMATCH", what, ", whose type has no large values; declare STRING")
         return sf.when(sf.size(others) > 0, wrong).otherwise(unsent).alias(UNSENT)
 
-    def _kept(self, values: Sequence[str]) -> list[_Kept]:
+    def _sparse_columns(self, values: Sequence[str]) -> list[_SparseColumn]:
         """Return the columns that rows may keep from older ones: those whose values may be large."""
         if not self.is_partial:
             return []
         return [
-            _Kept(value, name)
+            _SparseColumn(value, name)
             for value, name in zip(values, self.others, strict=True)
             if isinstance(self.rows.schema[value].dataType, _LARGE)
         ]
@@ -321,7 +323,7 @@ class _Upserts:
         keys, values = names[: len(self.keys)], [f"value_{at}" for at in range(len(self.others))]
         unsent = [UNSENT] if self.is_partial else []
         rows = as_months(self.rows.select(*keys, SEQUENCE, IS_DELETED, now.alias(NOW_US), *values, *unsent))
-        given = in_months(rows.schema)
+        schema = in_months(rows.schema)
         roles = [
             *map("the key {}".format, self.keys),
             "the sequence",
@@ -330,8 +332,8 @@ class _Upserts:
             *map("the column {}".format, self.others),
             *unsent,
         ]
-        fields = arrow_fields(given, roles)
-        types = {field.name: self.rows.schema[field.name].dataType for field in given if field.name != NOW_US}
+        fields = arrow_fields(schema, roles)
+        types = {field.name: self.rows.schema[field.name].dataType for field in schema if field.name != NOW_US}
         check_returned([(f"the column {name}", types[value]) for name, value in zip(self.others, values, strict=True)])
         layout = UpsertLayout(
             keys=pa.schema([fields.field(name) for name in keys]),
@@ -346,23 +348,23 @@ class _Upserts:
             has_positions=self.has_positions,
         )
         positions, inner = self._positions, [*keys, *values]
-        wanted = [nullable(types[inner[position]]) for position in positions]
-        sent = storage_types_of(wanted, [fields.field(inner[position]).type for position in positions])
+        spark_types = [nullable(types[inner[position]]) for position in positions]
+        sent = storage_types_of(spark_types, [fields.field(inner[position]).type for position in positions])
         # A column under withWatermark stays one: its times are those of the input, or of rows of before.
-        kept = [{key: each.metadata[key] for key in (WATERMARK,) if key in each.metadata} for each in self.columns]
+        sparse = [{key: each.metadata[key] for key in (WATERMARK,) if key in each.metadata} for each in self.columns]
         names = [each.name for each in self.columns]
-        named = zip(names, sent, kept, strict=True)
+        named = zip(names, sent, sparse, strict=True)
         columns = [st.StructField(name, type_, metadata=metadata) for name, type_, metadata in named]
         schema = st.StructType([kind_column(nullable=False), *columns])
         advise(self.df)
         check_provider(self.df)
         check_workers(self.df.sparkSession)
         result = upsert_stream(layout, rows, schema, positions)
-        return as_intervals(result, dict(zip(names, wanted, strict=True)))
+        return as_intervals(result, dict(zip(names, spark_types, strict=True)))
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _SparseColumn:
     """A column of a batch whose value is that of the last row that has sent it.
 
     Args:
@@ -442,7 +444,9 @@ def _check_sequence(type_: st.DataType) -> None:
         )
 
 
-def _known(sequence: Column, parts: Sequence[Column], written: Sequence[object], keys: Sequence[str]) -> Column:
+def _non_null_sequence(
+    sequence: Column, parts: Sequence[Column], written: Sequence[object], keys: Sequence[str]
+) -> Column:
     """Return the sequence of a row. The query fails if a part of it, or of the key, is NULL."""
     named = [*zip((f"the key {key}" for key in keys), map(column_named, keys), strict=True)]
     named += zip((f"the sequence {each}" for each in written), parts, strict=True)

@@ -23,7 +23,7 @@ from foldflight.engine.stream.packing import Pack, Unpack
 from foldflight.engine.stream.upserts import UpsertLayout, epoch_of, upsert_table
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function
-from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, bucketed
+from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, operator_plan
 
 _BOUNDS = BlockBounds()
 
@@ -43,7 +43,7 @@ def upsert_stream(
     names = schema.names[1:]
     unpacked = [results[position].with_name(name) for position, name in zip(positions, names, strict=True)]
     unpack = Unpack(pa.schema([pa.field(ROW_KIND, pa.string()), *unpacked]))
-    return bucketed(
+    return operator_plan(
         changes,
         UpsertProcessor(layout, positions),
         (arrow_function(Pack(layout.rows, _BOUNDS), "pack_upserts"), arrow_function(unpack, "upserts")),

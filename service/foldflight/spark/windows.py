@@ -96,7 +96,7 @@ class Window:
             return f"hop {self.slide}, {self.size}"
         return f"cumulate {self.step}, {self.size}" if self.step else f"tumble {self.size}"
 
-    def timed(self, df: DataFrame) -> DataFrame:
+    def with_time(self, df: DataFrame) -> DataFrame:
         """Return the rows with the time column. For processing time, it is the time of the epoch, with a watermark.
 
         Spark logs the time of the epoch, so a rerun uses the same time. A window closes in the first epoch after its
@@ -120,7 +120,7 @@ class Window:
             )
         return df.withColumn(PROCESSING_TIME, sf.current_timestamp()).withWatermark(PROCESSING_TIME, "0 seconds")
 
-    def assigned(self, df: DataFrame, keys: Sequence[Column]) -> DataFrame:
+    def assign(self, df: DataFrame, keys: Sequence[Column]) -> DataFrame:
         """Return the rows with `window_start` and `window_end`, once for each window of a row.
 
         In a stream, a session window is computed from its row alone. The state table merges overlapping sessions.
@@ -136,18 +136,18 @@ class Window:
         self._check(df)
         time = column_named(self.time)
         wrong = raise_error("SCHEMA_MISMATCH", f"the window's column {self.time} is NULL; leave such rows out")
-        known = df.withColumn(self.time, sf.coalesce(time, wrong))
+        non_null = df.withColumn(self.time, sf.coalesce(time, wrong))
         if self.is_session:
-            alone = self._alone(known)
-            return alone if df.isStreaming else _merged(alone, keys)
+            alone = self._alone(non_null)
+            return alone if df.isStreaming else _merge_sessions(alone, keys)
         with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             window = sf.window(time, self.size, self.slide) if self.slide else sf.window(time, self.size)
-            windowed = known.select("*", window.alias(_WINDOW))
+            windowed = non_null.select("*", window.alias(_WINDOW))
             # Other columns are not named: a join may have two of one name.
             ends = {WINDOW_START: sf.col(f"`{_WINDOW}`.start"), WINDOW_END: sf.col(f"`{_WINDOW}`.end")}
             chosen = windowed.withColumns(ends).drop(_WINDOW)
             chosen.schema  # noqa: B018 - resolves the intervals now
-        return self._cumulated(chosen) if self.step else chosen
+        return self._assign_cumulative(chosen) if self.step else chosen
 
     def _alone(self, df: DataFrame) -> DataFrame:
         """Return each row with its own session window, which ends after the gap."""
@@ -174,7 +174,7 @@ class Window:
         unmixed = sf.make_interval(days=sf.lit(days), secs=sf.lit(seconds).cast("decimal(18, 6)"))
         return sf.coalesce(sf.lit(self.size.replace("'", "")).cast("interval"), unmixed)
 
-    def _cumulated(self, df: DataFrame) -> DataFrame:
+    def _assign_cumulative(self, df: DataFrame) -> DataFrame:
         """Assign each row to the windows of its series that end after it.
 
         Like Spark's windows, ends are computed in seconds from the start, because a calendar day may have 23 hours.
@@ -249,7 +249,7 @@ def cumulate(time: str, step: str, size: str) -> Window:
     return Window(time, size, step=step)
 
 
-def _merged(df: DataFrame, keys: Sequence[Column]) -> DataFrame:
+def _merge_sessions(df: DataFrame, keys: Sequence[Column]) -> DataFrame:
     """Return the rows with merged sessions instead of the sessions of single rows."""
     start, end = sf.col(WINDOW_START), sf.col(WINDOW_END)
     by_key = SparkWindow.partitionBy(*keys)

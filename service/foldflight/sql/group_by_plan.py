@@ -613,7 +613,7 @@ class BlockFold:
         try:
             grouped = group_by(self._scan or rows, names, **options)
             index = self.block.span
-            planned = grouped.planned(**aggregates)
+            planned = grouped.plan_query(**aggregates)
             if window is not None or not planned.is_text:
                 return planned, planned.result()
             return planned, None if is_last else self.df_of(planned.text(source))

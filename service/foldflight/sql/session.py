@@ -23,7 +23,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
 from foldflight.spark.columns import refusing_nanoseconds
 from foldflight.spark.rowkinds import UNSAID, kinds_in
-from foldflight.spark.versions.sessions import formatted, is_remote, is_spark, quiet
+from foldflight.spark.versions.sessions import format_statement, is_remote, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal, view_name
 from foldflight.sql.blocks import TABLE_CHANGES, parse, parse_statement
 from foldflight.sql.calls import GRAMMAR, calls_in
@@ -263,7 +263,7 @@ def _with_values(spark: SparkSession, text: str, args: Any, values: Mapping[str,
             )
         _refuse_changes_in_braces(spark, text, args, values)
         return plain_sql(spark, text, args, **values)
-    with formatted(spark, text, values) as written:
+    with format_statement(spark, text, values) as written:
         return sql(spark, written, args)
 
 

@@ -148,7 +148,7 @@ def require(feature: Feature, subject: str) -> None:
         RejectedError: SETTINGS, with the version and the remedy.
     """
     if not feature.has():
-        raise RejectedError("SETTINGS", _needed(feature, subject))
+        raise RejectedError("SETTINGS", _requirement(feature, subject))
 
 
 def newer_grammar(statement: str) -> str:
@@ -158,10 +158,10 @@ def newer_grammar(statement: str) -> str:
     """
     words = statement.upper()
     missing = [feature for feature, word in _GRAMMAR if word in words and not feature.has()]
-    return "".join(f" {_needed(each, each.what)}." for each in missing)
+    return "".join(f" {_requirement(each, each.what)}." for each in missing)
 
 
-def _needed(feature: Feature, subject: str) -> str:
+def _requirement(feature: Feature, subject: str) -> str:
     verb = "need" if feature.plural else "needs"
     return f"{subject} {verb} Spark {feature.since} or later, and this is {here()}; {feature.remedy}"
 

@@ -67,7 +67,7 @@ def contexts_of(error: PySparkException) -> list[Any]:
 
 
 @contextmanager
-def formatted(spark: Any, text: str, values: Mapping[str, Any]) -> Iterator[str]:
+def format_statement(spark: Any, text: str, values: Mapping[str, Any]) -> Iterator[str]:
     """Return a statement with DataFrames and values in place of names in braces, as `spark.sql(text, t=df)`."""
     formatter = SQLStringFormatter(spark)
     try:

@@ -47,14 +47,14 @@ def arrow_udf(
 
 def _array(value: Any, type_: pa.DataType | None) -> pa.Array:
     """Return a value of Spark as an array. If it is of another type, that is its type, which the function refuses."""
-    given = _given(value, type_)
+    converted = _to_arrow(value, type_)
     try:
-        return pa.array([given], type_)
+        return pa.array([converted], type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return pa.array([given])
+        return pa.array([converted])
 
 
-def _given(value: Any, type_: pa.DataType | None) -> Any:
+def _to_arrow(value: Any, type_: pa.DataType | None) -> Any:
     """Return a value of Spark as pyarrow takes it: times with their zone, members by name, entries of maps as pairs."""
     if value is None:
         return None
@@ -70,13 +70,13 @@ def _given(value: Any, type_: pa.DataType | None) -> Any:
         return bytes(value)
     if isinstance(value, Row):
         types = _members(type_, len(value))
-        return {name: _given(each, kind) for name, each, kind in zip(value.__fields__, value, types, strict=True)}
+        return {name: _to_arrow(each, kind) for name, each, kind in zip(value.__fields__, value, types, strict=True)}
     if isinstance(value, list):
         element = None if type_ is None else type_.value_type
-        return [_given(each, element) for each in value]
+        return [_to_arrow(each, element) for each in value]
     if isinstance(value, dict):
         key, item = (None, None) if type_ is None else (type_.key_type, type_.item_type)
-        return [(_given(name, key), _given(each, item)) for name, each in value.items()]
+        return [(_to_arrow(name, key), _to_arrow(each, item)) for name, each in value.items()]
     return value
 
 

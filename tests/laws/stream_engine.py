@@ -126,7 +126,7 @@ class StreamEngine:
         self._hashed = len(keys) - (2 if options.has_sessions else 0)
         self._pack = (
             Pack(self.layout.partial, bounds, PartialFold(query, bounds, keeps_buckets=True))
-            if query.folds_before_shuffle.taken
+            if query.folds_before_shuffle.holds
             else Pack(self.layout.rows, bounds)
         )
         table = TableLayout(

@@ -206,7 +206,7 @@ def test_explain_tells_how_rows_are_kept(call: Call, options: StreamOptions, why
 def test_a_batch_is_planned_as_before() -> None:
     """Without a state table states have all rows and merge; the rows are folded before the shuffle."""
     planned = query(DISTINCT, stream=None, has_kinds=False)
-    assert planned.folds_before_shuffle.taken
+    assert planned.folds_before_shuffle.holds
     assert not planned.views
     assert "rows: " not in planned.explain()
 
@@ -219,7 +219,7 @@ def test_rows_are_shuffled_as_they_are_if_all_are_kept() -> None:
             f"not folded before the shuffle: {call.function} keeps all rows"
             in query(call, stream=None, has_kinds=False).explain()
         )
-    assert query(replace(ordered, distinct=True), stream=None, has_kinds=False).folds_before_shuffle.taken
+    assert query(replace(ordered, distinct=True), stream=None, has_kinds=False).folds_before_shuffle.holds
 
 
 # -- checkpoints of before ---------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def check(text: str, bound: BoundFunction) -> LiftPlan | None:
         if lift is None:
             return None
         check_lift(lift, bound.input_types, bound.state_type, bound.result_type)
-        plan = LiftPlan.of(lift.narrowed(bound.input_types))
+        plan = LiftPlan.of(lift.narrow_types(bound.input_types))
     except (RejectedError, Unsupported, ValueError):
         return None
     for aggregate in plan.aggregates:
@@ -123,7 +123,7 @@ def planned(text: str) -> LiftPlan:
     lift, _ = lifted_of(text)
     assert lift is not None
     check_lift(lift, [pa.int64()], pa.struct([pa.field("total", pa.int64())]), pa.int64())
-    return LiftPlan.of(lift.narrowed([pa.int64()]))
+    return LiftPlan.of(lift.narrow_types([pa.int64()]))
 
 
 @pytest.mark.parametrize(

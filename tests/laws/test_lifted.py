@@ -289,7 +289,7 @@ def test_what_is_declared_is_part_of_what_is_known(change):
 def test_narrow_columns_need_fewer_sums():
     """A BIGINT argument over INT columns is one sum; over BIGINT it is cut."""
     lift = lift_of(lifted_functions.Products)
-    assert len(LiftPlan.of(lift).aggregates) > len(LiftPlan.of(lift.narrowed([pa.int32(), pa.int16()])).aggregates)
+    assert len(LiftPlan.of(lift).aggregates) > len(LiftPlan.of(lift.narrow_types([pa.int32(), pa.int16()])).aggregates)
     assert [each.kind for each in LiftPlan.of(lift_of(lifted_functions.Narrow)).aggregates] == ["sum", "sum", "sum"]
 
 

@@ -190,7 +190,7 @@ def test_results_without_python(spark: Any, functions: Any, keys: list[str]) -> 
         lifted = group_by(part, keys, plan="lifted").agg(**uses)
         assert shown(lifted) == shown(group_by(part, keys, plan="fold").agg(**uses))
     query = group_by(df, keys, plan="lifted").query(**uses)
-    assert query.finished_by_host.taken, query.finished_by_host.why
+    assert query.finished_by_host.holds, query.finished_by_host.why
     assert "no Python runs" in query.explain()
     assert "ArrowEval" not in plan_of(spark, lifted)
     assert "MapInArrow" not in plan_of(spark, lifted)
@@ -201,7 +201,7 @@ def test_odd_results(spark: Any, functions: Any, name: str, by_host: bool) -> No
     """No comparison with NaN is true, and what depends on a quotient is not divided by Spark."""
     df = spark.createDataFrame([(1, 7, 2), (2, 1, 4), (3, 5, 0)], "k int, v bigint, w bigint")
     lifted = group_by(df, "k", plan="lifted")
-    assert lifted.query(o=functions[name]("v", "w")).finished_by_host.taken is by_host
+    assert lifted.query(o=functions[name]("v", "w")).finished_by_host.holds is by_host
     folded = group_by(df, "k", plan="fold").agg(o=functions[name]("v", "w"))
     assert shown(lifted.agg(o=functions[name]("v", "w"))) == shown(folded)
 
@@ -229,7 +229,7 @@ def test_errors_without_python(spark: Any, functions: Any, name: str, row: Any, 
     columns = f"INT(nullif(k, -1)) AS k, {number}(nullif(v, -1)) AS v, {number}(nullif(w, -1)) AS w"
     df = spark.sql(f"SELECT {columns} FROM VALUES {row}, (8, 1, 1) AS rows(k, v, w)")
     grouped = group_by(df, "k", plan="lifted")
-    assert grouped.query(o=functions[name]("v", "w")).finished_by_host.taken
+    assert grouped.query(o=functions[name]("v", "w")).finished_by_host.holds
     # Not all of them are exceptions of PySpark: Spark 3.5 reports a failed expression by an error of Py4J.
     with pytest.raises(Exception, match=parts[0]) as caught:
         grouped.agg(o=functions[name]("v", "w")).collect()

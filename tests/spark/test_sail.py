@@ -269,7 +269,7 @@ def test_integers_are_lifted(classic: Any, keys: list[str]) -> None:
     assert "it computes with floats" in why["least"]
     assert "no integers" in why["last"]
     choice = group_by(df, "k").query(n=lifted["count"]()).lifted
-    assert (choice.taken, choice.why) == (False, "this host folds faster; plan='lifted' lifts it nevertheless")
+    assert (choice.holds, choice.why) == (False, "this host folds faster; plan='lifted' lifts it nevertheless")
     with pytest.raises(RejectedError, match="a key has floats"):
         group_by(df, "x", plan="lifted").agg(n=lifted["count"]())
 

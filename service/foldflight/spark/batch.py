@@ -58,9 +58,9 @@ def batch_result(
     """
     if query.layout.has_kinds:
         rows = _with_their_rows(query, rows, strict=strict)
-    if query.lifted.taken:
+    if query.lifted.holds:
         return LIFT.load().result(query, rows, outputs)
-    merges = query.folds_before_shuffle.taken
+    merges = query.folds_before_shuffle.holds
     arrived = rows
     if merges:
         partial = PartialFold(query, query.bounds)
@@ -148,6 +148,6 @@ def _in_one(query: Query, arrived: DataFrame, schema: pa.Schema) -> DataFrame:
 
 
 def _retractions_last(query: Query) -> list[Column]:
-    if not query.layout.has_kinds or query.folds_before_shuffle.taken:
+    if not query.layout.has_kinds or query.folds_before_shuffle.holds:
         return []
     return [sf.col(KIND).isin(*RETRACTING)]

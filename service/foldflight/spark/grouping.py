@@ -322,7 +322,7 @@ class GroupedFrame:
             if error.code == "SCHEMA_MISMATCH":
                 columns.refuse_types(list(aggregates.values()), layout.chunk)
             raise
-        if not (query.lifted.taken and query.finished_by_host.taken):
+        if not (query.lifted.holds and query.finished_by_host.holds):
             check_passed(schema, columns.roles())
         uses = [(each.function, each.columns) for name, each in aggregates.items() if name not in copies]
         results = columns.result_types(uses, schema, query.layout.outputs.types)
@@ -343,11 +343,11 @@ class GroupedFrame:
             return query, "rows of windows are made by Spark"
         if (plain := columns.plain) is None:
             return query, "row kinds, expressions, and queries without columns are evaluated by Spark"
-        if not query.folds_before_shuffle.taken:
+        if not query.folds_before_shuffle.holds:
             return query, f"rows are not folded before the shuffle: {query.folds_before_shuffle.why}"
-        if query.lifted.taken and self.plan == "lifted":
+        if query.lifted.holds and self.plan == "lifted":
             return query, "plan='lifted'"
-        if query.lifted.taken and (slow := _interpreted_functions(query)):
+        if query.lifted.holds and (slow := _interpreted_functions(query)):
             return query, f"rows are lifted, which is faster than to interpret {slow}"
         try:
             source = self.scan.source(list(plain.values()), len(columns.keys))
@@ -415,7 +415,7 @@ class Planned:
     @property
     def _is_without_python(self) -> bool:
         query = self.query
-        return query.stream is None and query.lifted.taken and query.finished_by_host.taken
+        return query.stream is None and query.lifted.holds and query.finished_by_host.holds
 
     def result(self) -> DataFrame:
         """Return the result. Raises RejectedError as `GroupedFrame.agg` does."""

@@ -69,7 +69,7 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
         emitted=layout.emitted,
     )
     results, schema = _results(query, rows, outputs)
-    step = "fold_partial" if query.folds_before_shuffle.taken else "pack"
+    step = "fold_partial" if query.folds_before_shuffle.holds else "pack"
     pack = arrow_function(_packing(query), step_of(query, step), query.traced)
     unpack = arrow_function(Unpack(results), step_of(query, "changelog"))
     mode = "Append" if options.emit == "append" else "Update"
@@ -92,7 +92,7 @@ def _options_of(query: Query) -> StreamOptions:
 
 
 def _packing(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    if not query.folds_before_shuffle.taken:
+    if not query.folds_before_shuffle.holds:
         return Pack(query.layout.rows, query.bounds)
     bounds = replace(query.bounds, unfolded_groups_min=_UNFOLDED_GROUPS_MIN)
     partial = PartialFold(query, bounds, keeps_buckets=True, looks_ahead=False)
@@ -119,7 +119,7 @@ class BucketProcessor(BucketOperator):
 
     def __init__(self, query: Query, table: TableLayout) -> None:
         layout = query.layout
-        self._merges = query.folds_before_shuffle.taken
+        self._merges = query.folds_before_shuffle.holds
         super().__init__(
             layout.partial if self._merges else layout.rows, query.bounds, has_names=False, traced=query.traced
         )

@@ -199,7 +199,7 @@ class BlockFold:
             relation = f"({planned.text(source)})" if result is None else self.analysis.add_view(result)
             sql = above.sql(relation, columns) if is_plain else above.checked_sql(relation, columns, listed().schema)
         choice, is_whole = planned.query.lifted, self.query.is_whole(self.block)
-        lifting = "" if self.is_streaming else f"; rows are {'' if choice.taken else 'not '}lifted: {choice.why}"
+        lifting = "" if self.is_streaming else f"; rows are {'' if choice.holds else 'not '}lifted: {choice.why}"
         if planned.reader:
             lifting += f"; reader: {planned.read_by}"
         return BlockPlan(

@@ -46,14 +46,14 @@ ARROW = HostTypes(storage=lambda type_: type_, results=lambda _names, types: typ
 
 
 class Choice(NamedTuple):
-    """A decision of the plan.
+    """A decision of the plan: yes or no.
 
     Args:
-        taken: The decision.
+        holds: Whether it is yes.
         why: The reason, as text for users.
     """
 
-    taken: bool
+    holds: bool
     why: str
 
 
@@ -150,10 +150,7 @@ class Query:
         functions = [call.function for call in calls.values()]
         with planning(transport.otlp_endpoint, "batch" if stream is None else "stream", functions) as context:
             open_request = Open(
-                calls=tuple(calls.values()),
-                columns=layout.chunk,
-                isolate_errors=layout.isolates,
-                trace_context=context,
+                calls=tuple(calls.values()), columns=layout.chunk, isolate_errors=layout.isolates, trace_context=context
             )
             open_reply = transport.describe(open_request)
         needs = _Needs(retract=layout.has_kinds, merge=stream is not None and stream.has_sessions)
@@ -173,8 +170,7 @@ class Query:
             open_request=replace(open_request, calls=tuple(_pin(open_request.calls, open_reply))),
             opened_calls=open_reply.calls,
             layout=replace(
-                _with_outputs(layout, list(calls), open_reply.schema, types),
-                emitted=_last_outputs(open_reply, stream),
+                _with_outputs(layout, list(calls), open_reply.schema, types), emitted=_last_outputs(open_reply, stream)
             ),
             bounds=BlockBounds().within(limits.slots_max, limits.exchange_state_bytes_max),
             stream=stream,
@@ -187,7 +183,7 @@ class Query:
             unliftable=unliftable,
             lifts_integers_only=lifts_integers_only,
         )
-        if plan == "lifted" and not query.lifted.taken:
+        if plan == "lifted" and not query.lifted.holds:
             raise RejectedError("SIGNATURE", f"plan='lifted' is not possible: {query.lifted.why}; leave plan out")
         return query
 
@@ -241,36 +237,36 @@ class Query:
     def lifted(self) -> Choice:
         """Whether rows are aggregated by the host, so that only finished states come to Python."""
         if self.plan == "fold":
-            return Choice(taken=False, why="plan='fold'")
+            return Choice(holds=False, why="plan='fold'")
         if not self.lifting.plans:
-            return Choice(taken=False, why=self.lifting.why_not)
+            return Choice(holds=False, why=self.lifting.why_not)
         if self.plan == "lifted":
-            return Choice(taken=True, why="plan='lifted'")
+            return Choice(holds=True, why="plan='lifted'")
         if self.lifts_integers_only:
-            return Choice(taken=False, why="this host folds faster; plan='lifted' lifts it nevertheless")
+            return Choice(holds=False, why="this host folds faster; plan='lifted' lifts it nevertheless")
         for call, opened_call in zip(self.open_request.calls, self.opened_calls, strict=True):
             if not opened_call.can_merge:
                 why = f"{call.function} has no merge, so its accumulators may hold more than their states"
-                return Choice(taken=False, why=f"{why}; plan='lifted' lifts it nevertheless")
+                return Choice(holds=False, why=f"{why}; plan='lifted' lifts it nevertheless")
         for call, plan in zip(self.open_request.calls, self.lifting.plans, strict=True):
             if plan.raises:
                 why = f"{call.function} raises for some rows, and a fold tells more of them"
-                return Choice(taken=False, why=f"{why}; plan='lifted' lifts it nevertheless")
+                return Choice(holds=False, why=f"{why}; plan='lifted' lifts it nevertheless")
         if self.groups is not None and self.groups.count >= GROUPS_MANY:
             why = f"there are about {self.groups.count:,} groups ({self.groups.how})"
-            return Choice(taken=False, why=f"{why}, for which a fold is faster")
+            return Choice(holds=False, why=f"{why}, for which a fold is faster")
         known = "nothing tells that there are" if self.groups is None else f"{self.groups.how} tells that there are not"
-        return Choice(taken=True, why=f"every call lifts, and {known} {GROUPS_MANY:,} groups or more")
+        return Choice(holds=True, why=f"every call lifts, and {known} {GROUPS_MANY:,} groups or more")
 
     @property
     def finished_by_host(self) -> Choice:
         """Whether the host also makes the results of a lifted batch, so that no Python runs."""
         if self.lifts_integers_only:
-            return Choice(taken=False, why="divisions and decimals of this host may differ from Spark's")
+            return Choice(holds=False, why="divisions and decimals of this host may differ from Spark's")
         for call, plan in zip(self.open_request.calls, self.lifting.plans, strict=True):
             if plan.outcome_reason:
-                return Choice(taken=False, why=f"{call.function}: {plan.outcome_reason}")
-        return Choice(taken=True, why="get_value of every call is lifted")
+                return Choice(holds=False, why=f"{call.function}: {plan.outcome_reason}")
+        return Choice(holds=True, why="get_value of every call is lifted")
 
     @property
     def folds_before_shuffle(self) -> Choice:
@@ -278,28 +274,28 @@ class Query:
         layout, functions = self.layout, [call.function for call in self.open_request.calls]
         if layout.isolates:
             return Choice(
-                taken=False, why="errors are isolated, and a partial state has no rows to become dead letters"
+                holds=False, why="errors are isolated, and a partial state has no rows to become dead letters"
             )
         if self.stream is not None and self.views:
-            return Choice(taken=False, why="the entries of views are kept in the state table, where rows must go")
+            return Choice(holds=False, why="the entries of views are kept in the state table, where rows must go")
         for function, call in zip(functions, self.opened_calls, strict=True):
             if not call.can_merge:
-                return Choice(taken=False, why=f"{function} has no merge")
+                return Choice(holds=False, why=f"{function} has no merge")
         for asked in self.open_request.calls:
             if (asked.order or asked.materialize) and not asked.distinct:
-                return Choice(taken=False, why=f"{asked.function} keeps all rows of a group, so states save nothing")
+                return Choice(holds=False, why=f"{asked.function} keeps all rows of a group, so states save nothing")
         if self.stream is not None and self.stream.has_sessions:
-            return Choice(taken=False, why="each row of a stream is a session of its own until it meets others")
+            return Choice(holds=False, why="each row of a stream is a session of its own until it meets others")
         if layout.has_kinds and self.stream is not None:
             return Choice(
-                taken=False,
+                holds=False,
                 why="rows have kinds, and which retraction is to be ignored shows only where all rows of a group are",
             )
         if layout.has_kinds:
             for function, call in zip(functions, self.opened_calls, strict=True):
                 if not call.is_invertible:
-                    return Choice(taken=False, why=f"rows have kinds, and {function} is not invertible")
-        return Choice(taken=True, why="every call merges")
+                    return Choice(holds=False, why=f"rows have kinds, and {function} is not invertible")
+        return Choice(holds=True, why="every call merges")
 
     @property
     def views(self) -> tuple[CallView, ...]:
@@ -361,12 +357,12 @@ class Query:
                 lines.append(f"      rows: {self._rows_of(index, infos.get(call.function))}")
         lines.append(f"plan: {self._steps()}")
         if self.stream is None:
-            lines.append(f"  rows are {'' if self.lifted.taken else 'not '}lifted: {self.lifted.why}")
-        if self.lifted.taken:
+            lines.append(f"  rows are {'' if self.lifted.holds else 'not '}lifted: {self.lifted.why}")
+        if self.lifted.holds:
             by_host = self.finished_by_host
-            lines.append(f"  {'no Python runs' if by_host.taken else 'Python makes the results'}: {by_host.why}")
-        if self.stream is not None or not self.lifted.taken:
-            lines.append(f"  rows are {'' if folds.taken else 'not '}folded before the shuffle: {folds.why}")
+            lines.append(f"  {'no Python runs' if by_host.holds else 'Python makes the results'}: {by_host.why}")
+        if self.stream is not None or not self.lifted.holds:
+            lines.append(f"  rows are {'' if folds.holds else 'not '}folded before the shuffle: {folds.why}")
         lines.append(
             f"  blocks of at most {bounds.rows_max:,} rows and {bounds.bytes_max >> 20:,} MiB; a partial fold holds at "
             f"most {bounds.groups_max:,} groups and {bounds.group_bytes_max >> 20:,} MiB of keys and states"
@@ -398,12 +394,12 @@ class Query:
         shuffle = f"shuffle by {keys}" if keys else "one partition"
         if self.stream is None:
             rows = "rows > drop retractions without a row" if self.layout.has_kinds else "rows"
-            if self.lifted.taken:
-                last = "outputs by the host" if self.finished_by_host.taken else "outputs by Python"
+            if self.lifted.holds:
+                last = "outputs by the host" if self.finished_by_host.holds else "outputs by Python"
                 return f"{rows} > expressions > aggregation by the host > states > {last}"
-            folds = f"fold partial > {shuffle} > merge" if self.folds_before_shuffle.taken else f"{shuffle} > fold"
+            folds = f"fold partial > {shuffle} > merge" if self.folds_before_shuffle.holds else f"{shuffle} > fold"
             return f"{rows} > {folds} > outputs"
-        first = "fold partial > " if self.folds_before_shuffle.taken else ""
+        first = "fold partial > " if self.folds_before_shuffle.holds else ""
         return f"rows > {first}pack by bucket > shuffle by bucket > one exchange for each task > changelog"
 
     @staticmethod

@@ -228,14 +228,14 @@ class _Subject:
 
     def _accumulator(self, run: Run, fields: Mapping[str, Expr]) -> Any:
         """Return an accumulator of the author's class whose fields are symbols."""
-        made = self._create(run)
-        if isinstance(made, Record):
-            made.attributes.update(fields)
-        elif isinstance(made, Tuple):
-            made = replace(made, items=tuple(fields.values()))
+        accumulator = self._create(run)
+        if isinstance(accumulator, Record):
+            accumulator.attributes.update(fields)
+        elif isinstance(accumulator, Tuple):
+            accumulator = replace(accumulator, items=tuple(fields.values()))
         else:
-            (made,) = fields.values()
-        return made
+            (accumulator,) = fields.values()
+        return accumulator
 
     def _values(self, run: Run, accumulator: Any) -> dict[str, Any]:
         """Return the fields of an accumulator by name."""
@@ -356,12 +356,12 @@ class _Subject:
             for each in failed
             if any(each.meets(facts) for facts in hopeless) or not any(one.excludes(each) for one in extrema.values())
         )
-        given = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
-        made = []
+        present = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
+        changes = []
         for name, one in fields.items():
-            parts = tuple(replace(part, when=all_of([*given, part.when])) for part in one.parts)
-            made.append(replace(one, name=name, parts=parts))
-        return Lift(tuple(made), failures)
+            parts = tuple(replace(part, when=all_of([*present, part.when])) for part in one.parts)
+            changes.append(replace(one, name=name, parts=parts))
+        return Lift(tuple(changes), failures)
 
     def _classify(self, cases: Sequence[_Case]) -> tuple[dict[str, Field], dict[str, _Extremum]]:
         """Return the lift of each field, and the analyses of those that are minima or maxima."""

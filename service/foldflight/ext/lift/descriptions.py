@@ -30,13 +30,13 @@ _CONSTANTS: Final = (bool, int, float, str, bytes, type(None), tuple)
 
 def lift_text(bound: BoundFunction) -> str:
     """Return a JSON document with the `Lift` of a call, or with the reason why it has none."""
-    code, held = _code_of(bound.function.cls), _held_by(bound)
-    if code is None or held is None:
+    code, attributes = _code_of(bound.function.cls), _attributes_of(bound)
+    if code is None or attributes is None:
         return _text(bound)
     function = bound.function
     declared = (function.skip_nulls, function.returns, function.capabilities, function.adapter, function.language)
     form = type(function.instantiate)
-    key = (function.cls, bound.fingerprint, declared, form, bound.state_type, bound.result_type, code, held)
+    key = (function.cls, bound.fingerprint, declared, form, bound.state_type, bound.result_type, code, attributes)
     if key not in _known:
         while len(_known) >= _KNOWN_MAX:
             _known.pop(next(iter(_known)), None)
@@ -51,13 +51,13 @@ def _code_of(cls: type) -> tuple[Any, ...] | None:
     """
     parts: list[Any] = []
     pending: list[Any] = [cls]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pending:
         each = pending.pop()
-        if id(each) in seen:
+        if id(each) in visited:
             continue
-        seen.add(id(each))
-        if len(seen) > _REACHED_MAX:
+        visited.add(id(each))
+        if len(visited) > _REACHED_MAX:
             return None
         if isinstance(each, type):
             bases = (base for base in each.__mro__ if not _is_fixed(base))
@@ -80,7 +80,7 @@ def _is_fixed(cls: type) -> bool:
     return not cls.__flags__ & _HEAP_TYPE or bool(cls.__flags__ & _IMMUTABLE_TYPE)
 
 
-def _held_by(bound: BoundFunction) -> str | None:
+def _attributes_of(bound: BoundFunction) -> str | None:
     """Return what a new instance of the author's class holds; None if it cannot be created.
 
     `__init__` may compute it from more than the direct arguments, such as a setting that has changed.
@@ -92,8 +92,8 @@ def _held_by(bound: BoundFunction) -> str | None:
         instance = getattr(bound.instantiate().accumulate, "__self__", None)
     except (Exception, SystemExit):  # noqa: BLE001 - the analysis says so
         return None
-    held = getattr(instance, "__dict__", {})
-    return repr([(name, type(value), value if type(value) in _CONSTANTS else "") for name, value in held.items()])
+    attributes = getattr(instance, "__dict__", {})
+    return repr([(name, type(value), value if type(value) in _CONSTANTS else "") for name, value in attributes.items()])
 
 
 def _label(function: FunctionType) -> Iterator[tuple[str, Any]]:

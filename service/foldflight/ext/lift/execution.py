@@ -184,9 +184,9 @@ class Run:
     def create(self, cls: type, named: Mapping[str, Any]) -> Record:
         """Return a new instance of a class with direct arguments."""
         caller = _StackFrame(self, None, [], {}, 0)
-        made = caller.create(cls, [], {name: const(value) for name, value in named.items()})
-        assert isinstance(made, Record)
-        return made
+        record = caller.create(cls, [], {name: const(value) for name, value in named.items()})
+        assert isinstance(record, Record)
+        return record
 
     def attribute_of(self, record: Record, name: str) -> Any:
         """Return an attribute of an object, or the constant of its class."""
@@ -208,11 +208,11 @@ def runs(
 ) -> Iterator[tuple[Run, Any]]:
     """Yield each run of `execute` with its result, or with the Raised that ended it. Raises Unsupported."""
     pending: list[list[bool]] = [[]]
-    made = 0
+    count = 0
     while pending:
         trail = pending.pop()
-        made += 1
-        if made > _RUNS_MAX:
+        count += 1
+        if count > _RUNS_MAX:
             raise Unsupported(f"it has more than {_RUNS_MAX} ways through its conditions")
         run = Run(trail, nullable, divides=divides)
         try:
@@ -347,17 +347,17 @@ class _StackFrame:
             case ast.Name(id=name):
                 self.locals[name] = value
             case ast.Attribute(value=owner, attr=name):
-                held = self.value(owner)
-                if not isinstance(held, Record):
+                record = self.value(owner)
+                if not isinstance(record, Record):
                     raise self.unsupported(
                         f"it assigns {ast.unparse(target)}, and only fields of the accumulator may change"
                     )
-                attribute = inspect.getattr_static(held.cls, name, None)
+                attribute = inspect.getattr_static(record.cls, name, None)
                 if hasattr(type(attribute), "__set__") and not inspect.ismemberdescriptor(attribute):
-                    raise self.unsupported(f"{held.cls.__name__}.{name} is a property")
-                if any("__setattr__" in vars(base) for base in held.cls.__mro__[:-1]):
-                    raise self.unsupported(f"{held.cls.__name__} decides itself what is assigned to it")
-                held.attributes[name] = value
+                    raise self.unsupported(f"{record.cls.__name__}.{name} is a property")
+                if any("__setattr__" in vars(base) for base in record.cls.__mro__[:-1]):
+                    raise self.unsupported(f"{record.cls.__name__} decides itself what is assigned to it")
+                record.attributes[name] = value
             case ast.Tuple(elts=targets) if isinstance(value, Tuple) and len(targets) == len(value.items):
                 for each, item in zip(targets, value.items, strict=True):
                     self.assign(each, item)
@@ -393,12 +393,12 @@ class _StackFrame:
             case ast.Tuple(elts=items) if not any(isinstance(each, ast.Starred) for each in items):
                 return Tuple(tuple(self.value(each) for each in items))
             case ast.Subscript(value=owner, slice=ast.Constant(value=int() as index)):
-                held = self.value(owner)
-                if isinstance(held, Tuple) and -len(held.items) <= index < len(held.items):
-                    return held.items[index]
+                sequence = self.value(owner)
+                if isinstance(sequence, Tuple) and -len(sequence.items) <= index < len(sequence.items):
+                    return sequence.items[index]
                 raise self.unsupported(f"it reads {ast.unparse(node)}, an item of something other than a tuple")
             case ast.Call(func=function, args=arguments, keywords=named):
-                return self.called(function, arguments, named, node)
+                return self.call(function, arguments, named, node)
             case _:
                 raise self.unsupported(f"it uses {ast.unparse(node)!r}")
 
@@ -429,17 +429,17 @@ class _StackFrame:
             if (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store))
             or (isinstance(node, ast.Global) and name in node.names)
         ]
-        given = None
+        initial = None
         for each in self.source.module.body:
             match each:
-                case ast.Assign(targets=[ast.Name(id=assigned)], value=given_) if assigned == name:
-                    given = given_
-                case ast.AnnAssign(target=ast.Name(id=assigned), value=ast.expr() as given_) if assigned == name:
-                    given = given_
+                case ast.Assign(targets=[ast.Name(id=assigned)], value=expr) if assigned == name:
+                    initial = expr
+                case ast.AnnAssign(target=ast.Name(id=assigned), value=ast.expr() as expr) if assigned == name:
+                    initial = expr
                 case _:
                     pass
         try:
-            same = given is not None and repr(ast.literal_eval(given)) == repr(value)
+            same = initial is not None and repr(ast.literal_eval(initial)) == repr(value)
         except (ValueError, TypeError):
             same = False
         if len(stores) != 1 or not same:
@@ -480,8 +480,8 @@ class _StackFrame:
         """Return an attribute of the instance that holds the direct arguments."""
         cls = type(owner.of)
         _plain_attributes(cls, self)
-        held = vars(owner.of) if hasattr(owner.of, "__dict__") else {}
-        if name not in held and type(inspect.getattr_static(cls, name, None)) not in _CONSTANTS:
+        attributes = vars(owner.of) if hasattr(owner.of, "__dict__") else {}
+        if name not in attributes and type(inspect.getattr_static(cls, name, None)) not in _CONSTANTS:
             return self.of_class(owner, cls, name)
         if hasattr(type(inspect.getattr_static(cls, name, None)), "__set__"):
             raise self.unsupported(f"{cls.__name__}.{name} is a property")
@@ -490,7 +490,9 @@ class _StackFrame:
                 plain = getattr(function, "__func__", function)
                 if isinstance(plain, FunctionType) and method != "__init__" and _may_assign(plain, name):
                     raise self.unsupported(f"self.{name} is assigned in {method}, so it is not the same for all rows")
-        return self.constant(held[name], f"self.{name}") if name in held else self.of_class(owner, cls, name)
+        return (
+            self.constant(attributes[name], f"self.{name}") if name in attributes else self.of_class(owner, cls, name)
+        )
 
     # --- operators ------------------------------------------------------------------------------------------------
 
@@ -521,7 +523,7 @@ class _StackFrame:
             raise self.unsupported(f"{ast.unparse(node)!r} mixes floats with integers that may exceed 2**{power}")
         return as_float(value)
 
-    def divided(self, one: Expr, other: Expr, node: ast.AST) -> Expr:
+    def divide(self, one: Expr, other: Expr, node: ast.AST) -> Expr:
         """Return the quotient of two numbers, rounded once."""
         zero = const(0) if other.kind == "int" else const(0.0)
         if self.running.decide(compare("eq", other, zero)):
@@ -540,7 +542,7 @@ class _StackFrame:
             return self.decimal(op, self.present(left, node), self.present(right, node), node)
         one, other = self.number(left, node), self.number(right, node)
         if isinstance(op, ast.Div):
-            return self.divided(one, other, node)
+            return self.divide(one, other, node)
         if "float" in (one.kind, other.kind):
             one, other = self.floating(one, node, _LONG_MAX), self.floating(other, node, _LONG_MAX)
         match op:
@@ -558,18 +560,18 @@ class _StackFrame:
         if isinstance(op, ast.Mult):
             for factor, rest in ((one, other), (other, one)):
                 if factor.is_const and factor.kind == "int" and factor.value in (1, -1):
-                    return rest if factor.value == 1 else self.negated(rest, node)
+                    return rest if factor.value == 1 else self.negate(rest, node)
         if isinstance(op, ast.Add) and not one.uses("field"):
             one, other = other, one
         are_alike = all(is_decimal(each.kind) for each in (one, other)) and scale_of(one.kind) == scale_of(other.kind)
         grows = one.uses("field") and not any(other.uses(each) for each in ("field", "add"))
         if are_alike and grows and isinstance(op, (ast.Add, ast.Sub)):
-            return add(one, other if isinstance(op, ast.Add) else self.negated(other, node))
+            return add(one, other if isinstance(op, ast.Add) else self.negate(other, node))
         raise self.unsupported(
             f"it computes {ast.unparse(node)!r} with DECIMALs, of which only a field's sum is lifted"
         )
 
-    def negated(self, value: Expr, node: ast.AST) -> Expr:
+    def negate(self, value: Expr, node: ast.AST) -> Expr:
         """Return a DECIMAL with the other sign."""
         if digits_of(value.kind) > _NEGATED_DIGITS_MAX:
             why = f"a DECIMAL of more than {_NEGATED_DIGITS_MAX} digits, which Spark rounds when it changes the sign"
@@ -610,13 +612,13 @@ class _StackFrame:
         holds: Expr = TRUE
         for index, (op, comparator) in enumerate(zip(ops, others, strict=True)):
             right = self.value(comparator)
-            holds = self.compared(op, left, right, node)
+            holds = self.compare(op, left, right, node)
             if index < len(ops) - 1 and not self.running.decide(holds):
                 return FALSE
             left = right
         return holds
 
-    def compared(self, op: ast.cmpop, left: Any, right: Any, node: ast.AST) -> Expr:
+    def compare(self, op: ast.cmpop, left: Any, right: Any, node: ast.AST) -> Expr:
         match op:
             case ast.Is() | ast.IsNot():
                 if left == NONE:
@@ -638,13 +640,13 @@ class _StackFrame:
             case ast.NotEq():
                 return not_(self.equal(left, right, node))
             case ast.Lt():
-                return self.ordered("lt", left, right, node)
+                return self.compare_order("lt", left, right, node)
             case ast.LtE():
-                return self.ordered("le", left, right, node)
+                return self.compare_order("le", left, right, node)
             case ast.Gt():
-                return self.ordered("lt", right, left, node)
+                return self.compare_order("lt", right, left, node)
             case ast.GtE():
-                return self.ordered("le", right, left, node)
+                return self.compare_order("le", right, left, node)
             case _:
                 raise self.unsupported(f"it uses {ast.unparse(node)!r}")
 
@@ -656,7 +658,7 @@ class _StackFrame:
             return const(one and other)
         return compare("eq", *self.comparable(left, right, node))
 
-    def ordered(self, op: str, left: Any, right: Any, node: ast.AST) -> Expr:
+    def compare_order(self, op: str, left: Any, right: Any, node: ast.AST) -> Expr:
         if not isinstance(left, Expr) or not isinstance(right, Expr):
             raise self.unsupported(f"it compares objects in {ast.unparse(node)!r}")
         if self.running.is_null(left) or self.running.is_null(right):
@@ -683,34 +685,34 @@ class _StackFrame:
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
-    def called(
+    def call(
         self, function: ast.expr, arguments: Sequence[ast.expr], named: Sequence[ast.keyword], node: ast.AST
     ) -> Any:
         target = self.value(function)
-        given: list[Any] = []
+        values: list[Any] = []
         for each in arguments:
             if isinstance(each, ast.Starred):
-                held = self.value(each.value)
-                if not isinstance(held, Tuple):
+                unpacked = self.value(each.value)
+                if not isinstance(unpacked, Tuple):
                     raise self.unsupported(f"it passes *arguments in {ast.unparse(node)!r}")
-                given += held.items
+                values += unpacked.items
             else:
-                given.append(self.value(each))
+                values.append(self.value(each))
         if any(each.arg is None for each in named):
             raise self.unsupported(f"it passes **keywords in {ast.unparse(node)!r}")
         by_name = {str(each.arg): self.value(each.value) for each in named}
         if isinstance(target, _Bound):
-            return self.inner(target.function, [target.receiver, *given], by_name)
+            return self.inner(target.function, [target.receiver, *values], by_name)
         if not isinstance(target, Known):
             raise self.unsupported(f"it calls {ast.unparse(function)}, which is not a plain function or method")
         known = target.of
         if isinstance(known, FunctionType):
-            return self.inner(known, given, by_name)
+            return self.inner(known, values, by_name)
         built_in = None if by_name else _BUILT_IN.get(known) if isinstance(known, _HASHABLE) else None
         if built_in is not None:
-            return built_in(self, given, node)
+            return built_in(self, values, node)
         if isinstance(known, type) and known.__module__ != "builtins":
-            return self.create(known, given, by_name)
+            return self.create(known, values, by_name)
         raise self.unsupported(f"it calls {ast.unparse(function)}, of which the engine has no exact equal")
 
     def inner(self, function: FunctionType, arguments: list[Any], named: dict[str, Any]) -> Any:
@@ -733,33 +735,33 @@ class _StackFrame:
         is_special = type(cls) not in (type, abc.ABCMeta) or any("__new__" in vars(base) for base in bases)
         if is_special or any(base.__module__ == "builtins" for base in bases):
             raise self.unsupported(f"it creates a {cls.__name__}, which is not a plain class")
-        made = Record(cls)
+        record = Record(cls)
         _plain_attributes(cls, self)
         init = inspect.getattr_static(cls, "__init__")
         if dataclasses.is_dataclass(cls) and not _is_written(init):
-            self.fill(made, arguments, named)
+            self.fill(record, arguments, named)
         elif isinstance(init, FunctionType):
-            self.inner(init, [made, *arguments], named)
+            self.inner(init, [record, *arguments], named)
         elif arguments or named:
             raise Raised(f"TypeError: {cls.__name__} takes no arguments ({self.where})")
-        return made
+        return record
 
-    def fill(self, made: Record, arguments: list[Any], named: dict[str, Any]) -> None:
+    def fill(self, record: Record, arguments: list[Any], named: dict[str, Any]) -> None:
         """Set the attributes of a new dataclass."""
-        if hasattr(made.cls, "__post_init__"):
-            raise self.unsupported(f"{made.cls.__name__} has __post_init__")
-        given = list(arguments)
-        for each in dataclasses.fields(made.cls):
+        if hasattr(record.cls, "__post_init__"):
+            raise self.unsupported(f"{record.cls.__name__} has __post_init__")
+        arguments = list(arguments)
+        for each in dataclasses.fields(record.cls):
             if not each.init or each.kw_only or not _is_missing(each.default_factory):
-                raise self.unsupported(f"{made.cls.__name__}.{each.name} is not a plain field")
-            if given:
-                made.attributes[each.name] = given.pop(0)
+                raise self.unsupported(f"{record.cls.__name__}.{each.name} is not a plain field")
+            if arguments:
+                record.attributes[each.name] = arguments.pop(0)
             elif each.name in named:
-                made.attributes[each.name] = named[each.name]
+                record.attributes[each.name] = named[each.name]
             elif not _is_missing(each.default):
-                made.attributes[each.name] = self.constant(each.default, each.name)
+                record.attributes[each.name] = self.constant(each.default, each.name)
             else:
-                raise Raised(f"TypeError: {made.cls.__name__} is created without {each.name} ({self.where})")
+                raise Raised(f"TypeError: {record.cls.__name__} is created without {each.name} ({self.where})")
 
 
 def _is_missing(default: object) -> bool:
@@ -840,50 +842,50 @@ def _instructions(code: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _extreme(op: str) -> Callable[[_StackFrame, list[Any], ast.AST], Any]:
-    def choose(caller: _StackFrame, given: list[Any], node: ast.AST) -> Any:
-        if len(given) < 2:
+    def choose(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Any:
+        if len(arguments) < 2:
             raise caller.unsupported(f"it uses {ast.unparse(node)!r}; {op} takes two or more values here")
-        best = given[0]
-        for each in given[1:]:
+        best = arguments[0]
+        for each in arguments[1:]:
             pair = (each, best) if op == "min" else (best, each)
-            if caller.running.decide(caller.ordered("lt", *pair, node)):
+            if caller.running.decide(caller.compare_order("lt", *pair, node)):
                 best = each
         return best
 
     return choose
 
 
-def _one(caller: _StackFrame, given: list[Any], node: ast.AST) -> Any:
-    if len(given) != 1:
+def _one(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Any:
+    if len(arguments) != 1:
         raise caller.unsupported(f"it uses {ast.unparse(node)!r}")
-    return given[0]
+    return arguments[0]
 
 
-def _abs(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
-    number = caller.number(_one(caller, given, node), node)
+def _abs(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
+    number = caller.number(_one(caller, arguments, node), node)
     if number.kind == "float":
         raise caller.unsupported(f"it uses {ast.unparse(node)!r} of a float")
     return negate(number) if caller.running.decide(compare("lt", number, const(0))) else number
 
 
-def _bool(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
-    value = _one(caller, given, node)
+def _bool(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
+    value = _one(caller, arguments, node)
     return value if _is_condition(value) else const(caller.truth(value))
 
 
-def _int(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
-    number = caller.number(_one(caller, given, node), node)
+def _int(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
+    number = caller.number(_one(caller, arguments, node), node)
     if number.kind == "float":
         raise caller.unsupported(f"it cuts off a fraction in {ast.unparse(node)!r}")
     return number
 
 
-def _float(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
-    return caller.floating(caller.number(_one(caller, given, node), node), node)
+def _float(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
+    return caller.floating(caller.number(_one(caller, arguments, node), node), node)
 
 
-def _decimal(caller: _StackFrame, given: list[Any], node: ast.AST) -> Known:
-    value = _one(caller, given, node)
+def _decimal(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Known:
+    value = _one(caller, arguments, node)
     if not isinstance(value, Expr) or not value.is_const or value.kind not in ("int", "string"):
         raise caller.unsupported(f"it makes a Decimal of something other than a constant in {ast.unparse(node)!r}")
     try:
@@ -893,14 +895,14 @@ def _decimal(caller: _StackFrame, given: list[Any], node: ast.AST) -> Known:
 
 
 def _test_operand(test: Callable[[Expr], Expr]) -> Callable[[_StackFrame, list[Any], ast.AST], Expr]:
-    def call(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
-        return test(caller.floating(caller.number(_one(caller, given, node), node), node))
+    def call(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
+        return test(caller.floating(caller.number(_one(caller, arguments, node), node), node))
 
     return call
 
 
-def _isfinite(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
-    number = caller.number(_one(caller, given, node), node)
+def _isfinite(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
+    number = caller.number(_one(caller, arguments, node), node)
     if number.kind == "int":
         return TRUE
     ends = (compare("lt", const(-math.inf), number), compare("lt", number, const(math.inf)))
@@ -917,11 +919,11 @@ def _type_of(kind: str) -> type:
     return datetime.datetime if kind.startswith("timestamp") else datetime.date
 
 
-def _isinstance(caller: _StackFrame, given: list[Any], node: ast.AST) -> Expr:
-    if len(given) != 2 or not isinstance(given[0], Expr):
+def _isinstance(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
+    if len(arguments) != 2 or not isinstance(arguments[0], Expr):
         raise caller.unsupported(f"it uses {ast.unparse(node)!r}")
-    value, asked = given
-    members = asked.items if isinstance(asked, Tuple) else (asked,)
+    value, classes = arguments
+    members = classes.items if isinstance(classes, Tuple) else (classes,)
     classes = [each.of for each in members if isinstance(each, Known)]
     if len(classes) < len(members) or not all(isinstance(each, type) for each in classes):
         raise caller.unsupported(f"it asks for something other than types in {ast.unparse(node)!r}")

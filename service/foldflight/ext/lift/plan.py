@@ -495,19 +495,19 @@ def _negate_term(shift: int, term: Expr) -> list[tuple[int, Expr]]:
 
 def _product(left: list[tuple[int, Expr]], right: list[tuple[int, Expr]]) -> list[tuple[int, Expr]]:
     """Return the products of all pairs of summands. Factors are split until each product fits 64 bits."""
-    made = []
+    products = []
     for one_shift, one in left:
         for other_shift, other in right:
             product = multiply(one, other)
             if _fits(product):
-                made.append((one_shift + other_shift, product))
+                products.append((one_shift + other_shift, product))
                 continue
             wider, other_ = ((one_shift, one), (other_shift, other))
             if _bits(other) > _bits(one):
                 wider, other_ = other_, wider
             cut = [(wider[0] + by, part) for by, part in _halves(wider[1])]
-            made += _product(cut, [other_])
-    return made
+            products += _product(cut, [other_])
+    return products
 
 
 def _bits(one: Expr) -> int:

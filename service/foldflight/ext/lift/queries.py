@@ -23,31 +23,31 @@ def lifting_of(query: Query) -> Lifting:
     layout = query.layout
     types = dict(zip(layout.display_names, layout.columns.types, strict=True))
     # Many calls of a query are of the same functions over columns of the same types.
-    known: dict[tuple[object, ...], LiftPlan] = {}
+    plans_by_use: dict[tuple[object, ...], LiftPlan] = {}
     plans = []
     for index, (call, opened_call) in enumerate(zip(query.open_request.calls, query.opened_calls, strict=True)):
-        given = [types[name] for name in call.arguments]
+        argument_types = [types[name] for name in call.arguments]
         is_counted = call.distinct or call.materialize or bool(call.order)
         outcome = (layout.states.types[index], layout.outputs.types[index], opened_call.input_types)
-        use = (opened_call.lift, is_counted, opened_call.is_invertible, *outcome, *given)
-        if use in known:
-            plans.append(known[use])
+        use = (opened_call.lift, is_counted, opened_call.is_invertible, *outcome, *argument_types)
+        if use in plans_by_use:
+            plans.append(plans_by_use[use])
             continue
         try:
-            lift, reason = _described(call, opened_call.lift)
+            lift, reason = _described_lift(call, opened_call.lift)
             if lift is None:
                 raise Unsupported(reason)
             try:
                 check_lift(lift, opened_call.input_types, layout.states.types[index], layout.outputs.types[index])
             except ValueError as error:
-                raise _damaged(call, error) from None
-            _check_casts(given, opened_call.input_types)
+                raise _damaged_error(call, error) from None
+            _check_casts(argument_types, opened_call.input_types)
             if layout.has_kinds and not (len(layout.keys) or opened_call.is_invertible):
                 raise Unsupported("it is not invertible, and without keys a retraction may come without its row")
-            plan = LiftPlan.of(lift.narrowed(given), has_kinds=layout.has_kinds)
+            plan = LiftPlan.of(lift.narrow_types(argument_types), has_kinds=layout.has_kinds)
             if query.lifts_integers_only:
                 _check_integers(plan, layout.keys)
-            known[use] = plan
+            plans_by_use[use] = plan
             plans.append(plan)
         except Unsupported as unsupported:
             return Lifting((), f"{call.function} is not lifted: {unsupported}")
@@ -74,14 +74,14 @@ def _has_floats(one: Expr) -> bool:
     return one.kind == "float" or any(_has_floats(part) for part in one.parts if isinstance(part, Expr))
 
 
-def _described(call: Call, text: str) -> tuple[Lift | None, str]:
+def _described_lift(call: Call, text: str) -> tuple[Lift | None, str]:
     counted = "DISTINCT" if call.distinct else "ORDER BY" if call.order else "materialize" if call.materialize else ""
     if counted:
         return None, f"with {counted} the rows of a group are folded together"
     return lifted_of(text)
 
 
-def _damaged(call: Call, error: ValueError) -> RejectedError:
+def _damaged_error(call: Call, error: ValueError) -> RejectedError:
     return RejectedError(
         "BAD_FRAME",
         f"the server describes how {call.function} is lifted by something that is not of this call: {error}. It may "
@@ -90,9 +90,9 @@ def _damaged(call: Call, error: ValueError) -> RejectedError:
     )
 
 
-def _check_casts(given: Sequence[pa.DataType], wanted: Sequence[pa.DataType]) -> None:
+def _check_casts(argument_types: Sequence[pa.DataType], declared: Sequence[pa.DataType]) -> None:
     """Refuse arguments that are cast in a way in which hosts and Arrow may differ."""
-    for one, other in zip(given, wanted, strict=True):
+    for one, other in zip(argument_types, declared, strict=True):
         integers = pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other)
         if one != other and not integers and (one, other) != (pa.float32(), pa.float64()):
             raise Unsupported(f"an argument of the type {one} is cast to {other}")

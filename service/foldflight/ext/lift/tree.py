@@ -437,7 +437,7 @@ class Lift:
         exprs += [each.when for each in (*self.failures, *self.outcome.failures)]
         return max((each.depth for each in exprs), default=0)
 
-    def narrowed(self, types: Sequence[pa.DataType]) -> Lift:
+    def narrow_types(self, types: Sequence[pa.DataType]) -> Lift:
         """Return the lift for columns of these types, which may be narrower than the types of the arguments."""
         bounds = {index: kind_of(type_) for index, type_ in enumerate(types)}
 

@@ -169,9 +169,9 @@ def check_workers(session: SparkSession) -> None:
         return
     context = session.sparkContext
     python = shutil.which(_WORKER_PYTHON)
-    is_chosen = context.pythonExec != _WORKER_PYTHON  # platforms choose one, and may have their own ways to fill it
+    holds = context.pythonExec != _WORKER_PYTHON  # platforms choose one, and may have their own ways to fill it
     has_own_path = "PYTHONPATH" in context.environment  # of `spark.executorEnv`, which this process does not have
-    if is_chosen or has_own_path or not str(context.master).startswith("local") or python is None or context.listFiles:
+    if holds or has_own_path or not str(context.master).startswith("local") or python is None or context.listFiles:
         return
     if Path(python).parent != Path(sys.executable).parent and not _has_foldflight(python):
         raise RejectedError(

@@ -31,7 +31,7 @@ from foldflight.engine.query.layout import LIVE
 from foldflight.engine.query.query import Query
 from foldflight.ext.lift.plan import Aggregate, LiftPlan
 from foldflight.ext.lift.spark.expressions import expression
-from foldflight.ext.lift.spark.finishing import finished
+from foldflight.ext.lift.spark.finishing import finish
 from foldflight.ext.lift.tasks import ROWS, LiftedFold, aggregate_name
 from foldflight.ext.lift.tree import TRUE, Expr
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
@@ -45,9 +45,9 @@ _Rows = TypeVar("_Rows", DataFrame, Text)
 def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
     """Return the result of a batch query that is lifted; see `SparkPlanner.result`."""
     columns = {name: name for name in rows.columns}
-    task, grouped = _grouped(query, _by_bytes(rows), columns, rows.sparkSession)
-    if query.finished_by_host.taken:
-        return finished(task, grouped, outputs)
+    task, grouped = _aggregate_groups(query, _by_bytes(rows), columns, rows.sparkSession)
+    if query.finished_by_host.holds:
+        return finish(task, grouped, outputs)
     schema = spark_schema(query, rows, query.layout.results, outputs)
     function = arrow_function(task, step_of(query, "lifted"), query.traced)
     return grouped.selectExpr(*task.input.names).mapInArrow(function, schema)
@@ -62,23 +62,25 @@ def lifted_text(
     names: Sequence[str] | None = None,
 ) -> Text:
     """Return the same as SQL, for a query that is finished by Spark; see `SparkPlanner.text`."""
-    return finished(*_grouped(query, rows, columns, session), outputs, names)
+    return finish(*_aggregate_groups(query, rows, columns, session), outputs, names)
 
 
-def _grouped(query: Query, rows: _Rows, columns: Mapping[str, str], session: SparkSession) -> tuple[LiftedFold, _Rows]:
+def _aggregate_groups(
+    query: Query, rows: _Rows, columns: Mapping[str, str], session: SparkSession
+) -> tuple[LiftedFold, _Rows]:
     """Return what Python would do with keys and aggregates, and these."""
     plans = cast("tuple[LiftPlan, ...]", query.lifting.plans)  # `lifting_of` has made them
     layout = query.layout
     keys = [columns[name] for name in layout.keys.names]
     sent = [columns[name] for name in layout.columns.names]
-    own = dict(zip(layout.display_names, sent, strict=True))
+    input_columns = dict(zip(layout.display_names, sent, strict=True))
     types = dict(zip(sent, layout.columns.types, strict=True))
-    names = {column: name for name, column in own.items()} | dict(zip(keys, layout.names, strict=True))
+    names = {column: name for name, column in input_columns.items()} | dict(zip(keys, layout.names, strict=True))
     calls = [
         _Call(
             plan=plan,
-            arguments=[own[name] for name in call.arguments],
-            filter=None if call.filter is None else own[call.filter],
+            arguments=[input_columns[name] for name in call.arguments],
+            filter=None if call.filter is None else input_columns[call.filter],
             function=call.function,
             keys=keys,
             types=types,
@@ -87,13 +89,13 @@ def _grouped(query: Query, rows: _Rows, columns: Mapping[str, str], session: Spa
         for plan, call in zip(plans, query.open_request.calls, strict=True)
     ]
     # The input may have further columns, of any names.
-    given = list(dict.fromkeys(columns.values()))
-    parts = _parts(calls, given)
+    inputs = list(dict.fromkeys(columns.values()))
+    parts = _parts(calls, inputs)
     skips_null = not is_spark(session)
     aggregations = {**_AGGREGATIONS, "sum": exact_sum(session), "wide sum": exact_wide_sum(session)}
     # Spark's own error of a checked `sum` would advise to turn off ANSI mode.
     aggregations["decimal sum"] = "try_sum({0})" if is_spark(session) else aggregations["wide sum"]
-    with_parts = rows.selectExpr(*given, *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
+    with_parts = rows.selectExpr(*inputs, *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
     aggregates: list[str] = []
     if layout.has_kinds:
         aggregates.append(f"sum({SIGN}) AS {LIVE}")
@@ -109,10 +111,10 @@ def _grouped(query: Query, rows: _Rows, columns: Mapping[str, str], session: Spa
             if aggregate.kind == "decimal sum":
                 aggregated = f"CAST({aggregated} AS DECIMAL(38, {aggregate.scale}))"
             aggregates.append(f"{aggregated} AS {aggregate_name(number, index)}")
-    return task, _aggregated(with_parts, dict(zip(layout.keys.names, keys, strict=True)), aggregates)
+    return task, _aggregate(with_parts, dict(zip(layout.keys.names, keys, strict=True)), aggregates)
 
 
-def _aggregated(rows: _Rows, keys: Mapping[str, str], aggregates: Sequence[str]) -> _Rows:
+def _aggregate(rows: _Rows, keys: Mapping[str, str], aggregates: Sequence[str]) -> _Rows:
     if isinstance(rows, Text):
         grouped = rows.selectExpr(*(f"{key} AS {name}" for name, key in keys.items()), *aggregates)
         return Text(f"{grouped.sql} GROUP BY {', '.join(keys.values())}") if keys else grouped
@@ -252,7 +254,7 @@ def _sql_of(kind: str) -> str:
     return kind.replace("decimal128", "DECIMAL")
 
 
-def _parts(calls: Sequence[_Call], given: Sequence[str]) -> dict[str, str]:
+def _parts(calls: Sequence[_Call], inputs: Sequence[str]) -> dict[str, str]:
     """Return the expressions that are cut into several limbs, with names for their columns, unlike those given."""
     cut: Counter[str] = Counter()
     for call in calls:
@@ -265,6 +267,6 @@ def _parts(calls: Sequence[_Call], given: Sequence[str]) -> dict[str, str]:
             }
             cut.update(parts)
     repeated = [text for text, times in cut.items() if times > 1]
-    taken = {name.strip("`").casefold() for name in given}
-    names = (name for number in count() if (name := f"foldflight_part_{number}") not in taken)
+    used = {name.strip("`").casefold() for name in inputs}
+    names = (name for number in count() if (name := f"foldflight_part_{number}") not in used)
     return dict(zip(repeated, names, strict=False))

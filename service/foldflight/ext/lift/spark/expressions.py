@@ -13,31 +13,31 @@ from typing import Any, Final
 from foldflight.ext.lift.tree import Expr
 from foldflight.spark.expressions import SIGN, text
 
-__all__ = ["Quotient", "constant", "expression", "named", "quotient_key"]
+__all__ = ["Quotient", "alias_of", "constant", "expression", "quotient_key"]
 
 
-def expression(expr: Expr, leaf: Callable[[Expr], str], known: Mapping[str, str]) -> str:
+def expression(expr: Expr, leaf: Callable[[Expr], str], computed: Mapping[str, str]) -> str:
     """Return an expression as SQL.
 
     Args:
         expr: The expression.
         leaf: Returns the SQL of an argument or a field.
-        known: What has been computed, by its text: columns, and the results of `Quotient`s by `quotient_key`.
+        computed: What has been computed, by its text: columns, and the results of `Quotient`s by `quotient_key`.
     """
-    written = _written(expr, leaf, known)
-    return known.get(written, written)
+    rendered = _render(expr, leaf, computed)
+    return computed.get(rendered, rendered)
 
 
-def _written(expr: Expr, leaf: Callable[[Expr], str], known: Mapping[str, str]) -> str:
+def _render(expr: Expr, leaf: Callable[[Expr], str], computed: Mapping[str, str]) -> str:
     if expr.op in ("arg", "field"):
         return leaf(expr)
     if expr.op == "const":
         return constant(expr.value)
     if expr.op in ("low", "high"):
         one, bits = expr.parts
-        inner = expression(one, leaf, known)
+        inner = expression(one, leaf, computed)
         return f"({inner} & {(1 << bits) - 1}L)" if expr.op == "low" else f"shiftright({inner}, {bits})"
-    operands = [expression(each, leaf, known) for each in expr.parts]
+    operands = [expression(each, leaf, computed) for each in expr.parts]
     if expr.op in _COMPARISONS:
         return _comparison(expr, operands)
     if expr.op == "and":
@@ -154,7 +154,7 @@ def constant(value: Any) -> str:
             raise TypeError(value)
 
 
-def named(expr: str, name: str) -> str:
+def alias_of(expr: str, name: str) -> str:
     """Return an expression with the name of its column, as SQL."""
     quoted = name.replace("`", "``")
     return f"{expr} AS `{quoted}`"

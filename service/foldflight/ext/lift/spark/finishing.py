@@ -21,7 +21,7 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import LIVE, QueryLayout
 from foldflight.engine.query.query import Query
 from foldflight.ext.lift.plan import LiftPlan
-from foldflight.ext.lift.spark.expressions import Quotient, constant, expression, named, quotient_key
+from foldflight.ext.lift.spark.expressions import Quotient, alias_of, constant, expression, quotient_key
 from foldflight.ext.lift.tasks import OVERFLOWED, ROWS, LiftedFold, aggregate_name
 from foldflight.ext.lift.tree import TRUE, Expr, Field
 from foldflight.functions import sql_name
@@ -34,7 +34,7 @@ _MOST: Final = {8: 2.0**7, 16: 2.0**15, 32: 2.0**31, 64: 2.0**63}
 _Rows = TypeVar("_Rows", DataFrame, Text)
 
 
-def finished(
+def finish(
     task: LiftedFold, grouped: _Rows, outputs: Sequence[st.DataType], names: Sequence[str] | None = None
 ) -> _Rows:
     """Return the result of a batch whose rows have been aggregated.
@@ -69,17 +69,17 @@ def finished(
     states = grouped.selectExpr(
         *keys, *(f"{state} AS {name}" for call in calls for name, state in call.states().items())
     )
-    known: dict[str, str] = {}
+    computed: dict[str, str] = {}
     quotients: list[Quotient] = []
     for call in calls:
-        for one, other in call.divided():
+        for one, other in call.quotients():
             key = quotient_key(one, other)
-            if key not in known:
+            if key not in computed:
                 quotients.append(Quotient(one, other, len(quotients)))
-                known[key] = f"({quotients[-1].result})"
+                computed[key] = f"({quotients[-1].result})"
     if quotients:
         states = states.selectExpr("*", *(each.power for each in quotients))
-    values = states.selectExpr(*keys, *(call.value(known) for call in calls))
+    values = states.selectExpr(*keys, *(call.value(computed) for call in calls))
     return values.selectExpr(*_items(keys, [call.result_text() for call in calls], outputs, chosen))
 
 
@@ -88,7 +88,7 @@ def _items(
 ) -> list[str]:
     """Return keys and results with their names, as SQL."""
     cast = [f"CAST({value} AS {type_.simpleString()})" for value, type_ in zip(values, outputs, strict=True)]
-    return list(map(named, [*keys, *cast], names))
+    return list(map(alias_of, [*keys, *cast], names))
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class _Finish:
             if field.monoid != "keep"
         }
 
-    def divided(self) -> Iterator[tuple[str, str]]:
+    def quotients(self) -> Iterator[tuple[str, str]]:
         """Yield the operands of each quotient of integers, as SQL."""
         outcome = self.plan.lift.outcome
         used = [each.when for each in outcome.failures]
@@ -139,14 +139,16 @@ class _Finish:
                     one, other = (self._text(operand, {}) for operand in expr.parts)
                     yield one, other
 
-    def value(self, known: Mapping[str, str]) -> str:
+    def value(self, computed: Mapping[str, str]) -> str:
         """Return the column of what `get_value` returns, with the quotients that are known, as SQL."""
         outcome = self.plan.lift.outcome
         cases = [
-            f"WHEN {self._text(each.when, known)} THEN raise_error({self._error('USER_CODE', text(each.text))})"
+            f"WHEN {self._text(each.when, computed)} THEN raise_error({self._error('USER_CODE', text(each.text))})"
             for each in outcome.failures
         ]
-        cases += [f"WHEN {self._text(part.when, known)} THEN {self._text(part.value, known)}" for part in outcome.parts]
+        cases += [
+            f"WHEN {self._text(part.when, computed)} THEN {self._text(part.value, computed)}" for part in outcome.parts
+        ]
         # Reading all fields that may not fit makes Spark compute, and so check, them all.
         read = [self._reads(field) for field in self.plan.lift.fields]
         value = f"CASE {' '.join(cases)} END"
@@ -196,8 +198,8 @@ class _Finish:
         index = [each.name for each in self.plan.lift.fields].index(name)
         return f"state_{self.number}_{index}"
 
-    def _text(self, expr: Expr, known: Mapping[str, str]) -> str:
-        return expression(expr, lambda field: self._column(field.parts[0]), known)
+    def _text(self, expr: Expr, computed: Mapping[str, str]) -> str:
+        return expression(expr, lambda field: self._column(field.parts[0]), computed)
 
     def _error(self, code: str, message: str) -> str:
         """Return the text of an error of a group, as SQL."""
@@ -220,41 +222,41 @@ class _Finish:
             name = f"CASE WHEN {name} {sign} {start} THEN {name} ELSE {start} END"
         elif field.start is not None:
             name = f"coalesce({name}, {start})"
-        return self._checked(field, name, type_) if self._is_narrow(type_) else name
+        return self._as_bigint(field, name, type_) if self._is_narrow(type_) else name
 
     def _sum(self, field: Field, type_: pa.DataType, names: Sequence[str], factors: Sequence[int]) -> str:
         # Without keys there may be no row, and then no sum.
-        given = names if self.keys else [f"CASE WHEN {ROWS} = 0 THEN 0L ELSE {name} END" for name in names]
+        limbs = names if self.keys else [f"CASE WHEN {ROWS} = 0 THEN 0L ELSE {name} END" for name in names]
         if field.start == 0 and list(factors) == [1] and type_ == pa.int64():
-            return f"coalesce({given[0]}, raise_error({self._error('OVERFLOW', text(OVERFLOWED))}))"
-        terms = [f"CAST({each} AS DECIMAL(19, 0)) * {factor}BD" for each, factor in zip(given, factors, strict=True)]
+            return f"coalesce({limbs[0]}, raise_error({self._error('OVERFLOW', text(OVERFLOWED))}))"
+        terms = [f"CAST({each} AS DECIMAL(19, 0)) * {factor}BD" for each, factor in zip(limbs, factors, strict=True)]
         total = f"({' + '.join([*terms, f'{field.start}BD'])})"
         if field.start == 0 and list(factors) == [1, 1 << 32] and type_ == pa.int64():
-            low, high = given
+            low, high = limbs
             upper = f"({high} + shiftright({low}, 32))"
             # The first condition is for the addition, which could leave 64 bits.
             fits = f"{high} BETWEEN {-1 << 32}L AND {1 << 32}L AND {upper} BETWEEN {-1 << 31}L AND {(1 << 31) - 1}L"
             error = self._error("OVERFLOW", f"coalesce({self._misfit_text(field, total, type_)}, {text(OVERFLOWED)})")
             whole = f"(shiftleft({upper}, 32) | ({low} & {(1 << 32) - 1}L))"
             return f"CASE WHEN {fits} THEN {whole} ELSE raise_error({error}) END"
-        missing = " OR ".join(f"({each}) IS NULL" for each in given)
+        missing = " OR ".join(f"({each}) IS NULL" for each in limbs)
         overflow = f"WHEN {missing} THEN raise_error({self._error('OVERFLOW', text(OVERFLOWED))})"
         # So that the total has less than 38 digits.
         large = " OR ".join(
             f"{each} NOT BETWEEN {-_HIGH_MAX}L AND {_HIGH_MAX}L"
-            for each, factor in zip(given, factors, strict=True)
+            for each, factor in zip(limbs, factors, strict=True)
             if factor > _HIGH_MAX
         )
         if large:
             message = text(f"{self._misfit(field)}a number beyond 2**120 (int) does not fit {type_}")
             overflow += f" WHEN {large} THEN raise_error({self._error('OVERFLOW', message)})"
-        return f"CASE {overflow} ELSE {self._checked(field, total, type_)} END"
+        return f"CASE {overflow} ELSE {self._as_bigint(field, total, type_)} END"
 
     @staticmethod
     def _misfit(field: Field) -> str:
         return f"its accumulator does not fit its state: {f'{field.name}: ' if field.name else ''}"
 
-    def _checked(self, field: Field, total: str, type_: pa.DataType) -> str:
+    def _as_bigint(self, field: Field, total: str, type_: pa.DataType) -> str:
         """Return an integer as BIGINT, or an error if the field's type does not hold it."""
         end = 1 << (type_.bit_width - 1)
         misfits = f"{total} NOT BETWEEN {-end}BD AND {end - 1}BD"

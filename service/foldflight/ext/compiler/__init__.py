@@ -40,6 +40,6 @@ class _Compiler:
         """Return the compiled loops of hash tables of keys by name; None if numba is missing."""
         if lacks_numba():
             return None
-        from foldflight.ext.compiler.keyloops import compiled
+        from foldflight.ext.compiler.keyloops import compile_loops
 
-        return compiled(LoopStore(folder))
+        return compile_loops(LoopStore(folder))

@@ -51,20 +51,20 @@ class Contents:
         shape: `list`, `dict` or `set`, which determines its memory layout.
         key: The keys of a dict, or the items of a list or set.
         value: The values of a dict.
-        made: Its class, if it is not list, dict or set, such as Counter or deque.
+        cls: Its class, if it is not list, dict or set, such as Counter or deque.
         limit: The `maxlen` of a deque.
     """
 
     shape: str
     key: Element
     value: Element | None = None
-    made: type | None = None
+    cls: type | None = None
     limit: int | None = None
 
     @property
     def name(self) -> str:
         """The name of its class."""
-        return self.shape if self.made is None else self.made.__name__
+        return self.shape if self.cls is None else self.cls.__name__
 
     @property
     def has_texts(self) -> bool:

@@ -16,21 +16,21 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import register_jitable
 
-from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.generated import llvm_function
 
 _EXACT: Final = 1 << 53  # floats represent smaller integers exactly
 _HALF: Final = 9223372036854775808.0  # 2**63, the first float beyond an int64
 
 
 def _check_limit(instruction: str) -> Any:
-    @generated(types.int64, types.int64, types.int64)
-    def calculated(context: Any, builder: Any, one: Any, other: Any) -> Any:
+    @llvm_function(types.int64, types.int64, types.int64)
+    def calculate(context: Any, builder: Any, one: Any, other: Any) -> Any:
         result = getattr(builder, f"{instruction}_with_overflow")(one, other)
         with builder.if_then(builder.extract_value(result, 1), likely=False):
             context.call_conv.return_user_exc(builder, OverflowError, ())
         return builder.extract_value(result, 0)
 
-    return calculated
+    return calculate
 
 
 add_int: Final = _check_limit("sadd")
@@ -104,7 +104,7 @@ def rshift_int(a: int, b: int) -> int:
     return a >> builtins.min(b, 63)
 
 
-_unsigned: Final = generated(types.uint64, types.int64)(lambda context, builder, value: value)
+_unsigned: Final = llvm_function(types.uint64, types.int64)(lambda context, builder, value: value)
 
 
 @register_jitable

@@ -36,7 +36,7 @@ class Check(AnalysisPass):
                     _check_statement(statement, state)
                 except Unsupported as unsupported:
                     raise unsupported.at(statement.loc) from None
-        _check_replaced(state)
+        _check_replacements(state)
         return False
 
 
@@ -56,7 +56,7 @@ def _check_statement(statement: ir.Stmt, state: Any) -> None:
             _check_same("its return value", state.return_type, state.typemap[statement.value.name])
 
 
-def _check_replaced(state: Any) -> None:
+def _check_replacements(state: Any) -> None:
     """Reject variables that refer to, or iterate over, a container of the accumulator while it is replaced.
 
     In Python such a variable keeps the old list, or is the new list of the accumulator.
@@ -78,7 +78,7 @@ def _check_replaced(state: Any) -> None:
                 if _replaces(statement.value, typemap, role):
                     role.author.replacing.add(role.function)
                     is_own = isinstance(typemap[statement.value.func.name], types.Dispatcher)
-                    other = None if is_own else _made_at(statement.value.args[1], state)
+                    other = None if is_own else _creating_call(statement.value.args[1], state)
                     holders = sorted(name for name in live if _may_be(name, other, state))
                     if holders:
                         holder = (
@@ -117,15 +117,15 @@ def _may_be(name: str, other: Any, state: Any) -> bool:
     type_ = state.typemap[name]
     if "ContainerType(" not in str(type_) or isinstance(type_, types.Callable):
         return False
-    made = _made_at(name, state) if isinstance(type_, ContainerType) and type_.is_new else None
-    return made is None or other is None or made is other
+    creation = _creating_call(name, state) if isinstance(type_, ContainerType) and type_.is_new else None
+    return creation is None or other is None or creation is other
 
 
-def _made_at(var: Any, state: Any) -> Any:
+def _creating_call(var: Any, state: Any) -> Any:
     """Return the call that creates the container of a variable; None if this function does not create it."""
-    made = ir_utils.guard(ir_utils.get_definition, state.func_ir, var)
-    callee = ir_utils.guard(ir_utils.get_definition, state.func_ir, made.func) if _is_call(made) else None
-    return made if isinstance(callee, ir.Global) and callee.value in EMPTIES else None
+    creation = ir_utils.guard(ir_utils.get_definition, state.func_ir, var)
+    callee = ir_utils.guard(ir_utils.get_definition, state.func_ir, creation.func) if _is_call(creation) else None
+    return creation if isinstance(callee, ir.Global) and callee.value in EMPTIES else None
 
 
 def _is_call(value: Any) -> bool:

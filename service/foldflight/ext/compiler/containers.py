@@ -20,7 +20,7 @@ from foldflight.ext.compiler import memory
 from foldflight.ext.compiler.arena import HEADER, Contents, Element
 from foldflight.ext.compiler.arithmetic import add_int, bound_of, index_of, sub_int
 from foldflight.ext.compiler.control_block import load, store
-from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.iterators import IteratorType, lower_iterators
 from foldflight.ext.compiler.memory import dict_operations, word_at
 from foldflight.ext.compiler.strings import includes, size_of
@@ -52,10 +52,10 @@ class ContainerType(types.IterableType):
             raise Unsupported(
                 "it iterates over a set, whose order only Python knows; use update, |=, sorted, min or max"
             )
-        return IteratorType(self, self.yielded)
+        return IteratorType(self, self.item_type)
 
     @property
-    def yielded(self) -> types.Type:
+    def item_type(self) -> types.Type:
         """The numba type of the items of a loop."""
         key = _type_of(self.contents.key)
         if self.view in ("values", "items"):
@@ -89,7 +89,7 @@ def _floats(part: Element) -> tuple[bool, ...]:
 def header_of(typing: Any, container: Any) -> Any:
     """Return the address of a container's header."""
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         return builder.ptrtoint(arguments[0], llvm.IntType(64))
 
     return signature(types.int64, container), generate
@@ -97,7 +97,9 @@ def header_of(typing: Any, container: Any) -> Any:
 
 def container_at(type_: ContainerType) -> Any:
     """Return a function that converts the address of a header to its container."""
-    return generated(type_, types.int64)(lambda context, builder, address: builder.inttoptr(address, cgutils.voidptr_t))
+    return llvm_function(type_, types.int64)(
+        lambda context, builder, address: builder.inttoptr(address, cgutils.voidptr_t)
+    )
 
 
 def _word(builder: Any, type_: types.Type, value: Any) -> Any:
@@ -131,17 +133,17 @@ def _words_of(part: Element, what: str) -> Any:
             )
             raise Unsupported(f"{what} is {label}, and {' and '.join(part.kinds)} is annotated{remedy}")
 
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
             actual = [arguments[0]]
-            sources = [made.args[0]]
+            sources = [sig.args[0]]
             if part.is_tuple:
                 actual = cgutils.unpack_tuple(builder, arguments[0], len(members))
-                sources = list(made.args[0])
+                sources = list(sig.args[0])
             converted = [
                 _word(builder, member, context.cast(builder, each, source, member))
                 for each, source, member in zip(actual, sources, members, strict=True)
             ]
-            return context.make_tuple(builder, made.return_type, converted)
+            return context.make_tuple(builder, sig.return_type, converted)
 
         return signature(types.UniTuple(types.int64, len(members)), types.unliteral(value)), generate
 
@@ -153,7 +155,7 @@ def _value_at(part: Element) -> Any:
     """Return a function that decodes the value at an address."""
     result = _type_of(part)
 
-    @generated(result, types.int64)
+    @llvm_function(result, types.int64)
     def value(context: Any, builder: Any, address: Any) -> Any:
         words = [word_at(builder, address, index) for index in range(len(part.kinds))]
         values = [_value(builder, KINDS[kind], word) for kind, word in zip(part.kinds, words, strict=True)]
@@ -166,7 +168,7 @@ def _value_at(part: Element) -> Any:
 
 
 @register_jitable
-def _seen(me: Any) -> tuple[int, int, int]:
+def _snapshot(me: Any) -> tuple[int, int, int]:
     header = header_of(me)
     return load(header + memory.LIVE), load(header + memory.USED), load(header + memory.OFFSET)
 
@@ -174,15 +176,15 @@ def _seen(me: Any) -> tuple[int, int, int]:
 def _steps(container: ContainerType) -> tuple[Any, Any]:
     """Return two functions for a loop: the next entry after one, and the value of an entry."""
     contents = container.contents
-    is_list, may_change, seen_of = (
+    is_list, may_change, snapshot = (
         contents.shape == "list",
-        contents.shape == "list" and contents.made is not deque,
-        _seen,
+        contents.shape == "list" and contents.cls is not deque,
+        _snapshot,
     )
     stride, ahead = contents.stride, len(contents.key.kinds)
 
-    def next_entry(me: Any, seen: Any, last: int) -> int:
-        if not may_change and seen_of(me) != seen:
+    def next_entry(me: Any, before: Any, last: int) -> int:
+        if not may_change and snapshot(me) != before:
             # Python raises RuntimeError, unless there were as many insertions as deletions: then its order is
             # undefined.
             raise ValueError  # in a deque, `LIVE` counts changes
@@ -203,14 +205,14 @@ def _steps(container: ContainerType) -> tuple[Any, Any]:
     return next_entry, entry
 
 
-lower_iterators(ContainerType, _steps, _seen)
+lower_iterators(ContainerType, _steps, _snapshot)
 
 
 @implementation
 def _entries(me: Any) -> Any:
     """Return the container for a loop whose result does not depend on the order."""
-    seen = container_at(ContainerType(me.contents, changeable=False, view=me.view or "entries"))
-    return lambda me: seen(header_of(me))
+    as_container = container_at(ContainerType(me.contents, changeable=False, view=me.view or "entries"))
+    return lambda me: as_container(header_of(me))
 
 
 # --- checks and helpers -----------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def _of(me: Any, shape: str, what: str, *, changes: bool = False) -> Any:
     """Return the operations of a container of a shape (`list dict`) with keys. Raises Unsupported for anything else."""
     if not isinstance(me, ContainerType) or me.contents.shape not in shape.split() or me.view:
         raise Unsupported(f"it uses {what} of {me}")
-    if me.contents.made is not None and what not in _DONE_WITH[me.contents.made]:
+    if me.contents.cls is not None and what not in _DONE_WITH[me.contents.cls]:
         raise Unsupported(f"it uses {what} of a {me.contents.name}")
     if changes and not me.changeable:
         raise Unsupported(f"it changes a container by {what}, which is not the accumulator's, or in get_value")
@@ -253,29 +255,29 @@ def _whole(what: str, *actual: Any) -> None:
 @functools.cache
 def _after_change(contents: Contents, *, at_begin: bool = False) -> Any:
     """Return the step after a change of a list: a deque drops items beyond `maxlen`, and counts its changes."""
-    if contents.made is not deque:
+    if contents.cls is not deque:
         return register_jitable(lambda header: None)
     limit = -1 if contents.limit is None else contents.limit
     start = limit if at_begin else 0
 
     @register_jitable
-    def changed(header):
+    def after_change(header):
         if 0 <= limit < load(header + memory.USED):
             memory.remove_items(header, start, start + 1, 1)
         store(header + memory.LIVE, load(header + memory.LIVE) + 1)
 
-    return changed
+    return after_change
 
 
 @implementation
 def _append(me: Any, item: Any) -> Any:
     """Implement `list.append`."""
     _of(me, "list", "append", changes=True)
-    words, changed = _words_of(me.contents.key, "the item of append"), _after_change(me.contents)
+    words, after_change = _words_of(me.contents.key, "the item of append"), _after_change(me.contents)
 
     def at_end(me: Any, item: Any) -> None:
         memory.append(header_of(me), words(item))
-        changed(header_of(me))
+        after_change(header_of(me))
 
     return at_end
 
@@ -288,11 +290,11 @@ def _insertion(name: str, *, at_begin: bool) -> Any:
         _of(me, "list", name, changes=True)
         _whole(name, index)
         words = _words_of(me.contents.key, f"the item of {name}")
-        changed = _after_change(me.contents, at_begin=at_begin)
+        after_change = _after_change(me.contents, at_begin=at_begin)
 
         def put(me: Any, index: Any, item: Any) -> None:
             memory.insert(header_of(me), bound_of(index, load(header_of(me) + memory.USED)), words(item))
-            changed(header_of(me))
+            after_change(header_of(me))
 
         return put
 
@@ -312,32 +314,32 @@ def _append_left(me: Any, item: Any) -> Any:
 @functools.cache
 def _remove_item(contents: Contents) -> Any:
     """Return a function that removes an item of a list and returns it."""
-    value, stride, changed = _value_at(contents.key), contents.stride, _after_change(contents)
+    value, stride, after_change = _value_at(contents.key), contents.stride, _after_change(contents)
 
     @register_jitable
-    def taken(header, index):
+    def remove_item(header, index):
         position = index_of(index, load(header + memory.USED))
         item = value(memory.address_of(header, position * stride))
         memory.remove_items(header, position, position + 1, stride)
-        changed(header)
+        after_change(header)
         return item
 
-    return taken
+    return remove_item
 
 
 @implementation
 def _pop_left(me: Any) -> Any:
     """Implement `deque.popleft`."""
     _of(me, "list", "popleft", changes=True)
-    taken = _remove_item(me.contents)
-    return lambda me: taken(header_of(me), 0)
+    remove_item = _remove_item(me.contents)
+    return lambda me: remove_item(header_of(me), 0)
 
 
 @implementation
 def _add(me: Any, key: Any) -> Any:
     """Implement `set.add`."""
-    made = _of(me, "set", "add", changes=True)
-    words, find, add_entry = _words_of(me.contents.key, "the item of add"), made.find, made.add_entry
+    operations = _of(me, "set", "add", changes=True)
+    words, find, add_entry = _words_of(me.contents.key, "the item of add"), operations.find, operations.add_entry
 
     def add_once(me: Any, key: Any) -> None:
         if find(header_of(me), words(key)) < 0:
@@ -351,10 +353,10 @@ def _deletion(name: str, shape: str, *, must_exist: bool) -> Any:
 
     @implementation
     def choose(me: Any, key: Any) -> Any:
-        made = _of(me, shape, name, changes=True)
+        operations = _of(me, shape, name, changes=True)
         words = _words_of(me.contents.key, f"the {'key' if shape == 'dict' else 'item'} of {name}")
-        find, stride = made.find, me.contents.stride
-        may_lack = not must_exist or me.contents.made is Counter
+        find, stride = operations.find, me.contents.stride
+        may_lack = not must_exist or me.contents.cls is Counter
 
         def delete(me: Any, key: Any) -> None:
             entry = find(header_of(me), words(key))
@@ -375,15 +377,15 @@ _delete_key: Final = _deletion("del", "dict", must_exist=True)
 def _clear(me: Any) -> Any:
     """Implement `clear`."""
     _of(me, "list dict set", "clear", changes=True)
-    is_deque = me.contents.made is deque
+    is_deque = me.contents.cls is deque
 
-    def cleared(me: Any) -> None:
+    def clear(me: Any) -> None:
         changes = load(header_of(me) + memory.LIVE)
         memory.clear(header_of(me))
         if is_deque:
             store(header_of(me) + memory.LIVE, changes + 1)
 
-    return cleared
+    return clear
 
 
 def _default_of(me: ContainerType, default: Any, what: str) -> Any:
@@ -394,8 +396,8 @@ def _default_of(me: ContainerType, default: Any, what: str) -> Any:
 @implementation
 def _get(me: Any, key: Any, default: Any = None) -> Any:
     """Implement `dict.get`."""
-    made = _of(me, "dict", "get")
-    words, find, value = _words_of(me.contents.key, "the key of get"), made.find, _value_of(me.contents)
+    operations = _of(me, "dict", "get")
+    words, find, value = _words_of(me.contents.key, "the key of get"), operations.find, _value_of(me.contents)
     otherwise = _default_of(me, default, "the default of get")
 
     def got(me: Any, key: Any, default: Any = None) -> Any:
@@ -422,8 +424,8 @@ def _same_as(part: Element, what: str) -> Any:
     def same(typing: Any, value: Any) -> Any:
         typing.resolve_function_type(words, (value,), {})  # raises Unsupported
 
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            return context.cast(builder, arguments[0], made.args[0], result)
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+            return context.cast(builder, arguments[0], sig.args[0], result)
 
         return signature(result, types.unliteral(value)), generate
 
@@ -433,11 +435,11 @@ def _same_as(part: Element, what: str) -> Any:
 @implementation
 def _set_default(me: Any, key: Any, default: Any) -> Any:
     """Implement `dict.setdefault`."""
-    made = _of(me, "dict", "setdefault", changes=True)
+    operations = _of(me, "dict", "setdefault", changes=True)
     words, find, add_entry, value = (
         _words_of(me.contents.key, "the key"),
-        made.find,
-        made.add_entry,
+        operations.find,
+        operations.add_entry,
         _value_of(me.contents),
     )
     actual = _words_of(me.contents.value, "the default of setdefault")
@@ -454,20 +456,20 @@ def _set_default(me: Any, key: Any, default: Any) -> Any:
 @implementation
 def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
     """Implement `list.pop` and `dict.pop`."""
-    made = _of(me, "list dict", "pop", changes=True)
+    operations = _of(me, "list dict", "pop", changes=True)
     if me.contents.shape == "list":
-        taken, is_last = _remove_item(me.contents), not _is_given(key)
+        remove_item, is_last = _remove_item(me.contents), not _is_given(key)
         if not is_last:
             _whole("pop", key)
-        if not is_last and me.contents.made is deque:
+        if not is_last and me.contents.cls is deque:
             raise Unsupported("it uses pop of a deque with an argument")
-        return lambda me, key=None, default=None: taken(header_of(me), -1 if is_last else key)
-    words, find, stride = _words_of(me.contents.key, "the key of pop"), made.find, me.contents.stride
+        return lambda me, key=None, default=None: remove_item(header_of(me), -1 if is_last else key)
+    words, find, stride = _words_of(me.contents.key, "the key of pop"), operations.find, me.contents.stride
     value, otherwise = _value_of(me.contents), _default_of(me, default, "the default of pop")
 
     is_required = not _is_given(default) and not isinstance(default, types.NoneType)  # None may be passed
 
-    def popped(me: Any, key: Any = None, default: Any = None) -> Any:
+    def pop(me: Any, key: Any = None, default: Any = None) -> Any:
         entry = find(header_of(me), words(key))
         if entry < 0:
             if is_required:
@@ -477,7 +479,7 @@ def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
         memory.delete_entry(header_of(me), entry, stride)
         return removed
 
-    return popped
+    return pop
 
 
 def _check_same(me: ContainerType, other: Any) -> None:
@@ -488,10 +490,10 @@ def _check_same(me: ContainerType, other: Any) -> None:
 def _append_all(stride: int) -> Any:
     """Return a function that appends all items of a list to another list."""
 
-    def appended(me: Any, other: Any) -> None:
+    def append_all(me: Any, other: Any) -> None:
         memory.extend(header_of(me), header_of(other), 0, load(header_of(other) + memory.USED), stride)
 
-    return appended
+    return append_all
 
 
 @implementation
@@ -499,7 +501,7 @@ def _extend(me: Any, other: Any) -> Any:
     """Implement `list.extend`, and `set.update` and `dict.update` with another of the same type."""
     _of(me, "list set dict", "extend or update", changes=True)
     _check_same(me, other)
-    if me.contents.made is deque:
+    if me.contents.cls is deque:
 
         def each(me: Any, other: Any) -> None:
             for item in other:  # raises if both are the same container
@@ -508,8 +510,8 @@ def _extend(me: Any, other: Any) -> Any:
         return each
     if me.contents.shape == "list":
         return _append_all(me.contents.stride)
-    merged = _merge_entries(me.contents, add_int if me.contents.made is Counter else _last)
-    return lambda me, other: merged(header_of(me), header_of(other))
+    merge = _merge_entries(me.contents, add_int if me.contents.cls is Counter else _last)
+    return lambda me, other: merge(header_of(me), header_of(other))
 
 
 @implementation
@@ -517,8 +519,8 @@ def _subtract(me: Any, other: Any) -> Any:
     """Implement `Counter.subtract`."""
     _of(me, "dict", "subtract", changes=True)
     _check_same(me, other)
-    merged = _merge_entries(me.contents, sub_int)
-    return lambda me, other: merged(header_of(me), header_of(other))
+    merge = _merge_entries(me.contents, sub_int)
+    return lambda me, other: merge(header_of(me), header_of(other))
 
 
 @implementation
@@ -526,11 +528,11 @@ def _add_counts(me: Any, other: Any) -> Any:
     """Implement `+=` of two Counters, which keeps positive counts only."""
     _of(me, "dict", "+=", changes=True)
     _check_same(me, other)
-    merged, count, stride = _merge_entries(me.contents, add_int), _value_of(me.contents), me.contents.stride
+    merge, count, stride = _merge_entries(me.contents, add_int), _value_of(me.contents), me.contents.stride
 
-    def counted(me: Any, other: Any) -> Any:
+    def add(me: Any, other: Any) -> Any:
         header = header_of(me)
-        merged(header, header_of(other))
+        merge(header, header_of(other))
         entry = memory.next_entry(header, 0, stride)
         while entry >= 0:
             if count(header, entry) <= 0:
@@ -538,7 +540,7 @@ def _add_counts(me: Any, other: Any) -> Any:
             entry = memory.next_entry(header, entry + 1, stride)
         return me
 
-    return counted
+    return add
 
 
 _last: Final = register_jitable(lambda old, new: new)
@@ -546,20 +548,20 @@ _last: Final = register_jitable(lambda old, new: new)
 
 @functools.cache
 def _merge_entries(contents: Contents, plus: Any) -> Any:
-    """Return `merged(header, other)`, which adds the entries of another dict or set of the same type.
+    """Return `merge(header, other)`, which adds the entries of another dict or set of the same type.
 
     `plus` combines the word of a value in the first (0 if the key is new) with that in the other.
     """
     keys, stride = len(contents.key.kinds), contents.stride
-    made, whole, key_of = (
+    operations, whole, key_of = (
         dict_operations(contents.key.kinds, stride),
         memory.words_tuple(stride),
         memory.words_tuple(keys),
     )
-    find, add_entry = made.find, made.add_entry
+    find, add_entry = operations.find, operations.add_entry
 
     @register_jitable
-    def merged(header, other):
+    def merge(header, other):
         entry = memory.next_entry(other, 0, stride)
         while entry >= 0:
             address = memory.address_of(other, entry * stride)
@@ -572,15 +574,15 @@ def _merge_entries(contents: Contents, plus: Any) -> Any:
                 memory.change(load(header), into, plus(0 if is_new else load(into), load(address + 8 * index)))
             entry = memory.next_entry(other, entry + 1, stride)
 
-    return merged
+    return merge
 
 
 def _view(name: str) -> Any:
     @implementation
     def view(me: Any) -> Any:
         _of(me, "dict", name)
-        seen = container_at(ContainerType(me.contents, changeable=False, view=name))
-        return lambda me: seen(header_of(me))
+        as_container = container_at(ContainerType(me.contents, changeable=False, view=name))
+        return lambda me: as_container(header_of(me))
 
     return view
 
@@ -589,15 +591,15 @@ def _view(name: str) -> Any:
 def _sort(me: Any) -> Any:
     """Implement `list.sort`."""
     _of(me, "list", "sort", changes=True)
-    ordered, stride = _sorted_of(me), me.contents.stride
+    sorted_copy, stride = _sorted_of(me), me.contents.stride
     whole = memory.words_tuple(stride)
 
-    def done(me: Any) -> None:
-        source = ordered(me)
+    def sort(me: Any) -> None:
+        source = sorted_copy(me)
         for position in range(load(source + memory.USED)):
             memory.replace_item(header_of(me), position, whole(memory.address_of(source, position * stride)))
 
-    return done
+    return sort
 
 
 def _sorted_of(me: ContainerType) -> Any:
@@ -609,7 +611,7 @@ def _sorted_of(me: ContainerType) -> Any:
     stride, size_of = len(part.kinds), register_jitable(counting(me))
 
     @register_jitable
-    def ordered(me):
+    def sorted_copy(me):
         header, scratch = memory.new_header(header_of(me)), memory.new_header(header_of(me))
         memory.reallocate(header, size_of(me), stride)
         memory.reallocate(scratch, size_of(me), stride)
@@ -618,7 +620,7 @@ def _sorted_of(me: ContainerType) -> Any:
         sorting(header, scratch)
         return header
 
-    return ordered
+    return sorted_copy
 
 
 def _check_order(part: Element) -> None:
@@ -654,10 +656,10 @@ METHODS: Final[dict[str, Any]] = {
 @functools.cache
 def empty_of(contents: Contents) -> Any:
     """Return a function that creates an empty container."""
-    seen = container_at(ContainerType(contents, changeable=True, temporary=True))
-    made = numba.njit(nogil=True)(lambda: seen(memory.fresh_header()))
-    EMPTIES.add(made)
-    return made
+    as_container = container_at(ContainerType(contents, changeable=True, temporary=True))
+    create_empty = numba.njit(nogil=True)(lambda: as_container(memory.fresh_header()))
+    EMPTIES.add(create_empty)
+    return create_empty
 
 
 EMPTIES: Final[set[Any]] = set()
@@ -672,22 +674,22 @@ def contains(me: Any, key: Any) -> Any:
     """Implement `key in me`."""
     if inner_kind(me) in TEXTS:
         return lambda me, key: includes(me, key)
-    made = _of(me, "list dict set", "in")
+    operations = _of(me, "list dict set", "in")
     words = _words_of(me.contents.key, "the key of in")
     if me.contents.shape == "list":
         search = memory.search_of(me.contents.key.kinds)
         return lambda me, key: search(header_of(me), words(key))
-    find = made.find
+    find = operations.find
     return lambda me, key: find(header_of(me), words(key)) >= 0
 
 
 def get_item(me: ContainerType, index: Any) -> Any:
     """Return the implementation of `me[index]`."""
-    made = _of(me, "list dict", "[]")
+    operations = _of(me, "list dict", "[]")
     if me.contents.shape == "dict":
-        words, find, value = _words_of(me.contents.key, "the key of []"), made.find, _value_of(me.contents)
-        is_counter = me.contents.made is Counter
-        add_entry, adds = made.add_entry, me.contents.made is defaultdict and me.changeable
+        words, find, value = _words_of(me.contents.key, "the key of []"), operations.find, _value_of(me.contents)
+        is_counter = me.contents.cls is Counter
+        add_entry, adds = operations.add_entry, me.contents.cls is defaultdict and me.changeable
 
         def at_key(me: Any, index: Any) -> Any:
             entry = find(header_of(me), words(index))
@@ -701,7 +703,7 @@ def get_item(me: ContainerType, index: Any) -> Any:
 
         return at_key
     if isinstance(index, types.SliceType):
-        if me.contents.made is not None:
+        if me.contents.cls is not None:
             raise Unsupported(f"it takes a slice of a {me.contents.name}")
         return _slice(me, index)
     _whole("[]", index.type if isinstance(index, types.Optional) else index)
@@ -717,7 +719,7 @@ def get_item(me: ContainerType, index: Any) -> Any:
 def _slice(me: ContainerType, index: types.SliceType) -> Any:
     if index.has_step:
         raise Unsupported("it takes a slice with a step")
-    seen, stride = container_at(ContainerType(me.contents, changeable=False)), me.contents.stride
+    as_container, stride = container_at(ContainerType(me.contents, changeable=False)), me.contents.stride
 
     def part(me: Any, index: Any) -> Any:
         header = header_of(me)
@@ -726,27 +728,27 @@ def _slice(me: ContainerType, index: types.SliceType) -> Any:
         into = memory.new_header(header)
         if start < stop:
             memory.extend(into, header, start, stop, stride)
-        return seen(into)
+        return as_container(into)
 
     return part
 
 
 def set_item(me: ContainerType, index: Any, value: Any) -> Any:
     """Return the implementation of `me[index] = value`."""
-    made = _of(me, "list dict", "[] =", changes=True)
+    operations = _of(me, "list dict", "[] =", changes=True)
     if me.contents.shape == "list":
         _whole("[] =", index)
         actual = _words_of(me.contents.key, "the item")
 
-        def replaced(me: Any, index: Any, value: Any) -> None:
+        def replace(me: Any, index: Any, value: Any) -> None:
             header = header_of(me)
             memory.replace_item(header, index_of(index, load(header + memory.USED)), actual(value))
 
-        return replaced
-    words, find, add_entry = _words_of(me.contents.key, "the key of [] ="), made.find, made.add_entry
+        return replace
+    words, find, add_entry = _words_of(me.contents.key, "the key of [] ="), operations.find, operations.add_entry
     actual, keys, stride = _words_of(me.contents.value, "the value"), len(me.contents.key.kinds), me.contents.stride
 
-    def assigned(me: Any, index: Any, value: Any) -> None:
+    def assign(me: Any, index: Any, value: Any) -> None:
         header, key, new_words = header_of(me), words(index), actual(value)
         entry = find(header, key)
         if entry < 0:
@@ -756,7 +758,7 @@ def set_item(me: ContainerType, index: Any, value: Any) -> Any:
             for number in range(keys, stride):
                 memory.change(load(header), address + 8 * number, new_words[number - keys])
 
-    return assigned
+    return assign
 
 
 METHODS["__setitem__"] = implementation(set_item)  # a dict comprehension calls it for each entry
@@ -773,20 +775,20 @@ def delete_item(me: Any, index: Any) -> Any:
         if index.has_step:
             raise Unsupported("it deletes a slice with a step")
 
-        def cut_slice(me: Any, index: Any) -> None:
+        def delete_slice(me: Any, index: Any) -> None:
             used = load(header_of(me) + memory.USED)
             start, stop = bound_of(index.start, used), bound_of(index.stop, used)
             if start < stop:
                 memory.remove_items(header_of(me), start, stop, stride)
 
-        return cut_slice
+        return delete_slice
     _whole("del", index)
 
-    def cut_one(me: Any, index: Any) -> None:
+    def delete_one(me: Any, index: Any) -> None:
         position = index_of(index, load(header_of(me) + memory.USED))
         memory.remove_items(header_of(me), position, position + 1, stride)
 
-    return cut_one
+    return delete_one
 
 
 @implementation
@@ -806,22 +808,22 @@ def put_whole(me: Any, other: Any) -> Any:
                 raise ValueError  # in Python, two attributes would be the same object
 
         return same
-    if other.changeable and me.contents.made is None:
+    if other.changeable and me.contents.cls is None:
 
-        def moved(me: Any, other: Any) -> None:
+        def move(me: Any, other: Any) -> None:
             for index in range(1, HEADER):
                 store(header_of(me) + 8 * index, load(header_of(other) + 8 * index))
 
-        return moved
+        return move
     if me.contents.shape != "list":
         raise Unsupported(f"it replaces a {me.contents.shape}")
-    appended = register_jitable(_append_all(me.contents.stride))
+    append_all = register_jitable(_append_all(me.contents.stride))
 
-    def replaced(me: Any, other: Any) -> None:
+    def replace_items(me: Any, other: Any) -> None:
         memory.clear(header_of(me))
-        appended(me, other)
+        append_all(me, other)
 
-    return replaced
+    return replace_items
 
 
 def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
@@ -831,15 +833,15 @@ def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
     def choose(me: Any, other: Any) -> Any:
         if not isinstance(me, ContainerType):
             return lambda me, other: plain(me, other)
-        if me.contents.made is Counter and plus:
+        if me.contents.cls is Counter and plus:
             return lambda me, other: _add_counts(me, other)
-        _of(me, shapes, "extend or update" if me.contents.made is deque else "an operator in place", changes=True)
+        _of(me, shapes, "extend or update" if me.contents.cls is deque else "an operator in place", changes=True)
 
-        def extended(me: Any, other: Any) -> Any:
+        def extend(me: Any, other: Any) -> Any:
             _extend(me, other)
             return me
 
-        return extended
+        return extend
 
     return choose
 
@@ -872,8 +874,8 @@ def _ordered_list(me: Any) -> Any:
     part = me.part if isinstance(me, ContainerType) else None
     if part is None:
         raise Unsupported(f"it sorts {me}")
-    ordered, seen = _sorted_of(me), container_at(ContainerType(Contents("list", part), changeable=False))
-    return lambda me: seen(ordered(me))
+    sorted_copy, as_container = _sorted_of(me), container_at(ContainerType(Contents("list", part), changeable=False))
+    return lambda me: as_container(sorted_copy(me))
 
 
 def _number_kind(me: Any, name: str) -> str:
@@ -947,18 +949,19 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
     @implementation
     def choose(me: Any, item: Any = None) -> Any:
         _of(me, "list", name, changes=True)
-        part, taken = me.contents.key, _remove_item(me.contents)
+        part, remove_item = me.contents.key, _remove_item(me.contents)
         _check_order(part)
         down, up = _sifts(part)
         words: Any = _words_of(part, f"the item of {name}" if pushes else "an item")
         value = _value_at(part)
 
-        def pushed(me: Any, item: Any = None) -> None:
+        def push(me: Any, item: Any = None) -> None:
             header = header_of(me)
             memory.append(header, words(item))
             down(header, 0, load(header + memory.USED) - 1)
 
-        def replaced(header: int, item: Any) -> Any:
+        @register_jitable
+        def replace_least(header: int, item: Any) -> Any:
             if load(header + memory.USED) == 0:
                 raise ValueError
             least = value(memory.address_of(header, 0))
@@ -966,15 +969,13 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
             up(header, 0)
             return least
 
-        replace = register_jitable(replaced)
-
-        def popped(me: Any, item: Any = None) -> Any:
-            last = taken(header_of(me), -1)
-            return replace(header_of(me), last) if load(header_of(me) + memory.USED) else last
+        def pop(me: Any, item: Any = None) -> Any:
+            last = remove_item(header_of(me), -1)
+            return replace_least(header_of(me), last) if load(header_of(me) + memory.USED) else last
 
         if pushes and pops:
-            return lambda me, item=None: replace(header_of(me), item)
-        return pushed if pushes else popped
+            return lambda me, item=None: replace_least(header_of(me), item)
+        return push if pushes else pop
 
     return choose
 

@@ -13,19 +13,19 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
 from foldflight.ext.compiler import arena
-from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.generated import llvm_function
 
 
 def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None]]:
     """Return two functions that load and store an integer of a number of bits at an address."""
     number = llvm.IntType(width)
 
-    @generated(types.int64, types.int64)
+    @llvm_function(types.int64, types.int64)
     def load(context: Any, builder: Any, address: Any) -> Any:
         loaded = builder.load(builder.inttoptr(address, number.as_pointer()))
         return loaded if width == 64 else builder.zext(loaded, llvm.IntType(64))
 
-    @generated(types.void, types.int64, types.int64)
+    @llvm_function(types.void, types.int64, types.int64)
     def store(context: Any, builder: Any, address: Any, value: Any) -> Any:
         value = value if width == 64 else builder.trunc(value, number)
         builder.store(value, builder.inttoptr(address, number.as_pointer()))
@@ -49,7 +49,7 @@ _of_thread: Final = types.ExternalFunction("pthread_getspecific", signature(type
 _set_of_thread: Final = types.ExternalFunction("pthread_setspecific", signature(types.int32, types.int64, types.int64))
 
 
-@generated(types.int64)
+@llvm_function(types.int64)
 def _key_of_thread(context: Any, builder: Any) -> Any:
     wide, name = llvm.IntType(64), "foldflight_key"
     return builder.load(builder.module.globals.get(name) or llvm.GlobalVariable(builder.module, wide, name))
@@ -59,8 +59,8 @@ def _key_of_thread(context: Any, builder: Any) -> Any:
 def address_of_array(typing: Any, array: Any) -> Any:
     """Return the address of an array's first item."""
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        data = context.make_array(made.args[0])(context, builder, arguments[0]).data
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, arguments[0]).data
         return builder.ptrtoint(data, llvm.IntType(64))
 
     return signature(types.int64, array), generate

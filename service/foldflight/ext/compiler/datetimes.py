@@ -98,8 +98,8 @@ def _of_kinds(name: str, **functions: tuple[Any, str]) -> Any:
         if kind not in functions:
             raise Unsupported(f"it uses the attribute {name} of a value")
         function, result = functions[kind]
-        known, made = CONVERTERS[kind], decode_kind(result)
-        return lambda a: made(function(as_number(known(a))))
+        convert, decode = CONVERTERS[kind], decode_kind(result)
+        return lambda a: decode(function(as_number(convert(a))))
 
     return choose
 
@@ -148,12 +148,12 @@ def _within(kind: str) -> Any:
     low, high = MOMENTS[kind]
 
     @register_jitable
-    def checked(a: int) -> int:
+    def check(a: int) -> int:
         if not low <= a <= high:
             raise OverflowError
         return a
 
-    return checked
+    return check
 
 
 _as_date: Final = _within("date")
@@ -162,7 +162,7 @@ _as_duration: Final = _within("duration")
 
 
 @register_jitable
-def _rounded(a: int, b: int) -> int:
+def _round_quotient(a: int, b: int) -> int:
     """Return a / b rounded to the nearest integer, halves to even."""
     quotient = arithmetic.floordiv_int(a, b)
     rest = arithmetic.mod_int(a, b)
@@ -171,7 +171,7 @@ def _rounded(a: int, b: int) -> int:
     return quotient + 1 if half > 0 or (half == 0 and rest != 0 and quotient % 2 != 0) else quotient
 
 
-negated: Final = register_jitable(lambda a: _as_duration(arithmetic.neg_int(a)))
+negate: Final = register_jitable(lambda a: _as_duration(arithmetic.neg_int(a)))
 
 
 def _duration(function: Any) -> Any:
@@ -198,7 +198,7 @@ ARITHMETIC: Final[dict[tuple[str, str, str], tuple[Any, str]]] = {
     ("-", "duration", "duration"): (_subtract, "duration"),
     ("*", "duration", "int"): (_times, "duration"),
     ("*", "int", "duration"): (_times, "duration"),
-    ("/", "duration", "int"): (_duration(_rounded), "duration"),
+    ("/", "duration", "int"): (_duration(_round_quotient), "duration"),
     ("//", "duration", "int"): (_duration(arithmetic.floordiv_int), "duration"),
     ("/", "duration", "duration"): (arithmetic.truediv_int, "float"),
     ("//", "duration", "duration"): (arithmetic.floordiv_int, "int"),
@@ -218,7 +218,7 @@ def duration_of(
     actual = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
     if any(kind_of(each) != "int" for each in actual):
         raise Unsupported("it calls timedelta with something other than whole numbers")
-    made = decode_kind("duration")
+    decode = decode_kind("duration")
     factors = tuple(DURATION.values())
 
     def duration(days, seconds, microseconds, milliseconds, minutes, hours, weeks):
@@ -226,12 +226,12 @@ def duration_of(
         actual = (days, seconds, microseconds, milliseconds, minutes, hours, weeks)
         for index in range(len(actual)):
             total = arithmetic.add_int(total, arithmetic.mul_int(actual[index], factors[index]))
-        return made(_as_duration(total))
+        return decode(_as_duration(total))
 
     return duration
 
 
-REPLACED: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+REPLACE_PARAMETERS: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond")
 
 
 @register_jitable
@@ -242,7 +242,9 @@ def _element(value: int, limit: int) -> int:
 
 
 @implementation
-def replaced(a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, second: Any, microsecond: Any) -> Any:
+def replace_parts(
+    a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, second: Any, microsecond: Any
+) -> Any:
     """Implement `a.replace(year=..., ...)`, where None keeps the value."""
     kind = inner_kind(a)
     parts = (year, month, day, hour, minute, second, microsecond)
@@ -250,21 +252,21 @@ def replaced(a: Any, year: Any, month: Any, day: Any, hour: Any, minute: Any, se
         raise Unsupported("it uses the attribute replace of a value")
     if kind == "date" and any(kind_of(each) == "int" for each in parts[3:]):
         raise Unsupported("it replaces the time of a date")
-    known, made, is_date = CONVERTERS[kind], decode_kind(kind), kind == "date"
+    convert, decode, is_date = CONVERTERS[kind], decode_kind(kind), kind == "date"
 
     def replace(a, year, month, day, hour, minute, second, microsecond):
-        number = as_number(known(a))
+        number = as_number(convert(a))
         old = civil(number if is_date else _day(number))
         days = _days_of(
             old[0] if year is None else year, old[1] if month is None else month, old[2] if day is None else day
         )
         if is_date:
-            return made(days)
+            return decode(days)
         clock = _since_midnight(number)
         rest = _element(clock // 3_600_000_000 if hour is None else hour, 24)
         rest = rest * 60 + _element(clock // 60_000_000 % 60 if minute is None else minute, 60)
         rest = rest * 60 + _element(clock // 1_000_000 % 60 if second is None else second, 60)
         rest = rest * 1_000_000 + _element(clock % 1_000_000 if microsecond is None else microsecond, 1_000_000)
-        return made(days * _DAY + rest)
+        return decode(days * _DAY + rest)
 
     return replace

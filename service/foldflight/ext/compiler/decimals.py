@@ -18,7 +18,7 @@ from numba.core.typeconv import Conversion
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable, register_model
 
-from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.generated import llvm_function
 from foldflight.fold.decimals import DECIMALS, DIGITS_MAX, scale_of, words_of
 
 _WIDE: Final = llvm.IntType(128)
@@ -72,7 +72,7 @@ class _ScaledModel(models.PrimitiveModel):
         return builder.insert_value(builder.insert_value(made, low, 0), high, 1)
 
     def from_data(self, builder: Any, value: Any) -> Any:
-        return joined(builder, builder.extract_value(value, 0), builder.extract_value(value, 1))
+        return join_words(builder, builder.extract_value(value, 0), builder.extract_value(value, 1))
 
 
 # --- parts of generated code ------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def _words(builder: Any, value: Any) -> tuple[Any, Any]:
     return builder.trunc(value, _WORD), builder.trunc(builder.lshr(value, _WIDE(64)), _WORD)
 
 
-def joined(builder: Any, low: Any, high: Any) -> Any:
+def join_words(builder: Any, low: Any, high: Any) -> Any:
     """Generate the code that combines two words to a decimal."""
     return builder.or_(builder.zext(low, _WIDE), builder.shl(builder.zext(high, _WIDE), _WIDE(64)))
 
@@ -171,7 +171,7 @@ def as_scale(typing: Any, value: Any, scale: Any) -> Any:
     if not isinstance(scale, types.IntegerLiteral):
         return None
     result = signature(Scaled(scale.literal_value), value, scale)
-    return result, lambda context, builder, made, arguments: arguments[0]
+    return result, lambda context, builder, sig, arguments: arguments[0]
 
 
 def constant_of(value: Any) -> tuple[str, Any] | None:
@@ -192,7 +192,7 @@ def constant(typing: Any, value: Any) -> Any:
     if words is None:
         return None
     number = int.from_bytes(words.tobytes(), "little", signed=True)
-    return signature(Scaled(scale_of(kind)), value), lambda context, builder, made, arguments: _WIDE(number)
+    return signature(Scaled(scale_of(kind)), value), lambda context, builder, sig, arguments: _WIDE(number)
 
 
 @intrinsic
@@ -200,7 +200,7 @@ def words(typing: Any, value: Any) -> Any:
     """Return a decimal as two words, the low one first."""
     result = types.UniTuple(types.int64, 2)
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         return context.make_tuple(builder, result, _words(builder, arguments[0]))
 
     return signature(result, value), generate
@@ -212,34 +212,34 @@ def _sum(operation: str) -> Any:
         _raise_if(context, builder, builder.extract_value(result, 1))
         return _check_limit(context, builder, builder.extract_value(result, 0))
 
-    return generated(RAW, RAW, RAW)(generate)
+    return llvm_function(RAW, RAW, RAW)(generate)
 
 
 def _compares(symbol: str) -> Any:
-    return generated(types.boolean, RAW, RAW)(lambda context, builder, a, b: builder.icmp_signed(symbol, a, b))
+    return llvm_function(types.boolean, RAW, RAW)(lambda context, builder, a, b: builder.icmp_signed(symbol, a, b))
 
 
 add: Final = _sum("sadd_with_overflow")
 subtract: Final = _sum("ssub_with_overflow")
-_multiply: Final = generated(RAW, RAW, RAW)(_generate_product)
-negated: Final = generated(RAW, RAW)(lambda context, builder, a: builder.neg(a))
-magnitude: Final = generated(RAW, RAW)(lambda context, builder, a: _magnitude(builder, a)[0])
-is_zero: Final = generated(types.boolean, RAW)(lambda context, builder, a: builder.icmp_signed("==", a, _WIDE(0)))
+_multiply: Final = llvm_function(RAW, RAW, RAW)(_generate_product)
+negate: Final = llvm_function(RAW, RAW)(lambda context, builder, a: builder.neg(a))
+magnitude: Final = llvm_function(RAW, RAW)(lambda context, builder, a: _magnitude(builder, a)[0])
+is_zero: Final = llvm_function(types.boolean, RAW)(lambda context, builder, a: builder.icmp_signed("==", a, _WIDE(0)))
 COMPARISONS: Final = {symbol: _compares(symbol) for symbol in ("==", "!=", "<", "<=", ">", ">=")}
-_sign: Final = generated(RAW, RAW)(
+_sign: Final = llvm_function(RAW, RAW)(
     lambda context, builder, a: builder.select(builder.icmp_signed("<", a, _WIDE(0)), _WIDE(-1), _WIDE(1))
 )
 
 
 def _within(digits: int) -> Any:
     """Return a function that checks the number of digits, and raises if there are more."""
-    return generated(RAW, RAW)(lambda context, builder, a: _check_limit(context, builder, a, 10**digits))
+    return llvm_function(RAW, RAW)(lambda context, builder, a: _check_limit(context, builder, a, 10**digits))
 
 
 WITHIN: Final = [_within(digits) for digits in range(DIGITS_MAX + 1)]
 
 
-@generated(types.int64, RAW)
+@llvm_function(types.int64, RAW)
 def _narrow(context: Any, builder: Any, value: Any) -> Any:
     narrow = builder.trunc(value, _WORD)
     _raise_if(context, builder, builder.icmp_signed("!=", builder.sext(narrow, _WIDE), value))
@@ -249,7 +249,7 @@ def _narrow(context: Any, builder: Any, value: Any) -> Any:
 _DIVISION: Final = types.Tuple([RAW, types.int64])
 
 
-@generated(_DIVISION, RAW, types.int64)
+@llvm_function(_DIVISION, RAW, types.int64)
 def _division(context: Any, builder: Any, a: Any, divisor: Any) -> Any:
     """Return a number divided by an int64 of fewer than 32 bits, toward zero, and the magnitude of the remainder."""
     magnitude, is_negative = _magnitude(builder, a)
@@ -307,7 +307,7 @@ def _shorten(a: Any, digits: int) -> Any:
 
 
 @register_jitable
-def rounded(a: Any, digits: int) -> Any:
+def round_half_up(a: Any, digits: int) -> Any:
     """Return a number divided by ten to the power of `digits`, at least 1, rounded half up as in SQL."""
     quotient, last = _division(_shorten(a, digits - 1), 10)
     return add(quotient, _sign(a)) if last >= 5 else quotient

@@ -38,9 +38,9 @@ def digest_of(plan: CompilePlan, lookups: Lookups) -> str:
     parts.append(repr((sorted(plan.with_self), plan.accumulator_class is None)))
     classes = tuple(each for each in (plan.cls, plan.accumulator_class) if each is not None)
     for cls in classes:
-        lookups.own(cls, (*LOOKED_AT, *(field.name for field in plan.accumulator.fields)))
+        lookups.class_entries(cls, (*LOOKED_AT, *(field.name for field in plan.accumulator.fields)))
     if "create_accumulator" in dict(plan.makers) and any("__slots__" in vars(each) for each in plan.cls.__mro__[:-1]):
-        lookups.lose()  # create_accumulator may read slots, which are not recorded
+        lookups.invalidate()  # create_accumulator may read slots, which are not recorded
     for method_name, function in (*plan.functions, *plan.makers):
         parts.append(method_name)
         parts.extend(_function(function, classes, seen, lookups))
@@ -58,17 +58,17 @@ def _function(
     yield _code(code)
     defaults, by_name = lookups.attribute(function, "__defaults__"), lookups.attribute(function, "__kwdefaults__")
     if by_name:
-        lookups.lose()  # the values of a dict may change without a lookup
+        lookups.invalidate()  # the values of a dict may change without a lookup
     yield from (_text_of(each) for each in (*(defaults or ()), *(by_name or {}).values()))
     names = _names(code)
     values = [lookups.attribute(cell, "cell_contents") for cell in function.__closure__ or ()]
     values += [lookups.item(function.__globals__, name) for name in names]
     for cls in classes:
-        lookups.own(cls, names)
+        lookups.class_entries(cls, names)
         for name in names:
             values.append(lookups.attribute(cls, name))
             yield type(inspect.getattr_static(cls, name, None)).__name__  # a static method has no self
-    for value in _reached(values, names, lookups):
+    for value in _reachable(values, names, lookups):
         called = value.fget if isinstance(value, property) else value
         if isinstance(called, FunctionType):
             yield called.__qualname__
@@ -77,7 +77,7 @@ def _function(
             yield _text_of(value)
 
 
-def _reached(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> list[Any]:
+def _reachable(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> list[Any]:
     """Return the values and the objects that code reaches from them by these names, as in `settings.windows.limit`.
 
     Raises:

@@ -11,7 +11,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 
 
-def generated(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..., Any]], Any]:
+def llvm_function(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that makes a function for compiled code of `generate(context, builder, *values)`.
 
     Args:
@@ -20,14 +20,14 @@ def generated(result: types.Type, *arguments: types.Type) -> Callable[[Callable[
     """
 
     def decorate(generate: Callable[..., Any]) -> Any:
-        def typed(typing: Any, *_: Any) -> Any:
-            return signature(result, *arguments), lambda context, builder, made, values: generate(
+        def type_call(typing: Any, *_: Any) -> Any:
+            return signature(result, *arguments), lambda context, builder, sig, values: generate(
                 context, builder, *values
             )
 
         names = ("typing", *list(inspect.signature(generate).parameters)[2:])
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-        typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # numba asks for their number
-        return intrinsic(typed)
+        type_call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # numba asks for their number
+        return intrinsic(type_call)
 
     return decorate

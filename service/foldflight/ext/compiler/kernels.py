@@ -31,11 +31,11 @@ from foldflight.ext.compiler.records import (
     RecordField,
     RecordLayout,
     Reference,
+    cast_to,
     copy,
     load_members,
     local_record,
     reference_at,
-    seen_as,
     store_members,
 )
 from foldflight.ext.compiler.rewrite import ClassCompiler
@@ -216,7 +216,7 @@ class Kernels:
                             raise Unsupported(
                                 "objects that its code uses have changed since its other loops were compiled"
                             )
-                        self._loops[name] = self._made(name, make)
+                        self._loops[name] = self._build_loop(name, make)
                     except PendingLoop:
                         raise
                     except Exception as error:  # noqa: BLE001 - stored and raised again, since another attempt would take seconds
@@ -226,7 +226,7 @@ class Kernels:
             raise loop
         return loop
 
-    def _made(self, name: str, make: Any) -> Any:
+    def _build_loop(self, name: str, make: Any) -> Any:
         """Return a loop that is compiled or loaded. A refusal is stored as a loop is: it takes as long."""
         stored = None if self._store is None else self._store(name)
         if stored is not None and (reason := stored.refusal()):
@@ -242,7 +242,7 @@ class Kernels:
 
     def _method(self, method_name: str, *, result: Any = None) -> Any:
         """Return `call(instance, accumulator, arguments)` for use in a loop."""
-        function = self.author.compiled(self.plan.methods[method_name], result)
+        function = self.author.compile(self.plan.methods[method_name], result)
         if method_name in self.plan.with_self:
             return _inlined(lambda instance, accumulator, arguments: function(instance, accumulator, *arguments))
         return _inlined(lambda instance, accumulator, arguments: function(accumulator, *arguments))
@@ -303,7 +303,7 @@ class Kernels:
 
     def _each(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
-        as_read_only, one_row, get_value = seen_as(self.read_only_record), self._one_row(), self._get_value()
+        as_read_only, one_row, get_value = cast_to(self.read_only_record), self._one_row(), self._get_value()
         holds, place, show = self.plan.holds, _place_of(self.plan), _show_of(self.plan)
 
         def each(
@@ -396,7 +396,7 @@ class Kernels:
         return values, (*_TABLE, _PROGRESS, _BYTES, _SLOTS, _results(self.plan), _FLAGS)
 
     def _map_loop(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
-        function = self.author.compiled(self.plan.methods["eval"], _cast_of(self.plan))
+        function = self.author.compile(self.plan.methods["eval"], _cast_of(self.plan))
         if "eval" in self.plan.with_self:
             call = _inlined(lambda me, arguments: function(me, *arguments))
         else:
@@ -468,11 +468,11 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
 
         result = types.Tuple([type_of(kind) for kind in kinds])
 
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
             where = context.cast(builder, arguments[2], index, types.intp)
 
             def at(position: int, arrays: int, item: Any = lambda array, index: array[index]) -> Any:
-                array = made.args[arrays][position]
+                array = sig.args[arrays][position]
                 return context.compile_internal(
                     builder,
                     item,
@@ -500,7 +500,7 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
                     data = context.make_array(column)(context, builder, builder.extract_value(arguments[0], position))
                     return row_address(builder, data.data, where, _leaf_type(kind))
                 if kind in DECIMALS:
-                    return decimals.joined(builder, *(at(position, 0, word) for word in _PAIR))
+                    return decimals.join_words(builder, *(at(position, 0, word) for word in _PAIR))
                 # Dates and times have the same integers in memory.
                 return context.cast(builder, at(position, 0), column.dtype, number_type(kind))
 

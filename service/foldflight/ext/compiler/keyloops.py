@@ -27,7 +27,7 @@ _LARGE = 1 << 13
 
 
 @numba.njit(inline="always")
-def _mixed(word, seed):
+def _mix(word, seed):
     """Return a word with mixed bits: the finalizer of MurmurHash3 (Austin Appleby, public domain) of word and seed."""
     word = word ^ seed
     word = word ^ (word >> np.uint64(33))
@@ -78,12 +78,12 @@ def _product(_context, _left, _right):
 
 
 @numba.njit(inline="always")
-def _hashed(data, start, size, seed):
+def _hash(data, start, size, seed):
     """Return the hash of a text, as wyhash (Wang Yi, public domain) makes it, with numbers that only `seed` tells.
 
     The last eight bytes may be read twice, which is faster than one by one.
     """
-    one, two, three = _mixed(np.uint64(1), seed), _mixed(np.uint64(2), seed), _mixed(np.uint64(3), seed)
+    one, two, three = _mix(np.uint64(1), seed), _mix(np.uint64(2), seed), _mix(np.uint64(3), seed)
     at = np.uint64(start)
     if size < 8:
         mixed = _product(_short(data, at, size) ^ one, two)
@@ -138,7 +138,7 @@ def _numbers(values, ids, firsts, cells, table_keys, state, seed):
     for begin in range(state[1], len(values), _AHEAD):
         rows = min(_AHEAD, len(values) - begin)
         for row in range(rows):
-            starts[np.uint64(row)] = _mixed(np.uint64(values[np.uint64(begin + row)]), seed) & last
+            starts[np.uint64(row)] = _mix(np.uint64(values[np.uint64(begin + row)]), seed) & last
         for row in range(rows):
             entries[np.uint64(row)] = cells[starts[np.uint64(row)]]
         if count > _LARGE:
@@ -175,7 +175,7 @@ def _insert_numbers(cells, table_keys, count, seed):
     """Enter existing numbers into an empty table."""
     last = np.uint64(len(cells) - 1)
     for number in range(count):
-        at = _mixed(np.uint64(table_keys[number]), seed) & last
+        at = _mix(np.uint64(table_keys[number]), seed) & last
         while cells[at] != 0:
             at = (at + np.uint64(1)) & last
         cells[at] = number + 1
@@ -193,7 +193,7 @@ def _texts(offsets, data, ids, firsts, cells, hashes, ends, table_keys, state, s
         for row in range(rows):
             start = offsets[np.uint64(begin + row)]
             size = offsets[np.uint64(begin + row + 1)] - start
-            mixes[np.uint64(row)] = _hashed(data, start, size, seed)
+            mixes[np.uint64(row)] = _hash(data, start, size, seed)
         for row in range(rows):
             entries[np.uint64(row)] = cells[mixes[np.uint64(row)] & last]
         if count > _LARGE:
@@ -242,26 +242,26 @@ def _insert_texts(cells, hashes, count):
         cells[at] = hashes[text] >> np.uint64(32) << np.uint64(32) | np.uint64(text + 1)
 
 
-def compiled(store: Any) -> dict[str, Any]:
+def compile_loops(store: Any) -> dict[str, Any]:
     """Return the loops by name, compiled now or loaded from the store (a `LoopStore`)."""
 
-    def actual(dtype: Any) -> Any:
+    def readonly(dtype: Any) -> Any:
         return types.Array(dtype, 1, "C", readonly=True)
 
-    def changed(dtype: Any) -> Any:
+    def writable(dtype: Any) -> Any:
         return types.Array(dtype, 1, "C")
 
-    ids, cells, hashes = changed(types.int32), changed(types.uint64), changed(types.uint64)
-    narrow = changed(types.uint32)
-    numbers, state, bytes_, firsts = (changed(each) for each in (types.int64, types.int64, types.uint8, types.intp))
+    ids, cells, hashes = writable(types.int32), writable(types.uint64), writable(types.uint64)
+    narrow = writable(types.uint32)
+    numbers, state, bytes_, firsts = (writable(each) for each in (types.int64, types.int64, types.uint8, types.intp))
     loops = {
-        "dense": (_dense, (actual(types.int64), types.int64, ids, ids, firsts, numbers, types.int64)),
-        "numbers": (_numbers, (actual(types.int64), ids, firsts, narrow, numbers, state, types.uint64)),
+        "dense": (_dense, (readonly(types.int64), types.int64, ids, ids, firsts, numbers, types.int64)),
+        "numbers": (_numbers, (readonly(types.int64), ids, firsts, narrow, numbers, state, types.uint64)),
         "insert_numbers": (_insert_numbers, (narrow, numbers, types.int64, types.uint64)),
         "texts": (
             _texts,
             (
-                *(actual(types.int64), actual(types.uint8), ids, firsts, cells, hashes),
+                *(readonly(types.int64), readonly(types.uint8), ids, firsts, cells, hashes),
                 numbers,
                 bytes_,
                 state,
@@ -270,11 +270,11 @@ def compiled(store: Any) -> dict[str, Any]:
         ),
         "insert_texts": (_insert_texts, (cells, hashes, types.int64)),
     }
-    made = {}
+    dispatchers = {}
     for name, (loop, arguments) in loops.items():
         dispatcher = numba.njit(nogil=True)(loop)
         dispatcher._cache = store.loop("keys", name)
         dispatcher.compile(arguments)
         dispatcher.disable_compile()
-        made[name] = dispatcher
-    return made
+        dispatchers[name] = dispatcher
+    return dispatchers

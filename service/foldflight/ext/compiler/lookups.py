@@ -24,41 +24,41 @@ class Lookups:
     def __init__(self) -> None:
         self._attributes: list[tuple[Any, str, Any]] = []
         self._items: list[tuple[Any, str, Any]] = []
-        self._is_lost = False
+        self._is_invalid = False
         self.places = ""  # the file and first line of each function that is reached
 
     def attribute(self, holder: Any, name: str) -> Any:
         """Return `holder.name`, or MISSING if it does not exist or raises."""
-        return self._recorded(self._attributes, holder, name, _attribute(holder, name))
+        return self._record(self._attributes, holder, name, _attribute(holder, name))
 
     def item(self, holder: Mapping[str, Any], name: str) -> Any:
         """Return `holder[name]`, or MISSING if it does not exist."""
-        return self._recorded(self._items, holder, name, holder.get(name, MISSING))
+        return self._record(self._items, holder, name, holder.get(name, MISSING))
 
-    def _recorded(self, lookups: list[tuple[Any, str, Any]], holder: Any, name: str, value: Any) -> Any:
+    def _record(self, lookups: list[tuple[Any, str, Any]], holder: Any, name: str, value: Any) -> Any:
         lookups.append((holder, name, value))
         if len(lookups) > _STEPS_MAX or _may_change(value):
-            self.lose()
+            self.invalidate()
         return value
 
-    def own(self, cls: type, names: Iterable[str]) -> None:
+    def class_entries(self, cls: type, names: Iterable[str]) -> None:
         """Look up the entries of these names in a class and its base classes, without invoking descriptors."""
         above = self.attribute(cls, "__mro__")
         for name in names:
             for each in above[:-1]:
                 entry = self.item(vars(each), name)
                 if hasattr(type(entry), "__get__") and not isinstance(entry, _KNOWN):
-                    self.lose()
+                    self.invalidate()
 
-    def lose(self) -> None:
+    def invalidate(self) -> None:
         """Make `holds` always return False: the results depend on more than the lookups, or there are too many."""
-        self._is_lost = True
+        self._is_invalid = True
         self._attributes, self._items = [], []
 
     def holds(self) -> bool:
         """Return whether all lookups still have the same results. False if this is unknown."""
         return (
-            not self._is_lost
+            not self._is_invalid
             and all(is_same(_attribute(holder, name), value) for holder, name, value in self._attributes)
             and all(is_same(holder.get(name, MISSING), value) for holder, name, value in self._items)
         )

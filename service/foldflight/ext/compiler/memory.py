@@ -27,7 +27,7 @@ from numba.extending import register_jitable
 
 from foldflight.ext.compiler import arena
 from foldflight.ext.compiler.control_block import current, load, load_byte, load_short, store, store_short
-from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.strings import COMPARISONS
 from foldflight.fold.strings import ADDRESS_BITS, TEXTS
 
@@ -42,7 +42,7 @@ _CHANGES, _CHANGES_MAX, _JOURNAL, _TOP, _SIZE, _ARENA, _NEEDED = (
 _ROW, _MARK = 8 * arena.ROW, 8 * arena.MARK
 
 
-_as_float: Final = generated(types.float64, types.int64)(
+_as_float: Final = llvm_function(types.float64, types.int64)(
     lambda context, builder, word: builder.bitcast(word, llvm.DoubleType())
 )
 
@@ -58,7 +58,7 @@ def words_tuple(count: int) -> Any:
     """Return the function that returns so many words at an address as a tuple."""
     made = types.UniTuple(types.int64, count)
 
-    @generated(made, types.int64)
+    @llvm_function(made, types.int64)
     def words(context: Any, builder: Any, address: Any) -> Any:
         return context.make_tuple(builder, made, [word_at(builder, address, index) for index in range(count)])
 
@@ -242,7 +242,7 @@ def sorting(floats: tuple[bool, ...]) -> Any:
     stride, less = len(floats), ordering(floats)
 
     @register_jitable
-    def merged(source, into, low, middle, high):
+    def merge(source, into, low, middle, high):
         one, other = low, middle
         for position in range(low, high):
             takes_one = other >= high or (
@@ -264,7 +264,7 @@ def sorting(floats: tuple[bool, ...]) -> Any:
         while width < used:
             source, into = address_of(header, 0), address_of(scratch, 0)
             for low in range(0, used, 2 * width):
-                merged(source, into, low, min(low + width, used), min(low + 2 * width, used))
+                merge(source, into, low, min(low + width, used), min(low + 2 * width, used))
             offset = load(header + OFFSET)
             store(header + OFFSET, load(scratch + OFFSET))
             store(scratch + OFFSET, offset)
@@ -308,12 +308,12 @@ def _comparing(kinds: tuple[str, ...], index: int = 0) -> SimpleNamespace:
     """Return the hash of keys, their comparison, and the check that none of their floats is NaN."""
     word_of, same = _comparing_one(kinds[index])
     is_float, is_last = kinds[index] == "float", index + 1 == len(kinds)
-    after = SimpleNamespace(hashed=None, is_same=None, check=None) if is_last else _comparing(kinds, index + 1)
-    hashed_after, same_after, check_after = after.hashed, after.is_same, after.check
+    after = SimpleNamespace(hash_words=None, is_same=None, check=None) if is_last else _comparing(kinds, index + 1)
+    hash_after, same_after, check_after = after.hash_words, after.is_same, after.check
 
     @register_jitable
-    def hashed(words):
-        mixed = word_of(words[index]) if is_last else word_of(words[index]) ^ hashed_after(words)
+    def hash_words(words):
+        mixed = word_of(words[index]) if is_last else word_of(words[index]) ^ hash_after(words)
         mixed *= -7046029254386353131
         return mixed ^ (mixed >> 32)
 
@@ -330,7 +330,7 @@ def _comparing(kinds: tuple[str, ...], index: int = 0) -> SimpleNamespace:
         if not is_last:
             check_after(words)
 
-    return SimpleNamespace(hashed=hashed, is_same=is_same, check=check)
+    return SimpleNamespace(hash_words=hash_words, is_same=is_same, check=check)
 
 
 @functools.cache
@@ -414,12 +414,12 @@ def _rebuild(header: int, stride: int) -> None:
 def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
     """Return `find(header, key)` and `add_entry(header, words)` of dicts and sets with keys of these kinds."""
     key_of, keys = words_tuple(len(kinds)), _comparing(kinds)
-    hashed, is_same, check = keys.hashed, keys.is_same, keys.check
+    hash_words, is_same, check = keys.hash_words, keys.is_same, keys.check
 
     @register_jitable
     def put_in_index(header, entry):
         mask, index = 2 * load(header + CAPACITY) - 1, _index_of(header, stride)
-        probe = hashed(key_of(address_of(header, entry * stride))) & mask
+        probe = hash_words(key_of(address_of(header, entry * stride))) & mask
         while True:
             ordinal = load_short(index + 4 * probe)
             # Ordinals of entries that do not exist are left from rows that were given up.
@@ -442,7 +442,7 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
         for entry in range(load(header + INDEXED), used):
             put_in_index(header, entry)
         mask, index = 2 * load(header + CAPACITY) - 1, _index_of(header, stride)
-        probe = hashed(words) & mask
+        probe = hash_words(words) & mask
         while True:
             entry = load_short(index + 4 * probe) - 1
             if entry < 0 or entry >= used:

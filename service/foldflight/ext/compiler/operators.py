@@ -70,10 +70,10 @@ def _of_decimals(name: str, one: str, other: str) -> Any:
         scale = decimals.scale_of_product(*scales)
         excess = sum(scales) - scale
         return lambda a, b: raw(function(raw(as_one(a), 0), raw(as_other(b), 0), excess), scale)
-    known = CONVERTERS[wide]
+    compare = CONVERTERS[wide]
     if name in decimals.COMPARISONS:
-        return lambda a, b: function(raw(known(a), 0), raw(known(b), 0))
-    return lambda a, b: raw(function(raw(known(a), 0), raw(known(b), 0)), scale)
+        return lambda a, b: function(raw(compare(a), 0), raw(compare(b), 0))
+    return lambda a, b: raw(function(raw(compare(a), 0), raw(compare(b), 0)), scale)
 
 
 _OF_DECIMALS: Final = {
@@ -92,8 +92,8 @@ def _of_encoded(name: str, a: Any, b: Any) -> Any:
     if (name, one, other) not in _ENCODED_OPERATORS:
         return None
     function, result = _ENCODED_OPERATORS[name, one, other]
-    as_one, as_other, made = CONVERTERS[one], CONVERTERS[other], decode_kind(result)
-    return lambda a, b: made(function(as_number(as_one(a)), as_number(as_other(b))))
+    as_one, as_other, decode = CONVERTERS[one], CONVERTERS[other], decode_kind(result)
+    return lambda a, b: decode(function(as_number(as_one(a)), as_number(as_other(b))))
 
 
 def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, *, compares: bool = False) -> Any:
@@ -152,8 +152,8 @@ def _unary(
                 return lambda a: of_decimals(raw(exact(a), 0), scale)
             return lambda a: raw(of_decimals(raw(exact(a), 0), scale), scale)
         if durations is not None and inner == "duration":
-            known, made = CONVERTERS["duration"], decode_kind("duration")
-            return lambda a: made(durations(as_number(known(a))))
+            compare, decode = CONVERTERS["duration"], decode_kind("duration")
+            return lambda a: decode(durations(as_number(compare(a))))
         (kind,) = _kinds(name, a)
         chosen = {"int": ints, "float": floats, "bool": bools or ints}[kind]
         if chosen is None:
@@ -287,12 +287,12 @@ def _equality(plain: Any, *, differ: bool) -> Any:
         if "none" in kinds:
             return lambda a, b: (is_none(a) and is_none(b)) != differ
 
-        def known(a: Any, b: Any) -> Any:
+        def compare(a: Any, b: Any) -> Any:
             if a is None or b is None:
                 return (a is None and b is None) != differ
             return plain(a, b)
 
-        return known
+        return compare
 
     return choose
 
@@ -306,8 +306,8 @@ def _decimal_of(a: Any) -> Any:
     kind = inner_kind(a)
     if kind not in ("int", "bool", *DECIMALS):
         raise Unsupported(f"Decimal() of {kind}")
-    known = CONVERTERS[kind if kind in DECIMALS else "decimal0"]
-    return lambda a: known(a)
+    compare = CONVERTERS[kind if kind in DECIMALS else "decimal0"]
+    return lambda a: compare(a)
 
 
 _sum: Final = _binary("+", arithmetic.add_int, _plain(operator.add))
@@ -317,7 +317,7 @@ _sum: Final = _binary("+", arithmetic.add_int, _plain(operator.add))
 def _plus(a: Any, b: Any) -> Any:
     """Implement `a + b`."""
     if inner_kind(a) in TEXTS and inner_kind(b) in TEXTS:
-        return lambda a, b: string_ops.joined(a, b)
+        return lambda a, b: string_ops.concatenate(a, b)
     return lambda a, b: _sum(a, b)
 
 
@@ -355,8 +355,8 @@ OPERATORS: Final[dict[Any, Any]] = {
         "-",
         arithmetic.neg_int,
         register_jitable(lambda a: -a),
-        durations=datetimes.negated,
-        of_decimals=register_jitable(lambda a, scale: decimals.negated(a)),
+        durations=datetimes.negate,
+        of_decimals=register_jitable(lambda a, scale: decimals.negate(a)),
     ),
     operator.pos: _unary("+", _same, _same, durations=_same, of_decimals=register_jitable(lambda a, scale: a)),
     operator.invert: _unary("~", register_jitable(lambda a: ~a)),
@@ -443,13 +443,13 @@ METHODS: Final[dict[str, Any]] = {
 
 
 @implementation
-def replaced(a: Any, b: Any, c: Any, *rest: Any) -> Any:
+def replace_method(a: Any, b: Any, c: Any, *rest: Any) -> Any:
     """Implement `a.replace(b, c)` of texts, and `a.replace(year, month)` of dates and times."""
     if inner_kind(a) in TEXTS:
         if any(kind_of(each) != "none" for each in rest):
             raise Unsupported("it calls replace of a text with a number of times")
-        return lambda a, b, c, *rest: string_ops.replaced(a, b, c)
-    return lambda a, b, c, *rest: datetimes.replaced(a, b, c, *rest)
+        return lambda a, b, c, *rest: string_ops.replace_text(a, b, c)
+    return lambda a, b, c, *rest: datetimes.replace_parts(a, b, c, *rest)
 
 
 # --- items of lists ---------------------------------------------------------------------------------------------------
@@ -514,7 +514,7 @@ def _as_result(kind: str, digits: int, inner: str) -> Any:
     excess = scale_of(inner) - scale if inner in DECIMALS else 0
     if excess > 0:
         actual = CONVERTERS[inner]
-        return register_jitable(lambda a: raw(within(decimals.rounded(raw(actual(a), 0), excess)), scale))
+        return register_jitable(lambda a: raw(within(decimals.round_half_up(raw(actual(a), 0), excess)), scale))
     actual = CONVERTERS[kind]
     return register_jitable(lambda a: raw(within(raw(actual(a), 0)), scale))
 

@@ -28,9 +28,9 @@ from foldflight.ext.compiler.strings import address_of
 from foldflight.ext.compiler.untyped_accumulators import (
     CONTAINERS,
     UntypedAccumulators,
-    class_named,
+    accumulator_class,
     inferred_types,
-    why_untyped,
+    untyped_reason,
 )
 from foldflight.ext.compiler.value_types import ENCODED, KINDS
 from foldflight.fold.datetimes import moment_of
@@ -79,7 +79,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         raise Unsupported(f"its class is adapted from {function.adapter}")
     if function.bundled:
         raise Unsupported("its fold_bundle gets the rows of many groups at once; it is called once for each chunk")
-    untyped = "" if bound.serializer is not None else why_untyped(function)
+    untyped = "" if bound.serializer is not None else untyped_reason(function)
     if untyped and function.capabilities.codec != "pickle":
         raise Unsupported(untyped)
     separate = hasattr(function.cls, "create_accumulator")
@@ -93,7 +93,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
     cls = function.accumulator_class if has_members else None
     if untyped:
         maker = inspect.getattr_static(function.cls, "create_accumulator", None)
-        cls = class_named(function, getattr(maker, "__func__", maker))
+        cls = accumulator_class(function, getattr(maker, "__func__", maker))
     _check_hooks(function.cls)
     if cls is not None:
         _check_hooks(cls)
@@ -289,7 +289,7 @@ def _is_plain_number(value: Any) -> bool:
     return type(value) in (float, bool) or (type(value) is int and -(1 << 63) <= value < 1 << 63)
 
 
-def _encoded(value: Any) -> tuple[str, int] | None:
+def _encode(value: Any) -> tuple[str, int] | None:
     """Return the kind and the integer form of a date, time, str or bytes; None for other values."""
     if type(value) in (str, bytes):
         address = address_of(value)
@@ -299,7 +299,7 @@ def _encoded(value: Any) -> tuple[str, int] | None:
 
 def plain_kind(value: Any) -> str | None:
     """Return the kind of a value of the author's instance; None if compiled code cannot represent it."""
-    encoded = _encoded(value) or constant_of(value)
+    encoded = _encode(value) or constant_of(value)
     if encoded is not None:
         return encoded[0]
     return type(value).__name__ if _is_plain_number(value) else None
@@ -416,7 +416,7 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
             record[field.name] = words.view("V16")[0]
             continue
         if field.kind in ENCODED:
-            encoded = _encoded(member)
+            encoded = _encode(member)
             if encoded is None or encoded[0] != field.kind:
                 raise Unsupported(f"the initial value of {field.name} is {member!r}, not a {field.kind}")
             record[field.name] = encoded[1]

@@ -19,7 +19,7 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, low
 
 from foldflight.ext.compiler.arena import FORMATS, HEADER, Contents
 from foldflight.ext.compiler.containers import ContainerType
-from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.iterators import IteratorType, lower_iterators
 from foldflight.ext.compiler.value_types import KINDS, exactly
 from foldflight.ext.compiler.vectors import VectorType
@@ -165,7 +165,7 @@ def _item(context: Any, builder: Any, items: Items, pointer: Any, index: Any) ->
 def load_item(typing: Any, items: Any, index: Any) -> Any:
     """Return the item at an index, which must be in range."""
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         data = builder.load(_item(context, builder, items, *arguments))
         if items.kind == "byte":
             return builder.zext(data, llvm.IntType(64))
@@ -176,7 +176,7 @@ def load_item(typing: Any, items: Any, index: Any) -> Any:
 
 def _steps(items: Items) -> tuple[Any, Any]:
     length = items.length
-    return lambda items, seen, last: last + 1 if last + 1 < length else -1, lambda items, index: load_item(items, index)
+    return lambda items, cast, last: last + 1 if last + 1 < length else -1, lambda items, index: load_item(items, index)
 
 
 lower_iterators(Items, _steps)
@@ -186,7 +186,7 @@ lower_iterators(Items, _steps)
 def store_item(typing: Any, items: Any, index: Any, value: Any) -> Any:
     """Store a value of the items' kind at an index, which must be in range."""
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         if items.kind == "byte":
             data = builder.trunc(arguments[2], llvm.IntType(8))
         else:
@@ -211,7 +211,7 @@ def _member(builder: Any, pointer: Any, layout: RecordLayout, member: str, width
 
 
 @lower_getattr_generic(Reference)
-def _loaded(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
+def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
     field = reference.fields[attribute]
     if field.length or field.contents is not None:
         return _member(builder, pointer, reference.layout, field.name, llvm.IntType(8))
@@ -231,8 +231,8 @@ def _loaded(context: Any, builder: Any, reference: Reference, pointer: Any, attr
 
 
 @lower_setattr_generic(Reference)
-def _write(context: Any, builder: Any, made: Any, arguments: Any, attribute: str) -> None:
-    reference, value_type = made.args
+def _write(context: Any, builder: Any, sig: Any, arguments: Any, attribute: str) -> None:
+    reference, value_type = sig.args
     pointer, value = arguments
     field = reference.fields[attribute]
     result = reference.type_of(attribute)
@@ -253,8 +253,8 @@ def load_members(typing: Any, record: Any) -> Any:
     names = list(record.fields)
     result = types.Tuple([record.type_of(name) for name in names])
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        values = [_loaded(context, builder, record, arguments[0], name) for name in names]
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        values = [_load(context, builder, record, arguments[0], name) for name in names]
         return context.make_tuple(builder, result, values)
 
     return signature(result, record), generate
@@ -264,7 +264,7 @@ def load_members(typing: Any, record: Any) -> Any:
 def store_members(typing: Any, record: Any, values: Any) -> Any:
     """Store a tuple with a value for each member of a record, in the order of its layout."""
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         pointer, actual = arguments
         for index, name in enumerate(record.fields):
             value = builder.extract_value(actual, index)
@@ -281,7 +281,7 @@ def copy(typing: Any, into: Any, source: Any) -> Any:
     size = into.layout.dtype.itemsize if is_record else np.dtype(FORMATS[into.kind]).itemsize * into.length
     move = cgutils.raw_memcpy if is_record else cgutils.raw_memmove  # source and target may be the same list
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         move(builder, arguments[0], arguments[1], llvm.Constant(llvm.IntType(64), size), 1)
         return context.get_dummy_value()
 
@@ -293,9 +293,9 @@ def reference_at(reference: Reference) -> Callable[..., Any]:
 
     @intrinsic
     def at(typing: Any, table: Any, index: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            array = context.make_array(made.args[0])(context, builder, arguments[0])
-            where = context.cast(builder, arguments[1], made.args[1], types.int64)
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+            array = context.make_array(sig.args[0])(context, builder, arguments[0])
+            where = context.cast(builder, arguments[1], sig.args[1], types.int64)
             size = llvm.Constant(llvm.IntType(64), reference.layout.dtype.itemsize)
             data = builder.bitcast(array.data, cgutils.voidptr_t)
             return builder.gep(data, [builder.mul(where, size)])
@@ -308,7 +308,7 @@ def reference_at(reference: Reference) -> Callable[..., Any]:
 def local_record(reference: Reference) -> Callable[..., Any]:
     """Return a function that allocates a record on the caller's stack; LLVM keeps it in registers."""
 
-    @generated(reference)
+    @llvm_function(reference)
     def local(context: Any, builder: Any) -> Any:
         words = llvm.ArrayType(llvm.IntType(64), reference.layout.dtype.itemsize // 8)
         return builder.bitcast(cgutils.alloca_once(builder, words), cgutils.voidptr_t)
@@ -322,11 +322,11 @@ EXACTLY: Final = {
 }
 
 
-def seen_as(reference: Reference) -> Callable[..., Any]:
+def cast_to(reference: Reference) -> Callable[..., Any]:
     """Return a function that casts a reference to another type of reference, to the same record."""
 
     @intrinsic
-    def seen(typing: Any, record: Any) -> Any:
-        return signature(reference, record), lambda context, builder, made, arguments: arguments[0]
+    def cast(typing: Any, record: Any) -> Any:
+        return signature(reference, record), lambda context, builder, sig, arguments: arguments[0]
 
-    return seen
+    return cast

@@ -53,26 +53,26 @@ class ClassCompiler:
     """Compiles the functions of one author's class, each once.
 
     Args:
-        known: The dispatchers by function and result cast.
+        dispatchers: The dispatchers by function and result cast.
         calls: The functions that each function calls. Recursion is unsupported, because it could exhaust the stack.
         replacing: The functions that replace a container of an accumulator.
     """
 
-    known: dict[tuple[Any, Any], Any] = field(default_factory=dict)
+    dispatchers: dict[tuple[Any, Any], Any] = field(default_factory=dict)
     calls: dict[Any, set[Any]] = field(default_factory=dict)
     replacing: set[Any] = field(default_factory=set)
 
-    def compiled(self, function: Any, result: Any = None) -> Any:
+    def compile(self, function: Any, result: Any = None) -> Any:
         """Return the dispatcher of a function that applies `result` to its return value. Raises Unsupported."""
         if not isinstance(function, python.FunctionType):
             raise Unsupported(f"{function!r} is not a plain function")
         key = (function, result)
-        if key not in self.known:
+        if key not in self.dispatchers:
             _check_code(function)
             copied = _without_cleanup(function)
             copied.__dict__["foldflight"] = _Role(self, function, result)
-            self.known[key] = numba.njit(pipeline_class=_Pipeline, nogil=True)(copied)
-        return self.known[key]
+            self.dispatchers[key] = numba.njit(pipeline_class=_Pipeline, nogil=True)(copied)
+        return self.dispatchers[key]
 
     def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:
         """Run only this pass, to find unsupported code early. Only the types of the first arguments are known."""
@@ -82,12 +82,12 @@ class ClassCompiler:
         unknown = (types.undefined,) * (code.arg_count - len(arguments))
         _Rewriter(_Role(self, function, None), code, (*arguments, *unknown)).run()
 
-    def called(self, caller: Any, function: Any) -> Any:
+    def compile_callee(self, caller: Any, function: Any) -> Any:
         """Return the dispatcher of a function that another one calls."""
         self.calls.setdefault(caller, set()).add(function)
         if self._reaches(function, caller, set()):
             raise Unsupported(f"{function.__name__} calls itself")
-        return self.compiled(function)
+        return self.compile(function)
 
     def _reaches(self, start: Any, goal: Any, seen: set[Any]) -> bool:
         if start is goal:
@@ -169,7 +169,7 @@ class _Rewriter:
         # Variables that have no type because they refer to Python objects, or to methods before their call.
         self.constants: dict[str, Any] = {}
         self.methods: dict[str, _Method] = {}
-        self.made: list[ir.Stmt] = []
+        self.output: list[ir.Stmt] = []
         # Vectors that operators have made, or changed in place: then with the record and the attribute.
         self.vectors: dict[str, tuple[Any, str] | None] = {}
         self.is_repeated = False  # whether the block is in a loop
@@ -177,9 +177,9 @@ class _Rewriter:
         self.returned: set[str] = set()
 
     def run(self) -> None:
-        doomed = self.doomed()
+        raising_blocks = self.raising_blocks()
         if self.role.result is not None:
-            self.find_returned()
+            self.find_return_variables()
         # Values on the stack, such as a function to call, are known before they are used, whatever the blocks' numbers:
         # the numbers of comprehensions, and of the code after them, are the highest.
         flow = ir_utils.compute_cfg_from_blocks(self.code.blocks)
@@ -187,36 +187,36 @@ class _Rewriter:
         for label in flow.topo_order():
             block = self.code.blocks[label]
             self.is_repeated = label in repeated
-            if label in doomed:
+            if label in raising_blocks:
                 # The interpreter repeats the row, so the code before the exception need not run.
                 block.body = [ir.StaticRaise(ArithmeticError, None, block.loc)]
                 continue
-            self.made = []
+            self.output = []
             for statement in block.body:
                 try:
                     self.statement(statement)
                 except Unsupported as unsupported:
                     raise unsupported.at(statement.loc) from None
-            block.body = self.made
+            block.body = self.output
         for label in ir_utils.compute_cfg_from_blocks(self.code.blocks).dead_nodes():
             del self.code.blocks[label]
         self.check_leftovers()
         self.code._definitions = ir_utils.build_definitions(self.code.blocks)
 
-    def doomed(self) -> set[int]:
+    def raising_blocks(self) -> set[int]:
         """Return the blocks from which every path ends in an exception."""
-        doomed = {label for label, block in self.code.blocks.items() if isinstance(block.body[-1], ir.Raise)}
+        raising_blocks = {label for label, block in self.code.blocks.items() if isinstance(block.body[-1], ir.Raise)}
         more = True
         while more:
             more = False
             for label, block in self.code.blocks.items():
                 ways = block.terminator.get_targets()
-                if label not in doomed and ways and doomed.issuperset(ways):
-                    doomed.add(label)
+                if label not in raising_blocks and ways and raising_blocks.issuperset(ways):
+                    raising_blocks.add(label)
                     more = True
-        return doomed
+        return raising_blocks
 
-    def find_returned(self) -> None:
+    def find_return_variables(self) -> None:
         """Find the compiler's variables for the value of `return a if c else b`, which are assigned on each branch."""
         definitions = self.code._definitions
         for block in self.code.blocks.values():
@@ -267,10 +267,10 @@ class _Rewriter:
                 self.assign(statement)
             case ir.Return() if self.role.result is not None and statement.value.name not in self.returned:
                 wrapped = self.call(self.role.result, (statement.value,), statement.loc)
-                self.made.append(ir.Return(wrapped, statement.loc))
+                self.output.append(ir.Return(wrapped, statement.loc))
             case ir.Branch() if statement.cond.name in self.constants:
                 chosen = statement.truebr if self.is_true(statement.cond) else statement.falsebr
-                self.made.append(ir.Jump(chosen, statement.loc))
+                self.output.append(ir.Jump(chosen, statement.loc))
             case ir.SetAttr():
                 reference = self.reference(statement.target)
                 if reference is None or not reference.changeable:
@@ -287,13 +287,13 @@ class _Rewriter:
                 if reference.fields[statement.attr].contents is not None:
                     mine = self.fresh(statement.loc)
                     read = ir.Expr.getattr(statement.target, statement.attr, statement.loc)
-                    self.made.append(ir.Assign(read, mine, statement.loc))
+                    self.output.append(ir.Assign(read, mine, statement.loc))
                     self.call(containers.put_whole, (mine, statement.value), statement.loc)
                     return
                 if reference.layout.exact:
                     value = self.call(EXACTLY[reference.fields[statement.attr].kind], (statement.value,), statement.loc)
                     statement = ir.SetAttr(statement.target, statement.attr, value, statement.loc)
-                self.made.append(statement)
+                self.output.append(statement)
             case ir.SetItem():
                 actual = (statement.target, statement.index, statement.value)
                 self.call(operators.set_item, actual, statement.loc)
@@ -303,7 +303,7 @@ class _Rewriter:
                 actual = (statement.target, statement.index_var, statement.value)
                 self.call(operators.set_item, actual, statement.loc)
             case ir.Return() | ir.Branch() | ir.Jump() | ir.Del() | ir.StaticRaise():
-                self.made.append(statement)
+                self.output.append(statement)
             case _:
                 raise Unsupported(f"it has a statement that cannot be compiled: {type(statement).__name__}")
 
@@ -319,9 +319,9 @@ class _Rewriter:
                     raise Unsupported(f"it assigns {self.describe(value.name)} to a variable")
                 if target.name in self.returned:
                     value = self.call(self.role.result, (value,), statement.loc)
-                self.made.append(ir.Assign(value, target, statement.loc))
+                self.output.append(ir.Assign(value, target, statement.loc))
             case _:
-                self.made.append(statement)
+                self.output.append(statement)
 
     def object(self, statement: ir.Assign, value: Any) -> None:
         """Record a known object as the value of a variable. Only numbers stay in the code."""
@@ -333,7 +333,7 @@ class _Rewriter:
         if type(value) is int and not -(1 << 63) <= value < 1 << 63:
             raise Unsupported(f"it uses the number {value}, which exceeds 64 bits")
         if type(value) in _CONSTANTS:
-            self.made.append(ir.Assign(ir.Const(value, statement.loc), statement.target, statement.loc))
+            self.output.append(ir.Assign(ir.Const(value, statement.loc), statement.target, statement.loc))
         elif type(value) in (str, bytes):
             function, written = strings.constant_of(value)
             self.emit_call(statement.target, function, (self.constant(written, statement.loc),), statement.loc)
@@ -363,10 +363,10 @@ class _Rewriter:
         elif expr.op == "build_tuple" and expr.items and all(item.name in self.constants for item in expr.items):
             self.constants[target.name] = tuple(self.constants[item.name] for item in expr.items)
             if not self.is_opaque(target.name):
-                self.made.append(statement)
+                self.output.append(statement)
         elif expr.op == "getitem" and self.is_member(expr):
             index = self.constants[expr.index.name]
-            self.made.append(ir.Assign(ir.Expr.static_getitem(expr.value, index, expr.index, loc), target, loc))
+            self.output.append(ir.Assign(ir.Expr.static_getitem(expr.value, index, expr.index, loc), target, loc))
         elif expr.op in ("getitem", "static_getitem") and self.struct(expr.value) is not None:
             index = expr.index if expr.op == "static_getitem" else self.constants.get(expr.index.name)
             self.field(statement, expr.value, index)
@@ -379,9 +379,9 @@ class _Rewriter:
         elif expr.op == "getiter":
             if isinstance(self.type_of(expr.value), types.Optional):
                 expr = ir.Expr.getiter(self.call(require_value, (expr.value,), loc), loc)
-            self.made.append(ir.Assign(expr, target, loc))
+            self.output.append(ir.Assign(expr, target, loc))
         elif expr.op in _ALLOWED:
-            self.made.append(statement)
+            self.output.append(statement)
         else:
             raise Unsupported(f"it creates {_NAMES.get(expr.op, expr.op)}")
 
@@ -408,10 +408,10 @@ class _Rewriter:
             return
         if function is operator.contains and self.contains(statement, expr.lhs, expr.rhs):
             return
-        made = self.implementation(function)
+        chosen = self.implementation(function)
         if expr.op == "inplace_binop":
-            made = operators.IN_PLACE.get(function, made)
-        self.emit_call(statement.target, made, (expr.lhs, expr.rhs), statement.loc)
+            chosen = operators.IN_PLACE.get(function, chosen)
+        self.emit_call(statement.target, chosen, (expr.lhs, expr.rhs), statement.loc)
 
     def of_vectors(self, statement: ir.Assign, expr: ir.Expr, function: Any) -> None:
         """Replace an operator of vectors."""
@@ -459,7 +459,7 @@ class _Rewriter:
             answers = [self.call(equal, (item, self.constant(each, loc)), loc) for each in known]
             for answer in answers[1:]:
                 answers[0] = self.call(operators.OPERATORS[operator.or_], (answers[0], answer), loc)
-            self.made.append(ir.Assign(answers[0], statement.target, statement.loc))
+            self.output.append(ir.Assign(answers[0], statement.target, statement.loc))
             return True
         find = strings.table_of(tuple(known), (True,) * len(known))
         self.emit_call(statement.target, find, (item, self.constant(False, statement.loc)), statement.loc)
@@ -502,15 +502,15 @@ class _Rewriter:
             self.attribute_of_value(statement, expr)
             return
         if expr.attr in reference.fields:
-            self.made.append(statement)
+            self.output.append(statement)
             return
         attribute = reference.static(expr.attr)
         if isinstance(attribute, property):
-            self.emit_call(statement.target, self.compiled(attribute.fget), (expr.value,), statement.loc)
+            self.emit_call(statement.target, self.compile_callee(attribute.fget), (expr.value,), statement.loc)
         elif isinstance(attribute, staticmethod):
-            self.methods[statement.target.name] = _Method(self.compiled(attribute.__func__), None)
+            self.methods[statement.target.name] = _Method(self.compile_callee(attribute.__func__), None)
         elif isinstance(attribute, python.FunctionType):
-            self.methods[statement.target.name] = _Method(self.compiled(attribute), expr.value)
+            self.methods[statement.target.name] = _Method(self.compile_callee(attribute), expr.value)
         elif type(attribute) in (*_CONSTANTS, decimal.Decimal):
             self.object(statement, attribute)
         else:
@@ -524,13 +524,13 @@ class _Rewriter:
             self.methods[statement.target.name] = _Method(_OF_VALUES[expr.attr], receiver)
         elif expr.attr == "replace":
             self.methods[statement.target.name] = _Method(
-                operators.replaced, self.snapshot(expr.value, statement.loc), datetimes.REPLACED
+                operators.replace_method, self.snapshot(expr.value, statement.loc), datetimes.REPLACE_PARAMETERS
             )
         else:
             raise Unsupported(f"it uses the attribute {expr.attr} of a value")
 
-    def compiled(self, function: Any) -> Any:
-        return self.role.author.called(self.role.function, function)
+    def compile_callee(self, function: Any) -> Any:
+        return self.role.author.compile_callee(self.role.function, function)
 
     def calling(self, statement: ir.Assign, expr: ir.Expr) -> None:
         name = expr.func.name
@@ -548,7 +548,7 @@ class _Rewriter:
         elif function is bool and len(arguments) == 1 and arguments[0].name in self.constants:
             self.object(statement, self.is_true(arguments[0]))
         elif any(function is each for each in _FOLDED) and self.are_known(expr):
-            self.object(statement, self.folded(function, expr))
+            self.object(statement, self.fold_constant(function, expr))
         elif function in (list, dict, set) and not arguments and not expr.kws and expr.vararg is None:
             self.container(statement, function.__name__, [])
         elif function is datetime.timedelta:
@@ -565,15 +565,15 @@ class _Rewriter:
             if function in (min, max) and len(arguments) == 1:
                 self.emit_call(statement.target, operators.EXTREMES[function], arguments, statement.loc)
                 return
-            made = operators.CALLS[function]
+            chosen = operators.CALLS[function]
             while function in (min, max) and len(arguments) > 2:
-                arguments = (self.call(made, arguments[:2], statement.loc), *arguments[2:])
-            if not takes(made, len(arguments)):
+                arguments = (self.call(chosen, arguments[:2], statement.loc), *arguments[2:])
+            if not takes(chosen, len(arguments)):
                 remedy = "; round in get_value" if function is round else ""
                 raise Unsupported(f"it calls {function.__name__} with {len(arguments)} arguments{remedy}")
-            self.emit_call(statement.target, made, arguments, statement.loc)
+            self.emit_call(statement.target, chosen, arguments, statement.loc)
         elif isinstance(function, python.FunctionType):
-            self.emit_call(statement.target, self.compiled(function), arguments, statement.loc, expr)
+            self.emit_call(statement.target, self.compile_callee(function), arguments, statement.loc, expr)
         else:
             # A ufunc of NumPy 1 has no qualified name.
             name = getattr(function, "__name__", type(function).__name__)
@@ -586,7 +586,7 @@ class _Rewriter:
             return
         if method.parameters:
             arguments = self.by_name(statement, expr, method.parameters, None)
-            dispatcher = datetimes.replaced if expr.kws else dispatcher  # texts take no names
+            dispatcher = datetimes.replace_parts if expr.kws else dispatcher  # texts take no names
             expr = ir.Expr.call(expr.func, (), (), expr.loc)
         elif dispatcher is strings.encoded:
             if not self.is_utf8(expr):
@@ -607,7 +607,7 @@ class _Rewriter:
         actual = (*expr.args, *(value for _, value in expr.kws))
         return expr.vararg is None and all(each.name in self.constants for each in actual)
 
-    def folded(self, function: Any, expr: ir.Expr) -> Any:
+    def fold_constant(self, function: Any, expr: ir.Expr) -> Any:
         """Return the result of a function of constants."""
         actual = [self.constants[each.name] for each in expr.args]
         by_name = {name: self.constants[each.name] for name, each in expr.kws}
@@ -694,13 +694,13 @@ class _Rewriter:
         if len(self.code._definitions[var.name]) <= 1:
             return var
         target = self.fresh(loc)
-        self.made.append(ir.Assign(var, target, loc))
+        self.output.append(ir.Assign(var, target, loc))
         return target
 
     def constant(self, value: float | str | None, loc: Any) -> ir.Var:
         """Return a new variable with a constant."""
         target = self.fresh(loc)
-        self.made.append(ir.Assign(ir.Const(value, loc), target, loc))
+        self.output.append(ir.Assign(ir.Const(value, loc), target, loc))
         return target
 
     def call(self, function: Any, arguments: tuple[ir.Var, ...], loc: Any) -> ir.Var:
@@ -708,7 +708,7 @@ class _Rewriter:
         self.emit_call(target, function, arguments, loc)
         return target
 
-    def known(self, var: ir.Var, loc: Any) -> ir.Var:
+    def without_optional(self, var: ir.Var, loc: Any) -> ir.Var:
         """Return a container argument without Optional in its type (None raises); other variables unchanged."""
         type_ = self.type_of(var)
         is_container = isinstance(type_, types.Optional) and kind_of(type_) is None
@@ -718,12 +718,12 @@ class _Rewriter:
         self, target: ir.Var, function: Any, arguments: tuple[ir.Var, ...], loc: Any, like: ir.Expr | None = None
     ) -> None:
         if function not in _TAKING_NONE and not hasattr(function, "py_func"):
-            arguments = tuple(self.known(each, loc) for each in arguments)
+            arguments = tuple(self.without_optional(each, loc) for each in arguments)
         callee = self.fresh(loc)
-        self.made.append(ir.Assign(ir.Global(callee.name, function, loc), callee, loc))
+        self.output.append(ir.Assign(ir.Global(callee.name, function, loc), callee, loc))
         kws = () if like is None else like.kws
         vararg = None if like is None else like.vararg
-        self.made.append(ir.Assign(ir.Expr.call(callee, arguments, kws, loc, vararg=vararg), target, loc))
+        self.output.append(ir.Assign(ir.Expr.call(callee, arguments, kws, loc, vararg=vararg), target, loc))
 
 
 def _is_known(function: Any) -> bool:

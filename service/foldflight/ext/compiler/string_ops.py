@@ -17,7 +17,15 @@ from foldflight.ext.compiler.control_block import store_byte, text_room
 from foldflight.ext.compiler.datetimes import civil
 from foldflight.ext.compiler.iterators import lower_iterators
 from foldflight.ext.compiler.records import Items
-from foldflight.ext.compiler.strings import asking, byte_at, character_count, cut, includes_at, length_of, text_kind
+from foldflight.ext.compiler.strings import (
+    asking,
+    byte_at,
+    character_count,
+    includes_at,
+    length_of,
+    substring,
+    text_kind,
+)
 from foldflight.ext.compiler.value_types import (
     CONVERTERS,
     EncodedType,
@@ -43,14 +51,14 @@ def _copy(address: int, a: int) -> int:
 
 
 @register_jitable
-def _room(length: int) -> int:
+def _allocate(length: int) -> int:
     if length > LENGTH_MAX:
         raise ValueError  # the interpreter handles longer ones
     return text_room(length)
 
 
 @register_jitable
-def _written(address: int, length: int) -> int:
+def _text_at(address: int, length: int) -> int:
     return address | length << ADDRESS_BITS
 
 
@@ -58,12 +66,12 @@ def _written(address: int, length: int) -> int:
 def _plus(a: int, b: int) -> int:
     if a == 0 or b == 0:
         return a + b
-    address = _room(length_of(a) + length_of(b))
+    address = _allocate(length_of(a) + length_of(b))
     _copy(_copy(address, a), b)
-    return _written(address, length_of(a) + length_of(b))
+    return _text_at(address, length_of(a) + length_of(b))
 
 
-joined: Final = asking("+", _plus, made=True)
+concatenate: Final = asking("+", _plus, creates=True)
 
 
 def _of_one(name: str, function: Any) -> Any:
@@ -72,29 +80,29 @@ def _of_one(name: str, function: Any) -> Any:
     @implementation
     def choose(a: Any) -> Any:
         kind = text_kind(name, a)
-        known, made, is_text = CONVERTERS[kind], decode_kind(kind), kind == "text"
-        return lambda a: made(function(as_number(known(a)), is_text))
+        convert, decode, is_text = CONVERTERS[kind], decode_kind(kind), kind == "text"
+        return lambda a: decode(function(as_number(convert(a)), is_text))
 
     return choose
 
 
-def _cased(name: str, first: int, change: int) -> Any:
+def _case_method(name: str, first: int, change: int) -> Any:
     """Return the implementation of `upper` or `lower`: it changes the 26 letters from `first` on."""
 
     @register_jitable
-    def cased(number: int, is_text: bool) -> int:
+    def change_case(number: int, is_text: bool) -> int:
         length = length_of(number)
         if length == 0:
             return number
-        address = _room(length)
+        address = _allocate(length)
         for offset in range(length):
             byte = byte_at(number, offset)
             if is_text and byte >= 0x80:
                 raise ValueError  # the interpreter handles other letters
             store_byte(address + offset, byte + change if first <= byte < first + 26 else byte)
-        return _written(address, length)
+        return _text_at(address, length)
 
-    return _of_one(name, cased)
+    return _of_one(name, change_case)
 
 
 # --- white space ------------------------------------------------------------------------------------------------------
@@ -153,32 +161,32 @@ def _has_byte(a: int, byte: int, is_text: bool) -> bool:
     return found
 
 
-def _stripped(name: str, *, left: bool, right: bool) -> Any:
+def _strip_method(name: str, *, left: bool, right: bool) -> Any:
     """Return the implementation of `strip`, `lstrip` or `rstrip`, of white space or of the characters of a text."""
 
     @implementation
     def choose(a: Any, b: Any = None) -> Any:
         kind = text_kind(name, a)
-        known, made, is_text = CONVERTERS[kind], decode_kind(kind), kind == "text"
+        convert, decode, is_text = CONVERTERS[kind], decode_kind(kind), kind == "text"
         at_spaces = b is None or isinstance(b, (types.Omitted, types.NoneType))
         if not at_spaces:
             text_kind(name, a, b)
 
-        def stripped(a: Any, b: Any = None) -> Any:
-            number = as_number(known(a))
+        def strip(a: Any, b: Any = None) -> Any:
+            number = as_number(convert(a))
             start, end = 0, length_of(number)
             if at_spaces:
                 start = _start_of(number, 0, end, is_text) if left else 0
                 end = _end_of(number, start, end, is_text) if right else end
             else:
-                other = as_number(known(b))
+                other = as_number(convert(b))
                 while left and start < end and _has_byte(other, byte_at(number, start), is_text):
                     start += 1
                 while right and start < end and _has_byte(other, byte_at(number, end - 1), is_text):
                     end -= 1
-            return made(cut(number, start, end))
+            return decode(substring(number, start, end))
 
-        return stripped
+        return strip
 
     return choose
 
@@ -204,10 +212,10 @@ def _all_are(name: str, is_one: Any) -> Any:
         kind = text_kind(name, a)
         if kind == "bytes" and not hasattr(bytes, name):
             raise Unsupported(f"it uses the attribute {name} of bytes")
-        known, is_text = CONVERTERS[kind], kind == "text"
+        convert, is_text = CONVERTERS[kind], kind == "text"
 
         def all_are(a: Any) -> bool:
-            number = as_number(known(a))
+            number = as_number(convert(a))
             found = length_of(number) > 0
             for offset in range(length_of(number)):
                 byte = byte_at(number, offset)
@@ -227,10 +235,10 @@ def _is_cased(name: str, first: int, other: int) -> Any:
     @implementation
     def choose(a: Any) -> Any:
         kind = text_kind(name, a)
-        known, is_text = CONVERTERS[kind], kind == "text"
+        convert, is_text = CONVERTERS[kind], kind == "text"
 
         def is_cased(a: Any) -> bool:
-            number = as_number(known(a))
+            number = as_number(convert(a))
             some, none = False, True
             for offset in range(length_of(number)):
                 byte = byte_at(number, offset)
@@ -253,7 +261,7 @@ def _capitalised(name: str, *, words: bool) -> Any:
         length = length_of(number)
         if length == 0:
             return number
-        address, is_large = _room(length), True
+        address, is_large = _allocate(length), True
         for offset in range(length):
             byte = byte_at(number, offset)
             if is_text and byte >= 0x80:
@@ -261,7 +269,7 @@ def _capitalised(name: str, *, words: bool) -> Any:
             is_letter = _is_letter(byte)
             store_byte(address + offset, (byte & ~0x20 if is_large else byte | 0x20) if is_letter else byte)
             is_large = words and not is_letter
-        return _written(address, length)
+        return _text_at(address, length)
 
     return _of_one(name, capitalised)
 
@@ -275,14 +283,14 @@ def text_of(a: Any) -> Any:
     kind = inner_kind(a)
     if kind not in ("int", "date", "text"):
         raise Unsupported(f"it calls str of a {kind}; texts, whole numbers and dates are compiled")
-    known, made = CONVERTERS[kind], decode_kind("text")
+    convert, decode = CONVERTERS[kind], decode_kind("text")
     if kind == "text":
-        return lambda a: known(a)
+        return lambda a: convert(a)
     if kind == "date":
-        return lambda a: _date_text(known(a))
+        return lambda a: _date_text(convert(a))
 
     def written(a: Any) -> Any:
-        number = known(a)
+        number = convert(a)
         if number == -(1 << 63):
             raise ValueError  # its magnitude is no int64
         magnitude, sign, digits = abs(number), 1 if number < 0 else 0, 1
@@ -290,11 +298,11 @@ def text_of(a: Any) -> Any:
         while rest > 0:
             rest //= 10
             digits += 1
-        address = _room(sign + digits)
+        address = _allocate(sign + digits)
         if sign:
             store_byte(address, 0x2D)
         _put_digits(address + sign, magnitude, digits)
-        return made(_written(address, sign + digits))
+        return decode(_text_at(address, sign + digits))
 
     return written
 
@@ -311,17 +319,17 @@ def _date_text(a: Any) -> Any:
     """Implement `a.isoformat()` of a date."""
     if inner_kind(a) != "date":
         raise Unsupported(f"it uses the attribute isoformat of a {inner_kind(a)}")
-    known, made = CONVERTERS["date"], decode_kind("text")
+    convert, decode = CONVERTERS["date"], decode_kind("text")
 
     def isoformat(a: Any) -> Any:
-        year, month, day = civil(as_number(known(a)))
-        address = _room(10)
+        year, month, day = civil(as_number(convert(a)))
+        address = _allocate(10)
         _put_digits(address, year, 4)
         store_byte(address + 4, 0x2D)
         _put_digits(address + 5, month, 2)
         store_byte(address + 7, 0x2D)
         _put_digits(address + 8, day, 2)
-        return made(_written(address, 10))
+        return decode(_text_at(address, 10))
 
     return isoformat
 
@@ -332,24 +340,24 @@ def _filled(a: Any, width: Any) -> Any:
     kind = text_kind("zfill", a)
     if kind_of(width) != "int":
         raise Unsupported(f"zfill of {kind} and {width}")
-    known, made, size = CONVERTERS[kind], decode_kind(kind), character_count if kind == "text" else length_of
+    convert, decode, size = CONVERTERS[kind], decode_kind(kind), character_count if kind == "text" else length_of
 
     def filled(a: Any, width: Any) -> Any:
-        number = as_number(known(a))
+        number = as_number(convert(a))
         zeros = width - size(number)
         if zeros <= 0:
-            return made(number)
+            return decode(number)
         length = length_of(number)
         if zeros > LENGTH_MAX:
             raise ValueError
-        address = _room(length + zeros)
+        address = _allocate(length + zeros)
         sign = 1 if length > 0 and byte_at(number, 0) in (0x2B, 0x2D) else 0
         if sign:
             store_byte(address, byte_at(number, 0))
         for offset in range(zeros):
             store_byte(address + sign + offset, 0x30)
-        _copy(address + sign + zeros, cut(number, sign, length))
-        return made(_written(address, length + zeros))
+        _copy(address + sign + zeros, substring(number, sign, length))
+        return decode(_text_at(address, length + zeros))
 
     return filled
 
@@ -357,12 +365,12 @@ def _filled(a: Any, width: Any) -> Any:
 @implementation
 def number_of(a: Any) -> Any:
     """Implement `int(a)` of a text: up to 18 ASCII digits. The interpreter handles all others."""
-    known = CONVERTERS[text_kind("int()", a)]
+    convert = CONVERTERS[text_kind("int()", a)]
     if kind_of(a) != "text":
         raise Unsupported(f"int() of {kind_of(a)}")
 
     def number(a: Any) -> int:
-        text = as_number(known(a))
+        text = as_number(convert(a))
         end = length_of(text)
         start = _start_of(text, 0, end, True)
         end = _end_of(text, start, end, True)
@@ -396,13 +404,13 @@ def _split(a: Any, b: Any = None) -> Any:
     """Implement `a.split()` and `a.split(b)`."""
     kind = text_kind("split", a)
     result = ContainerType(Contents("list", Element((kind,))), changeable=True, temporary=True)
-    seen, known, is_text = container_at(result), CONVERTERS[kind], kind == "text"
+    as_container, convert, is_text = container_at(result), CONVERTERS[kind], kind == "text"
     at_spaces = b is None or isinstance(b, (types.Omitted, types.NoneType))
     if not at_spaces:
         text_kind("split", a, b)
 
     def split(a: Any, b: Any = None) -> Any:
-        number, other, parts = as_number(known(a)), 0 if at_spaces else as_number(known(b)), memory.fresh_header()
+        number, other, parts = as_number(convert(a)), 0 if at_spaces else as_number(convert(b)), memory.fresh_header()
         if not at_spaces and other == 0:
             raise ValueError
         end, begin, offset = length_of(number), 0, 0
@@ -414,12 +422,12 @@ def _split(a: Any, b: Any = None) -> Any:
                 width = 0
             if width > 0:
                 if not at_spaces or begin < offset:
-                    memory.append(parts, (cut(number, begin, offset),))
+                    memory.append(parts, (substring(number, begin, offset),))
                 begin = offset + width
             offset += max(width, 1)
         if not at_spaces or begin < end:
-            memory.append(parts, (cut(number, begin, end),))
-        return seen(parts)
+            memory.append(parts, (substring(number, begin, end),))
+        return as_container(parts)
 
     return split
 
@@ -430,28 +438,28 @@ def _join(a: Any, parts: Any) -> Any:
     kind = text_kind("join", a)
     if not isinstance(parts, ContainerType) or parts.contents.shape != "list" or parts.contents.key != Element((kind,)):
         raise Unsupported(f"it joins {parts}; lists of texts are compiled")
-    known, made = CONVERTERS[kind], decode_kind(kind)
+    convert, decode = CONVERTERS[kind], decode_kind(kind)
 
     def whole(a: Any, parts: Any) -> Any:
-        number = as_number(known(a))
+        number = as_number(convert(a))
         length = -length_of(number)
         for part in parts:
             length += length_of(as_number(part)) + length_of(number)
         if length <= 0:
-            return made(0)
-        address = _room(length)
+            return decode(0)
+        address = _allocate(length)
         into = address
         for index, part in enumerate(parts):
             if index > 0:
                 into = _copy(into, number)
             into = _copy(into, as_number(part))
-        return made(_written(address, length))
+        return decode(_text_at(address, length))
 
     return whole
 
 
 @register_jitable
-def _counted(a: int, b: int) -> int:
+def _count(a: int, b: int) -> int:
     if b == 0:
         raise ValueError  # it is between all characters
     count, offset = 0, 0
@@ -464,7 +472,7 @@ def _counted(a: int, b: int) -> int:
     return count
 
 
-_count_parts: Final = asking("count", _counted)
+_count_parts: Final = asking("count", _count)
 
 
 @implementation
@@ -473,13 +481,13 @@ def count_of(a: Any, b: Any) -> Any:
     kind = text_kind("count", a)
     if kind != "bytes" or kind_of(b) != "int":
         return lambda a, b: _count_parts(a, b)
-    known = CONVERTERS[kind]
+    convert = CONVERTERS[kind]
 
     def same_bytes(a: Any, b: Any) -> int:
         if not 0 <= b <= 255:
             raise ValueError
         count = 0
-        for each in known(a):
+        for each in convert(a):
             count += each == b
         return count
 
@@ -487,18 +495,18 @@ def count_of(a: Any, b: Any) -> Any:
 
 
 @implementation
-def replaced(a: Any, old: Any, new: Any) -> Any:
+def replace_text(a: Any, old: Any, new: Any) -> Any:
     """Implement `a.replace(old, new)`. The interpreter handles an empty `old`, which is between all characters."""
     kind = text_kind("replace", a, old, new)
-    known, made = CONVERTERS[kind], decode_kind(kind)
+    convert, decode = CONVERTERS[kind], decode_kind(kind)
 
     def replace(a: Any, old: Any, new: Any) -> Any:
-        number, gone, put = as_number(known(a)), as_number(known(old)), as_number(known(new))
-        count = _counted(number, gone)
+        number, gone, put = as_number(convert(a)), as_number(convert(old)), as_number(convert(new))
+        count = _count(number, gone)
         length = length_of(number) + count * (length_of(put) - length_of(gone))
         if count == 0 or length == 0:
-            return made(number if count == 0 else 0)
-        address = _room(length)
+            return decode(number if count == 0 else 0)
+        address = _allocate(length)
         into, offset = address, 0
         while offset < length_of(number):
             if offset + length_of(gone) <= length_of(number) and includes_at(number, gone, offset):
@@ -508,7 +516,7 @@ def replaced(a: Any, old: Any, new: Any) -> Any:
                 store_byte(into, byte_at(number, offset))
                 into += 1
                 offset += 1
-        return made(_written(address, length))
+        return decode(_text_at(address, length))
 
     return replace
 
@@ -516,7 +524,7 @@ def replaced(a: Any, old: Any, new: Any) -> Any:
 @implementation
 def bytes_of(a: Any) -> Any:
     """Implement `bytes(a)` of a list of ints, a bytearray of fixed length, or bytes."""
-    made = decode_kind("bytes")
+    decode = decode_kind("bytes")
     if kind_of(a) == "bytes":
         return lambda a: a
     is_list = isinstance(a, ContainerType) and a.contents.shape == "list" and a.contents.key == Element(("int",))
@@ -527,13 +535,13 @@ def bytes_of(a: Any) -> Any:
     def of_list(a: Any) -> Any:
         length = size_of(a)
         if length == 0:
-            return made(0)
-        address = _room(length)
+            return decode(0)
+        address = _allocate(length)
         for offset, byte in enumerate(a):
             if not 0 <= byte <= 255:
                 raise ValueError
             store_byte(address + offset, byte)
-        return made(_written(address, length))
+        return decode(_text_at(address, length))
 
     return of_list
 
@@ -549,13 +557,13 @@ METHODS: Final = {
     "isnumeric": _all_are("isnumeric", _is_digit),
     "isupper": _is_cased("isupper", 0x41, 0x61),
     "join": _join,
-    "lower": _cased("lower", 0x41, 0x20),
-    "lstrip": _stripped("lstrip", left=True, right=False),
-    "rstrip": _stripped("rstrip", left=False, right=True),
+    "lower": _case_method("lower", 0x41, 0x20),
+    "lstrip": _strip_method("lstrip", left=True, right=False),
+    "rstrip": _strip_method("rstrip", left=False, right=True),
     "split": _split,
-    "strip": _stripped("strip", left=True, right=True),
+    "strip": _strip_method("strip", left=True, right=True),
     "title": _capitalised("title", words=True),
-    "upper": _cased("upper", 0x61, -0x20),
+    "upper": _case_method("upper", 0x61, -0x20),
     "zfill": _filled,
 }
 
@@ -573,16 +581,18 @@ def _end_of_character(a: int, offset: int) -> int:
 
 def _steps(of: EncodedType) -> tuple[Any, Any]:
     """Return two functions for a loop over str or bytes: the next offset, and the character or number at an offset."""
-    is_text, made = of.kind == "text", decode_kind(of.kind)
+    is_text, decode = of.kind == "text", decode_kind(of.kind)
 
-    def next_offset(a: Any, seen: Any, last: int) -> int:
+    def next_offset(a: Any, as_container: Any, last: int) -> int:
         number = as_number(a)
         offset = _end_of_character(number, last) if is_text and last >= 0 else last + 1
         return offset if offset < length_of(number) else -1
 
     def item(a: Any, offset: int) -> Any:
         number = as_number(a)
-        return made(cut(number, offset, _end_of_character(number, offset))) if is_text else byte_at(number, offset)
+        return (
+            decode(substring(number, offset, _end_of_character(number, offset))) if is_text else byte_at(number, offset)
+        )
 
     return next_offset, item
 

@@ -17,7 +17,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
 from foldflight.ext.compiler.arithmetic import bound_of, index_of
-from foldflight.ext.compiler.generated import generated
+from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.value_types import (
     CONVERTERS,
     KINDS,
@@ -43,11 +43,11 @@ def address_of(value: str | bytes) -> int | None:
         return None
     if not content:
         return 0
-    return int(_interned(content).ctypes.data) | len(content) << ADDRESS_BITS
+    return int(_intern(content).ctypes.data) | len(content) << ADDRESS_BITS
 
 
 @functools.cache
-def _interned(content: bytes) -> Any:
+def _intern(content: bytes) -> Any:
     """Return the content of an initial value or attribute, in an array that is never freed."""
     return np.frombuffer(bytearray(content), np.uint8)
 
@@ -70,7 +70,7 @@ def _constant(kind: str) -> Any:
         written: str = value.literal_value
         content = written.encode("utf-8" if kind == "text" else "latin-1")
 
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
             wide = llvm.IntType(64)
             if not content:
                 return wide(0)
@@ -94,7 +94,7 @@ def constant_of(value: str | bytes) -> tuple[Any, str]:
 # --- the content ------------------------------------------------------------------------------------------------------
 
 
-@generated(types.int64, types.int64, types.int64)
+@llvm_function(types.int64, types.int64, types.int64)
 def byte_at(context: Any, builder: Any, text: Any, index: Any) -> Any:
     """Return a byte of a text, at an index that is in range."""
     wide, byte = llvm.IntType(64), llvm.IntType(8)
@@ -102,7 +102,7 @@ def byte_at(context: Any, builder: Any, text: Any, index: Any) -> Any:
     return builder.zext(builder.load(builder.inttoptr(address, byte.as_pointer())), wide)
 
 
-@generated(types.int64, types.int64, types.int64, types.int64)
+@llvm_function(types.int64, types.int64, types.int64, types.int64)
 def _differs(context: Any, builder: Any, one: Any, other: Any, count: Any) -> Any:
     """Return what C's memcmp returns for the first bytes of two texts."""
     wide, pointer = llvm.IntType(64), llvm.IntType(8).as_pointer()
@@ -127,7 +127,7 @@ def _order(a: int, b: int) -> int:
 
 
 @register_jitable
-def cut(a: int, start: int, end: int) -> int:
+def substring(a: int, start: int, end: int) -> int:
     """Return the bytes from `start` to `end` of a text, which are in range."""
     return 0 if end <= start else ((a & _ADDRESS) + start) | (end - start) << ADDRESS_BITS
 
@@ -200,18 +200,18 @@ def text_kind(name: str, *actual: Any) -> str:
 def size_of(a: Any) -> Any:
     """Implement `len(a)`."""
     kind = text_kind("len()", a)
-    known, size = CONVERTERS[kind], character_count if kind == "text" else length_of
-    return lambda a: size(as_number(known(a)))
+    convert, size = CONVERTERS[kind], character_count if kind == "text" else length_of
+    return lambda a: size(as_number(convert(a)))
 
 
-def asking(name: str, function: Any, *, made: bool = False) -> Any:
+def asking(name: str, function: Any, *, creates: bool = False) -> Any:
     """Return the implementation of an operator or method of two strings, whose result may be a string."""
 
     @implementation
     def choose(a: Any, b: Any) -> Any:
         kind = text_kind(name, a, b)
-        known, result = CONVERTERS[kind], decode_kind(kind if made else "bool")
-        return lambda a, b: result(function(as_number(known(a)), as_number(known(b))))
+        convert, result = CONVERTERS[kind], decode_kind(kind if creates else "bool")
+        return lambda a, b: result(function(as_number(convert(a)), as_number(convert(b))))
 
     return choose
 
@@ -225,7 +225,7 @@ def item_of(a: Any, index: Any) -> Any:
     kind = text_kind("[]", a)
     if kind_of(index) != "int":
         raise Unsupported(f"[] of {kind} and {index}")
-    known, made, is_text, size = (
+    convert, decode, is_text, size = (
         CONVERTERS[kind],
         decode_kind(kind),
         kind == "text",
@@ -233,10 +233,10 @@ def item_of(a: Any, index: Any) -> Any:
     )
 
     def item(a, index):
-        number = as_number(known(a))
+        number = as_number(convert(a))
         position = index_of(index, size(number))
         if is_text:
-            return made(cut(number, _begin(number, position), _begin(number, position + 1)))
+            return decode(substring(number, _begin(number, position), _begin(number, position + 1)))
         return byte_at(number, position)
 
     return item
@@ -248,15 +248,15 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
     kind = text_kind("[:]", a)
     if any(kind_of(each) not in ("int", "none") for each in (start, stop)):
         raise Unsupported(f"it takes a part of a {kind} from {start} to {stop}")
-    known, made, size = CONVERTERS[kind], decode_kind(kind), character_count if kind == "text" else length_of
+    convert, decode, size = CONVERTERS[kind], decode_kind(kind), character_count if kind == "text" else length_of
     begin = _begin if kind == "text" else register_jitable(lambda a, index: index)
 
     def part(a, start, stop):
-        number = as_number(known(a))
+        number = as_number(convert(a))
         whole = size(number)
         low = 0 if start is None else bound_of(start, whole)
         high = whole if stop is None else bound_of(stop, whole)
-        return made(cut(number, begin(number, low), begin(number, high)))
+        return decode(substring(number, begin(number, low), begin(number, high)))
 
     return part
 
@@ -267,14 +267,14 @@ def _position(name: str, *, last: bool, must: bool) -> Any:
     @implementation
     def choose(a: Any, b: Any) -> Any:
         kind = text_kind(name, a, b)
-        known, size = CONVERTERS[kind], character_count if kind == "text" else length_of
+        convert, size = CONVERTERS[kind], character_count if kind == "text" else length_of
 
         def position(a: Any, b: Any) -> int:
-            number = as_number(known(a))
-            offset = _offset_of(number, as_number(known(b)), last)
+            number = as_number(convert(a))
+            offset = _offset_of(number, as_number(convert(b)), last)
             if must and offset < 0:
                 raise ValueError
-            return size(cut(number, 0, offset)) if offset > 0 else offset
+            return size(substring(number, 0, offset)) if offset > 0 else offset
 
         return position
 
@@ -298,17 +298,21 @@ def _partition(name: str, *, last: bool) -> Any:
     @implementation
     def choose(a: Any, b: Any) -> Any:
         kind = text_kind(name, a, b)
-        known, made = CONVERTERS[kind], decode_kind(kind)
+        convert, decode = CONVERTERS[kind], decode_kind(kind)
 
         def parts(a: Any, b: Any) -> Any:
-            number, other = as_number(known(a)), as_number(known(b))
+            number, other = as_number(convert(a)), as_number(convert(b))
             if other == 0:
                 raise ValueError
             offset = _offset_of(number, other, last)
             if offset < 0:
-                return (made(0), made(0), made(number)) if last else (made(number), made(0), made(0))
+                return (decode(0), decode(0), decode(number)) if last else (decode(number), decode(0), decode(0))
             end = offset + length_of(other)
-            return made(cut(number, 0, offset)), made(other), made(cut(number, end, length_of(number)))
+            return (
+                decode(substring(number, 0, offset)),
+                decode(other),
+                decode(substring(number, end, length_of(number))),
+            )
 
         return parts
 
@@ -317,12 +321,12 @@ def _partition(name: str, *, last: bool) -> Any:
 
 @register_jitable
 def _without_prefix(a: int, b: int) -> int:
-    return cut(a, length_of(b), length_of(a)) if _starts(a, b) else a
+    return substring(a, length_of(b), length_of(a)) if _starts(a, b) else a
 
 
 @register_jitable
 def _without_suffix(a: int, b: int) -> int:
-    return cut(a, 0, length_of(a) - length_of(b)) if _ends(a, b) else a
+    return substring(a, 0, length_of(a) - length_of(b)) if _ends(a, b) else a
 
 
 @implementation
@@ -330,8 +334,8 @@ def encoded(a: Any) -> Any:
     """Implement `a.encode()`: the bytes of a text, which is UTF-8 in memory. Other encodings are not compiled."""
     if text_kind("encode", a) != "text":
         raise Unsupported("it uses the attribute encode of bytes")
-    known, made = CONVERTERS["text"], decode_kind("bytes")
-    return lambda a: made(as_number(known(a)))
+    convert, decode = CONVERTERS["text"], decode_kind("bytes")
+    return lambda a: decode(as_number(convert(a)))
 
 
 METHODS: Final = {
@@ -340,8 +344,8 @@ METHODS: Final = {
     "find": _position("find", last=False, must=False),
     "index": _position("index", last=False, must=True),
     "partition": _partition("partition", last=False),
-    "removeprefix": asking("removeprefix", _without_prefix, made=True),
-    "removesuffix": asking("removesuffix", _without_suffix, made=True),
+    "removeprefix": asking("removeprefix", _without_prefix, creates=True),
+    "removesuffix": asking("removesuffix", _without_suffix, creates=True),
     "rfind": _position("rfind", last=True, must=False),
     "rindex": _position("rindex", last=True, must=True),
     "rpartition": _partition("rpartition", last=True),

@@ -35,7 +35,7 @@ def field_of(typing: Any, struct: Any, name: Any) -> Any:
         return None
     index = list(struct.fields).index(name.literal_value)
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         return getattr(context.make_helper(builder, struct, value=arguments[0]), f"f{index}")
 
     return signature(struct.fields[name.literal_value], struct, name), generate

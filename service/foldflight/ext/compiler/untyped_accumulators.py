@@ -90,13 +90,13 @@ class UntypedAccumulators:
         ]
         if self.cls is None:
             return members[0] if self._is_value else list(zip(*members, strict=True))
-        made = []
+        accumulators = []
         for values in zip(*members, strict=True):
             accumulator: Any = object.__new__(self.cls)
             for field, value in zip(self.fields, values, strict=True):
                 setattr(accumulator, field.name, value)
-            made.append(accumulator)
-        return made
+            accumulators.append(accumulator)
+        return accumulators
 
 
 def _arrow(field: RecordField) -> pa.DataType:
@@ -112,16 +112,18 @@ def _fits(field: RecordField, value: Any) -> bool:
     if field.contents is None and not field.length:
         return type(value) is _CLASSES[field.kind]
     if field.contents is None:
-        made: Any = bytearray if field.kind == "byte" else list
-        return type(value) is made and len(value) == field.length and {*map(type, value)} == {_CLASSES[field.kind]}
+        accumulators: Any = bytearray if field.kind == "byte" else list
+        return (
+            type(value) is accumulators and len(value) == field.length and {*map(type, value)} == {_CLASSES[field.kind]}
+        )
     contents = field.contents
-    cls: Any = contents.made or {"list": list, "dict": dict}[contents.shape]
+    cls: Any = contents.cls or {"list": list, "dict": dict}[contents.shape]
     if type(value) is not cls or getattr(value, "__dict__", None) or getattr(value, "maxlen", None) != contents.limit:
         return False
     if contents.value is None:
         return {*map(type, value)} <= {_CLASSES[contents.key.kinds[0]]}
     made_by = _CLASSES[contents.value.kinds[0]]
-    if contents.made is defaultdict and value.default_factory is not made_by:
+    if contents.cls is defaultdict and value.default_factory is not made_by:
         return False
     return {*map(type, value)} <= {_CLASSES[contents.key.kinds[0]]} and {*map(type, value.values())} <= {made_by}
 
@@ -137,22 +139,22 @@ def _value_from_arrow(field: RecordField, value: Any) -> Any:
     """Convert a value from Arrow to the value of a field."""
     if field.contents is None:
         return bytearray(value) if field.kind == "byte" else value
-    if field.contents.made is deque:
+    if field.contents.cls is deque:
         return deque(value, field.contents.limit)
-    if field.contents.made is Counter:
+    if field.contents.cls is Counter:
         return Counter(dict(value))
-    if field.contents.made is defaultdict:
+    if field.contents.cls is defaultdict:
         assert field.contents.value is not None
         return defaultdict(_CLASSES[field.contents.value.kinds[0]], value)
     return value if field.contents.value is None else dict(value)
 
 
-def why_untyped(function: Function) -> str:
+def untyped_reason(function: Function) -> str:
     """Return the reason why the states of a function have no types, as a clause about it."""
     return f"its states are not typed: {function.capabilities.codec_reason}"
 
 
-def class_named(function: Function, create_accumulator: Any) -> type | None:
+def accumulator_class(function: Function, create_accumulator: Any) -> type | None:
     """Return the class of accumulators, if it is known without creating one; else None.
 
     Raises:
@@ -168,7 +170,7 @@ def class_named(function: Function, create_accumulator: Any) -> type | None:
     if cls in CONTAINERS:
         return None
     if cls is not None and not all(each.__flags__ & _HEAP_TYPE for each in cls.__mro__[:-1]):
-        raise Unsupported(why_untyped(function))
+        raise Unsupported(untyped_reason(function))
     return cls
 
 
@@ -178,7 +180,7 @@ def inferred_types(cls: type | None, fresh: Any, untyped: str, hints: typing.Map
     Args:
         cls: The expected class; None for a number, a tuple or a container.
         fresh: The new accumulator.
-        untyped: The reason of `why_untyped`.
+        untyped: The reason of `untyped_reason`.
         hints: The annotations of its attributes, or a container's annotation as `value`.
 
     Raises:
@@ -256,15 +258,17 @@ def _field(name: str, value: Any, hint: Any, label: str, untyped: str) -> Record
 def _holding(value: Any, hint: Any) -> Contents | None:
     """Return the types in an empty container from its annotation; None if it has no suitable one."""
     kinds: list[str | None] = [{**_NUMBERS, str: "text"}.get(each) for each in typing.get_args(hint)]
-    made: Any = type(value)
-    is_list = _SHAPES[made] == "list"
-    if typing.get_origin(hint) is not made or None in kinds or (is_list and kinds == ["text"]):
+    accumulators: Any = type(value)
+    is_list = _SHAPES[accumulators] == "list"
+    if typing.get_origin(hint) is not accumulators or None in kinds or (is_list and kinds == ["text"]):
         return None
-    kinds += ["int"] if made is Counter else []
+    kinds += ["int"] if accumulators is Counter else []
     if len(kinds) != (1 if is_list else 2) or kinds[-1] == "text":
         return None
-    if made is defaultdict and value.default_factory is not _CLASSES[str(kinds[1])]:
+    if accumulators is defaultdict and value.default_factory is not _CLASSES[str(kinds[1])]:
         return None
     parts = [Element((str(each),)) for each in kinds]
-    special = made if made in CONTAINERS else None
-    return Contents(_SHAPES[made], parts[0], None if is_list else parts[1], special, getattr(value, "maxlen", None))
+    special = accumulators if accumulators in CONTAINERS else None
+    return Contents(
+        _SHAPES[accumulators], parts[0], None if is_list else parts[1], special, getattr(value, "maxlen", None)
+    )

@@ -64,22 +64,22 @@ def number_type(kind: str) -> types.Type:
 def as_number(typing: Any, value: Any) -> Any:
     """Return the integer form of a date, time, str or bytes, and any other value unchanged."""
     result = types.int64 if isinstance(value, EncodedType) else value
-    return signature(result, value), lambda context, builder, made, arguments: arguments[0]
+    return signature(result, value), lambda context, builder, sig, arguments: arguments[0]
 
 
 def _convert(kind: str) -> Callable[..., Any]:
     @intrinsic
-    def converted(typing: Any, value: Any) -> Any:
+    def convert(typing: Any, value: Any) -> Any:
         if value == types.none:
             return None
 
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
             # The cast of an Optional raises if the value is None.
-            return context.cast(builder, arguments[0], made.args[0], made.return_type)
+            return context.cast(builder, arguments[0], sig.args[0], sig.return_type)
 
         return signature(KINDS[kind], types.unliteral(value)), generate
 
-    return converted
+    return convert
 
 
 @intrinsic
@@ -87,8 +87,8 @@ def require_value(typing: Any, value: Any) -> Any:
     """Return a value without Optional in its type. Raises for None."""
     result = value.type if isinstance(value, types.Optional) else value
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        return context.cast(builder, arguments[0], made.args[0], made.return_type)
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        return context.cast(builder, arguments[0], sig.args[0], sig.return_type)
 
     return signature(result, value), generate
 
@@ -101,10 +101,10 @@ def _as_kind(kind: str) -> Callable[..., Any]:
     result = KINDS[kind] if kind in ENCODED else None
 
     @intrinsic
-    def made(typing: Any, value: Any) -> Any:
-        return signature(result or value, value), lambda context, builder, made, arguments: arguments[0]
+    def as_kind(typing: Any, value: Any) -> Any:
+        return signature(result or value, value), lambda context, builder, sig, arguments: arguments[0]
 
-    return made
+    return as_kind
 
 
 # Created at import, because numba does not find an intrinsic that is created while it infers types.
@@ -147,12 +147,12 @@ def implementation(choose: Callable[..., Any]) -> Callable[..., Any]:
         choose: Returns the implementation for the types of its arguments, or raises Unsupported.
     """
 
-    def called(*_: Any) -> Any:
+    def stub(*_: Any) -> Any:
         raise NotImplementedError(choose.__name__)
 
-    overload(called, strict=False)(choose)
-    called.__signature__ = inspect.signature(choose)  # type: ignore[attr-defined]
-    return called
+    overload(stub, strict=False)(choose)
+    stub.__signature__ = inspect.signature(choose)  # type: ignore[attr-defined]
+    return stub
 
 
 def takes(function: Any, count: int) -> bool:

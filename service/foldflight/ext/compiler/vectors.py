@@ -110,10 +110,10 @@ def _new(name: str, emit: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         raise Unsupported(f"{name} makes a vector of more than {TEMPORARY_ITEMS_MAX} items; write +=, -=, *= or /=")
     result = VectorType(size, format_, changeable=False)
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         out = cgutils.alloca_once(builder, llvm.ArrayType(_FLOATS[format_], size))
         out = builder.bitcast(out, _BYTE.as_pointer())
-        _fill(context, builder, made.args, arguments, format_, out, result, emit)
+        _fill(context, builder, sig.args, arguments, format_, out, result, emit)
         return out
 
     return signature(result, *operands), generate
@@ -121,34 +121,34 @@ def _new(name: str, emit: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
 
 def _binary(name: str, emit: Callable[..., Any]) -> Any:
     @intrinsic
-    def made(typing: Any, a: Any, b: Any) -> Any:
+    def operate(typing: Any, a: Any, b: Any) -> Any:
         return _new(name, emit, (a, b))
 
-    return made
+    return operate
 
 
 def _unary(name: str, emit: Callable[..., Any]) -> Any:
     @intrinsic
-    def made(typing: Any, a: Any) -> Any:
+    def operate(typing: Any, a: Any) -> Any:
         return _new(name, emit, (a,))
 
-    return made
+    return operate
 
 
 def _in_place(name: str, emit: Callable[..., Any]) -> Any:
     @intrinsic
-    def changed(typing: Any, a: Any, b: Any) -> Any:
+    def operate_in_place(typing: Any, a: Any, b: Any) -> Any:
         _, format_ = _common(name, a, b)
         if not (isinstance(a, VectorType) and a.changeable):
             raise Unsupported(f"{name} of a value that is no vector of the accumulator")
 
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            _fill(context, builder, made.args, arguments, format_, arguments[0], a, emit)
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+            _fill(context, builder, sig.args, arguments, format_, arguments[0], a, emit)
             return arguments[0]
 
         return signature(a, a, b), generate
 
-    return changed
+    return operate_in_place
 
 
 # numba finds only intrinsics that exist when a module is imported.
@@ -187,7 +187,7 @@ def result_of(size: int, format_: str) -> Any:
 
     @intrinsic
     def write(typing: Any, a: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
             out = builder.inttoptr(arguments[1], _BYTE.as_pointer())
             beyond = cgutils.alloca_once_value(builder, llvm.Constant(llvm.IntType(1), 0))
             with cgutils.for_range(builder, llvm.Constant(llvm.IntType(64), size)) as loop:

@@ -355,7 +355,7 @@ def test_a_scalar_function_takes_arrays(hot: Programs) -> None:
     function = Registry.load([spread]).authored[0]
     bound = function.bind([pa.list_(pa.float64())], {})
     one, other = (InterpretedScalar(bound, FunctionContext("spread"), Failures()) for _ in range(2))
-    one = hot.mapped(one)
+    one = hot.scalar(one)
     assert one.mode == "compiled"
     for values in ([[1.0, 4.0], [2.5]], [None, [], [1.0, -0.5]], [[1.0, None], [2.0]]):
         rows = Rows(np.zeros(len(values), np.int32), None, [Column("values", pa.array(values, pa.list_(pa.float64())))])

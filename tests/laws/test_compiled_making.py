@@ -305,7 +305,7 @@ def both(function: ScalarFunction) -> tuple[InterpretedScalar, CompiledScalar]:
     """Return a function interpreted, and compiled."""
     bound: Any = function.bind(function.input_types, {})
     inner = [InterpretedScalar(bound, FunctionContext(function.name), Failures()) for _ in range(2)]
-    compiled = PROGRAMS.mapped(inner[1])
+    compiled = PROGRAMS.scalar(inner[1])
     assert isinstance(compiled, CompiledScalar)
     assert compiled.mode is Mode.COMPILED, PROGRAMS.program(bound, bound.instantiate())
     return inner[0], compiled

@@ -116,7 +116,7 @@ def test_a_refusal_of_another_process_is_told(tmp_path: Path) -> None:
     queue, store = Queue(), LoopStore(tmp_path)
     one = Registry.load([looks])["looks"].bind([pa.string()], {})
     programs = Programs(store, queue=queue)
-    mapped = programs.mapped(InterpretedScalar(one, FunctionContext("looks"), Failures()))
+    mapped = programs.scalar(InterpretedScalar(one, FunctionContext("looks"), Failures()))
     values = Rows(np.zeros(1, np.int32), None, [Column("text", pa.array(["a"]))])
     assert mapped.values(values).to_pylist() == [255]
     refused = Programs(store).compile_bound(one)

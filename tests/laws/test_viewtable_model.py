@@ -228,7 +228,7 @@ def test_a_table_of_before_is_continued() -> None:
     subject.commit(keys_of(["b"]), np.ones(1, np.int64), states)
     again = table(store, layout=plain, views=[])
     assert again.lookup(keys_of(["a", "b"])).states.column("state_0").to_pylist() == [7, 7]
-    assert Manifest.decode(store.value or b"").layout.described == plain.described
+    assert Manifest.decode(store.value or b"").layout.description == plain.description
 
 
 OTHERS = {

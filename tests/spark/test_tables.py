@@ -22,7 +22,7 @@ from foldflight import RejectedError, RetryableError
 from foldflight.client import Functions
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.ext.tables import sink
-from foldflight.ext.tables.catalog import CatalogTable, netted
+from foldflight.ext.tables.catalog import CatalogTable, net_changes
 from foldflight.ext.tables.duckdb import DuckDBTable
 from foldflight.ext.tables.statements import merge_statement
 from foldflight.spark import group_by, tumble, upgrade_checkpoint, write_table
@@ -389,7 +389,7 @@ NETTED = [("+U", "a", 1, 5, 2), ("+I", None, 2, None, 1), ("-D", "b", None, 1, 1
 def test_merging_into_a_table_of_the_catalogue(classic: Any) -> None:
     """Spark gets one row for each key, and a MERGE that it parses; the same statement changes a table in DuckDB."""
     rows = [("-U", "a", 1, 4, 2), *NETTED[::-1], ("-U", "c", 1, 7, 7)]
-    found = netted(classic.createDataFrame(rows, CHANGES), KEYS, "totals")
+    found = net_changes(classic.createDataFrame(rows, CHANGES), KEYS, "totals")
     assert found.columns == ["row_kind", *KEYS, "total", "orders"]
     assert sorted(map(tuple, found.collect()), key=repr) == sorted([*NETTED, ("-D", "c", 1, 7, 7)], key=repr)
     with duckdb.connect() as connection:
@@ -406,14 +406,14 @@ def test_merging_into_a_table_of_the_catalogue(classic: Any) -> None:
     floats = "double('NaN'), -0D, sqrt(-1D)"  # the second NaN has other bits
     odd_keys = classic.sql(f"SELECT '+U' row_kind, explode(array({floats})) k, 1 v")
     with pytest.raises(Exception, match="several new rows with the same key"):
-        netted(odd_keys, ["k"], "totals").collect()
-    zero = netted(odd_keys.where("k = 0"), ["k"], "totals").toArrow()["k"].to_pylist()
+        net_changes(odd_keys, ["k"], "totals").collect()
+    zero = net_changes(odd_keys.where("k = 0"), ["k"], "totals").toArrow()["k"].to_pylist()
     assert [math.copysign(1, each) for each in zero] == [1]
     names = ["new", "last", "`"]
     odd = classic.createDataFrame([("+U", "a", "b", "c"), ("-D", "d", "e", None)], ["row_kind", *names])
-    assert netted(odd, names, "odd").columns == odd.columns
-    assert sorted(map(tuple, netted(odd, names, "odd").collect())) == sorted(map(tuple, odd.collect()))
-    twice = netted(classic.createDataFrame([NETTED[0], NETTED[0]], CHANGES), KEYS, "totals")
+    assert net_changes(odd, names, "odd").columns == odd.columns
+    assert sorted(map(tuple, net_changes(odd, names, "odd").collect())) == sorted(map(tuple, odd.collect()))
+    twice = net_changes(classic.createDataFrame([NETTED[0], NETTED[0]], CHANGES), KEYS, "totals")
     with pytest.raises(
         Exception, match="table totals: one epoch has several new rows with the same key; keys: name, shop"
     ):

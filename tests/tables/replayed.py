@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from foldflight.engine.targets import netted
+from foldflight.engine.targets import net_changes
 from foldflight.errors import RetryableError
 from tests.tables.orders import KEYS, Orders
 
@@ -55,7 +55,7 @@ def epochs(seed: int, count: int) -> list[pa.Table]:
 
 
 def parts(changes: pa.Table, kill: Any) -> Iterator[pa.Table]:
-    found = netted(changes, KEYS, "t")
+    found = net_changes(changes, KEYS, "t")
     for start in range(0, found.num_rows, PART_ROWS):
         if start:
             kill(POINTS[1])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from foldflight.engine.batch.reduction import Reduction, groups_expected
+from foldflight.engine.batch.reduction import Reduction, expected_groups
 
 ROOM = 1_800_000
 SEEN = 1 << 18
@@ -17,13 +17,13 @@ SEEN = 1 << 18
 def test_the_number_of_groups_is_estimated(groups: int) -> None:
     """A block of uniform keys tells how many groups there are, within a tenth."""
     keys = np.random.default_rng(groups).integers(0, groups, SEEN)
-    assert groups_expected(SEEN, len(np.unique(keys))) == pytest.approx(groups, rel=0.1)
+    assert expected_groups(SEEN, len(np.unique(keys))) == pytest.approx(groups, rel=0.1)
 
 
 def test_groups_that_are_all_different_have_no_bound() -> None:
     """Rows of which no two share a group tell nothing about how many groups there are."""
-    assert groups_expected(7, 7) == math.inf
-    assert groups_expected(7, 1) == pytest.approx(1, rel=0.01)
+    assert expected_groups(7, 7) == math.inf
+    assert expected_groups(7, 1) == pytest.approx(1, rel=0.01)
 
 
 @pytest.mark.parametrize(

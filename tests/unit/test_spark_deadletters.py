@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from foldflight.engine.keys.deadletters import Failed, HeldRows
+from foldflight.engine.keys.deadletters import BufferedRows, Failed
 from foldflight.engine.query.layout import DEAD_LETTER, KIND, QueryLayout
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 
@@ -30,8 +30,8 @@ def block(first: int, count: int) -> pa.RecordBatch:
     )
 
 
-def held(bytes_max: int) -> HeldRows:
-    rows = HeldRows(LAYOUT.rows, bytes_max=bytes_max)
+def held(bytes_max: int) -> BufferedRows:
+    rows = BufferedRows(LAYOUT.rows, bytes_max=bytes_max)
     for first in range(0, 100, 10):
         rows.add((np.arange(first, first + 10) % 4).astype(np.int32), block(first, 10))
     return rows
@@ -88,7 +88,7 @@ def test_owners_say_whose_rows_they_are() -> None:
 
 def test_a_group_without_rows_has_one_letter() -> None:
     """A failed group without rows has one letter, without row and kind."""
-    [batch] = failed(0, 1).letters(HeldRows(LAYOUT.rows))
+    [batch] = failed(0, 1).letters(BufferedRows(LAYOUT.rows))
     assert [(each["name"], each[DEAD_LETTER]["row"], each[DEAD_LETTER]["row_kind"]) for each in batch.to_pylist()] == [
         ("ann", None, None),
         ("bob", None, None),
@@ -98,7 +98,7 @@ def test_a_group_without_rows_has_one_letter() -> None:
 def test_without_keys_and_columns_a_letter_is_an_error() -> None:
     """A query without keys and columns has letters with errors only."""
     layout = QueryLayout(NOTHING, (), NOTHING, (), False, NOTHING, NOTHING, OUTPUTS, isolates=True)
-    rows = HeldRows(layout.rows)
+    rows = BufferedRows(layout.rows)
     rows.add(np.zeros(2, np.int32), pa.RecordBatch.from_arrays([pa.array([True, True])], schema=layout.rows))
     letters = pa.Table.from_batches(failed(0, layout=layout).letters(rows)).to_pylist()
     assert [each[DEAD_LETTER]["row_kind"] for each in letters] == ["+I", "+I"]

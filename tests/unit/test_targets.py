@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import RejectedError
-from foldflight.engine.targets import Target, is_key, missing_columns, netted
+from foldflight.engine.targets import Target, is_key, missing_columns, net_changes
 
 SCHEMA = pa.schema([("row_kind", pa.string()), ("k", pa.string()), ("n", pa.int32()), ("v", pa.int64())])
 
@@ -21,7 +21,7 @@ def changes(*rows: tuple[Any, ...]) -> pa.Table:
 
 
 def result(*rows: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row.values()) for row in netted(changes(*rows), ["k", "n"], "t").to_pylist()), key=repr)
+    return sorted((tuple(row.values()) for row in net_changes(changes(*rows), ["k", "n"], "t").to_pylist()), key=repr)
 
 
 def test_each_key_has_one_row() -> None:
@@ -64,9 +64,9 @@ def test_keys_have_any_name() -> None:
     """Also those of numbers, and those that columns of a computation might have."""
     names = ["setting", "setting_sum", "row_kind_sum", "1", "0"]
     rows = [{"row_kind": kind, **dict.fromkeys(names, value)} for kind, value in (("+U", "a"), ("-D", "b"))]
-    assert netted(pa.Table.from_pylist(rows), names, "t").to_pylist() == rows
+    assert net_changes(pa.Table.from_pylist(rows), names, "t").to_pylist() == rows
     with pytest.raises(RejectedError, match="2 new rows") as caught:
-        netted(pa.Table.from_pylist([rows[0]] * 2), names, "t")
+        net_changes(pa.Table.from_pylist([rows[0]] * 2), names, "t")
     assert caught.value.group == dict.fromkeys(names, "a")
 
 
@@ -76,11 +76,11 @@ def test_floats_are_canonical_keys() -> None:
     bits = [0x7FF8 << 48, 0xFFF8 << 48, (0x7FF8 << 48) + 1, 0, 1 << 63]
     keys = pa.array(np.array(bits, np.uint64).view(np.float64))
     rows = pa.table([["-U", "+U", "-D", "-U", "+U"], keys, list(range(5))], schema=schema)
-    found = netted(rows, ["k"], "t")
+    found = net_changes(rows, ["k"], "t")
     assert found["v"].to_pylist() == [1, 4]
     assert found["k"].combine_chunks().to_numpy().view(np.uint64).tolist() == [bits[0], 0]
     with pytest.raises(RejectedError, match="2 new rows with the same key"):
-        netted(
+        net_changes(
             rows.filter(pa.array([True, True, False, False, False])).set_column(0, "row_kind", [["+I", "+I"]]),
             ["k"],
             "t",

@@ -81,7 +81,7 @@ def is_key(type_: pa.DataType) -> bool:
     return not is_nested(type_)
 
 
-def netted(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
+def net_changes(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
     """Return one row for each key: the row that sets its values, or `-D` if there is none.
 
     The order of the rows does not matter: an old row that is taken back and a new one of the same key are an update.

@@ -306,14 +306,14 @@ class ServerExchange:
         self.stats.rows += batch.num_rows
         self.stats.chunks += 1
 
-    def _ask(self, asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:
+    def _ask(self, question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:
         """Ask the engine for entries while a function is being called. See `fold.request.Asking`."""
         try:
             if self._asking_failed is not None:
                 raise Unanswered
             if self._send_wanted is None:
                 raise AssertionError("an exchange with keeps_views was opened without a way to ask its engine")
-            frame = Wanted(asked)
+            frame = Wanted(question)
             self._machine.step(Role.SERVER, frame)
             if self._recorder is not None:
                 self._recorder.record_answer(frame)

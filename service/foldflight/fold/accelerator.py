@@ -78,7 +78,7 @@ class Accelerator:
         self.demand(inner.bound)
         return inner
 
-    def mapped(self, inner: InterpretedScalar) -> Scalar:
+    def scalar(self, inner: InterpretedScalar) -> Scalar:
         """Return the evaluation of a scalar function that replaces the interpreter, which remains the fallback.
 
         Raises:

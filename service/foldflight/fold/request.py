@@ -47,12 +47,12 @@ class Asking(Protocol):
     """Asks the engine for entries of views while a function is being called."""
 
     def __call__(
-        self, asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool
+        self, question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool
     ) -> Any:
         """Send a batch with keys, in the schema of the request, and return what `read` makes of the answers.
 
         Args:
-            asked: The batch.
+            question: The batch.
             read: Takes the answers.
             are_held: Whether the entries of the answers stay in memory until states are returned.
 

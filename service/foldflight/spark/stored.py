@@ -318,7 +318,7 @@ class StoredGroups(StoredTable):
         schemas = versions.distinct().sort(_DATA).collect()
         layout = with_older(layout, [pa.ipc.read_schema(pa.py_buffer(bytes(row[_DATA]))) for row in schemas])
         keys, outputs = layout.names[: len(layout.keys)], layout.names[len(layout.keys) :]
-        calls = [f"{call['function']} v{call['version']}" for call in layout.described["calls"]]
+        calls = [f"{call['function']} v{call['version']}" for call in layout.description["calls"]]
         groups = _schema_of(layout.keys, keys, LIVE_ROWS, layout.states.types, outputs)
         return cls(spark, checkpoint, operator, batch, groups, keys, calls, layout.buckets, layout, views)
 

@@ -518,8 +518,8 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
     if not rows:
         return None
 
-    def ask(asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:  # noqa: ARG001 - as in `Asking`
-        return read(list(cached.resolve(asked)))
+    def ask(question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:  # noqa: ARG001 - as in `Asking`
+        return read(list(cached.resolve(question)))
 
     fold = Fold(subject.calls, Options(keeps_views=True), Resources(_SIGNER, ask=ask))
     cached = CachedViews(fold, page=2)

@@ -38,10 +38,10 @@ class Reduction:
         """
         if self.rows >= _ROWS_SEEN_MIN * self.groups:
             return True
-        return looks_ahead and _rows_expected(groups_expected(self.rows, self.groups), groups_max) >= _ROWS_EXPECTED_MIN
+        return looks_ahead and _expected_rows(expected_groups(self.rows, self.groups), groups_max) >= _ROWS_EXPECTED_MIN
 
 
-def groups_expected(rows: int, groups: int) -> float:
+def expected_groups(rows: int, groups: int) -> float:
     """Estimate the number of groups, equally frequent, from `groups` different ones in `rows` rows; may be infinity.
 
     Args:
@@ -61,7 +61,7 @@ def groups_expected(rows: int, groups: int) -> float:
     return rows / high
 
 
-def _rows_expected(groups: float, groups_max: int) -> float:
+def _expected_rows(groups: float, groups_max: int) -> float:
     """Return the rows of a state at the time when `groups_max` of so many equally frequent groups have been seen."""
     if groups <= groups_max:
         return math.inf

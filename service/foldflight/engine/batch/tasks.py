@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.engine.batch.reduction import Reduction
-from foldflight.engine.keys.deadletters import HeldRows, split_failed
+from foldflight.engine.keys.deadletters import BufferedRows, split_failed
 from foldflight.engine.keys.grouped import GroupedExchange, Groups
 from foldflight.engine.keys.overflow import LEVELS, Overflow
 from foldflight.engine.query.blocks import BlockBounds, convert, gather, one_batch
@@ -116,14 +116,14 @@ class Folding:
         fitting = int(bounds.group_bytes_max / (group_bytes + _GROUP_BYTES + _OBJECT_BYTES * objects))
         return max(min(bounds.groups_max, fitting), 1)
 
-    def take(self) -> Iterator[tuple[_Groups, pa.Table, HeldRows | None]]:
+    def take(self) -> Iterator[tuple[_Groups, pa.Table, BufferedRows | None]]:
         """Yield pending results, if any, with the groups and rows of their epoch, which is over then."""
         if not self._is_due:
             return
         self._is_due = False
-        results, groups, held = self.exchange.results(), self.groups, self.exchange.held
+        results, groups, buffered = self.exchange.results(), self.groups, self.exchange.buffered_rows
         self.renew()
-        yield groups, results, held
+        yield groups, results, buffered
 
     def __enter__(self) -> Self:
         # Garbage collection scans hundreds of thousands of live accumulators repeatedly, which takes a quarter of the
@@ -369,10 +369,10 @@ class FinalFold:
         return block
 
     def _take_results(self, folding: Folding) -> Iterator[pa.RecordBatch]:
-        for groups, results, held in folding.take():
-            if held is not None:
+        for groups, results, buffered in folding.take():
+            if buffered is not None:
                 sound, failed = split_failed(self.layout, one_batch(results), groups.keys)
-                yield from failed.letters(held)
+                yield from failed.letters(buffered)
                 results = pa.Table.from_batches([sound])  # noqa: PLW2901 - the results without errors
             for part in _parts(results):
                 remaining = self._with_live_rows(groups, part)

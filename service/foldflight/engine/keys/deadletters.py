@@ -19,7 +19,7 @@ from foldflight.functions import RowKind
 _HELD_BYTES_MAX: Final = 64 << 20
 
 
-class HeldRows:
+class BufferedRows:
     """Rows of an epoch, kept until they are needed again: as dead letters, or for retractions that come later.
 
     Args:
@@ -95,7 +95,7 @@ class Failed:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def letters(self, held: HeldRows, owners: npt.NDArray[np.int32] | None = None) -> Iterator[pa.RecordBatch]:
+    def letters(self, held: BufferedRows, owners: npt.NDArray[np.int32] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the dead letters of these groups, in the schema of the query's results.
 
         Args:

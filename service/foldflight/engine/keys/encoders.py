@@ -105,7 +105,7 @@ class Numbers:
         return len(self._held) if self._few is None else len(self._few)
 
     @property
-    def held(self) -> Codes:
+    def codes_by_id(self) -> Codes:
         """The numbers, by id."""
         if self._few is not None:
             return np.array(list(self._few), np.int64)
@@ -115,7 +115,7 @@ class Numbers:
         if self._few is not None:
             if len(self._few) + len(values) <= _FEW:
                 return self._few.ids(values.tolist())
-            few, self._few = self.held, None
+            few, self._few = self.codes_by_id, None
             self.ids(few)
         if not len(values):
             return np.zeros(0, np.int32), _NONE
@@ -138,8 +138,8 @@ class Numbers:
         """Find or add n numbers in the array of ids, which reaches to all of them."""
         known = len(self._held)
         ids, firsts = np.empty(len(values), np.int32), np.empty(len(values), np.intp)
-        held = self._held.reserve(len(values))
-        count = loops["dense"](np.ascontiguousarray(values), self._base, by_number, ids, firsts, held, known)
+        codes_by_id = self._held.reserve(len(values))
+        count = loops["dense"](np.ascontiguousarray(values), self._base, by_number, ids, firsts, codes_by_id, known)
         self._held.lengthen(count)
         return ids, firsts[: count - known].copy()
 
@@ -242,10 +242,10 @@ class Texts:
     def _looked_up(self, texts: pa.Array) -> tuple[Ids, Rows]:
         hashes = _hash_texts(texts)
         ids = self._table.find(hashes)
-        held = np.flatnonzero(ids >= 0)
-        those = texts if len(held) == len(texts) else texts.take(pa.array(held))
-        same = pc.equal(self._texts().take(pa.array(ids[held])), those)
-        for row in held[~same.to_numpy(zero_copy_only=False)].tolist():
+        codes_by_id = np.flatnonzero(ids >= 0)
+        those = texts if len(codes_by_id) == len(texts) else texts.take(pa.array(codes_by_id))
+        same = pc.equal(self._texts().take(pa.array(ids[codes_by_id])), those)
+        for row in codes_by_id[~same.to_numpy(zero_copy_only=False)].tolist():
             ids[row] = self._doubles.get(texts[row].as_py(), -1)
         unknown = np.flatnonzero(ids < 0)
         if not len(unknown):
@@ -353,9 +353,9 @@ class Pairs:
     def ids(self, firsts: Ids, seconds: Ids) -> tuple[Ids, Rows]:
         needed = int(seconds.max(initial=0)).bit_length()
         if needed > self._bits:
-            held, narrow = self._numbers.held, self._bits
+            codes_by_id, narrow = self._numbers.codes_by_id, self._bits
             self._numbers, self._bits = Numbers(self._loops), needed
-            self._numbers.ids((held >> narrow << needed) | (held & ((1 << narrow) - 1)))
+            self._numbers.ids((codes_by_id >> narrow << needed) | (codes_by_id & ((1 << narrow) - 1)))
         pairs = firsts.astype(np.int64)
         pairs <<= self._bits
         pairs |= seconds
@@ -406,17 +406,17 @@ class _Table:
         """Return an id for each of n hashes (any one if several values have the hash), or -1 if it is not present."""
         if not len(self._hashes):
             return np.full(len(hashes), -1, np.int32)
-        held = self._hashes.values
+        codes_by_id = self._hashes.values
         indexes = self._indexes(hashes)
         ids = self._ids[indexes]
-        pending = np.flatnonzero((held[ids] != hashes) & (ids >= 0))
+        pending = np.flatnonzero((codes_by_id[ids] != hashes) & (ids >= 0))
         while len(pending):
             further = indexes[pending] + 1
             further &= len(self._ids) - 1
             indexes[pending] = further
             probed = self._ids[further]
             ids[pending] = probed
-            pending = pending[(held[probed] != hashes[pending]) & (probed >= 0)]
+            pending = pending[(codes_by_id[probed] != hashes[pending]) & (probed >= 0)]
         return ids
 
     def extend(self, hashes: Words) -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from foldflight.client import OpenExchange, Transport
 from foldflight.client.logs import log_records
-from foldflight.engine.keys.deadletters import HeldRows
+from foldflight.engine.keys.deadletters import BufferedRows
 from foldflight.engine.keys.hashes import Hashes, key_hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import EMIT, QueryLayout
@@ -113,7 +113,7 @@ class GroupedExchange:
         self, transport: Transport, open_request: Open, layout: QueryLayout, *, clock: Clock | None = None
     ) -> None:
         self.elapsed_s = 0.0
-        self.held: HeldRows | None = None
+        self.buffered_rows: BufferedRows | None = None
         self._transport = transport
         self._open_request = open_request
         self._layout = layout
@@ -157,12 +157,12 @@ class GroupedExchange:
         self._is_used = False
         self._groups = groups
         self._views = views
-        self.held = HeldRows(self._layout.rows) if self._layout.isolates else None
+        self.buffered_rows = BufferedRows(self._layout.rows) if self._layout.isolates else None
 
     def chunk(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         """Fold n rows of `QueryLayout.rows` into n slots."""
-        if self.held is not None:
-            self.held.add(slots, block)
+        if self.buffered_rows is not None:
+            self.buffered_rows.add(slots, block)
         batch = self._layout.chunk_of(slots, block)
         self._is_used = True
         with self.exchanging() as exchange:
@@ -171,7 +171,7 @@ class GroupedExchange:
                     exchange.entries(entries)
             exchange.chunk(batch)
 
-    def saved(self) -> pa.Table | None:
+    def save(self) -> pa.Table | None:
         """Return the states that changed, in the schema of `open_reply`, or None if no checkpoint is due.
 
         Only an engine that keeps the entries of views takes checkpoints itself, because it must commit the entries
@@ -242,9 +242,9 @@ class GroupedExchange:
 
     def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
         exchange, self._exchange, self._is_used = self._exchange, None, False
-        held, self.held = self.held, None
-        if held is not None:
-            held.close()
+        buffered, self.buffered_rows = self.buffered_rows, None
+        if buffered is not None:
+            buffered.close()
         if exchange is not None:
             exchange.__exit__(exception_type, *exception)
 

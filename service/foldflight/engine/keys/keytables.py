@@ -96,7 +96,7 @@ class NumberTable:
         values = np.ascontiguousarray(values)
         while not self._loops["numbers"](values, ids, firsts, self._cells, self._table_keys, state, self._seed):
             self._count = int(state[0])
-            self._table_keys = _grown(self._table_keys, _room(self._count))
+            self._table_keys = _grow(self._table_keys, _room(self._count))
             self._rebuild()
         self._count = int(state[0])
         return ids, firsts[: state[2]].copy()
@@ -148,10 +148,10 @@ class TextTable:
         """Enlarge the table for at least one more string of `size` bytes."""
         used = int(self._ends[self._count])
         if used + size + _BEHIND > len(self._table_keys):
-            self._table_keys = _grown(self._table_keys, max(2 * len(self._table_keys), used + size + _BEHIND))
+            self._table_keys = _grow(self._table_keys, max(2 * len(self._table_keys), used + size + _BEHIND))
         if self._count == len(self._hashes):
-            self._hashes = _grown(self._hashes, 2 * self._count)
-            self._ends = _grown(self._ends, 2 * self._count + 1)
+            self._hashes = _grow(self._hashes, 2 * self._count)
+            self._ends = _grow(self._ends, 2 * self._count + 1)
             self._rebuild()
 
     def _rebuild(self) -> None:
@@ -164,7 +164,7 @@ def _room(count: int) -> int:
     return max(_ROOM, 1 << count.bit_length())
 
 
-def _grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+def _grow(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     grown = np.zeros(size, array.dtype)
     grown[: len(array)] = array
     return grown

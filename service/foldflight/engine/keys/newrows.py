@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys.deadletters import HeldRows
+from foldflight.engine.keys.deadletters import BufferedRows
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.changelog import Mask, live_rows
 from foldflight.engine.query.layout import SLOT, QueryLayout
@@ -31,7 +31,7 @@ class NewRows:
 
     def __init__(self, layout: QueryLayout) -> None:
         self._columns = layout.columns
-        self._held = HeldRows(layout.columns)
+        self._held = BufferedRows(layout.columns)
         self._index: KeyIndex | None = None
         # For each different row of the index: how often it was accumulated and not yet retracted.
         self._counts = np.zeros(0, np.int64)

@@ -216,8 +216,8 @@ class OverQuery:
         return self.parts[0].query.traced
 
     @property
-    def held(self) -> BlockBounds:
-        """The limits of the rows that are held before they are folded: of a block, and of partitions in memory.
+    def buffer_bounds(self) -> BlockBounds:
+        """The limits of the rows that are buffered before they are folded: of a block, and of partitions in memory.
 
         A task may hold about four times as many bytes: two blocks, one of them in the making, a partition, and outputs.
         """
@@ -248,14 +248,14 @@ class OverQuery:
         Raises:
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        lines = [*self.described(), "plan: rows > shuffle by key > sort > fold frames > rows with outputs"]
+        lines = [*self.describe(), "plan: rows > shuffle by key > sort > fold frames > rows with outputs"]
         lines.append(
             f"  blocks of at most {self.bounds.rows_max:,} rows; a partition of more than "
-            f"{self.held.bytes_max >> 20:,} MiB is written to a file"
+            f"{self.buffer_bounds.bytes_max >> 20:,} MiB is written to a file"
         )
         return "\n".join(lines)
 
-    def described(self) -> list[str]:
+    def describe(self) -> list[str]:
         """Return the lines of `explain` without the plan. Raises RetryableError as it does."""
         layout = self.layout
         infos = {info.name: info.folded for info in self.parts[0].query.transport.infos(look=True)}

@@ -162,7 +162,7 @@ def sizes_of(name: str, data: bytes) -> dict[str, int]:
         log = read_manifest(data)
         waiting, framed = name == WAITING, name.startswith(WINDOW_FRAMES)
         rows = {"waiting_rows": log.waiting * waiting, "framed_rows": log.waiting * framed}
-        return {"runs": log.pieces, "rows": log.stored, "bytes": log.bytes, **rows}
+        return {"runs": log.pieces, "rows": log.row_count, "bytes": log.bytes, **rows}
     pieces = Manifest.decode(data).pieces
     sums = {"rows": sum(piece.rows for piece in pieces), "bytes": sum(piece.bytes for piece in pieces)}
     return {"runs": len(pieces), **sums, "waiting_rows": 0, "framed_rows": 0}

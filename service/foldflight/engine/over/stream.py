@@ -191,10 +191,10 @@ class StreamedOver:
     def _check_calls(self, stored: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> None:
         """Refuse other calls and window frames. Older checkpoints also have the strategies, which may differ."""
 
-        def fixed(window_frames: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+        def stable_parts(window_frames: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
             return [(each["frame"], [call["function"] for call in each["calls"]]) for each in window_frames]
 
-        if fixed(stored) != fixed(ours):
+        if stable_parts(stored) != stable_parts(ours):
             raise other_query(CALLS, _window_frames_text(stored), _window_frames_text(ours))
         for window_frame, before, now in zip(self.window_frames, stored, ours, strict=True):
             if window_frame.has_accumulators:
@@ -212,7 +212,7 @@ class StreamedOver:
     def explain(self) -> str:
         """Return a description as `OverQuery.explain` does, with what the stream keeps for each window frame."""
         time = self.query.layout.order_names[0]
-        lines = [f"stream: {line}" if not index else line for index, line in enumerate(self.query.described())]
+        lines = [f"stream: {line}" if not index else line for index, line in enumerate(self.query.describe())]
         lines.append("plan: rows > shuffle by bucket > wait for the watermark > fold frames > rows with outputs")
         lines.append(
             f"  a row comes out when the watermark has reached its {time}, for each key in this order; a row that "

@@ -40,10 +40,10 @@ class OverFold:
         """
         query = self.query
         adaptive_size = AdaptiveSize(min(self.rows, query.bounds.rows_max), query.bounds.bytes_max)
-        blocks = gather(batches, query.layout.rows, query.held)
+        blocks = gather(batches, query.layout.rows, query.buffer_bounds)
         with ExitStack() as stack:
             folds = [stack.enter_context(fold_of(part)) for part in query.parts]
-            for store in Partitions(query.ordering, bytes_max=query.held.bytes_max).stores(blocks):
+            for store in Partitions(query.ordering, bytes_max=query.buffer_bounds.bytes_max).stores(blocks):
                 for fold in folds:
                     fold.begin(store)
                 start = 0

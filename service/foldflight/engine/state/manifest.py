@@ -67,7 +67,7 @@ class TableLayout:
     emitted: pa.Schema = _NOTHING
 
     @functools.cached_property
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """The layout in the form that is stored in manifests."""
         return {
             "keys": [[each.name, str(each.type)] for each in self.keys],
@@ -249,7 +249,7 @@ class Manifest:
         Raises:
             RejectedError: STATE_MISMATCH, if the table belongs to another query.
         """
-        ours, stored = layout.described, self.layout.described
+        ours, stored = layout.description, self.layout.description
         # The order matters: one change may affect several entries, and the first one describes it best.
         parts = {"window": "windows", "keys": "grouping keys", "buckets": "buckets", "hashed": "hashed keys"}
         for name, what in parts.items():
@@ -273,7 +273,7 @@ class Manifest:
         self.generations = {number: schema for number, schema in self.generations.items() if number in used}
         content = {
             "format": _FORMAT,
-            "layout": self.layout.described,
+            "layout": self.layout.description,
             # The texts above are for comparison and display. A reader without the query needs the types.
             "schema": _schema_text(self.layout.keys),
             "generations": {number: _schema_text(schema) for number, schema in self.generations.items()},

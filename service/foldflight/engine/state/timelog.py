@@ -63,7 +63,7 @@ class StoredLog:
         return sum(piece.rows - piece.taken for run in self.runs for piece in run.pieces)
 
     @property
-    def stored(self) -> int:
+    def row_count(self) -> int:
         """The number of rows of all pieces."""
         return sum(run.rows for run in self.runs)
 

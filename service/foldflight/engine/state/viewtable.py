@@ -178,9 +178,9 @@ class ViewTable:
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.
         """
-        stored = self._stored(keys, hashes)
+        stored = self._lookup_stored(keys, hashes)
         generations = tuple(_stored_parts(stored.states, view)[0] for view in self.views)
-        return ViewLookup(stored.present, stored.live, self._sent(stored.states), stored.emitted, generations)
+        return ViewLookup(stored.present, stored.live, self._to_exchange(stored.states), stored.emitted, generations)
 
     def lookup_entries(
         self, index: int, keys: pa.RecordBatch, generations: Counts, entries: pa.Array
@@ -260,7 +260,7 @@ class ViewTable:
     def scan(self, where: Callable[[pa.RecordBatch], Mask] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all groups as `StateTable.scan` does, with states as from `lookup`."""
         for rows in self._groups.scan(where):
-            sent = self._sent(rows.select(self.layout.states.names))
+            sent = self._to_exchange(rows.select(self.layout.states.names))
             columns = [
                 sent.column(name) if name in sent.schema.names else rows.column(name) for name in rows.schema.names
             ]
@@ -304,13 +304,13 @@ class ViewTable:
             np.ones(len(rows), np.bool_),
         )
         return _with_view(
-            states, view, _sent_view(np.zeros(len(states), np.int64), all_entries.by_row(), view.spec.arrow)
+            states, view, _exchange_view(np.zeros(len(states), np.int64), all_entries.by_row(), view.spec.arrow)
         )
 
     def _lookup_inline(self, index: int, keys: pa.RecordBatch, entries: pa.Array) -> tuple[Mask, pa.Array]:
         """Look up n entries of inline views, as `lookup_entries` does."""
         slots, groups = self._distinct(keys)
-        _, inline = _stored_parts(self._stored(groups).states, self.views[index])
+        _, inline = _stored_parts(self._lookup_stored(groups).states, self.views[index])
         key_index = KeyIndex(pa.schema([pa.field("row", pa.int64()), pa.field("key", entries.type)]))
         key_index.slots([pa.array(inline.rows), inline.keys])
         asked = key_index.slots([pa.array(slots.astype(np.int64)), entries]).to_numpy()
@@ -331,14 +331,14 @@ class ViewTable:
         for view in self.views:
             is_needed |= ~_changes(states.column(view.call), view)[0]
         if is_needed.all():
-            return self._stored(keys, hashes).states
+            return self._lookup_stored(keys, hashes).states
         indexes = pa.array(np.cumsum(is_needed) - 1, mask=~is_needed)
         if not is_needed.any():
             schema = self._groups.layout.states
             return pa.RecordBatch.from_arrays([pa.nulls(len(indexes), each) for each in schema.types], schema=schema)
-        return self._stored(keys.filter(pa.array(is_needed)), hashes[is_needed]).states.take(indexes)
+        return self._lookup_stored(keys.filter(pa.array(is_needed)), hashes[is_needed]).states.take(indexes)
 
-    def _stored(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> Lookup:
+    def _lookup_stored(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> Lookup:
         """Look up n groups, with states as they are stored; NULL for groups that were removed."""
         stored = self._groups.lookup(keys, hashes)
         if stored.present.all():
@@ -366,7 +366,7 @@ class ViewTable:
         written = contents.where(~is_inline[contents.rows]).then(changes.where(~is_known[changes.rows]))
         return generations, contents.where(is_inline[contents.rows]), written
 
-    def _sent(self, stored: pa.RecordBatch) -> pa.RecordBatch:
+    def _to_exchange(self, stored: pa.RecordBatch) -> pa.RecordBatch:
         """Return stored states as states of the exchange."""
         columns = list(stored.columns)
         for view in self.views:
@@ -374,13 +374,13 @@ class ViewTable:
             type_ = self.layout.states.types[view.call].field(view.spec.name).type
             if view.spec.is_list:
                 inline = _with_numbers(inline, generations, _items(stored, view))
-            columns[view.call] = _with_view(columns[view.call], view, _sent_view(generations, inline, type_))
+            columns[view.call] = _with_view(columns[view.call], view, _exchange_view(generations, inline, type_))
         return pa.RecordBatch.from_arrays(columns, schema=self.layout.states)
 
     def _are_current(self, index: int, rows: pa.RecordBatch) -> Mask:
         """Return which of n rows of group and `generation` are of their group's generation of a view."""
         slots, keys = self._distinct(rows)
-        stored = self._stored(keys)
+        stored = self._lookup_stored(keys)
         generations, _ = _stored_parts(stored.states, self.views[index])
         current: Mask = generations[slots] == rows.column(GENERATION).to_numpy()
         return current
@@ -422,7 +422,7 @@ class ViewConversion:
         arrays = [
             states.column(call)
             if is_same
-            else self._stored(converted.column(call), states.column(call), views[call][1])
+            else self._restore_views(converted.column(call), states.column(call), views[call][1])
             if call in views
             else converted.column(call)
             for call, is_same in enumerate(same)
@@ -430,7 +430,7 @@ class ViewConversion:
         return pa.RecordBatch.from_arrays(arrays, schema=_stored_schema(ours, self._table.views))
 
     @staticmethod
-    def _stored(converted: pa.Array, before: pa.Array, view: CallView) -> pa.Array:
+    def _restore_views(converted: pa.Array, before: pa.Array, view: CallView) -> pa.Array:
         """Return n states of the exchange with the views that were stored before, or with all entries inline."""
         if _is_stored(before, view):
             return _with_view(converted, view, _member(before, view.spec.name))
@@ -599,7 +599,7 @@ def _stored_view(generations: Counts, items: Counts | None, inline: _Entries, vi
     return pa.StructArray.from_arrays([pa.array(generations), *numbers, entries], fields=list(type_))
 
 
-def _sent_view(generations: Counts, inline: _Entries, type_: pa.StructType) -> pa.Array:
+def _exchange_view(generations: Counts, inline: _Entries, type_: pa.StructType) -> pa.Array:
     columns = [inline.keys, inline.values, pa.array(inline.present)]
     entries = _lists(len(generations), inline, columns, type_.field("entries").type)
     flags = [pa.array(generations == 0), pa.array(np.zeros(len(generations), np.bool_))]

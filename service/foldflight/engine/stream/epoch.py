@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys.deadletters import Failed, HeldRows, split_failed
+from foldflight.engine.keys.deadletters import BufferedRows, Failed, split_failed
 from foldflight.engine.keys.grouped import GroupedExchange, Groups
 from foldflight.engine.keys.newrows import NewRows, Slots
 from foldflight.engine.query.blocks import one_batch
@@ -124,7 +124,7 @@ class BucketEpoch:
         # The position in `_before` of each slot's output before the epoch; -1 for a new group.
         self._before_at = np.zeros(0, np.int64)
         self._before: list[pa.RecordBatch] = []
-        self._held: HeldRows | None = None
+        self._buffered_rows: BufferedRows | None = None
         self._failed: Failed | None = None
         self._new_rows = NewRows(layout)
 
@@ -151,14 +151,14 @@ class BucketEpoch:
                 self._new_rows.close()
             self._exchange.barrier()
             results = self._whole(self._exchange.results())
-            self._held = self._exchange.held
+            self._buffered_rows = self._exchange.buffered_rows
         self.stats.exchange_ms = (self._exchange.elapsed_s - before_s) * 1000
         return self._finish(self._sound(results))
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of failed groups, in the schema of the query's results. Call it after `run`."""
-        if self._held is not None and self._failed is not None:
-            yield from self._failed.letters(self._held)
+        if self._buffered_rows is not None and self._failed is not None:
+            yield from self._failed.letters(self._buffered_rows)
 
     def _sound(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """Return the results of groups that have not failed. Failed groups are not written and keep their states."""
@@ -173,16 +173,16 @@ class BucketEpoch:
         if not self._layout.has_kinds:
             yield from blocks
             return
-        held = []
+        retractions = []
         for block in blocks:
             takes_back = retracts(block)
             if not takes_back.any():
                 yield block
                 continue
-            held.append(block.filter(pa.array(takes_back)))
+            retractions.append(block.filter(pa.array(takes_back)))
             if not takes_back.all():
                 yield block.filter(pa.array(~takes_back))
-        yield from held
+        yield from retractions
 
     def _feed(self, block: pa.RecordBatch) -> None:
         if self._closed_us is not None:
@@ -246,7 +246,7 @@ class BucketEpoch:
         """
         if self._views is None or self._layout.isolates:
             return
-        saved = self._exchange.saved()
+        saved = self._exchange.save()
         if saved is None:
             return
         states = self._whole(saved)
@@ -258,7 +258,7 @@ class BucketEpoch:
             columns = states.select([field.name for field in self._layout.states])
             live = np.maximum(self._live[slots] + self._extra_rows, 1)
             self._table.commit(self._groups.keys(slots), live, columns, self._groups.stored_hashes(slots))
-        self._views.committed()
+        self._views.reset()
 
     def _whole(self, results: pa.Table) -> pa.RecordBatch:
         """Return results with one row for each slot."""
@@ -305,8 +305,8 @@ class BucketEpoch:
         self._is_saved = np.concatenate([self._is_saved, np.zeros(len(fresh), np.bool_)])
         if self._views is not None and isinstance(stored, ViewLookup):
             self._views.load(stored)
-        held = sum(batch.num_rows for batch in self._before)
-        indexes = np.where(stored.present, held + np.cumsum(stored.present) - 1, -1)
+        row_count = sum(batch.num_rows for batch in self._before)
+        indexes = np.where(stored.present, row_count + np.cumsum(stored.present) - 1, -1)
         self._before_at = np.concatenate([self._before_at, indexes])
         if self._is_always_there and self._extra_rows and not stored.present.any():
             self._exchange.states(fresh, [pa.nulls(len(fresh), field.type) for field in self._layout.states])
@@ -443,10 +443,10 @@ class ClosedWindows:
             views.load(self._table.lookup(groups.keys(slots), groups.stored_hashes(slots)))
         with self._exchange.turn(groups, views):
             outputs = self._exchange.outputs_of(slots, [batch.column(name) for name in layout.states.names])
-            held = self._exchange.held
-        if held is not None:
+            buffered_rows = self._exchange.buffered_rows
+        if buffered_rows is not None:
             outputs, failed = split_failed(layout, outputs, groups.keys)
-            self.dead_letters += failed.letters(held)
+            self.dead_letters += failed.letters(buffered_rows)
         return changes_of(layout, groups.keys(outputs.column(SLOT).to_numpy()), layout.outputs_of(outputs))
 
 

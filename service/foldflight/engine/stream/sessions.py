@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys.deadletters import Failed, HeldRows
+from foldflight.engine.keys.deadletters import BufferedRows, Failed
 from foldflight.engine.keys.grouped import GroupedExchange, Groups
 from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.query.blocks import one_batch
@@ -155,7 +155,7 @@ class SessionEpoch:
         self._groups = _SessionGroups(layout)
         self._states = layout.states.names
         self._came = _Sessions.none()
-        self._held: HeldRows | None = None
+        self._buffered_rows: BufferedRows | None = None
         self._failed: Failed | None = None
         # Slot of a new session -> slot of the final session that contains it; -1 if it is late.
         self._owners = np.zeros(0, np.int32)
@@ -174,7 +174,7 @@ class SessionEpoch:
         """
         before_s = self._exchange.elapsed_s
         with self._exchange.turn(self._groups):
-            self._held = self._exchange.held
+            self._buffered_rows = self._exchange.buffered_rows
             for block in blocks:
                 self._feed(block)
             changes = self._merge()
@@ -183,8 +183,8 @@ class SessionEpoch:
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of failed chains, in the schema of the query's results. Call it after `run`."""
-        if self._held is not None and self._failed is not None:
-            yield from self._failed.letters(self._held, self._owners)
+        if self._buffered_rows is not None and self._failed is not None:
+            yield from self._failed.letters(self._buffered_rows, self._owners)
 
     def _feed(self, block: pa.RecordBatch) -> None:
         """Fold a block into one slot for each chain of its rows."""
@@ -223,11 +223,11 @@ class SessionEpoch:
             for name in self._states
         ]
         errors = None
-        if self._held is not None:
+        if self._buffered_rows is not None:
             errors = _errors(before, old, came_states, len(stored)).take(pa.array(members))
         self._exchange.states(slots[chain], states, errors)
         after = self._results(len(slots))
-        if self._held is not None:
+        if self._buffered_rows is not None:
             is_new = members >= len(stored)
             sound = ~self._set_aside(final, after, slots, members[is_new] - len(stored), chain[is_new])
             final, after = final.take(sound), after.filter(pa.array(sound))
@@ -354,5 +354,5 @@ def _errors(before: pa.RecordBatch, old: Numbers, came: pa.RecordBatch, stored: 
     """Return the errors of all sessions, stored ones first. `before` has the outputs of the sessions in `old`."""
     indexes = np.full(stored, -1, np.int64)
     indexes[old] = np.arange(len(old))
-    held = before.column(ERROR).take(pa.array(np.maximum(indexes, 0), mask=indexes < 0))
-    return pa.concat_arrays([held, came.column(ERROR)])
+    errors = before.column(ERROR).take(pa.array(np.maximum(indexes, 0), mask=indexes < 0))
+    return pa.concat_arrays([errors, came.column(ERROR)])

@@ -196,11 +196,11 @@ def upsert_table(layout: UpsertLayout, storage: Storage, now_us: int = 0) -> Sta
         storage,
         by_groups=True,
         conversion=OtherColumns(layout),
-        expired=None if layout.ttl_us is None else lambda rows: _expired(rows, layout, now_us),
+        expired=None if layout.ttl_us is None else lambda rows: _is_expired(rows, layout, now_us),
     )
 
 
-def _expired(rows: pa.RecordBatch, layout: UpsertLayout, now_us: int) -> Mask:
+def _is_expired(rows: pa.RecordBatch, layout: UpsertLayout, now_us: int) -> Mask:
     """Return which of n stored rows are tombstones that are not kept any more."""
     if layout.ttl_us is None:
         return np.zeros(rows.num_rows, np.bool_)
@@ -289,7 +289,7 @@ class UpsertEpoch:
         self._load()
         self.stats.rows += block.num_rows
         if self._layout.has_positions:
-            block = self._placed(slots, block)
+            block = self._place_deletions(slots, block)
         if not self._layout.is_partial:
             return self._newer_of(slots, block)
         is_partial = np.zeros(len(self._index), np.bool_)
@@ -299,9 +299,9 @@ class UpsertEpoch:
         whole = self._newer_of(slots[~here], block.filter(pa.array(~here)))
         if not here.any():
             return whole
-        return _Changes.of([whole, self._completed(slots[here], block.filter(pa.array(here)))])
+        return _Changes.of([whole, self._complete(slots[here], block.filter(pa.array(here)))])
 
-    def _placed(self, slots: Slots, block: pa.RecordBatch) -> pa.RecordBatch:
+    def _place_deletions(self, slots: Slots, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return changes with positions for deletions that have none."""
         sequence = block.column(SEQUENCE)
         without = pc.equal(pc.struct_field(sequence, POSITION), NO_POSITION)
@@ -340,7 +340,7 @@ class UpsertEpoch:
             slots, block.column(SEQUENCE), _struct(values, self._layout.columns, block.column(IS_DELETED)), kept
         )
 
-    def _completed(self, slots: Slots, block: pa.RecordBatch) -> _Changes:
+    def _complete(self, slots: Slots, block: pa.RecordBatch) -> _Changes:
         """Return the last row of each key with the values that it keeps from older changes."""
         touched, stored = self._stored_of(slots)
         kept = stored.column(4)
@@ -364,7 +364,7 @@ class UpsertEpoch:
             unsent,
             rows.rows.is_null().to_numpy(zero_copy_only=False)[places],
         )
-        order, ranks = _sorted(_Changes(entries.slots, sequence, rows.rows))
+        order, ranks = _sort_changes(_Changes(entries.slots, sequence, rows.rows))
         lasts = last_rows(entries, order, ranks)
         is_change = order >= len(touched) + len(owners)
         last_of = np.zeros(len(self._index), np.int64)
@@ -418,7 +418,7 @@ class UpsertEpoch:
     ) -> None:
         """Refuse two changes of one sequence that differ in a column that both have sent."""
         for one, other in (pair for last in lasts for pair in last.twins):
-            batches = [_unpacked(rows.rows.slice(int(places[entry]), 1)) for entry in (one, other)]
+            batches = [_unpack(rows.rows.slice(int(places[entry]), 1)) for entry in (one, other)]
             sent = [
                 name
                 for number, name in enumerate(batches[0].schema.names)
@@ -516,7 +516,7 @@ class UpsertEpoch:
                 self._changes(slots, block, parts[1]),
             ]
         )
-        order, ranks = _sorted(changes)
+        order, ranks = _sort_changes(changes)
         is_stored = order < len(touched)
         of = changes.slots[order]
         stored_ranks, stored_at = self._stored_ranks(changes.slots, order, ranks, len(touched))
@@ -537,7 +537,7 @@ class UpsertEpoch:
         if not parts:
             return self._nothing
         changes = _Changes.of(parts)
-        return changes if len(parts) == 1 else self._last_of(changes, *_sorted(changes))
+        return changes if len(parts) == 1 else self._last_of(changes, *_sort_changes(changes))
 
     def _last_of(self, changes: _Changes, order: npt.NDArray[np.int64], ranks: Codes) -> _Changes:
         """Return the last change of each key, given the positions of some in their order, and their ranks."""
@@ -555,7 +555,7 @@ class UpsertEpoch:
     def _equal(self, changes: _Changes, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> Mask:
         if not len(one):
             return np.zeros(0, np.bool_)
-        return equal_rows(*(_unpacked(changes.rows.take(pa.array(each))) for each in (one, other)))
+        return equal_rows(*(_unpack(changes.rows.take(pa.array(each))) for each in (one, other)))
 
     def _refuse(self, changes: _Changes, indexes: npt.NDArray[np.int64]) -> None:
         """Refuse changes whose order is not known. Raises RejectedError SCHEMA_MISMATCH."""
@@ -581,7 +581,7 @@ class UpsertEpoch:
         if not len(fresh):
             return
         found = self._table.lookup(self._index.keys(pa.array(fresh)))
-        is_there = found.present & ~_expired(found.states, self._layout, self._now_us)
+        is_there = found.present & ~_is_expired(found.states, self._layout, self._now_us)
         known = self._stored.num_rows
         at = np.where(is_there, known + np.cumsum(is_there) - 1, -1)
         self._at = np.concatenate([self._at, at])
@@ -595,7 +595,7 @@ class UpsertEpoch:
         existed, exists = (rows.is_valid().to_numpy(zero_copy_only=False) for rows in (before, last.rows))
         schema = pa.schema([*self._layout.keys, *self.values])
         old, new = (
-            pa.RecordBatch.from_arrays([*keys.columns, *_unpacked(rows).columns[1:]], schema=schema)
+            pa.RecordBatch.from_arrays([*keys.columns, *_unpack(rows).columns[1:]], schema=schema)
             for rows in (before, last.rows)
         )
         kinds, changes = changelog(old, new, existed, exists, update_before=True)
@@ -636,13 +636,13 @@ def _struct(values: Sequence[pa.Array], columns: pa.Schema, is_null: pa.Array) -
     return pa.StructArray.from_arrays(values, fields=list(columns), mask=is_null)
 
 
-def _unpacked(rows: pa.Array) -> pa.RecordBatch:
+def _unpack(rows: pa.Array) -> pa.RecordBatch:
     """Return the fields of n structs as columns, after one that tells which structs are there."""
     columns = [rows.is_valid(), *(rows.flatten() if rows.type.num_fields else [])]
     return pa.RecordBatch.from_arrays(columns, names=[f"field_{index}" for index in range(len(columns))])
 
 
-def _sorted(changes: _Changes) -> tuple[npt.NDArray[np.int64], Codes]:
+def _sort_changes(changes: _Changes) -> tuple[npt.NDArray[np.int64], Codes]:
     """Return the positions of n changes by key and sequence, and numbers that grow with them, equal for equal ones."""
     columns: list[npt.NDArray[Any]] = [changes.slots, *order_codes(changes.sequence)]
     order = np.lexsort(columns[::-1])

@@ -51,7 +51,7 @@ class EpochViews:
             # The server has the states of groups that exist, and starts others with empty views.
             self._is_complete[index] = np.concatenate([self._is_complete[index], generations == 0])
 
-    def committed(self) -> None:
+    def reset(self) -> None:
         """Begin anew after a checkpoint: the server has forgotten all entries, and the table has the changed ones."""
         slots = np.arange(len(self._generations[0]), dtype=np.int32)
         stored = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))

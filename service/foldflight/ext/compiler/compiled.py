@@ -94,9 +94,9 @@ class Compiled(GroupsAccumulator):
         self._leave()
         self.inner.update(rows.part(done))
 
-    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:
         program = self._compiled_for(len(rows))
-        shows = np.ones(len(rows), np.bool_) if asked is None else asked
+        shows = np.ones(len(rows), np.bool_) if requested is None else requested
         outputs: list[pa.Array] = []
         done = 0
         if program is not None and len(rows):
@@ -218,7 +218,7 @@ class Compiled(GroupsAccumulator):
             bytes_max: The largest size of the states for which the conversion pays; None: any size.
         """
         assert self._program is not None
-        accumulators, fields = self.inner.held(slots), self._program.layout.fields
+        accumulators, fields = self.inner.accumulators_of(slots), self._program.layout.fields
         if _shares(accumulators, [field for field in fields if field.length or field.contents]):
             return None  # a record would make two lists of one list that is shared
         if any(_record_would_change(accumulator, fields) for accumulator in accumulators):
@@ -262,10 +262,10 @@ class Compiled(GroupsAccumulator):
         self._arena.run(loop, (*own, *arguments), lambda: [self._rows, *merging], self._program.layout.fields)
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
-        migrated = None if self._program is None else self.inner.migrated(slots, states, written)
+        migrated = None if self._program is None else self.inner.convert_states(slots, states, written)
         if migrated is None:
             self._leave()
-            self.inner.migrate(slots, states, written)
+            self.inner.convert_states(slots, states, written)
         else:
             self.merge(*migrated)
 

@@ -200,8 +200,8 @@ class Kernels:
         """
         return self._get("values", self._values)
 
-    def mapped(self, *, nulls: bool) -> Any:
-        """Return `mapped(instance, progress, columns, valid, values, known)`, for a scalar function.
+    def map_rows(self, *, nulls: bool) -> Any:
+        """Return `map_rows(instance, progress, columns, valid, values, known)`, for a scalar function.
 
         It fills n values and flags with what `eval` returns for each of n rows.
         """

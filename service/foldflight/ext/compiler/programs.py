@@ -248,14 +248,14 @@ class Programs(Accelerator):
         )
         program: Loops
         if isinstance(bound, BoundScalar):
-            program = Loops(bound.function.name, kernels, kernels.mapped, start, self._log_unsupported)
+            program = Loops(bound.function.name, kernels, kernels.map_rows, start, self._log_unsupported)
         else:
             program = Program(kernels, start, self._log_unsupported)
         _remember(self._kernels, digest, kernels)
         _remember(self._programs, _key_of(bound), _CachedProgram(bound.function, own, lookups, program))
         return program
 
-    def mapped(self, inner: InterpretedScalar) -> Scalar:
+    def scalar(self, inner: InterpretedScalar) -> Scalar:
         """Return a scalar function that is compiled when it pays, or at once if it is declared `compile=True`.
 
         Raises:

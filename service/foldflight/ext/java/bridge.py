@@ -162,8 +162,8 @@ class JavaAccumulators(GroupsAccumulator):
             return bool(at < 0)  # otherwise the interpreter repeats the call, and gets the error
         return True
 
-    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
-        return self.inner.running_values(rows, mask, asked)
+    def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:
+        return self.inner.running_values(rows, mask, requested)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         columns = self._state_columns(slots, states)

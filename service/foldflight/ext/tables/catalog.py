@@ -105,7 +105,7 @@ class CatalogTable:
         """
         spark = changes.sparkSession
         view = f"foldflight_{uuid.uuid4().hex}"
-        netted(changes, self._keys, self.name).createOrReplaceTempView(view)
+        net_changes(changes, self._keys, self.name).createOrReplaceTempView(view)
         refresh = f"REFRESH TABLE {self._whole_name}"
         try:
             spark.sql(refresh)
@@ -207,8 +207,8 @@ def _takes_nulls(type_: st.DataType, values: st.DataType) -> bool:
     return True
 
 
-def netted(changes: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
-    """Return one row for each key, as `foldflight.engine.targets.netted` does for Arrow tables."""
+def net_changes(changes: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
+    """Return one row for each key, as `foldflight.engine.targets.net_changes` does for Arrow tables."""
     sets = sf.col(ROW_KIND).isin("+I", "+U")
     names = [quoted(key, "`") for key in keys]
     several = raise_error(

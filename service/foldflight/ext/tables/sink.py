@@ -25,7 +25,7 @@ from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined, u
 
 from foldflight.client.logs import log_event
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
-from foldflight.engine.targets import Target, is_key, netted, offsets_name, older_checkpoint
+from foldflight.engine.targets import Target, is_key, net_changes, offsets_name, older_checkpoint
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.ext.tables.address import KINDS, Address
 from foldflight.ext.tables.catalog import CatalogTable
@@ -338,7 +338,7 @@ class Sink:
         part = sf.pmod(sf.xxhash64(*(quoted(key, "`") for key in self._keys)), sf.lit(count))
         for number in range(count):
             rows = batch if count == 1 else batch.where(part == number)
-            changes = netted(rows.toArrow(), self._keys, self._name)
+            changes = net_changes(rows.toArrow(), self._keys, self._name)
             if changes.num_rows:
                 yield changes
 

@@ -82,26 +82,26 @@ class Bundled(Interpreted):
 
     def _segments(self, bundle: _Bundle, *, wants_each: bool = False) -> list[Segment[Any]]:
         return [
-            Segment(self._accumulators(slot), rows, signs, wants_each)
+            Segment(self._accumulator_of(slot), rows, signs, wants_each)
             for slot, rows, signs in zip(bundle.slots, bundle.rows, bundle.signs, strict=True)
         ]
 
-    def _accumulators(self, slot: int) -> list[Any]:
+    def _accumulator_of(self, slot: int) -> list[Any]:
         if slot in self._lent:
             return [self._lent[slot]]
-        return [self._held[slot]] if slot < len(self._held) and self._present[slot] else []
+        return [self._accumulators[slot]] if slot < len(self._accumulators) and self._present[slot] else []
 
     def load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
         self._grow(slots)
         gathered: dict[int, list[Any]] = {}
         for slot, accumulator in zip(slots.tolist(), accumulators, strict=True):
             if slot not in self.failures:
-                gathered.setdefault(slot, self._accumulators(slot)).append(accumulator)
+                gathered.setdefault(slot, self._accumulator_of(slot)).append(accumulator)
         merged = [slot for slot, several in gathered.items() if len(several) > 1]
         if merged and self._merge is None:
             raise cannot_merge(self.name)
         for slot in gathered.keys() - merged:
-            self._held[slot], self._present[slot] = gathered[slot][0], True
+            self._accumulators[slot], self._present[slot] = gathered[slot][0], True
             self._values.pop(slot, None)
         self._keep(merged, self._apply(merged, [Segment(gathered[slot], [], []) for slot in merged]))
 
@@ -113,14 +113,14 @@ class Bundled(Interpreted):
     def _keep(self, slots: Sequence[int], applied: Sequence[Applied[Any, Any] | None]) -> None:
         for slot, outcome in zip(slots, applied, strict=True):
             if outcome is not None:
-                self._held[slot], self._present[slot] = outcome.accumulator, True
+                self._accumulators[slot], self._present[slot] = outcome.accumulator, True
                 self._values[slot] = outcome.value
 
     def _outputs(self, slots: Slots) -> pa.Array:
         # An empty slot has the value of a new accumulator, and stays empty.
         unknown = [slot for slot in dict.fromkeys(slots.tolist()) if slot not in self._values]
         applied = self._apply(
-            unknown, [Segment(list(map(self._copy_of, self._accumulators(slot))), [], []) for slot in unknown]
+            unknown, [Segment(list(map(self._copy_of, self._accumulator_of(slot))), [], []) for slot in unknown]
         )
         values = {slot: outcome.value for slot, outcome in zip(unknown, applied, strict=True) if outcome is not None}
         return self._cast([self._values.get(slot, values.get(slot)) for slot in slots.tolist()], slots)

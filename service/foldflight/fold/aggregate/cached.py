@@ -22,14 +22,14 @@ class AskView(Protocol):
     """Asks the engine for entries of a view."""
 
     def __call__(
-        self, slot: int, view: str, asked: pa.Array, read: Callable[[pa.Array], Any], *, are_held: bool
+        self, slot: int, view: str, question: pa.Array, read: Callable[[pa.Array], Any], *, are_held: bool
     ) -> Any:
         """Ask one question, and return what `read` makes of its n answers, both in the type of the view.
 
         Args:
             slot: The slot.
             view: The name of the view.
-            asked: The question.
+            question: The question.
             read: Takes the answers.
             are_held: Whether the entries of the answers stay in memory until states are returned.
 

@@ -299,22 +299,22 @@ def _fits_view(bound: BoundCall, schema: pa.Schema) -> bool:
     return is_distinct and retracts and all(key_type(type_) is not None for type_ in bound.input_types)
 
 
-def check_fingerprint(asked: Call | Step, actual: str, version: str, where: str) -> None:
+def check_fingerprint(call: Call | Step, actual: str, version: str, where: str) -> None:
     """Raise RejectedError SCHEMA_MISMATCH if a call or step expects another function than the one found.
 
     Args:
-        asked: The call or step.
+        call: The call or step.
         actual: The fingerprint of the call or step with the function that was found.
         version: The version of that function.
         where: The location of the functions.
     """
-    if asked.fingerprint not in ("", actual):
+    if call.fingerprint not in ("", actual):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{asked.function} is not the function that the engine expects: its fingerprint {where} is "
-            f"{actual} (version {version}), expected {asked.fingerprint}; "
+            f"{call.function} is not the function that the engine expects: its fingerprint {where} is "
+            f"{actual} (version {version}), expected {call.fingerprint}; "
             "deploy the same version on all servers, or plan the query again",
-            function=asked.function,
+            function=call.function,
         )
 
 

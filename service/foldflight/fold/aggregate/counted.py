@@ -259,8 +259,8 @@ class Counted(GroupsAccumulator):
             arguments = [Column(name, array) for name, array in zip(self._names, arrays, strict=False)]
             self._inner.update(Rows(into, None, arguments))
 
-    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
-        positions = np.arange(len(rows)) if asked is None else np.flatnonzero(asked)
+    def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:
+        positions = np.arange(len(rows)) if requested is None else np.flatnonzero(requested)
         positions = positions[np.argsort(rows.slots[positions], kind="stable")]
         before = self._count_equal()
         chosen = before.take(np.flatnonzero(np.isin(before.slots, rows.slots)))

@@ -160,10 +160,10 @@ class Distinct(GroupsAccumulator):
         """Add n numbers to the times of n rows, and let the function know of those that appear or disappear."""
         for slot in np.unique(rows.slots).tolist():
             self._of(slot)
-        held, turning = self._rows, []
+        views, turning = self._rows, []
         steps = zip(rows.slots.tolist(), self._serializer.keys_of(rows.arguments), weights, strict=True)
         for index, (slot, key, weight) in enumerate(steps):
-            view = held[slot]
+            view = views[slot]
             stored = view._find(key)  # noqa: SLF001 - the keys are normal
             times = 0 if stored is MISSING else stored
             after = times + weight
@@ -179,7 +179,7 @@ class Distinct(GroupsAccumulator):
             mask[turning] = True
             self._inner.update(rows.filter(mask))
 
-    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:  # noqa: ARG002 - never called
+    def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:  # noqa: ARG002 - never called
         raise AssertionError("an engine that keeps views gets no outputs after each row (Open.row_outputs)")
 
     def merge(self, slots: Slots, states: pa.Array) -> None:

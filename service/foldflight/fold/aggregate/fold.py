@@ -188,22 +188,22 @@ class Fold:
                 yield index, each
 
     def _ask_view(
-        self, index: int, slot: int, view: str, asked: pa.Array, read: Callable[[pa.Array], Any], *, are_held: bool
+        self, index: int, slot: int, view: str, question: pa.Array, read: Callable[[pa.Array], Any], *, are_held: bool
     ) -> Any:
         """Ask the engine for entries of one view of one slot, as `AskView`."""
         assert self._ask is not None
         state_type = self.calls[index].state_type
-        members = [asked if field.name == view else pa.nulls(1, field.type) for field in state_type]
+        members = [question if field.name == view else pa.nulls(1, field.type) for field in state_type]
         state = pa.StructArray.from_arrays(members, fields=list(state_type))
         columns = [pa.array([slot], pa.int32())]
         columns += [state if field.name == f"state_{index}" else pa.nulls(1, field.type) for field in self.schema][1:]
-        question = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        request = pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-        def answered(batches: Sequence[pa.RecordBatch]) -> Any:
+        def read_answers(batches: Sequence[pa.RecordBatch]) -> Any:
             answers = [_answered_view(batch, slot, f"state_{index}", state_type, view) for batch in batches]
-            return read(pa.concat_arrays(answers) if answers else pa.nulls(0, asked.type))
+            return read(pa.concat_arrays(answers) if answers else pa.nulls(0, question.type))
 
-        return self._ask(question, answered, are_held=are_held)
+        return self._ask(request, read_answers, are_held=are_held)
 
     @_calling
     def fold(self, batch: pa.RecordBatch) -> None:
@@ -243,7 +243,7 @@ class Fold:
         Raises:
             RejectedError: SCHEMA_MISMATCH, for a column `emit` with a NULL; and the errors of `fold`.
         """
-        asked = self._emit_mask(batch)
+        requested = self._emit_mask(batch)
         slots, retracts = self._begin(batch)
         columns = _Columns(batch)
         outputs = []
@@ -251,7 +251,7 @@ class Fold:
             rows = Rows(slots, retracts, [columns.get(*each) for each in call.columns])
             mask = self._mask(batch, call, rows)
             included = np.ones(len(rows), np.bool_) if mask is None else mask
-            outputs.append(accumulators.running_values(rows, included, asked))
+            outputs.append(accumulators.running_values(rows, included, requested))
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{index}" for index in range(len(outputs))])
 
     def chunk(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
@@ -264,10 +264,10 @@ class Fold:
         if not self._options.row_outputs:
             self.fold(batch)
             return ()
-        asked, outputs = self._emit_mask(batch), self.fold_each(batch)
+        requested, outputs = self._emit_mask(batch), self.fold_each(batch)
         indexes = np.arange(batch.num_rows, dtype=np.int32)
-        if asked is not None:
-            indexes = indexes[asked]
+        if requested is not None:
+            indexes = indexes[requested]
         columns: list[pa.Array] = [pa.array(indexes)]
         for call, column in zip(self.calls, outputs.columns, strict=True):
             columns += [pa.nulls(len(indexes), call.state_type), column]
@@ -280,8 +280,8 @@ class Fold:
         column = batch.column(_EMIT)
         if column.null_count:
             raise RejectedError("SCHEMA_MISMATCH", "the column emit has NULLs; it must be true or false in each row")
-        asked: Mask = column.to_numpy(zero_copy_only=False)
-        return asked
+        requested: Mask = column.to_numpy(zero_copy_only=False)
+        return requested
 
     @_calling
     def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:
@@ -346,13 +346,13 @@ class Fold:
         inner = getattr(accumulators, "inner", accumulators)
         if self.calls[0].is_counted or not isinstance(inner, Interpreted):
             return accumulators.evaluate(slots).to_pylist(), accumulators.evaluate(slots).to_pylist()
-        held = inner.decoded(slots, accumulators.state(slots))
-        first, second = (inner.values_of(slots, held).to_pylist() for _ in range(2))
+        states = inner.decode(slots, accumulators.state(slots))
+        first, second = (inner.values_of(slots, states).to_pylist() for _ in range(2))
         return first, second
 
     def _results(self, slots: Slots, *, states: bool, outputs: bool) -> pa.RecordBatch:
-        asked = ~self.failures.among(slots)
-        sound = slots[asked]
+        is_sound = ~self.failures.among(slots)
+        sound = slots[is_sound]
         columns: list[pa.Array] = []
         types = self.schema.types
         for index, accumulators in enumerate(self._accumulators):
@@ -365,7 +365,7 @@ class Fold:
                     accumulators.evaluate_states(sound, columns[-1]) if states else accumulators.evaluate(sound)
                 )
         if self.failures:  # includes slots that have failed just now
-            indexes = pa.array(np.cumsum(asked) - 1, mask=self.failures.among(slots))
+            indexes = pa.array(np.cumsum(is_sound) - 1, mask=self.failures.among(slots))
             columns = [column.take(indexes) for column in columns]
         if self.failures.isolates:
             columns.append(self.failures.column(slots))

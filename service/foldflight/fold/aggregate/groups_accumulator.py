@@ -39,13 +39,13 @@ class GroupsAccumulator(ABC):
         """
 
     @abstractmethod
-    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:
         """Apply the rows selected by `mask`, in order, and return the value after each of the n rows.
 
         Args:
             rows: n rows.
             mask: bool, shape (n,): which rows are applied.
-            asked: bool, shape (n,): the rows after which the value is computed and returned. None: all.
+            requested: bool, shape (n,): the rows after which the value is computed and returned. None: all.
         """
 
     @abstractmethod

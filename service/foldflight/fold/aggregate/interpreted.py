@@ -91,7 +91,7 @@ class Method:
             )
         return accumulator
 
-    def failed(self, error: BaseException) -> FunctionError:
+    def function_error(self, error: BaseException) -> FunctionError:
         """Return the FunctionError of an exception."""
         return error if isinstance(error, FunctionError) else user_failure(self.function, self.method_name, error)
 
@@ -122,7 +122,7 @@ class Interpreted(GroupsAccumulator):
         self.failures = Failures() if failures is None else failures
         self.name = bound.function.name
         self.signer = signer
-        self._held: MutableSequence[Any] = []
+        self._accumulators: MutableSequence[Any] = []
         self._present = np.zeros(0, np.bool_)
         # The slot whose accumulator is being processed; within a chunk, the slots and the position of the loop.
         self._at_work: int | tuple[list[int], Iterator[int]] | None = None
@@ -130,7 +130,7 @@ class Interpreted(GroupsAccumulator):
         self.waits = None if bound.function.bounds is None else Waits.of(bound, context, resources)
         if self.waits is not None:
             self._value_method = bound.function.value_method
-        self.methods = self._instantiated() if self.waits is None else self.waits.shared.methods
+        self.methods = self._instantiate() if self.waits is None else self.waits.shared.methods
         try:
             self.codec = state_codec(bound, self.methods, signer)
         except BaseException:
@@ -147,7 +147,7 @@ class Interpreted(GroupsAccumulator):
         self._retract = None if self.methods.retract is None else Method(bound, "retract", self.methods.retract)
         self._merge = None if self.methods.merge is None else Method(bound, "merge", self.methods.merge)
 
-    def _instantiated(self) -> Methods:
+    def _instantiate(self) -> Methods:
         try:
             return self.bound.instantiate()
         except RejectedError:  # it cannot run here at all
@@ -200,7 +200,7 @@ class Interpreted(GroupsAccumulator):
             method_name = self._retract if rows.retracts is not None and rows.retracts[index] else self._accumulate
             if isinstance(error, RejectedError) or method_name is None:
                 raise
-            self._fail(method_name.failed(error), error, int(slots[index]), rows.describe(index))
+            self._fail(method_name.function_error(error), error, int(slots[index]), rows.describe(index))
             return False
         return True
 
@@ -227,7 +227,7 @@ class Interpreted(GroupsAccumulator):
         if error is None:
             assert method is not None
             try:
-                method.accumulator_after(self._held[slot], None)
+                method.accumulator_after(self._accumulators[slot], None)
             except FunctionError as none:
                 error = none
         assert error is not None
@@ -253,16 +253,16 @@ class Interpreted(GroupsAccumulator):
         return self._at_work
 
     def _run(self, method: Method, steps: Iterator[tuple[int, Any]]) -> None:
-        held, call, accumulator_of = self._held, method.call, method.accumulator_after
+        accumulators, call, accumulator_of = self._accumulators, method.call, method.accumulator_after
         if self._may_return_none(method):
             for slot, arguments in steps:
-                returned = call(held[slot], *arguments)
+                returned = call(accumulators[slot], *arguments)
                 if returned is not None:
-                    held[slot] = returned
+                    accumulators[slot] = returned
         else:
             for slot, arguments in steps:
-                accumulator = held[slot]
-                held[slot] = accumulator_of(accumulator, call(accumulator, *arguments))
+                accumulator = accumulators[slot]
+                accumulators[slot] = accumulator_of(accumulator, call(accumulator, *arguments))
 
     def _may_return_none(self, method: Method) -> bool:
         """Return whether a method that returns None has certainly changed its accumulator in place.
@@ -274,13 +274,13 @@ class Interpreted(GroupsAccumulator):
     def _run_kinds(self, steps: Iterator[tuple[int, Any, bool]]) -> None:
         if self._retract is None:
             raise cannot_retract(self.name)
-        held, methods = self._held, (self._accumulate, self._retract)
+        accumulators, methods = self._accumulators, (self._accumulate, self._retract)
         for slot, arguments, retracting in steps:
             method = methods[retracting]
-            accumulator = held[slot]
-            held[slot] = method.accumulator_after(accumulator, method.call(accumulator, *arguments))
+            accumulator = accumulators[slot]
+            accumulators[slot] = method.accumulator_after(accumulator, method.call(accumulator, *arguments))
 
-    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:
         if self.waits is not None:
             raise no_running_values(self.name)
         if self._retract is None and rows.retracts is not None and (rows.retracts & mask).any():
@@ -295,38 +295,40 @@ class Interpreted(GroupsAccumulator):
         values: list[Any] = []
         self._at_work = (slots, progress)
         try:
-            shows = repeat(True) if asked is None else asked.tolist()
+            shows = repeat(True) if requested is None else requested.tolist()
             with self._in_methods():
                 self._run_each(rows, zip(progress, arguments, mask.tolist(), retracts, shows, strict=False), values)
         finally:
             self._at_work = None
         if self._casts_each:
             return pa.concat_arrays(values) if values else pa.array([], self.bound.result_type)
-        return self._cast(values, rows.slots if asked is None else rows.slots[asked])
+        return self._cast(values, rows.slots if requested is None else rows.slots[requested])
 
     def _run_each(self, rows: Rows, steps: Iterator[tuple[int, Any, bool, bool, bool]], values: list[Any]) -> None:
         """Apply rows, and append the value after each that shows it; values that may change later are cast at once."""
-        held, get_value = self._held, self.methods.get_value
+        accumulators, get_value = self._accumulators, self.methods.get_value
         readable = self._readable
         methods = (self._accumulate, self._accumulate if self._retract is None else self._retract)
         is_vector_result, casts_each = is_vector(self.bound.result_type), self._casts_each
         is_unchecked = all(map(self._may_return_none, methods))
         for row, (slot, arguments, folds, retracting, shows) in enumerate(steps):
             if folds:
-                method, accumulator = methods[retracting], held[slot]
+                method, accumulator = methods[retracting], accumulators[slot]
                 try:
                     returned = method.call(accumulator, *arguments)
                     if returned is not accumulator and not (is_unchecked and returned is None):
-                        held[slot] = method.accumulator_after(accumulator, returned)
+                        accumulators[slot] = method.accumulator_after(accumulator, returned)
                 except (Exception, SystemExit) as error:
-                    failure = method.failed(error)
+                    failure = method.function_error(error)
                     failure.slot, failure.row = slot, rows.describe(row)
                     raise failure from error
             if not shows:
                 continue
             try:
                 # An empty slot has the value of a new accumulator, and stays empty.
-                value = get_value(self.methods.create_accumulator() if held[slot] is EMPTY else readable(held[slot]))
+                value = get_value(
+                    self.methods.create_accumulator() if accumulators[slot] is EMPTY else readable(accumulators[slot])
+                )
             except (Exception, SystemExit) as error:
                 failure = user_failure(self.name, "get_value", error)
                 failure.slot = slot
@@ -364,7 +366,7 @@ class Interpreted(GroupsAccumulator):
                     raise
         self.load(np.array(migrated, np.int32), accumulators)
 
-    def migrated(self, slots: Slots, states: pa.Array, written: StateOrigin) -> tuple[Slots, pa.Array] | None:
+    def convert_states(self, slots: Slots, states: pa.Array, written: StateOrigin) -> tuple[Slots, pa.Array] | None:
         """Convert states of another version to slots with states of this version, or None if a state has no such form.
 
         There must be no accumulators before the call, and there are none afterwards.
@@ -375,7 +377,7 @@ class Interpreted(GroupsAccumulator):
         self.migrate(slots, states, written)
         slots_in_use = self.occupied_slots()
         try:
-            return slots_in_use, self.codec.encode([self._held[slot] for slot in slots_in_use.tolist()])
+            return slots_in_use, self.codec.encode([self._accumulators[slot] for slot in slots_in_use.tolist()])
         except UnconvertibleState:  # a number beyond its type, which later rows may bring back into range
             return None
         finally:
@@ -398,21 +400,23 @@ class Interpreted(GroupsAccumulator):
     def load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
         """Merge n accumulators into n slots. Those that are new in their slots are kept as they are."""
         self._grow(slots)
-        held, present = self._held, self._present
+        by_slot, present = self._accumulators, self._present
         with self._in_methods():
             for slot, accumulator in zip(slots.tolist(), accumulators, strict=True):
                 if slot in self.failures:
                     continue
                 if not present[slot]:
-                    held[slot], present[slot] = accumulator, True
+                    by_slot[slot], present[slot] = accumulator, True
                     continue
                 if self._merge is None:
                     raise cannot_merge(self.name)
                 self._at_work = slot
                 try:
-                    held[slot] = self._merge.accumulator_after(held[slot], self._merge.call(held[slot], accumulator))
+                    by_slot[slot] = self._merge.accumulator_after(
+                        by_slot[slot], self._merge.call(by_slot[slot], accumulator)
+                    )
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - `_fail` raises it
-                    self._fail(self._merge.failed(error), error, slot)
+                    self._fail(self._merge.function_error(error), error, slot)
 
     def state(self, slots: Slots) -> pa.Array:
         return self._compute_half(slots, self._states, self.codec.arrow)
@@ -428,14 +432,16 @@ class Interpreted(GroupsAccumulator):
         """
         slots = np.unique(slots)
         slots = slots[~np.isin(slots, self.absent(slots))]
-        if not isinstance(self.codec, Typed) or self.codec.keeps(self.held(slots)):
+        if not isinstance(self.codec, Typed) or self.codec.keeps(self.accumulators_of(slots)):
             return {}
         return self._by_state(slots)
 
     def _by_state(self, slots: Slots) -> dict[int, Any]:
         """Return by slot what the states of accumulators give, without those that have none, which halves find."""
         try:
-            return dict(zip(slots.tolist(), self.codec.decode(self.codec.encode(self.held(slots))), strict=True))
+            return dict(
+                zip(slots.tolist(), self.codec.decode(self.codec.encode(self.accumulators_of(slots))), strict=True)
+            )
         except UnconvertibleState:
             if len(slots) == 1:
                 return {}
@@ -443,11 +449,11 @@ class Interpreted(GroupsAccumulator):
         return self._by_state(slots[:middle]) | self._by_state(slots[middle:])
 
     def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
-        if not states.null_count and not len(self.absent(slots)) and self.codec.keeps(self.held(slots)):
+        if not states.null_count and not len(self.absent(slots)) and self.codec.keeps(self.accumulators_of(slots)):
             return self.values_of(slots, {})
         present = states.is_valid()  # an accumulator without a state has failed
         given = slots[present.to_numpy(zero_copy_only=False)]
-        return self.values_of(slots, self.decoded(given, states.filter(present)))
+        return self.values_of(slots, self.decode(given, states.filter(present)))
 
     def values_of(self, slots: Slots, accumulators: dict[int, Any]) -> pa.Array:
         """Return the values of n slots; of those that have accumulators here, the values of these, which may change."""
@@ -458,7 +464,7 @@ class Interpreted(GroupsAccumulator):
         finally:
             self._lent = {}
 
-    def decoded(self, slots: Slots, states: pa.Array) -> dict[int, Any]:
+    def decode(self, slots: Slots, states: pa.Array) -> dict[int, Any]:
         """Return the accumulators of n states, by slot. Without those that `deserialize` refuses, if it may fail."""
         try:
             return dict(zip(slots.tolist(), self.codec.decode(states), strict=True))
@@ -467,7 +473,7 @@ class Interpreted(GroupsAccumulator):
             if not self.failures.take(unfit.error):
                 raise unfit.error from unfit.__cause__
             rest = np.arange(len(slots)) != unfit.index
-            return self.decoded(slots[rest], states.filter(pa.array(rest)))
+            return self.decode(slots[rest], states.filter(pa.array(rest)))
 
     def _compute_half(self, slots: Slots, column: Callable[[Slots], pa.Array], type_: pa.DataType) -> pa.Array:
         """Return a column of n slots. If it fails, each half is computed separately; the failing slot gets NULL."""
@@ -483,9 +489,9 @@ class Interpreted(GroupsAccumulator):
 
     def _states(self, slots: Slots) -> pa.Array:
         self._create(slots)
-        held = self._held
+        accumulators = self._accumulators
         try:
-            return self.codec.encode([held[slot] for slot in slots.tolist()])
+            return self.codec.encode([accumulators[slot] for slot in slots.tolist()])
         except UnconvertibleState as unfit:
             unfit.error.slot = int(slots[unfit.index])
             raise unfit.error from unfit.__cause__
@@ -513,8 +519,8 @@ class Interpreted(GroupsAccumulator):
                     sound.append(index)
                     accumulators.append(accumulator)
         values: list[Any] = [None] * len(slots)
-        asked = slots[sound].tolist()
-        answers = waits.answers(accumulators, states, asked, self.failures, self._copy_for_value)
+        sound_slots = slots[sound].tolist()
+        answers = waits.answers(accumulators, states, sound_slots, self.failures, self._copy_for_value)
         for index, value in zip(sound, answers, strict=True):
             values[index] = value
         return self._cast_sound(values, slots)
@@ -523,8 +529,8 @@ class Interpreted(GroupsAccumulator):
         """Return an accumulator that code may keep while it waits, and change before it is called again."""
         if slot in self._lent:
             return self._copy_of(self._lent[slot])
-        absent = slot >= len(self._held) or self._held[slot] is EMPTY
-        return self.methods.create_accumulator() if absent else self._copy_of(self._held[slot])
+        absent = slot >= len(self._accumulators) or self._accumulators[slot] is EMPTY
+        return self.methods.create_accumulator() if absent else self._copy_of(self._accumulators[slot])
 
     def _value_or_none(self, slot: int) -> Any:
         """Return a slot's value, or None if its get_value or its state fails. It is called once for each slot."""
@@ -538,14 +544,14 @@ class Interpreted(GroupsAccumulator):
         return None
 
     def _value(self, slot: int) -> Any:
-        absent = slot >= len(self._held) or self._held[slot] is EMPTY
+        absent = slot >= len(self._accumulators) or self._accumulators[slot] is EMPTY
         self._at_work = slot
         try:
             # An empty slot has the value of a new accumulator, and stays empty.
             if slot in self._lent:
                 return self.methods.get_value(self._lent[slot])
             return self.methods.get_value(
-                self.methods.create_accumulator() if absent else self._readable(self._held[slot])
+                self.methods.create_accumulator() if absent else self._readable(self._accumulators[slot])
             )
         except (Exception, SystemExit) as error:
             failure = user_failure(self.name, "get_value", error)
@@ -621,18 +627,18 @@ class Interpreted(GroupsAccumulator):
         """Whether any slot has an accumulator."""
         return bool(self._present.any())
 
-    def held(self, slots: Slots) -> list[Any]:
+    def accumulators_of(self, slots: Slots) -> list[Any]:
         """Return the accumulators of slots that have one."""
-        return [self._held[slot] for slot in slots.tolist()]
+        return [self._accumulators[slot] for slot in slots.tolist()]
 
     def forget(self, slots: Slots) -> None:
-        for slot in slots[slots < len(self._held)].tolist():
-            self._held[slot] = EMPTY
+        for slot in slots[slots < len(self._accumulators)].tolist():
+            self._accumulators[slot] = EMPTY
             self._present[slot] = False
 
     def close(self) -> None:
         self._at_work = None
-        self._held = []
+        self._accumulators = []
         self._present = np.zeros(0, np.bool_)
         if self.waits is None:
             call_if_written(self.name, "close", self.methods.close)
@@ -641,15 +647,15 @@ class Interpreted(GroupsAccumulator):
 
     def _grow(self, slots: Slots) -> None:
         needed = int(slots.max(initial=-1)) + 1
-        if needed > len(self._held):
-            size = capacity_for(needed, len(self._held))
-            self._present = np.concatenate([self._present, np.zeros(size - len(self._held), np.bool_)])
-            self._held.extend([EMPTY] * (size - len(self._held)))
+        if needed > len(self._accumulators):
+            size = capacity_for(needed, len(self._accumulators))
+            self._present = np.concatenate([self._present, np.zeros(size - len(self._accumulators), np.bool_)])
+            self._accumulators.extend([EMPTY] * (size - len(self._accumulators)))
 
-    def keep_in(self, held: MutableSequence[Any]) -> None:
+    def keep_in(self, accumulators: MutableSequence[Any]) -> None:
         """Keep accumulators in this sequence, in which `EMPTY` is a slot without one. There must be none so far."""
-        assert not len(self._held)
-        self._held = held
+        assert not len(self._accumulators)
+        self._accumulators = accumulators
 
     def absent(self, slots: Slots) -> Slots:
         """Reserve memory for n slots, and return those without an accumulator, ascending."""
@@ -665,11 +671,11 @@ class Interpreted(GroupsAccumulator):
         fresh = self.absent(slots)
         if not len(fresh):
             return
-        held, create = self._held, self.methods.create_accumulator
+        accumulators, create = self._accumulators, self.methods.create_accumulator
         with self._in_methods():
             for slot in fresh.tolist():
                 try:
-                    held[slot] = create()
+                    accumulators[slot] = create()
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - `fail` raises it
                     self.fail("create_accumulator", error, slot)
         self.mark_present(fresh[~self.failures.among(fresh)])

@@ -90,21 +90,21 @@ class Vectorised(GroupsAccumulator):
         elif top > self._full:
             self._occupy(slots, top)
 
-    def running_values(self, rows: Rows, mask: Mask, asked: Mask | None = None) -> pa.Array:
+    def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:
         if self._is_left or not len(rows):
-            return self.inner.running_values(rows, mask, asked)
+            return self.inner.running_values(rows, mask, requested)
         can_retract = self.inner.bound.function.capabilities.retract
         if rows.retracts is not None and not can_retract and (rows.retracts & mask).any():
             raise cannot_retract(self._name)
-        values = self._running(rows, mask, asked)
+        values = self._running(rows, mask, requested)
         if values is None:
-            return self._fold_each_scalar(rows, mask, asked)
+            return self._fold_each_scalar(rows, mask, requested)
         if mask.any():
             self.update(rows.filter(mask))
         return values
 
-    def _running(self, rows: Rows, mask: Mask, asked: Mask | None) -> pa.Array | None:
-        """Return the value after each asked row without changing anything; None if the vectorised methods cannot."""
+    def _running(self, rows: Rows, mask: Mask, requested: Mask | None) -> pa.Array | None:
+        """Return the value after each requested row without a change; None if the vectorised methods cannot."""
         method = self.inner.methods.running_many
         if method is None:
             return None
@@ -120,22 +120,24 @@ class Vectorised(GroupsAccumulator):
             raise user_failure(self._name, "running_many", error) from error
         if running is NotImplemented:
             return None
-        if asked is None:
+        if requested is None:
             return self._vectorised_values(running, rows.slots)
         if isinstance(running, dict) and all(isinstance(column, np.ndarray) for column in running.values()):
-            return self._vectorised_values({name: column[asked] for name, column in running.items()}, rows.slots[asked])
+            return self._vectorised_values(
+                {name: column[requested] for name, column in running.items()}, rows.slots[requested]
+            )
         if isinstance(running, np.ndarray):
-            return self._vectorised_values(running[asked], rows.slots[asked])
+            return self._vectorised_values(running[requested], rows.slots[requested])
         values = self._vectorised_values(running, rows.slots)
-        return None if values is None else values.filter(pa.array(asked))
+        return None if values is None else values.filter(pa.array(requested))
 
-    def _fold_each_scalar(self, rows: Rows, mask: Mask, asked: Mask | None) -> pa.Array:
+    def _fold_each_scalar(self, rows: Rows, mask: Mask, requested: Mask | None) -> pa.Array:
         """Fold rows by the scalar methods, and take the accumulators back if the table can hold them."""
         top = self._grow(rows.slots)
         lent = np.unique(rows.slots)
-        held = lent[self._present[lent]]
-        self.inner.merge(held, self._wide_states(held))
-        values = self.inner.running_values(rows, mask, asked)
+        occupied = lent[self._present[lent]]
+        self.inner.merge(occupied, self._wide_states(occupied))
+        values = self.inner.running_values(rows, mask, requested)
         returned = self.inner.occupied_slots()
         try:
             others = self._table.from_states(self.inner.state(returned))
@@ -175,10 +177,10 @@ class Vectorised(GroupsAccumulator):
             self.inner.merge(slots[rest], states.filter(pa.array(rest)))
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
-        migrated = None if self._is_left else self.inner.migrated(slots, states, written)
+        migrated = None if self._is_left else self.inner.convert_states(slots, states, written)
         if migrated is None:
             self._leave()
-            self.inner.migrate(slots, states, written)
+            self.inner.convert_states(slots, states, written)
         else:
             self.merge(*migrated)
 
@@ -290,11 +292,11 @@ class Vectorised(GroupsAccumulator):
 
     def _grow(self, slots: Slots) -> int:
         """Reserve memory for the slots, and return the highest plus one."""
-        needed, held = int(slots.max(initial=-1)) + 1, len(self._present)
-        if needed > held:
-            more = capacity_for(needed, held) - held
+        needed, capacity = int(slots.max(initial=-1)) + 1, len(self._present)
+        if needed > capacity:
+            more = capacity_for(needed, capacity) - capacity
             self._present = np.concatenate([self._present, np.zeros(more, np.bool_)])
-            self._table.grow(held + more, self._fresh)
+            self._table.grow(capacity + more, self._fresh)
         return needed
 
     def _occupy(self, slots: Any, top: int) -> None:

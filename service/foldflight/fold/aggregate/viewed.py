@@ -104,8 +104,8 @@ class Viewed(Interpreted):
                     continue
                 if not self._present[slot]:
                     raise no_state(self.name, name, slot)
-                if part.complete and self._value_of(self._held[slot], name) is _FORGOTTEN:
-                    self._attributes.set(self._held[slot], name, serializer.make_view(part))
+                if part.complete and self._value_of(self._accumulators[slot], name) is _FORGOTTEN:
+                    self._attributes.set(self._accumulators[slot], name, serializer.make_view(part))
                     self._cached.add(slot)
                     continue
                 # A view in memory, and what a method has set instead of one, needs no entries.
@@ -115,9 +115,9 @@ class Viewed(Interpreted):
 
     def forget_entries(self) -> None:
         """Forget all entries of all views, because the engine has them now."""
-        held, put = self._held, self._attributes.set
+        accumulators, put = self._accumulators, self._attributes.set
         for slot in self._cached:
-            accumulator = held[slot]
+            accumulator = accumulators[slot]
             for name in self._views if accumulator is not EMPTY else ():
                 view = self._value_of(accumulator, name)
                 if type(view) is PlainMap:  # most are
@@ -147,7 +147,7 @@ class Viewed(Interpreted):
         """The view with the most entries in memory. Another thread may ask."""
         return largest_of(
             CachedView(_count(self._value_of(accumulator, name)), slot, self.name, name)
-            for slot, accumulator in enumerate(list(self._held))
+            for slot, accumulator in enumerate(list(self._accumulators))
             for name in (self._views if accumulator is not EMPTY else ())
         )
 
@@ -174,11 +174,11 @@ class Viewed(Interpreted):
     def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         if self._ask is None:
             return super().evaluate_states(slots, states)
-        if self.codec.keeps(self.held(slots)):
+        if self.codec.keeps(self.accumulators_of(slots)):
             return self.evaluate(slots)
         present = states.is_valid()  # an accumulator without a state has failed
         given = slots[present.to_numpy(zero_copy_only=False)]
-        stored = self.decoded(given, states.filter(present))
+        stored = self.decode(given, states.filter(present))
         for slot, accumulator in stored.items():
             for name in self._views:
                 self._attributes.set(accumulator, name, self._as_stored(slot, name, accumulator))
@@ -190,7 +190,7 @@ class Viewed(Interpreted):
         The state of a view whose entries the engine keeps has only those that have changed, and the value may need
         others. All entries are forgotten after the states have been returned.
         """
-        view, stored = self._value_of(self._held[slot], name), self._value_of(accumulator, name)
+        view, stored = self._value_of(self._accumulators[slot], name), self._value_of(accumulator, name)
         if isinstance(view, (CachedMap, CachedList)):
             view.store(stored if isinstance(stored, ViewPart) else stored.part())
             return view
@@ -254,7 +254,7 @@ class Viewed(Interpreted):
         The engine keeps these entries for the view that they were read from.
         """
         for slot in slots.tolist():
-            accumulator = self._held[slot]
+            accumulator = self._accumulators[slot]
             for name in self._views if accumulator is not EMPTY else ():
                 view = self._value_of(accumulator, name)
                 if isinstance(view, (CachedMap, CachedList)) and not view.source.is_of(slot, name):
@@ -263,15 +263,15 @@ class Viewed(Interpreted):
     def _keep(self, slots: Iterable[int]) -> None:
         """Replace the `ViewPart`s of n slots by views whose entries the engine keeps."""
         for slot in slots:
-            for name in self._views if self._held[slot] is not EMPTY else ():
+            for name in self._views if self._accumulators[slot] is not EMPTY else ():
                 self._cached_view(slot, name)
 
     def _cached_view(self, slot: int, name: str) -> CachedMap | CachedList | None:
         """Return a view whose entries the engine keeps; None for a view in memory, and for any other value."""
-        view = self._value_of(self._held[slot], name)
+        view = self._value_of(self._accumulators[slot], name)
         if isinstance(view, ViewPart):
             view = self._make_view(slot, name, view)
-            self._attributes.set(self._held[slot], name, view)
+            self._attributes.set(self._accumulators[slot], name, view)
         return view if isinstance(view, (CachedMap, CachedList)) else None
 
     def _make_view(self, slot: int, name: str, part: ViewPart) -> CachedMap | CachedList:

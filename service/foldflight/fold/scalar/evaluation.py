@@ -90,7 +90,7 @@ class Instance:
             failure.slot = None
             raise failure
 
-    def failed(self, rows: Rows, index: int, error: BaseException) -> None:
+    def fail_row(self, rows: Rows, index: int, error: BaseException) -> None:
         """Record the exception of a row, or raise it as an error with the row."""
         if isinstance(error, StopIteration):
             error = RuntimeError("it raised StopIteration")
@@ -99,7 +99,7 @@ class Instance:
         except FunctionError as failure:
             raise failure from error
 
-    def asked(self, rows: Rows) -> Mask | None:
+    def evaluated_rows(self, rows: Rows) -> Mask | None:
         """Return a mask of the rows (of n) for which the function is called; None for all."""
         mask = ~self.failures.among(rows.slots) if self.failures else None
         if self.bound.function.skip_nulls:
@@ -108,7 +108,7 @@ class Instance:
 
     def values_of_called_rows(self, rows: Rows, evaluate: Callable[[Rows], pa.Array]) -> pa.Array:
         """Return what `evaluate` returns for the rows (of n) that the function is called for, and NULL for others."""
-        mask = self.asked(rows)
+        mask = self.evaluated_rows(rows)
         return evaluate(rows) if mask is None else null_rows(evaluate(rows.filter(mask)), mask)
 
 

@@ -93,7 +93,7 @@ class OpenExpressions(Stateless):
             return VectorisedScalar(bound, context, self.failures)
         inner = InterpretedScalar(bound, context, self.failures)
         try:
-            return resources.accelerator.mapped(inner)
+            return resources.accelerator.scalar(inner)
         except FoldflightError:
             with contextlib.suppress(FunctionError):
                 inner.close()

@@ -43,11 +43,11 @@ class InterpretedScalar(Instance, Scalar):
             try:
                 results.extend(calls)  # if a call raises, the results before it are kept
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
-                self.failed(rows, len(results), error)
+                self.fail_row(rows, len(results), error)
                 results.append(None)
             else:
                 if len(results) < len(rows):  # a call raised StopIteration, which ends the iteration
-                    self.failed(rows, len(results), StopIteration())
+                    self.fail_row(rows, len(results), StopIteration())
                     results.append(None)
         return cast(self, rows, results, self.bound.result_type)
 

@@ -75,15 +75,15 @@ class TableInstance(Instance):
         Raises:
             FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with the row, if errors are not isolated.
         """
-        mask = self.asked(rows)
-        asked = (np.arange(len(rows)) if mask is None else np.flatnonzero(mask)).tolist()
+        mask = self.evaluated_rows(rows)
+        positions = (np.arange(len(rows)) if mask is None else np.flatnonzero(mask)).tolist()
         given = rows if mask is None else rows.filter(mask)
         slots = given.slots.tolist()
         calls = zip(*(column.values for column in given.arguments), strict=True) if given.arguments else repeat(())
         start, size, slot_began = 0, 0, 0
         counts = np.zeros(len(rows), np.int64)
         produced: list[tuple[Any, ...]] = []
-        for index, (position, arguments) in enumerate(zip(asked, calls, strict=False)):
+        for index, (position, arguments) in enumerate(zip(positions, calls, strict=False)):
             if index and slots[index] != slots[index - 1]:
                 if len(produced) >= _PART_ROWS or size >= _PART_BYTES:
                     yield self._part(rows, start, position, counts, produced)
@@ -112,7 +112,7 @@ class TableInstance(Instance):
             failure = FunctionError("RESULT_TYPE", f"{self.method_name} {error}", function=self.name)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
             del produced[before:]
-            self.failed(given, index, error)
+            self.fail_row(given, index, error)
             return
         del produced[before:]
         self.take(given, index, failure)

@@ -83,7 +83,7 @@ class AsyncScalar(Instance, Scalar):
         try:
             self._here.coroutines.answer(calls, self._here.check)
         except SystemExit as error:  # the server interrupts what takes too long
-            self.failed(rows, calls.first_unanswered, error)
+            self.fail_row(rows, calls.first_unanswered, error)
         results: list[Any] = []
         for index, answer in enumerate(calls.answers):
             if answer is not None and answer.error is not None:

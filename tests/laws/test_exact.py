@@ -15,7 +15,7 @@ from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.vectorised import vectorised
+from foldflight.fold.aggregate.vectorised import vectorised_accumulators
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.spec import BoundFunction
@@ -34,7 +34,7 @@ HARD = st.one_of(
     st.floats(1e15, 1e15 + 100),
 ).flatmap(lambda value: st.sampled_from([value, -value]))
 SLOT = np.zeros(1, np.int32)
-FORMS = {"scalar": interpreted, "vectorised": lambda bound: vectorised(interpreted(bound))}
+FORMS = {"scalar": interpreted, "vectorised": lambda bound: vectorised_accumulators(interpreted(bound))}
 
 
 def bound_of(name: str, type_: pa.DataType | None = None) -> BoundFunction:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from examples.gallery.percentile import Percentile
 from foldflight import Lists
 from foldflight.fold.aggregate import tables
-from foldflight.fold.aggregate.vectorised import vectorised
+from foldflight.fold.aggregate.vectorised import vectorised_accumulators
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.udaf import udaf
@@ -129,7 +129,7 @@ def test_rows_that_are_there_are_taken_back_vectorised(
 ) -> None:
     """Chunks whose retracted rows exist are always folded by the vectorised methods, with equal states."""
     bound = Registry.load([Percentile])["percentile"].bind([pa.float64()], {})
-    one, other = interpreted(bound), vectorised(interpreted(bound))
+    one, other = interpreted(bound), vectorised_accumulators(interpreted(bound))
     assert other is not None
     there: list[tuple[int, float]] = []
     every = np.arange(SLOTS, dtype=np.int32)

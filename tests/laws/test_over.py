@@ -248,7 +248,7 @@ def run_in_steps(
     """Do the same as `run_over`, for at most `at_once` rows in each step."""
     resolved = over.Resolved.of(calls, rows, types=types or {}, has_ends=True, **options)
     fold = task.OverFold(OverQuery.of(resolved.transport, resolved.calls, resolved.layout), rows=at_once)
-    outputs = dict(itertools.chain.from_iterable(map(over.numbered, fold([resolved.sorted_rows()]))))
+    outputs = dict(itertools.chain.from_iterable(map(over.outputs_by_row, fold([resolved.sorted_rows()]))))
     return [{**row, **outputs[index]} for index, row in enumerate(rows)]
 
 

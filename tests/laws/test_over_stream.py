@@ -320,7 +320,7 @@ def test_due_rows_are_in_memory_a_piece_of_each_run_at_once() -> None:
         for start in range(0, 60, 20):
             bucket.arrive([resolved.rows.slice(start, 20)], -(1 << 62))
         steps = list(bucket.outputs(1 << 62))
-    assert [row["n"] for step in steps for _, row in over.numbered(step)] == list(range(1, 61))
+    assert [row["n"] for step in steps for _, row in over.outputs_by_row(step)] == list(range(1, 61))
     assert max(step.num_rows for step in steps) <= 3 * 4
 
 

@@ -16,7 +16,7 @@ from examples.largest import Largest
 from examples.weighted_mean import WeightedMean
 from foldflight import ExactSum, RejectedError, udaf
 from foldflight.fold.aggregate.interpreted import Interpreted
-from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
+from foldflight.fold.aggregate.vectorised import Vectorised, vectorised_accumulators
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import BoundFunction
@@ -206,7 +206,7 @@ def small(type_: pa.DataType) -> pa.Array:
 
 
 def accumulators_of(bound: BoundFunction) -> Vectorised:
-    found = vectorised(interpreted(bound))
+    found = vectorised_accumulators(interpreted(bound))
     assert found is not None
     return found
 
@@ -298,4 +298,4 @@ def test_row_outputs_beyond_64_bits_are_exact() -> None:
 def test_texts_and_nanoseconds_do_without() -> None:
     """Types without a record, or whose values would lose digits, use the scalar methods."""
     for type_ in (pa.string(), pa.decimal128(10, 2), pa.timestamp("ns")):
-        assert vectorised(interpreted(bound_of("min", [type_]))) is None
+        assert vectorised_accumulators(interpreted(bound_of("min", [type_]))) is None

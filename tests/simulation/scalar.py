@@ -107,7 +107,7 @@ def run_scalar_seed(seed: int, *, is_calm: bool = False) -> Report:
     for partition in partitions:
         open_reply = describe(partition.open_request, registry, LIMITS, "plan")
         assert open_reply.limits.message_bytes_max == LIMITS.message_bytes_max
-        partition.open_request = partition.open_request.pinned(open_reply.fingerprints)
+        partition.open_request = partition.open_request.pin(open_reply.fingerprints)
     with judged(f"mapping seed {seed}", world, report):
         run_partitions(partitions, world, registry, bounds, report, chance)
         report.commits = sum(len(partition.answers) for partition in partitions)

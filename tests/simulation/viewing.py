@@ -224,7 +224,7 @@ def run_views_seed(seed: int, *, is_calm: bool = False) -> Report:
     for _ in range(chance.randint(1, 2)):
         kept = CachedViews(open_reply, page=chance.choice([1, 3]), inline=chance.choice([0, 2, 100]))
         partitions.append(_Partition(chance, kept))
-        partitions[-1].open_request = partitions[-1].open_request.pinned(open_reply.fingerprints)
+        partitions[-1].open_request = partitions[-1].open_request.pin(open_reply.fingerprints)
     report = Report(seed)
     with judged(f"views seed {seed}", world, report):
         run_partitions(partitions, world, registry, bounds, report, chance)

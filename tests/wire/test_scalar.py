@@ -114,7 +114,7 @@ def test_programs_are_described_without_opening(transport: Any) -> None:
     """A description has the fingerprints, with which another program is refused."""
     open_reply = transport.describe(PROGRAM)
     assert len(open_reply.fingerprints) == 3
-    pinned = PROGRAM.pinned(open_reply.fingerprints)
+    pinned = PROGRAM.pin(open_reply.fingerprints)
     assert transport.describe(pinned).fingerprints == open_reply.fingerprints
     other = replace(pinned, steps=(replace(pinned.steps[0], fingerprint="0" * 16), *pinned.steps[1:]))
     with pytest.raises(RejectedError, match="normalise is not the function that the engine expects"):

@@ -88,7 +88,7 @@ class Instances:
                 check()
             try:
                 if kept.methods is None:
-                    kept.methods = _opened(bound, job_parameters, context, coroutines, check)
+                    kept.methods = _open_instance(bound, job_parameters, context, coroutines, check)
             finally:
                 kept.opening.release()
         except BaseException:
@@ -116,7 +116,7 @@ class Instances:
         _close(closing, coroutines)
 
 
-def _opened(
+def _open_instance(
     bound: Bound[M],
     job_parameters: Mapping[str, str],
     context: FunctionContext,

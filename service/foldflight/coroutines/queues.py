@@ -291,7 +291,7 @@ class FunctionCalls:
         began_s = self._loop.time()
         report.call_began(name)
         outcome = "cancelled"
-        inner = self._loop.create_task(_guarded(self._watch(name, _called(calls, rows))), name=name, context=context)
+        inner = self._loop.create_task(_guard(self._watch(name, _call_rows(calls, rows))), name=name, context=context)
         try:
             await asyncio.wait({inner}, timeout=self._bounds.timeout_s)
             if inner.done():
@@ -310,13 +310,13 @@ class FunctionCalls:
         if error is None:
             self._take(rows, returned)
         else:
-            self._failed(rows, error)
+            self._retry_or_fail(rows, error)
 
     def _take(self, rows: list[Row], returned: Any) -> None:
         if self._bounds.batch is None:
             rows[0].queue.answer(rows[0], Answer(returned, attempts=rows[0].attempts))
             return
-        values = None if isinstance(returned, (str, bytes, dict)) else _listed(returned)
+        values = None if isinstance(returned, (str, bytes, dict)) else _as_list(returned)
         if values is None or len(values) != len(rows):
             given = f"a {type(returned).__name__}" if values is None else f"{len(values)} values"
             wrong = f"the call returned {given} for a batch of {len(rows)} rows; return a list with one value for each"
@@ -327,7 +327,7 @@ class FunctionCalls:
         for row, value in zip(rows, values, strict=True):
             row.queue.answer(row, Answer(value, attempts=row.attempts))
 
-    def _failed(self, rows: list[Row], error: BaseException) -> None:
+    def _retry_or_fail(self, rows: list[Row], error: BaseException) -> None:
         """Call the rows again, or let them fail for good."""
         name, report = rows[0].queue.calls.function.name, rows[0].queue.report
         asked_s = retry_after_s(error)
@@ -397,14 +397,14 @@ def _renew_arguments(row: Row) -> bool:
     return True
 
 
-def _called(calls: Calls, rows: Sequence[Row]) -> Coroutine[Any, Any, Any]:
+def _call_rows(calls: Calls, rows: Sequence[Row]) -> Coroutine[Any, Any, Any]:
     arguments = [each.arguments for each in rows]
     if calls.bounds.batch is None:
         return calls.call(*arguments[0])
     return calls.call(*map(list, zip(*arguments, strict=True)))
 
 
-async def _guarded(coroutine: Awaitable[Any]) -> Any:
+async def _guard(coroutine: Awaitable[Any]) -> Any:
     """Run a coroutine. What would end the thread of the event loop becomes an error of the function."""
     try:
         return await coroutine
@@ -423,7 +423,7 @@ def _timed_out(bounds: CallBounds) -> TimeoutError:
     return TimeoutError(f"there was no answer within timeout_s = {bounds.timeout_s:g} s, so the call was cancelled")
 
 
-def _listed(returned: Any) -> list[Any] | None:
+def _as_list(returned: Any) -> list[Any] | None:
     try:
         return list(returned)
     except TypeError:

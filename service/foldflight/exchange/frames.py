@@ -81,7 +81,7 @@ class Open(Request):
         """The fingerprint that the engine expects of each call or step; empty for any."""
         return (*(each.fingerprint for each in self.calls), *(each.fingerprint for each in self.steps))
 
-    def pinned(self, fingerprints: Sequence[str]) -> Open:
+    def pin(self, fingerprints: Sequence[str]) -> Open:
         """Return the same Open that expects these fingerprints of its calls or steps, so that others are refused."""
         if self.maps:
             steps = zip(self.steps, fingerprints, strict=True)

@@ -217,7 +217,7 @@ def _buffers(header: bytes | memoryview, table: int, most: int) -> list[tuple[in
     buffers_at = _field(header, table, _BUFFERS)
     if not buffers_at:
         return []
-    start = _followed(header, buffers_at)
+    start = _next_offset(header, buffers_at)
     count = struct.unpack_from("<I", header, start)[0]
     if count > most:
         raise ValueError(f"it has {count} buffers, and its columns have at most {most}")
@@ -245,7 +245,7 @@ def _batch_in(header: bytes | memoryview) -> int:
     header_at = _field(header, root, _HEADER)
     if not kind_at or header[kind_at] != _BATCH or not header_at:
         return 0
-    return _followed(header, header_at)
+    return _next_offset(header, header_at)
 
 
 def _field(buffer: bytes | memoryview, table: int, index: int) -> int:
@@ -258,5 +258,5 @@ def _field(buffer: bytes | memoryview, table: int, index: int) -> int:
     return table + offset if offset else 0
 
 
-def _followed(buffer: bytes | memoryview, at: int) -> int:
+def _next_offset(buffer: bytes | memoryview, at: int) -> int:
     return int(at + struct.unpack_from("<I", buffer, at)[0])

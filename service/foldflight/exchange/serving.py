@@ -538,7 +538,7 @@ def _bind(open_request: Open, registry: Registry, server_id: str) -> BoundReques
         if _literals(before) == literals and before == open_request:
             bound: BoundRequest = match
             return bound
-    bound = _newly_bound(open_request, registry, server_id)
+    bound = _bind_calls(open_request, registry, server_id)
     registry.bound = ((open_request, bound), *known[: _BOUND_MAX - 1])
     return bound
 
@@ -549,7 +549,7 @@ def _literals(open_request: Open) -> str:
     return "; ".join(text_of_literals(each.literals) for each in uses)
 
 
-def _newly_bound(open_request: Open, registry: Registry, server_id: str) -> BoundRequest:
+def _bind_calls(open_request: Open, registry: Registry, server_id: str) -> BoundRequest:
     if len(open_request.functions) > _CALLS_MAX or len(open_request.outputs) > _CALLS_MAX:
         raise RejectedError(
             "LIMIT",

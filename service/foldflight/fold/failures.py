@@ -84,7 +84,7 @@ class Failures:
         self._chars += sum(len(text) for text in self._errors[slot].values() if text is not None)
 
     @contextlib.contextmanager
-    def raised(self) -> Iterator[None]:
+    def propagate(self) -> Iterator[None]:
         """Suspend isolation: new errors propagate."""
         self._takes = False
         try:

@@ -94,7 +94,7 @@ class Pickles:
         """Return the object that was shipped under this name, or None."""
         return self._own.get((module, name))
 
-    def moved(self, name: str) -> Any:
+    def find_moved(self, name: str) -> Any:
         """Return the shipped object with this qualified name from any module, or None unless there is exactly one."""
         return self._alone.get(name)
 
@@ -126,7 +126,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - the caller of `loads` trusts
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError) as error:
-            target = self._pickles.moved(name)
+            target = self._pickles.find_moved(name)
             if target is None:
                 raise UnknownName(f"{module}.{name}") from error
             return target

@@ -144,10 +144,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if replacement is not None:
             return named, (replacement.__module__, replacement.__qualname__)
         reduced = super().reducer_override(obj)
-        removed = self._stand_ins.removed(obj) if isinstance(obj, type) else ()
-        if removed and isinstance(reduced, tuple) and reduced[2:]:
+        removed_attributes = self._stand_ins.removed_attributes(obj) if isinstance(obj, type) else ()
+        if removed_attributes and isinstance(reduced, tuple) and reduced[2:]:
             members, slots = reduced[2]
-            remaining = {name: member for name, member in members.items() if name not in removed}
+            remaining = {name: member for name, member in members.items() if name not in removed_attributes}
             return (*reduced[:2], (remaining, slots), *reduced[3:])
         return reduced
 

@@ -251,7 +251,7 @@ class _Subject:
 
     def whole(self, inputs: Sequence[Drawn]) -> list[Any]:
         """Return the output of each input's rows, which are in one chunk."""
-        return outputs_in(self.folded([rows for rows, _ in inputs]))
+        return outputs_in(self.fold([rows for rows, _ in inputs]))
 
     def new(self) -> Fold:
         return Fold(self.calls, resources=_RESOURCES)
@@ -269,7 +269,7 @@ class _Subject:
         columns += [pa.array([row[index] for row in rows], type_) for index, type_ in enumerate(self.types)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def folded(self, *chunks: Sequence[Rows]) -> pa.RecordBatch:
+    def fold(self, *chunks: Sequence[Rows]) -> pa.RecordBatch:
         """Fold chunks, each with some rows of n groups, and return a state and an output for each group."""
         fold = self.new()
         for groups in chunks:
@@ -305,7 +305,7 @@ class _Subject:
         states = pa.nulls(count, fold.schema.field("state_0").type)
         fold.merge_states(pa.RecordBatch.from_arrays([pa.array(range(count), pa.int32()), states], ["slot", "state_0"]))
 
-    def merged(self, *parts: pa.RecordBatch) -> list[Any]:
+    def merge(self, *parts: pa.RecordBatch) -> list[Any]:
         """Return the output of each group whose states are in the parts."""
         fold = self.new()
         for part in parts:
@@ -443,7 +443,7 @@ def _hostile(type_: pa.DataType) -> st.SearchStrategy[Any]:
 
 def _splits(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     heads, tails = _cut_in_two(inputs)
-    parts = outputs_in(subject.folded(heads, tails))
+    parts = outputs_in(subject.fold(heads, tails))
     return _unless_all_same(
         subject.whole(inputs), parts, lambda group: f"two chunks, split after row {len(heads[group])}"
     )
@@ -458,7 +458,7 @@ def _cut_in_two(inputs: Sequence[Drawn]) -> tuple[list[Rows], list[Rows]]:
 def _codec(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     heads, tails = _cut_in_two(inputs)
     fold = subject.new()
-    fold.merge_states(subject.folded(heads))
+    fold.merge_states(subject.fold(heads))
     fold.fold(subject.chunk_of(tails))
     return _unless_all_same(
         subject.whole(inputs),
@@ -471,17 +471,17 @@ def _merge_parts(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     heads, tails = _cut_in_two(inputs)
     return _unless_all_same(
         subject.whole(inputs),
-        subject.merged(subject.folded(heads), subject.folded(tails)),
+        subject.merge(subject.fold(heads), subject.fold(tails)),
         lambda group: f"the first {len(heads[group])} rows and the rest folded separately, then merged",
     )
 
 
 def _merge_order(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     heads, tails = _cut_in_two(inputs)
-    one, two = subject.folded(heads), subject.folded(tails)
+    one, two = subject.fold(heads), subject.fold(tails)
     return _unless_all_same(
-        subject.merged(one, two),
-        subject.merged(two, one),
+        subject.merge(one, two),
+        subject.merge(two, one),
         lambda group: f"parts split after row {len(heads[group])}, merged in both orders",
     )
 
@@ -492,12 +492,12 @@ def _merge_grouping(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
         third = max(1, cut % (len(rows) + 1))
         for part, groups in zip((rows[:third], rows[third : 2 * third], rows[2 * third :]), thirds, strict=True):
             groups.append(part)
-    parts = [subject.folded(groups) for groups in thirds]
+    parts = [subject.fold(groups) for groups in thirds]
     fold = subject.new()
     fold.merge_states(parts[1])
     fold.merge_states(parts[2])
-    right = subject.merged(parts[0], fold.collect())
-    return _unless_all_same(subject.merged(*parts), right, lambda _: "(a + b) + c against a + (b + c)")
+    right = subject.merge(parts[0], fold.collect())
+    return _unless_all_same(subject.merge(*parts), right, lambda _: "(a + b) + c against a + (b + c)")
 
 
 def _retract_inverse(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
@@ -508,7 +508,7 @@ def _retract_inverse(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     fold.fold(subject.chunk_of([rows[::-1] for rows in gone], kind=RowKind.DELETE))
     subject.touch(fold, len(inputs))
     return _unless_all_same(
-        outputs_in(subject.folded(remaining)), outputs_in(fold.collect()), lambda group: f"retracted {gone[group]!r}"
+        outputs_in(subject.fold(remaining)), outputs_in(fold.collect()), lambda group: f"retracted {gone[group]!r}"
     )
 
 
@@ -943,7 +943,7 @@ def _takes_nulls(subject: _Subject) -> bool:
     """Return whether the function accepts NULLs. A function that raises on None breaks no law."""
     row = tuple(None for _ in subject.types)
     try:
-        subject.folded([[row]])
+        subject.fold([[row]])
     except FoldflightError:
         return False
     return True

@@ -78,7 +78,7 @@ def run_over(
     query = OverQuery.of(resolved.transport, resolved.calls, resolved.layout)
     outputs: list[dict[str, Any]] = [{} for _ in given]
     for block in OverFold(query)([resolved.sorted_rows()]):
-        for index, output in numbered(block):
+        for index, output in outputs_by_row(block):
             outputs[index] = output
     return [{**row, **output} for row, output in zip(given, outputs, strict=True)]
 
@@ -151,16 +151,16 @@ class Resolved(NamedTuple):
 
     def sorted_rows(self) -> pa.RecordBatch:
         """Return the rows by key and order."""
-        return self.rows.take(_sorted(self.rows, self.layout, self.order))
+        return self.rows.take(_sort_positions(self.rows, self.layout, self.order))
 
 
-def numbered(block: pa.RecordBatch) -> Iterator[tuple[int, dict[str, Any]]]:
+def outputs_by_row(block: pa.RecordBatch) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the outputs of each row of a result."""
     outputs = to_pylist(block.select(block.schema.names[1:]))
     return zip(block.column(0).to_pylist(), outputs, strict=True)
 
 
-def _sorted(batch: pa.RecordBatch, layout: OverLayout, order: Sequence[OrderKey]) -> pa.Array:
+def _sort_positions(batch: pa.RecordBatch, layout: OverLayout, order: Sequence[OrderKey]) -> pa.Array:
     """Return the positions of rows by key and order."""
     indexes = list(range(batch.num_rows))
     for index, each in reversed(list(enumerate(order))):

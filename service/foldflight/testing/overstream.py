@@ -35,7 +35,7 @@ from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.testing.epochs import values_of
-from foldflight.testing.over import Resolved, numbered
+from foldflight.testing.over import Resolved, outputs_by_row
 
 _SMALLEST_US = -(1 << 62)
 
@@ -127,7 +127,7 @@ def _run(
             outputs = [
                 {**given[index], **output}
                 for batch in bucket.outputs(watermark_us)
-                for index, output in numbered(batch)
+                for index, output in outputs_by_row(batch)
             ]
         results.append(OverEpoch(outputs, bucket.stats.late_rows, bucket.stats.waiting_rows))
     return results

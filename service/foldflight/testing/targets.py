@@ -44,12 +44,12 @@ def check_target(
     """
     trial = _Trial(target, rows, seed, epochs)
     laws: dict[str, Callable[[], str]] = {
-        "an unknown query has no epoch": trial.unknown,
-        "the table has the rows of all epochs": trial.applied,
-        "an epoch that is repeated changes nothing": trial.repeated,
-        "an epoch without changes is stored": trial.empty,
-        "an epoch that fails leaves no trace": trial.failed,
-        "queries do not share epochs": trial.independent,
+        "an unknown query has no epoch": trial.try_unknown_query,
+        "the table has the rows of all epochs": trial.try_each_epoch,
+        "an epoch that is repeated changes nothing": trial.try_repeats,
+        "an epoch without changes is stored": trial.try_empty_epochs,
+        "an epoch that fails leaves no trace": trial.try_failed_epoch,
+        "queries do not share epochs": trial.try_other_query,
     }
     results = []
     for name, law in laws.items():
@@ -71,17 +71,17 @@ class _Trial:
         self._model: _Rows = {}
         self._next = 0
 
-    def unknown(self) -> str:
+    def try_unknown_query(self) -> str:
         epoch = self._target().last_epoch("nobody")
         return "" if epoch is None else f"last_epoch of a query without epochs is {epoch}, not None"
 
-    def applied(self) -> str:
+    def try_each_epoch(self) -> str:
         for _ in range(self._epochs):
             if detail := self._apply("one"):
                 return detail
         return ""
 
-    def repeated(self) -> str:
+    def try_repeats(self) -> str:
         if detail := self._apply("one"):
             return detail
         for epoch in (self._next - 1, 0):
@@ -90,23 +90,23 @@ class _Trial:
                 return detail
         return ""
 
-    def empty(self) -> str:
+    def try_empty_epochs(self) -> str:
         nothing = [(DELETE, "nobody", 1, None, None)]
         return self._apply("one", []) or self._apply("one", nothing) or self._apply("one")
 
-    def failed(self) -> str:
-        def breaking() -> Iterator[pa.Table]:
+    def try_failed_epoch(self) -> str:
+        def parts_with_error() -> Iterator[pa.Table]:
             yield _parts(self._changes())[0]
             raise _BrokenError
 
         try:
-            self._target().apply("one", self._next, breaking())
+            self._target().apply("one", self._next, parts_with_error())
         except _BrokenError:
             detail = self._difference("one", f"the changes of epoch {self._next} ended with an exception")
             return detail or self._apply("one")
         return "apply hides the exception of its changes"
 
-    def independent(self) -> str:
+    def try_other_query(self) -> str:
         before = self._next
         self._next = 0
         detail = self._apply("another")

@@ -184,7 +184,7 @@ class ScalarQuery:
             rows_max, exchanges = min(rows_max, *at_once), _WAITING_EXCHANGES
         return cls(
             transport=transport,
-            open_request=open_request.pinned(open_reply.fingerprints),
+            open_request=open_request.pin(open_reply.fingerprints),
             outputs=pa.schema(list(zip(names, types.results(names, given), strict=True))),
             is_table=is_table,
             bounds=BlockBounds(rows_max=rows_max),

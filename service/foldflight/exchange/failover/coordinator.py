@@ -472,7 +472,7 @@ class Coordinator:
         connection.asked_at_s = self._now_s()
         if self.open_reply is None:
             # Every later server must have the same fingerprints. Open has them, so the server itself refuses others.
-            self._open_request = self._open_request.pinned(open_reply.fingerprints)
+            self._open_request = self._open_request.pin(open_reply.fingerprints)
         else:
             self.stats.replays += 1
             self.stats.rows_refolded += sum(entry.rows for entry in self._replay_log if entry.sent)

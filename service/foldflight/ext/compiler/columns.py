@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.ext.compiler.arena import FORMATS, Contents
-from foldflight.fold.aggregate.records import filled
+from foldflight.fold.aggregate.records import fill_nulls
 from foldflight.fold.datetimes import MOMENTS, to_numbers
 from foldflight.fold.decimals import DECIMALS, to_words
 from foldflight.fold.rows import Mask, Rows
@@ -114,7 +114,7 @@ def _numbers(array: pa.Array, dtype: Any, kind: str) -> tuple[Any | None, Mask |
     elif kind in MOMENTS:
         numbers = to_numbers(array, kind)
     else:
-        numbers = (filled(array) if array.null_count else array).to_numpy(zero_copy_only=False)
+        numbers = (fill_nulls(array) if array.null_count else array).to_numpy(zero_copy_only=False)
         if numbers.dtype == dtype and numbers.flags.aligned and numbers.flags.c_contiguous:
             return numbers, None
     return None if numbers is None else np.require(numbers, dtype, ["C", "A"]), unfit

@@ -224,7 +224,7 @@ class Compiled(GroupsAccumulator):
         if any(_record_would_change(accumulator, fields) for accumulator in accumulators):
             return None
         try:
-            with self.inner.failures.raised():
+            with self.inner.failures.propagate():
                 states = self.inner.state(slots)
         except FunctionError:  # a number exceeds its type, but later rows may reduce it
             return None

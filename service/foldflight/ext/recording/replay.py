@@ -107,7 +107,7 @@ def fold_again(
         RejectedError: The functions do not fit the recording, or a state is not signed with one of the keys.
     """
     # The versions of functions are not compared: the user may replay with an edited class.
-    open_request = replace(recording.open_request.pinned([""] * len(recording.open_request.functions)), bundles=())
+    open_request = replace(recording.open_request.pin([""] * len(recording.open_request.functions)), bundles=())
     if isolates is not None:
         open_request = replace(open_request, isolate_errors=isolates)
     entries = {_text_of(wanted): answer for pair in recording.pairs for wanted, answer in pair.questions}

@@ -20,7 +20,7 @@ from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsSerializer, k
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.vectorised import vectorised
+from foldflight.fold.aggregate.vectorised import vectorised_accumulators
 from foldflight.fold.aggregate.viewed import Viewed
 from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, user_failure
 from foldflight.fold.request import Options, Resources
@@ -210,7 +210,7 @@ def _fastest(inner: Interpreted, accelerator: Accelerator) -> GroupsAccumulator:
         return inner.methods.loops(inner)
     if isinstance(inner, (Bundled, Viewed)):
         return inner
-    in_table = vectorised(inner) if inner.bound.function.folds_many else None
+    in_table = vectorised_accumulators(inner) if inner.bound.function.folds_many else None
     return in_table or accelerator.accumulators(inner)
 
 

@@ -253,7 +253,9 @@ class Distinct(GroupsAccumulator):
     @property
     def largest_view(self) -> CachedView | None:
         """The view with the most entries in memory. Another thread may ask."""
-        return largest_of(CachedView(view.held, slot, self._name, ROWS) for slot, view in list(self._rows.items()))
+        return largest_of(
+            CachedView(view.loaded_count, slot, self._name, ROWS) for slot, view in list(self._rows.items())
+        )
 
     def state(self, slots: Slots) -> pa.Array:
         try:

@@ -323,7 +323,7 @@ class Fold:
             FunctionError: With function and slot.
         """
         slots = self._marked_slots(_UNSAVED)
-        with self.failures.raised():  # a state that cannot be saved now may be valid again at the barrier
+        with self.failures.propagate():  # a state that cannot be saved now may be valid again at the barrier
             batch = self._results(slots, states=True, outputs=False)
         self._forget_entries()
         self._marked_below = 0

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from foldflight.fold.datetimes import from_numbers, moment_of, to_numbers
 from foldflight.fold.decimals import DIGITS_MAX, from_words, to_words
 from foldflight.fold.strings import from_addresses, text_of, to_addresses
-from foldflight.functions.types.values import narrowed
+from foldflight.functions.types.values import narrow_floats
 from foldflight.functions.types.vectors import from_matrix, is_vector, matrix_of
 
 
@@ -101,7 +101,7 @@ def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool
     if moment_of(wanted) is not None and pa.types.is_integer(items):
         return from_numbers(column, wanted)
     if pa.types.is_floating(column.type) and pa.types.is_floating(wanted):
-        return narrowed(column, wanted)
+        return narrow_floats(column, wanted)
     if narrow or not pa.types.is_integer(items):
         try:
             return column.cast(wanted)
@@ -136,7 +136,7 @@ def fill_member(records: Any, member: Member, column: pa.Array) -> bool:
                 column = column.cast(pa.int64())
             except pa.ArrowInvalid:
                 return False
-        numbers = (filled(column) if column.null_count else column).to_numpy(zero_copy_only=False)
+        numbers = (fill_nulls(column) if column.null_count else column).to_numpy(zero_copy_only=False)
     if numbers is None:
         return False
     records[member.name] = numbers
@@ -171,7 +171,7 @@ def _items_of(lists: pa.Array, length: int) -> Any | None:
     return items.to_numpy(zero_copy_only=False).reshape(len(lists), length)
 
 
-def filled(column: pa.Array) -> pa.Array:
+def fill_nulls(column: pa.Array) -> pa.Array:
     """Return a column of numbers, booleans, dates or timestamps with NULLs replaced by zeros."""
     if pa.types.is_temporal(column.type):
         width = pa.int32() if column.type.bit_width == 32 else pa.int64()

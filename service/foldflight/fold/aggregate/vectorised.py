@@ -18,7 +18,7 @@ from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.records import filled
+from foldflight.fold.aggregate.records import fill_nulls
 from foldflight.fold.aggregate.tables import Table, fresh_table
 from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
@@ -26,14 +26,14 @@ from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.sql import sql_name
-from foldflight.functions.types.values import CastError, cast_results, narrowed, to_python
+from foldflight.functions.types.values import CastError, cast_results, narrow_floats, to_python
 from foldflight.functions.types.vectors import is_vector, masked_matrix_of
 
 _logger: Final = logging.getLogger(__name__)
 _NO_SLOTS: Final = np.zeros(0, np.intp)
 
 
-def vectorised(inner: Interpreted) -> Vectorised | None:
+def vectorised_accumulators(inner: Interpreted) -> Vectorised | None:
     """Return accumulators for the function's vectorised methods; None if its accumulators fit no table.
 
     Args:
@@ -315,7 +315,7 @@ def _vector(array: pa.Array) -> Any:
     if not array.null_count:
         return array.to_numpy(zero_copy_only=False)
     return np.ma.MaskedArray(
-        filled(array).to_numpy(zero_copy_only=False), mask=array.is_null().to_numpy(zero_copy_only=False)
+        fill_nulls(array).to_numpy(zero_copy_only=False), mask=array.is_null().to_numpy(zero_copy_only=False)
     )
 
 
@@ -341,7 +341,7 @@ def _results(values: Any, count: int, bound: BoundFunction) -> pa.Array:
         except pa.ArrowInvalid:
             pass  # cast_results finds the value that does not fit
     if pa.types.is_floating(array.type) and pa.types.is_floating(bound.result_type):
-        narrow = narrowed(array, bound.result_type)
+        narrow = narrow_floats(array, bound.result_type)
         if narrow is not None:
             return narrow
     try:

@@ -301,7 +301,7 @@ def _count(view: Any) -> int:
     """Return the number of entries of a view in memory. A method may have set something else."""
     match view:
         case MapView() | ListView():
-            return view.held
+            return view.loaded_count
         case dict() | list():
             return len(view)
     return 0

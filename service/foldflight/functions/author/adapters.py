@@ -265,6 +265,6 @@ class Shipped:
             return None
         return self._replaced.get((value.__module__, value.__qualname__))
 
-    def removed(self, cls: type) -> tuple[str, ...]:
+    def removed_attributes(self, cls: type) -> tuple[str, ...]:
         """Return the names of the attributes that shipped code of a class does not have."""
         return self._declaring.get(cls, ())

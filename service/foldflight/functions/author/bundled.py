@@ -64,18 +64,20 @@ class BundledForm:
     def __call__(self, literals: Mapping[str, Any]) -> Methods:
         instance = self.cls(**literals)
 
-        def applied(accumulators: list[Any], rows: list[tuple[Any, ...]], sign: int = 1) -> Any:
+        def apply_segment(accumulators: list[Any], rows: list[tuple[Any, ...]], sign: int = 1) -> Any:
             (outcome,) = instance.fold_bundle([Segment(accumulators, rows, [sign] * len(rows))])
             return outcome
 
         return Methods(
-            create_accumulator=lambda: applied([], []).accumulator,
-            accumulate=lambda accumulator, *row: applied([accumulator], [row]).accumulator,
-            get_value=lambda accumulator: applied([accumulator], []).value,
-            retract=(lambda accumulator, *row: applied([accumulator], [row], -1).accumulator)
+            create_accumulator=lambda: apply_segment([], []).accumulator,
+            accumulate=lambda accumulator, *row: apply_segment([accumulator], [row]).accumulator,
+            get_value=lambda accumulator: apply_segment([accumulator], []).value,
+            retract=(lambda accumulator, *row: apply_segment([accumulator], [row], -1).accumulator)
             if self.retracts
             else None,
-            merge=(lambda accumulator, other: applied([accumulator, other], []).accumulator) if self.merges else None,
+            merge=(lambda accumulator, other: apply_segment([accumulator, other], []).accumulator)
+            if self.merges
+            else None,
             fold_bundle=instance.fold_bundle,
             **{
                 method_name: getattr(instance, method_name, None)

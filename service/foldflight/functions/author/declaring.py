@@ -170,7 +170,7 @@ class SignatureBuilder(ABC):
                 raise self.error(" declares input_types as one type", f"write a list: input_types=[{type_text}]")
             if callable(input_types):
                 return input_types
-            return tuple(self.declared("input_types", each) for each in input_types)
+            return tuple(self.check_type("input_types", each) for each in input_types)
         method, where = self.argument_method()
         hints = self.hints(method)
         types = []
@@ -180,13 +180,13 @@ class SignatureBuilder(ABC):
                     f"{where} does not declare the type of {parameter.name}",
                     f"annotate it, or give {self.decorator}(input_types=[...])",
                 )
-            types.append(self.inferred(hints[parameter.name], f"{where}, argument {parameter.name}"))
+            types.append(self.infer_type(hints[parameter.name], f"{where}, argument {parameter.name}"))
         return tuple(types)
 
     def result(self, result_type: Declared | None) -> Any:
         """Return the declared type of the result, from the decorator or from an annotation."""
         if result_type is not None:
-            return self.declared("result_type", result_type)
+            return self.check_type("result_type", result_type)
         method, where = self.result_method()
         hints = self.hints(method)
         if "return" not in hints:
@@ -194,14 +194,14 @@ class SignatureBuilder(ABC):
                 f"{where} does not declare the type of the result",
                 f"annotate it, or give {self.decorator}(result_type=...)",
             )
-        return self.inferred(hints["return"], where)
+        return self.infer_type(hints["return"], where)
 
-    def declared(self, where: str, declared: Any) -> Any:
+    def check_type(self, where: str, declared: Any) -> Any:
         """Return a declared type after checking it; annotations and PySpark types become Arrow types."""
         if isinstance(declared, type) and declared.__module__ == "pyspark.sql.types":
             raise self.error(f", {where}: {declared.__name__} is a class, not a type", f"write {declared.__name__}()")
         if _is_annotation(declared):
-            return self.inferred(declared, f", {where}")
+            return self.infer_type(declared, f", {where}")
         if callable(declared) or isinstance(declared, pa.DataType):
             return declared
         try:
@@ -214,7 +214,7 @@ class SignatureBuilder(ABC):
             raise self.error(f", {where}: {error.message}", "or pass a pyarrow type") from None
         return declared
 
-    def inferred(self, annotation: Any, where: str) -> pa.DataType:
+    def infer_type(self, annotation: Any, where: str) -> pa.DataType:
         """Return the Arrow type of an annotation."""
         try:
             return self.layout(annotation).arrow
@@ -226,7 +226,7 @@ class SignatureBuilder(ABC):
     def layout(self, annotation: Any) -> StateSerializer:
         """Return the layout of an annotation. Raises Untyped."""
         serializer = serializer_of_annotation(annotation, self.own_class)
-        zoned = serializer.zoned()
+        zoned = serializer.with_zones()
         self.has_datetimes = self.has_datetimes or zoned.arrow != serializer.arrow
         return zoned if self.is_zoned else serializer
 

@@ -368,7 +368,7 @@ class _Builder(SignatureBuilder):
             remedy = "declare bundled_retract=True" if self.is_bundled_alone else "define retract"
             raise self.error(" is declared invertible but has no retract", f"{remedy}, or drop invertible=True")
         self.check_variables(inputs, result_type, state_type)
-        names, read = self.input_names(inputs), self.prefetched(prefetch, views, inputs)
+        names, read = self.input_names(inputs), self.prefetch_arguments(prefetch, views, inputs)
         keys_end = max((index + 1 for indexes in read.values() for index in indexes), default=0)
         return Function(
             name=self.name,
@@ -438,7 +438,7 @@ class _Builder(SignatureBuilder):
             )
         return views
 
-    def prefetched(
+    def prefetch_arguments(
         self, prefetch: Prefetch, views: Mapping[str, ViewSerializer], inputs: Any
     ) -> dict[str, tuple[int, ...]]:
         """Return, for each view with `prefetch`, the numbers of the arguments that make up its keys."""
@@ -484,7 +484,7 @@ class _Builder(SignatureBuilder):
         return ClassForm(self.cls) if self.separate else AccumulatorForm(self.cls)
 
     def state(self, state_type: Declared | None) -> Any:
-        return None if state_type is None else self.declared("state_type", state_type)
+        return None if state_type is None else self.check_type("state_type", state_type)
 
     def check_near_misses(self) -> None:
         """Refuse a method whose name is a misspelled method, such as `retarct`: it would never be called.
@@ -685,7 +685,7 @@ class _Builder(SignatureBuilder):
                 ".fold_bundle does not declare the type of the result",
                 "annotate it as list[Applied[State, float]], or give @udaf(result_type=...)",
             )
-        return self.inferred(annotations[1], ".fold_bundle")
+        return self.infer_type(annotations[1], ".fold_bundle")
 
     def argument_method(self) -> tuple[Any, str]:
         return self.cls.accumulate, ".accumulate"
@@ -693,7 +693,7 @@ class _Builder(SignatureBuilder):
     def result_method(self) -> tuple[Any, str]:
         return getattr(self.cls, self.value_method), f".{self.value_method}"
 
-    def inferred(self, annotation: Any, where: str) -> pa.DataType:
+    def infer_type(self, annotation: Any, where: str) -> pa.DataType:
         if self.gives_many and where == ".get_values":
             if typing.get_origin(annotation) not in (list, collections.abc.Sequence):
                 raise self.error(
@@ -701,7 +701,7 @@ class _Builder(SignatureBuilder):
                     "annotate it as list[str] or the like, or give @udaf(result_type=...)",
                 )
             (annotation,) = typing.get_args(annotation)
-        return super().inferred(annotation, where)
+        return super().infer_type(annotation, where)
 
     def argument_parameters(self) -> list[inspect.Parameter]:
         if self.is_bundled_alone:
@@ -763,7 +763,7 @@ class _AdaptedBuilder(_Builder):
         """Return what the class declares, if its system has such a method and no direct arguments are needed."""
         asks = self.adapter.asks_determinism and self.declares("is_deterministic")
         asks = asks and not any(parameter.required for parameter in self.direct_arguments())
-        return not asks or bool(self.asked("deterministic", "is_deterministic"))
+        return not asks or bool(self.instance_value("deterministic", "is_deterministic"))
 
     def has(self, method_name: str) -> bool:
         if method_name == "migrate":
@@ -829,7 +829,7 @@ class _AdaptedBuilder(_Builder):
             members = (hint,) if self.row.row == "element" and hint is not None and not members else ()
         if not members:
             raise self.error(f"{where} does not declare the types of its arguments", "give @udaf(input_types=[...])")
-        return tuple(self.inferred(member, f"{where}, argument {self.row_name()}") for member in members)
+        return tuple(self.infer_type(member, f"{where}, argument {self.row_name()}") for member in members)
 
     def takes_only(self, count: int) -> bool:  # noqa: ARG002 - as the others
         return False
@@ -848,7 +848,7 @@ class _AdaptedBuilder(_Builder):
     def result(self, result_type: Declared | None) -> Any:
         attribute = self.adapter.result
         if result_type is None and attribute is not None and self.declares(attribute):
-            return self.declared(attribute, self.adapter.type_of(self.asked("result_type", attribute)))
+            return self.check_type(attribute, self.adapter.type_of(self.instance_value("result_type", attribute)))
         result_type = self.adapter.type_of(result_type)
         return super().result(result_type)
 
@@ -857,7 +857,7 @@ class _AdaptedBuilder(_Builder):
         owner = next((each for each in self.cls.__mro__ if name in vars(each)), None)
         return owner is not None and owner not in self.adapter.system_part(self.cls)
 
-    def asked(self, option: str, attribute: str) -> Any:
+    def instance_value(self, option: str, attribute: str) -> Any:
         """Return what an instance of the class declares by a method or a property."""
         try:
             answer = getattr(self.cls(), attribute)
@@ -903,7 +903,7 @@ class _AdaptedBuilder(_Builder):
         attribute = self.adapter.state
         if attribute is None or not self.declares(attribute):
             return None
-        return self.adapter.serializer_of(self.asked("state_type", attribute)), f"declared by {attribute}"
+        return self.adapter.serializer_of(self.instance_value("state_type", attribute)), f"declared by {attribute}"
 
     def returns(self, serializer: StateSerializer | None, annotation: Any) -> Literal["always", "some", "may"]:  # noqa: ARG002
         if not self.adapter.returns_accumulator:

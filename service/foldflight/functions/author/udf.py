@@ -310,7 +310,7 @@ class _MapBuilder(SignatureBuilder):
         """Return the function, after the checks that need its types."""
         if not callable(inputs):
             try:
-                signature_of(self.argument_method()[0]).bind(*[None] * self.given(len(inputs)))
+                signature_of(self.argument_method()[0]).bind(*[None] * self.positional_count(len(inputs)))
             except TypeError:
                 raise self.not_taken(len(inputs)) from None
         self.check_variables(inputs, result)
@@ -348,7 +348,7 @@ class _MapBuilder(SignatureBuilder):
             f"{where} does not take {count} arguments, which input_types declares", "declare a type for each argument"
         )
 
-    def given(self, arguments: int) -> int:
+    def positional_count(self, arguments: int) -> int:
         """Return the number of positional arguments of a call, including `self`."""
         every = len(signature_of(self.argument_method()[0]).parameters)
         return arguments + every - len(self.argument_parameters())
@@ -403,7 +403,7 @@ class _ScalarBuilder(_MapBuilder):
         if isinstance(self.cls, type):
             self.check_secrets()
 
-    def inferred(self, annotation: Any, where: str) -> pa.DataType:
+    def infer_type(self, annotation: Any, where: str) -> pa.DataType:
         if (
             self.bounds is not None
             and self.bounds.batch is not None
@@ -427,7 +427,7 @@ class _ScalarBuilder(_MapBuilder):
                     f"{named.get(self.vectorised, '')}give @udf(input_types=[...], result_type=...)",
                 )
             return element
-        return super().inferred(annotation, where)
+        return super().infer_type(annotation, where)
 
 
 def _element(annotation: Any) -> pa.DataType | None:
@@ -449,14 +449,14 @@ class _TableBuilder(_MapBuilder):
     def table(self, result_types: Columns | None) -> Any:
         """Return the struct of the columns: a type, a text with type variables, or a callable from input types."""
         if result_types is None:
-            return self.annotated()
+            return self.annotated_columns()
         if callable(result_types):
             return _StructOf(result_types)
         if not isinstance(result_types, Mapping) or not result_types:
             raise self.error(
                 f" declares result_types as {result_types!r}", "give a dict of columns: result_types={'word': 'STRING'}"
             )
-        columns = {name: self.declared("result_types", each) for name, each in result_types.items()}
+        columns = {name: self.check_type("result_types", each) for name, each in result_types.items()}
         self.check_names(list(columns))
         if any(isinstance(each, str) and type_variables(each) for each in columns.values()):
             texts = (f"`{name}` {each if isinstance(each, str) else sql_name(each)}" for name, each in columns.items())
@@ -471,7 +471,7 @@ class _TableBuilder(_MapBuilder):
         if len({name.casefold() for name in names}) < len(names):
             raise self.error(f" has two columns of one name: {', '.join(names)}", "give each column its own name")
 
-    def annotated(self) -> pa.DataType:
+    def annotated_columns(self) -> pa.DataType:
         """Return the struct of columns that the annotation of the result declares."""
         method, where = self.result_method()
         returned = self.hints(method).get("return")
@@ -481,7 +481,7 @@ class _TableBuilder(_MapBuilder):
                 f"{where} does not declare its columns",
                 'give @udtf(result_types={"word": "STRING", ...}), or annotate Iterator[Row] with a dataclass Row',
             )
-        row = self.inferred(get_args(returned)[0], where)
+        row = self.infer_type(get_args(returned)[0], where)
         return row if pa.types.is_struct(row) else pa.struct([(self.name, row)])
 
 

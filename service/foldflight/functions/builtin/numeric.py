@@ -136,7 +136,7 @@ def running(slots: Any, *sums: tuple[Any, Any]) -> list[Any]:
     return values
 
 
-def merged(accumulators: Any, slots: Any, others: Any, names: tuple[str, ...]) -> Any:
+def merge_members(accumulators: Any, slots: Any, others: Any, names: tuple[str, ...]) -> Any:
     """Add the named members; return NotImplemented, before any change, if integers may exceed 64 bits."""
     for name in names:
         if not isinstance(others[name], ExactSums) and not fits(accumulators[name], slots, others[name]):
@@ -319,7 +319,7 @@ class _Totalled:
         return None
 
     def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
-        return merged(accumulators, slots, others, ("sum", "count", *_SPECIAL))
+        return merge_members(accumulators, slots, others, ("sum", "count", *_SPECIAL))
 
     def totals(self, accumulators: Any) -> Any:
         """Return the values of n totals, as `Total.value` does."""
@@ -525,7 +525,7 @@ class _Voted:
         return None
 
     def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
-        return merged(accumulators, slots, others, ("true", "false"))
+        return merge_members(accumulators, slots, others, ("true", "false"))
 
 
 @udaf(input_types=["BOOLEAN"], result_type="BOOLEAN", skip_nulls=True, invertible=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from foldflight.functions.author.udaf import udaf
-from foldflight.functions.builtin.numeric import ONE, fits, merged
+from foldflight.functions.builtin.numeric import ONE, fits, merge_members
 from foldflight.functions.types.exact import UNIT_BITS, ExactSum, ExactSums, products_of, ratio
 
 # The range of magnitudes in which float arithmetic does not overflow or underflow.
@@ -105,7 +105,7 @@ class _Variance:
         return None
 
     def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
-        return merged(accumulators, slots, others, ("count", "not_finite", "sum", "squares"))
+        return merge_members(accumulators, slots, others, ("count", "not_finite", "sum", "squares"))
 
     def get_values(self, accumulators: Any) -> Any:
         count, not_finite = accumulators["count"], accumulators["not_finite"]

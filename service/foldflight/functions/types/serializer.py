@@ -71,7 +71,7 @@ class StateSerializer(ABC):
         """Return whether n values certainly come back as they are, with the same types, from `to_arrow`."""
         return False
 
-    def zoned(self) -> StateSerializer:
+    def with_zones(self) -> StateSerializer:
         """Return the layout in which each `datetime` of an annotation has a zone; the same one if there is none."""
         return self
 
@@ -220,7 +220,7 @@ class _Datetime(_Scalar):
     def __init__(self) -> None:
         super().__init__(pa.timestamp("us"))
 
-    def zoned(self) -> StateSerializer:
+    def with_zones(self) -> StateSerializer:
         return _Scalar(pa.timestamp("us", tz="UTC"))
 
 
@@ -321,9 +321,9 @@ class _Object(StateSerializer):
         self.immutable = immutable
         self.arrow = pa.struct([pa.field(name, serializer.arrow) for name, serializer in fields])
 
-    def zoned(self) -> StateSerializer:
+    def with_zones(self) -> StateSerializer:
         made = copy.copy(self)
-        made.fields = tuple((name, serializer.zoned()) for name, serializer in self.fields)
+        made.fields = tuple((name, serializer.with_zones()) for name, serializer in self.fields)
         made.arrow = pa.struct([pa.field(name, serializer.arrow) for name, serializer in made.fields])
         return made
 
@@ -372,8 +372,8 @@ class Nullable(StateSerializer):
         self.immutable = inner.immutable
         self.arrow = pa.struct([pa.field("value", inner.arrow)])
 
-    def zoned(self) -> StateSerializer:
-        return Nullable(self.inner.zoned())
+    def with_zones(self) -> StateSerializer:
+        return Nullable(self.inner.with_zones())
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         return pa.StructArray.from_arrays([self.inner.to_arrow(values)], fields=list(self.arrow))
@@ -395,8 +395,8 @@ class _List(StateSerializer):
             return False
         return self.item.keeps(list(itertools.chain.from_iterable(values)))
 
-    def zoned(self) -> StateSerializer:
-        return _List(self.item.zoned(), self.make)
+    def with_zones(self) -> StateSerializer:
+        return _List(self.item.with_zones(), self.make)
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         for index, value in enumerate(values):
@@ -436,8 +436,8 @@ class _Map(StateSerializer):
         keys = list(itertools.chain.from_iterable(values))
         return self.key.keeps(keys) and self.value.keeps([item for value in values for item in value.values()])
 
-    def zoned(self) -> StateSerializer:
-        return _Map(self.key.zoned(), self.value.zoned())
+    def with_zones(self) -> StateSerializer:
+        return _Map(self.key.with_zones(), self.value.with_zones())
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         for index, value in enumerate(values):
@@ -484,8 +484,8 @@ class ViewSerializer(StateSerializer):
         self._has_normal_keys = not _has_floats(self.key)
         self._has_plain_keys = _is_plain_key(self.key)
 
-    def zoned(self) -> StateSerializer:
-        return ViewSerializer(None if self.is_list else self.key.zoned(), self.value.zoned())
+    def with_zones(self) -> StateSerializer:
+        return ViewSerializer(None if self.is_list else self.key.with_zones(), self.value.with_zones())
 
     def keeps(self, values: Sequence[Any]) -> bool:
         if set(map(type, values)) == {PlainMap}:  # most are

@@ -44,7 +44,7 @@ __all__ = [
     "exact_types",
     "has_nanoseconds",
     "lists_in",
-    "narrowed",
+    "narrow_floats",
     "to_python",
 ]
 
@@ -322,7 +322,7 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         except (pa.ArrowException, OverflowError, ValueError, TypeError, decimal.InvalidOperation):
             pass  # The loop below finds the value that does not fit.
     if kinds <= _FLOATS and type_ == pa.float32():
-        narrow = narrowed(pa.array(values, pa.float64()), type_)
+        narrow = narrow_floats(pa.array(values, pa.float64()), type_)
         if narrow is not None:
             return narrow
     if kinds <= _FLOATS and pa.types.is_signed_integer(type_):
@@ -371,7 +371,7 @@ def _too_large_item(value: Any, type_: pa.DataType) -> str:
     return f"{_misfit(value, type_)}: {beyond}; declare VECTOR({type_.list_size}, DOUBLE)"
 
 
-def narrowed(floats: pa.Array, type_: pa.DataType) -> pa.Array | None:
+def narrow_floats(floats: pa.Array, type_: pa.DataType) -> pa.Array | None:
     """Return floats as floats of another width; None if a finite one would become infinite."""
     cast = floats.cast(type_)
     if type_.bit_width < floats.type.bit_width:

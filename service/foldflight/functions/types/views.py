@@ -295,11 +295,11 @@ class MapView(Generic[K, V]):
             cleared=False,
             keys=list(entries),
             values=list(dict.values(entries)),
-            present=[True] * self.held,
+            present=[True] * self.loaded_count,
         )
 
     @property
-    def held(self) -> int:
+    def loaded_count(self) -> int:
         """The number of entries in memory."""
         return dict.__len__(self._entries)
 
@@ -440,7 +440,7 @@ class ListView(Generic[T]):
         )
 
     @property
-    def held(self) -> int:
+    def loaded_count(self) -> int:
         """The number of items in memory."""
         return len(self._items)
 

@@ -256,7 +256,7 @@ class FunctionHandle:
     def _by_position(
         self, columns: tuple[object, ...], literals: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """Return the columns of a call with those that are given by name, and the direct arguments."""
+        """Return the columns of a call, including columns given by name, and its direct arguments."""
         direct = [parameter.name for parameter in self.info.parameters]
         most = len(self.info.input_names)
         behind = dict(zip(direct, columns[most:], strict=False))

@@ -18,7 +18,7 @@ from foldflight.functions.author.context import FunctionContext
 # Instances that nobody uses and that are kept, because the next exchange may need what they have loaded.
 _UNUSED_MAX: Final = 8
 _LOOK_S: Final = 0.1
-# Time for which those that close at once, as when the server ends, are awaited.
+# Seconds to wait for instances that all close at once, for example when the server ends.
 _CLOSE_S: Final = 5.0
 _logger = logging.getLogger("foldflight.coroutines")
 
@@ -97,7 +97,7 @@ class Instances:
         return _Lent(self, kept, coroutines)
 
     def take_back(self, kept: _Kept, coroutines: Coroutines) -> None:
-        """End the use of an instance, and close those that have not been used for the longest time."""
+        """End the use of an instance, and close the instances that have been unused for longest."""
         with self._lock:
             kept.users -= 1
             unused = [key for key, each in self._kept.items() if not each.users]

@@ -232,7 +232,8 @@ class FunctionCalls:
         are_all = sum(each.calls.shared == shared for each in self._queues) >= self._users(shared)
         if are_all or sum(each.waiting for each in present) >= head.batch_max:
             return 0.0
-        # Rows that waited for the last call begin with those that it has just answered, which are about to come back.
+        # Rows that waited for the last call wait once more: callers that it has just answered are about to send their
+        # next rows.
         return max(min(each.since_s for each in present), self._full_until_s) + self._bounds.batch_wait_s
 
     def _next_rows(self) -> list[Row]:
@@ -252,7 +253,7 @@ class FunctionCalls:
         return rows
 
     def _sharing(self, queue: Queue) -> list[Queue]:
-        """Return the exchanges whose rows may be in one call, those that wait for their turn first."""
+        """Return the exchanges whose rows may be in one call, beginning with exchanges that wait for their turn."""
         shared = queue.calls.shared
         return [each for each in self._waiting if each is queue or (shared is not None and each.calls.shared == shared)]
 
@@ -344,7 +345,7 @@ class FunctionCalls:
             return
         lasts = not may_pass(error)
         if lasts and len(rows) > 1:
-            for row in rows:  # the error is that of one row, and halves find it
+            for row in rows:  # one row has caused the error, and halving the batch finds it
                 row.is_alone, row.batch_max = True, (len(rows) + 1) // 2
             self._again(rows, 0.0)
             report.call_retried(name)

@@ -66,7 +66,7 @@ def offsets_name(query: str) -> str:
 def older_checkpoint(table: str, query: str, last: int, epoch: int) -> RejectedError:
     """Return the error of a table that has a later epoch of a query than the one that comes.
 
-    Spark formed the later epochs anew, from other rows than those that the table has.
+    Spark has formed the later epochs again, from other rows than the table has.
     """
     return RejectedError(
         "SETTINGS",
@@ -113,7 +113,7 @@ def net_changes(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
         )
     schema = pa.schema([field.with_nullable(True) for field in changes.schema])
     new = changes.filter(setting).cast(schema)
-    # Numbers as names, since a key may have any name but the row kind's.
+    # Columns are named by numbers, because a key may be called `row_kind_sum`, as the column of the aggregate is.
     numbers = [str(number) for number in range(len(keys))]
     numbered = changes.select(keys).rename_columns(numbers).append_column(ROW_KIND, pc.cast(setting, pa.int32()))
     counts = numbered.group_by(numbers, use_threads=False).aggregate([(ROW_KIND, "sum")])

@@ -220,7 +220,7 @@ def _decode_call(call: pb.Call) -> Call:
 
 
 def encode(frame: Frame, schema: pa.Schema) -> Message:
-    """Encode one frame as a message. The arguments are those of `Encoder`."""
+    """Encode one frame as a message. The arguments are as for `Encoder`."""
     return Encoder(schema)(frame)
 
 
@@ -296,7 +296,7 @@ def _encode_server(frame: Frame, empty: pa.RecordBatch) -> Message:
 
 
 def decode(message: Message, sender: Role) -> Frame:
-    """Decode and validate one message. The arguments and errors are those of `Decoder`."""
+    """Decode and validate one message. The arguments and errors are as for `Decoder`."""
     return Decoder(sender)(message)
 
 

@@ -13,7 +13,7 @@ _VARINT, _EIGHT_BYTES, _COUNTED, _FOUR_BYTES = 0, 1, 2, 5
 _VARINT_BYTES_MAX: Final = 10
 # FlightData has four fields; a later version may have more.
 _FIELDS_MAX: Final = 64
-# Bytes before a body that are worth comparing with those of the next message.
+# Bytes before a body, up to which comparing them with the previous message's is worth while.
 HEAD_MAX: Final = 4096
 _APP_METADATA: Final = 7
 Ranges = dict[int, tuple[int, int]]

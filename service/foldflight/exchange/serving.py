@@ -388,7 +388,7 @@ class ServerExchange:
             yield Results(epoch, part, last=last, reopen=reopen and last, modes=modes if last else ())
 
     def _checkpoint(self, frame: Checkpoint) -> Iterator[Frame]:
-        # Results reset the request; saved states do not. An engine that ignores it here gets it with its next results.
+        # An engine may ignore the request to reopen that comes with saved states, so its next results repeat it.
         reopen = self._reopen
         if frame.if_reopen and not reopen:
             yield SavedStates(self._empty_batch())
@@ -402,7 +402,9 @@ class ServerExchange:
             yield SavedStates(self._empty_batch(), problem=f"{error.code}: {error.message}", reopen=reopen)
             return
         if self._open_request.keeps_views:
-            self._check_state_bytes(batch)  # an error of the exchange: the entries in the batch are nowhere else now
+            self._check_state_bytes(
+                batch
+            )  # raises: no other place has the entries of this batch, so the exchange must end
         self.stats.saves += 1
         self.stats.saved_bytes = batch.nbytes
         self._entry_bytes = 0
@@ -453,8 +455,7 @@ class ServerExchange:
                 self._check_each_state(call, column, batch.column("slot"))
 
     def _check_each_state(self, call: int, column: pa.Array, slots: pa.Array) -> None:
-        # A million small states may exceed the bound of one together, so not each of them is measured: states that keep
-        # the bound together keep it one by one.
+        # If all states of a part together are within the limit, each is. Only otherwise are they measured one by one.
         states = pa.RecordBatch.from_arrays([slots, column], names=["slot", "state"])
         for part in sliced_to(states, self._limits.state_bytes_max):
             size = part["state"].nbytes
@@ -493,7 +494,7 @@ def describe(
     *,
     tells_code: bool = False,
 ) -> Opened:
-    """Return the Opened of an exchange without opening it. The arguments are those of `ServerExchange`.
+    """Return the Opened of an exchange without opening it. The arguments are as for `ServerExchange`.
 
     `lift` returns how an engine may aggregate the rows of a call without its function (`OpenedCall.lift`).
 

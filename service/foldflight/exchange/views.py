@@ -14,7 +14,7 @@ from foldflight.functions.types.views import ViewSpec
 
 
 def asking(states: pa.Array, views: Sequence[ViewSpec]) -> pa.Array:
-    """Return n states whose views have no entries, so that a server asks for those that it needs.
+    """Return n states whose views have no entries, so that a server asks for the entries that it needs.
 
     A list has one entry, which does not exist and whose key is the number of its items. Other members are unchanged.
     """

@@ -49,7 +49,7 @@ class Calls:
         arguments: The arguments of each of n rows.
         ids: The ids of n rows; see `FunctionContext.call_ids`.
         result_type: The type to which results are cast.
-        again: Makes the arguments of a row for another call, because code may have changed those of the last one.
+        again: Makes the arguments of a row for another call, because the author's code may have changed the first ones.
         shared: What all calls have in common that may share a batch: the shared instance. None: they share none.
         stops: Whether no further call begins after a row has failed for good, because all rows fail with it.
         log: Receives each line that the function logs.
@@ -121,11 +121,11 @@ class SharedInstance(Protocol[M_co]):
 
 
 Check: TypeAlias = Callable[[], None]
-"""Raises what ends the waiting: the engine has left."""
+"""Raises an error if waiting is useless, because the engine has left."""
 
 
 def go_on() -> None:
-    """Raise nothing: who asked waits for the answers."""
+    """Raise nothing: a `Check` for callers that always wait for all answers."""
 
 
 class Coroutines(Protocol):
@@ -164,11 +164,11 @@ class Coroutines(Protocol):
 
 
 class RecordedCoroutines:
-    """Runs coroutines by others, and tells the answers.
+    """Passes calls to another `Coroutines`, and reports their answers to a recorder.
 
     Args:
-        inner: Runs them.
-        record: Called with calls that have been answered, or of which the waiting has ended.
+        inner: Runs the coroutines.
+        record: Called with calls after they have been answered, or after waiting for them has failed.
     """
 
     opens = True
@@ -178,7 +178,7 @@ class RecordedCoroutines:
         self._record = record
 
     def answer(self, calls: Calls, check: Check) -> None:
-        """Wait for answers, and tell them."""
+        """Wait for answers, and report them."""
         try:
             self._inner.answer(calls, check)
         finally:

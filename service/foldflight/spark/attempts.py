@@ -49,7 +49,7 @@ def attempt(step: str) -> Iterator[None]:
     if context is None:
         yield
         return
-    # The first of a query's tasks begins at any server, the others at those after it, and a repeated task at the next.
+    # Spreads tasks over the servers: each task tries another server first, and a repeated task the one after it.
     begin_task(crc32(step.encode()) + context.partitionId() + context.attemptNumber(), _scope_of(context, step))
     folder = private_folder()
     path = folder and folder / f"{step}-{context.stageId()}-{context.partitionId()}{_SUFFIX}"

@@ -99,7 +99,7 @@ _COPIES: Final = 1 << 16
 
 
 def _net(query: Query, rows: DataFrame, *, strict: bool) -> DataFrame:
-    """Return only accumulated rows: of equal rows, those that remain after the retractions."""
+    """Return only accumulated rows: of equal rows, as many as remain after the retractions."""
     columns = [column for column in rows.schema if column.name != KIND]
     # Keys of floats have lost the bits of NaN and the sign of zeros. Of texts, `first` would need a sort.
     floats = [column for column in columns if isinstance(column.dataType, FLOATING)]

@@ -41,8 +41,8 @@ _OBSERVED: Final = "foldflight"
 _OBSERVED_EVENTS: Final = "foldflight_events"
 _NUMBER: Final = re.compile(r" #\d+$")
 
-# Schemas are types, not texts: Spark Connect's client parses texts with a session that it chooses.
-# Those of state variables are, because a worker has the JVM parse each text twice in each task.
+# Schemas are objects rather than DDL texts. Spark Connect's client parses texts with a session that it chooses, and the
+# text of a state variable's schema would be parsed in the JVM twice in each task.
 DATA: Final = st.StructType([st.StructField("data", st.BinaryType())])
 RUN_ID: Final = st.StructType([st.StructField("run_id", st.StringType())])
 PACKED: Final = st.StructType(
@@ -53,7 +53,7 @@ PACKED: Final = st.StructType(
     ]
 )
 _PARTITION: Final = "partition"
-_IN_ORDER_BYTES_MAX: Final = 64 << 20
+_IN_ORDER_BYTES_MAX: Final = 64 << 20  # blobs that a task sorts at once
 _FIGURES: Final = [
     st.StructField(figure.name, st.DoubleType() if figure.type == "float" else st.LongType())
     for figure in fields(EpochStats)
@@ -61,9 +61,9 @@ _FIGURES: Final = [
 FIGURES: Final = tuple(each.name for each in _FIGURES)
 FOLDED: Final = st.StructType([st.StructField(BLOB, st.BinaryType()), *_FIGURES])
 _NAME: Final = st.StructType([st.StructField("name", st.StringType())])
-_OUTPUT_ROWS_MAX: Final = 1 << 16
-_CACHE_BYTES_MAX: Final = 256 << 20
-_HOST_BYTES_MAX: Final = 1 << 30
+_OUTPUT_ROWS_MAX: Final = 1 << 16  # rows of a blob of results, which is a row of Spark
+_CACHE_BYTES_MAX: Final = 256 << 20  # decoded runs that a worker process keeps
+_HOST_BYTES_MAX: Final = 1 << 30  # files of runs that all workers of a host share
 
 
 def in_order(rows: Iterator[Row], bytes_max: int = _IN_ORDER_BYTES_MAX) -> Iterator[bytes]:
@@ -84,7 +84,7 @@ def in_order(rows: Iterator[Row], bytes_max: int = _IN_ORDER_BYTES_MAX) -> Itera
 
 
 def bucket_row(blob: bytes | None, figures: EpochStats) -> Row:
-    """Return a row of the stateful operator: a blob of results, and figures that count."""
+    """Return a row of the stateful operator: a blob of results, and counts for the metrics of the epoch."""
     return Row(**{BLOB: blob}, **asdict(figures))
 
 
@@ -214,15 +214,15 @@ def stored_name(run_id: str) -> str:
 
 
 class RunNames:
-    """Names the pieces that a task stores: if Spark runs the same epoch again with the same rows, under equal names.
+    """Names the pieces that a task stores. An epoch that is repeated with the same rows uses the same names again.
 
-    A failed epoch may leave its state in the checkpoint: a snapshot, or the changelog, if the file manager does not
-    replace files. Spark then takes it for that of the epoch that it repeated, and reads it together with later
-    changelogs. With equal names, the manifest of the one finds the pieces of the other.
+    A failed attempt at an epoch may leave files in the checkpoint: a snapshot, or a changelog that the file manager
+    does not replace. Spark may then load the files of the failed attempt in place of the repeated one's, and apply
+    later changelogs to them. As the names are equal, the manifest of either attempt finds the pieces of the other.
 
-    The states of the two may have other bytes, for example if they depend on the order of rows. So pieces of groups are
-    stored under a name without their bytes. The whole name has the digest of the bytes too, for the caches, where both
-    may be.
+    The bytes of the two attempts may differ, for example if states depend on the order of rows. So a piece of groups is
+    stored under a name that does not depend on its bytes. Caches may contain the pieces of both attempts, so the whole
+    name, which they use, ends with a digest of the bytes.
     """
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class RunNames:
 
         Args:
             data: The bytes of the piece.
-            identity: What identifies the piece in its epoch: its bytes, or less.
+            identity: Bytes that identify the piece in its epoch: all of its bytes, or a part of them.
         """
         task = TaskContext.get()
         epoch = None if task is None else task.getLocalProperty(EPOCH)

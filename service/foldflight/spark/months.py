@@ -69,7 +69,7 @@ def as_intervals(df: DataFrame, spark_types: Mapping[str, st.DataType]) -> DataF
 
     Args:
         df: The result.
-        spark_types: Spark's types of its columns; those that are intervals are converted.
+        spark_types: Spark's types of its columns; intervals among them are converted.
     """
     types = {name: type_ for name, type_ in spark_types.items() if is_months(type_)}
     if not types:

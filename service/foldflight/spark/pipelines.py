@@ -27,7 +27,7 @@ from foldflight.spark.versions.sessions import condition_of, name_key, quiet
 
 _T = TypeVar("_T")
 _IN_A_FLOW: Final = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
-# What the empty DataFrame answers. All other attributes are those of the flow's DataFrame, so that no action can see
+# Attributes that the empty DataFrame answers. All others come from the flow's DataFrame, so that no action can see
 # the empty one.
 _ANALYSED: Final = frozenset({"schema", "columns", "dtypes", "isStreaming"})
 # Methods of PySpark that ask for the names of the columns themselves. They take them from the schema that a DataFrame

@@ -135,10 +135,10 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
 
 
 def refuse_moved(spark: SparkSession, checkpoint: str) -> None:
-    """Refuse a checkpoint that a stream cannot continue from where it is now; take one that has no state.
+    """Refuse a checkpoint with state that was moved, so that a stream cannot continue from its present place.
 
-    Spark finds it out in the first epoch. This looks for the files that Spark will look for, and reads no state. What
-    else is wrong with a checkpoint is for Spark to say.
+    Spark would fail in the first epoch. This looks for the files that Spark will look for, and reads no state. Other
+    damage to a checkpoint is reported by Spark.
 
     Raises:
         RejectedError: STATE_MISMATCH for a checkpoint that was moved or that Spark 4.0 wrote, with the call that helps.
@@ -222,7 +222,8 @@ class StoredTable(ABC):
         batch: The last committed batch.
         schema: The columns of `groups`: keys, the number of rows that live or wait, and states.
         keys: The names of the key columns.
-        calls: What each state is: the function with its version, or the last rows; of an over also the window frame.
+        calls: A description of each state: the function with its version, or that it is the last rows. With `over`, it
+            includes the window frame.
         buckets: The number of buckets of the query.
     """
 
@@ -271,10 +272,13 @@ class StoredTable(ABC):
     @property
     @abstractmethod
     def _reader(self) -> _Reader:
-        """Reads the groups of one bucket."""
+        """A function that reads the groups of one bucket."""
 
     def _by_bucket(self, reader: _Reader, schema: pa.Schema) -> DataFrame:
-        """Return what a reader gives for each bucket: the manifests, whose runs have no name, and the runs."""
+        """Return the rows that a reader makes of each bucket, which it gets as one table of manifests and runs.
+
+        Rows of manifests have a name and no run id; rows of runs have a run id and no name.
+        """
         nothing = sf.lit(None).cast("string")
         manifests = self._manifests().withColumn(_RUN, nothing).select(BUCKET, _NAME, _RUN, _DATA)
         runs = self._read("runs").select(_bucket(), nothing.alias(_NAME), "user_map_key.run_id", "user_map_value.data")

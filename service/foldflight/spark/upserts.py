@@ -291,7 +291,7 @@ class _Upserts:
         return last.where(f"{_ROW} IS NOT NULL").select(sf.lit("+I").alias(ROW_KIND), *columns)
 
     def _unsent(self, sparse: Sequence[_SparseColumn]) -> Column:
-        """Return the names of columns that were not sent. The query fails at those that rows cannot keep."""
+        """Return the names of columns that were not sent. The query fails if a column's older value cannot be kept."""
         unsent = sf.coalesce(sf.col(UNSENT), sf.array().cast("array<string>"))
         others = sf.array_except(unsent, sf.array(*(sf.lit(each.name) for each in sparse)).cast("array<string>"))
         what = sf.concat(sf.lit("a change did not send the column "), sf.array_join(others, ", "))
@@ -350,7 +350,7 @@ class _Upserts:
         positions, inner = self._positions, [*keys, *values]
         spark_types = [nullable(types[inner[position]]) for position in positions]
         sent = storage_types_of(spark_types, [fields.field(inner[position]).type for position in positions])
-        # A column under withWatermark stays one: its times are those of the input, or of rows of before.
+        # A column with a watermark keeps it: its times come from the input, or from older rows.
         sparse = [{key: each.metadata[key] for key in (WATERMARK,) if key in each.metadata} for each in self.columns]
         names = [each.name for each in self.columns]
         named = zip(names, sent, sparse, strict=True)
@@ -365,7 +365,7 @@ class _Upserts:
 
 @dataclass(frozen=True)
 class _SparseColumn:
-    """A column of a batch whose value is that of the last row that has sent it.
+    """A column of a batch whose value comes from the last row that has sent it.
 
     Args:
         value: The column among the rows.
@@ -400,7 +400,7 @@ def _last_snapshot() -> Column:
 
 
 def _last_change() -> Column:
-    """Return the position of the row that was committed last, among those that are not of a snapshot."""
+    """Return the position of the row that was committed last, among rows that are not of a snapshot."""
     sequence = sf.col(SEQUENCE)
     time = sf.when(~sf.col(f"{SEQUENCE}.{IS_SNAPSHOT}"), sf.col(f"{SEQUENCE}.{TIME}"))
     return sf.max_by(sequence, time).alias(_LAST_CHANGE)

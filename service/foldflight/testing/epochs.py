@@ -219,7 +219,7 @@ def _hashable(key: Any) -> Any:
 
 
 def _kind_of(column: str, rows: Sequence[Mapping[str, Any]]) -> pa.DataType:
-    """Return the type of a column of datetimes with a zone, or of lists of them; NULL stands for all others."""
+    """Return the type of a column of datetimes with a zone, or of lists of them; the null type for others."""
     first = next((row[column] for row in rows if row.get(column) is not None), None)
     depth = 0
     while isinstance(first, (list, tuple)) and first:

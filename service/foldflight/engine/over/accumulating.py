@@ -1,4 +1,4 @@
-"""Window frames of an OVER stream that keep accumulators: those that only grow, and RANGE frames."""
+"""Window frames of an OVER stream that keep accumulators: frames that only grow, and RANGE frames."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class AccumulatorFold(CallsFold):
         return np.diff(peers, append=peers[-1:] + 1) != 0
 
     def _events(self, step: Step, log: TimeLog | None) -> _Events:
-        """Return the rows that enter and those that leave, by group and time."""
+        """Return the rows that enter window frames and the rows that leave them, by group and time."""
         names = self.layout.columns.names
         rows = columns_of(step.rows, names)
         slots, times = step.slots, step.times

@@ -3,7 +3,7 @@
 *Accumulate* and *retract*: a window frame differs from the window frame of the row before by rows that leave and rows
 that enter. The chunk has these rows, one after another, and `emit` is true at the last one of each window frame. A
 window frame for which more rows would leave and enter than it has begins with a new accumulator, so no accumulator
-loses all its rows. But those that are left may not count, by FILTER or because NULLs are skipped.
+loses all its rows. But FILTER or skipped NULLs may exclude all rows that are left.
 
 *Merge*: rows are folded to nodes of 8, 16, 32... rows, at multiples of their size from the beginning of the partition,
 so that the rounding of floats does not depend on other partitions. A window frame is folded from the few rows before
@@ -108,7 +108,7 @@ class WindowFrameFold(ExitStack, ABC):
 
 
 class _Running(WindowFrameFold):
-    """Accumulates the rows that enter, and retracts those that leave."""
+    """Accumulates rows that enter the window frame, and retracts rows that leave it."""
 
     def __init__(self, part: Part) -> None:
         super().__init__(part)
@@ -335,7 +335,7 @@ class _Nodes:
     def ranges(self, first: Positions, last: Positions, oldest: int) -> tuple[list[pa.Array], int]:
         """Return the states of n ranges of nodes of level 0, none of them empty, and the bytes of all that was merged.
 
-        Nodes that are not known are made, and those that no later window frame has are dropped.
+        Missing nodes are made, and nodes that no later window frame contains are dropped.
 
         Args:
             first: int64, shape (n,): the first node of each range. Equal ranges that are adjacent are merged once.
@@ -381,7 +381,7 @@ class _Nodes:
         return [column.take(indexes) for column in states]
 
     def _make(self, pieces: Sequence[_Piece], oldest: int) -> None:
-        """Make the nodes of the pieces that are not known, and drop those that no later window frame has."""
+        """Make the missing nodes of the pieces, and drop nodes that no later window frame contains."""
         levels = max(piece.level for piece in pieces) + 1
         while len(self._known) < levels:
             self._known.append((_NONE, []))
@@ -430,7 +430,7 @@ class _Nodes:
         return next((cut for cut, bytes_ in needed.items() if bytes_ <= bytes_max), min(needed, key=needed.__getitem__))
 
     def _make_below(self, missing: Sequence[Positions], edges: Positions) -> None:
-        """Make the missing nodes up to the cut, a range of rows at a time, and drop those that no end needs.
+        """Make the missing nodes up to the cut, a range of rows at a time, and drop nodes that no window frame needs.
 
         Args:
             missing: The missing nodes of each of these levels, ascending.
@@ -480,7 +480,7 @@ class _Nodes:
                 start += len(added)
 
     def _know(self, level: int, nodes: Positions, states: Sequence[pa.Array]) -> None:
-        """Add new nodes of a level, ascending, to those that are known."""
+        """Add new nodes of a level, ascending, to its existing nodes."""
         if not len(nodes):
             return
         known, before = self._known[level]

@@ -78,7 +78,7 @@ class RowsFold(CallsFold):
         return outputs
 
     def _last(self, rows: pa.RecordBatch, starts: Positions, ends: Positions) -> pa.RecordBatch:
-        """Return the last rows of each group as a list: those that window frames of later rows may have."""
+        """Return the last rows of each group as a list: the rows that window frames of later rows may contain."""
         counts = np.minimum(ends - starts, self._preceding_rows)
         indexes = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())

@@ -1,8 +1,8 @@
 """The positions of window frames in a sorted partition.
 
 Order values become whole numbers with the same order, so that every comparison is one of whole numbers. NaN is the
-largest float and equals itself, as in Spark. Where an end of a window frame is a distance, rows without an order value
-have a window frame of the rows like them.
+largest float and equals itself, as in Spark. If an end of a window frame is a distance, the frame of a row whose order
+value is NULL consists of the rows with NULL.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ Codes = npt.NDArray[np.int64]
 
 _LARGEST = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 
-# Codes of decimals are whole numbers of 64 bits, and the end of a window frame may have one digit more than the order
-# value.
+# Digits of an order by decimals. The end of a window frame may have one digit more, and must fit 64 bits (18 digits).
 _DIGITS_MAX: Final = 17
 
 
@@ -93,7 +92,7 @@ def distance_of(
 
 
 def end_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the ends of window frames over an order of a type: one that has the sum with any distance."""
+    """Return the type of the ends of window frames: it holds the sum of an order value and any distance."""
     if pa.types.is_integer(type_):
         return pa.int64()
     return pa.decimal128(_DIGITS_MAX + 1, type_.scale) if pa.types.is_decimal(type_) else type_

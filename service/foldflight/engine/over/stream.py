@@ -3,7 +3,7 @@
     rows that arrive > waiting (TimeLog) > due rows, by key and time > folds of the window frames > rows with outputs
 
 A row is due when the watermark has reached its time. As a row that arrives later is dropped, due rows are complete and
-in order over all epochs, so window frames are those of a batch over the rows that were not late. A bucket keeps:
+in order over all epochs, so window frames are the same as in a batch over the rows that were not late. A bucket keeps:
 
 - for *window frames without a lower end*: the accumulators of the groups (a state table).
 - for *RANGE frames*: the accumulators too, and the arguments of the rows in them, by time (a time log). Rows

@@ -125,7 +125,7 @@ class QueryLayout:
         ]
 
     def with_emitted(self, outputs: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the outputs of n stored states, with those that were emitted where these are stored.
+        """Return the outputs of n stored states. Emitted outputs replace computed ones if they are stored.
 
         Args:
             outputs: n outputs, as computed from the states.

@@ -475,7 +475,7 @@ def _with_outputs(layout: QueryLayout, outputs: list[str], schema: pa.Schema, ty
 
 
 def _last_outputs(open_reply: Opened, stream: StreamOptions | None) -> pa.Schema:
-    """Return the columns with the last outputs of groups that a stream stores: those that cannot be computed again.
+    """Return the columns of last outputs that a stream stores, because they cannot be computed again from states.
 
     Each is a struct of one member: the output may be NULL, and a NULL struct is an output that is not known.
     """

@@ -58,7 +58,7 @@ class EntryTable:
         groups: The key columns of the groups.
         view: The view.
         storage: Where its pieces are.
-        is_current: Selects of n rows of group and `generation` those of the group's present generation.
+        is_current: Returns which of n rows of group and `generation` have the group's present generation.
 
     Raises:
         RejectedError: STATE_MISMATCH, if the stored entries have other types.
@@ -99,7 +99,7 @@ class EntryTable:
             keys: n keys of entries.
 
         Returns:
-            Whether each entry exists (bool, shape (n,)), and n values, NULL for those that do not.
+            Whether each entry exists (bool, shape (n,)), and n values, NULL for entries that do not.
         """
         rows, slots = self._distinct(groups, generations, keys)
         stored = self._table.lookup(rows)
@@ -153,7 +153,7 @@ class EntryTable:
         return Page(pa.nulls(0, self._keys.field(ENTRY).type), pa.nulls(0, self._table.layout.states.types[0]), True)
 
     def scan(self) -> Iterator[pa.RecordBatch]:
-        """Yield all entries, also those of former generations: groups, `generation`, `entry` and `value`."""
+        """Yield all entries, including entries of former generations: groups, `generation`, `entry` and `value`."""
         for rows in self._table.scan():
             yield rows.select([*self._keys.names, VALUE])
 

@@ -31,7 +31,7 @@ class Piece:
 
     Attributes:
         hashes: The values of that column: hashes in a state table, and times in a time log.
-        is_mapped: Whether its bytes are those of a file that is mapped.
+        is_mapped: Whether its bytes are mapped from a file.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -111,7 +111,7 @@ class RunCache:
 
     Attributes:
         bytes: Bytes of the cached pieces in memory.
-        mapped_bytes: Bytes of those that are mapped.
+        mapped_bytes: Bytes of the pieces that are mapped from files.
     """
 
     def __init__(self, *, bytes_max: int, shared: HostCache | None = None, mapped_bytes_max: int = 4 << 30) -> None:

@@ -22,7 +22,7 @@ class Storage:
         store: The storage of the bytes.
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
-        new_run_id: Returns the unique name of a new piece, given its bytes, and those that identify it in its epoch.
+        new_run_id: Returns the unique name of a new piece, from its bytes and the bytes that identify it in its epoch.
     """
 
     store: RunStore

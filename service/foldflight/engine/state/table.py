@@ -508,7 +508,7 @@ class StateTable:
         return [column.take(indexes) for column in states.columns]
 
     def _last_outputs(self, generation: pa.Schema, rows: pa.RecordBatch) -> list[pa.Array]:
-        """Return the last outputs of n rows of another generation; NULL for those that it does not have."""
+        """Return the last outputs of n rows of another generation; NULL for outputs that it does not have."""
         return [
             rows.column(field.name)
             if field.name in generation.names and generation.field(field.name).type == field.type

@@ -79,7 +79,7 @@ class StoredLog:
 
 
 def is_time_log(data: bytes) -> bool:
-    """Whether a manifest is that of a time log."""
+    """Whether a manifest describes a time log."""
     return data[: len(_MAGIC)] == _MAGIC
 
 

@@ -2,7 +2,7 @@
 
 A view of at most 64 entries and 4 KiB is stored in the row of its group, *inline*. The entries of a larger view are
 rows of a second table (`engine/state/entries.py`), and stay there until the view is cleared. A lookup of groups reads
-no entries of that table, and an epoch writes only those that changed.
+no entries of that table, and an epoch writes only the entries that changed.
 
 A view in states of the exchange is `struct<complete, cleared, entries: list<struct<key, value, present>>>`. The row of
 a group has `struct<generation, entries: list<struct<key, value>>>` in its place, where generation 0 means inline. For a
@@ -194,7 +194,7 @@ class ViewTable:
             entries: n keys of entries.
 
         Returns:
-            Whether each entry exists (bool, shape (n,)), and n values, NULL for those that do not.
+            Whether each entry exists (bool, shape (n,)), and n values, NULL for entries that do not.
         """
         present, values = self._entries[index].lookup(keys, pa.array(generations), entries)
         is_inline = generations == 0
@@ -207,7 +207,7 @@ class ViewTable:
         return present, values
 
     def page(self, index: int, key: pa.RecordBatch, generation: int, after: pa.Array | None) -> Page:
-        """Return the entries of a view that is not inline, in an order of their own, or in that of the list.
+        """Return the entries of a view that is not inline, a list's in its order, a map's in any order.
 
         Args:
             index: The index of the view.
@@ -453,7 +453,7 @@ def table_of(
     storage: Storage,
     conversion: Conversion | None = None,
 ) -> StateTable | ViewTable:
-    """Return the state table of a bucket, with or without views. The arguments and errors are those of the two."""
+    """Return the state table of a bucket, with or without views. The arguments and errors are as for both."""
     if views:
         convert = None if conversion is None else partial(ViewConversion, conversion)
         return ViewTable(layout, views, storage, conversion=convert)

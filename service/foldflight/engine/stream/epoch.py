@@ -366,7 +366,7 @@ def outputs_before(
     states: Sequence[pa.Array],
     stored: pa.RecordBatch,
 ) -> pa.RecordBatch:
-    """Load n states into n slots, and return the outputs that they had: those that are stored, or computed ones.
+    """Load n states into n slots, and return the outputs that they had: stored outputs, or else computed ones.
 
     Args:
         exchange: The exchange. It must return initial outputs.

@@ -26,7 +26,8 @@ class Entries:
         slots: The slot of each.
         column: The number of the column, if the entry is the kept value of a stored row, at the sequence of that value;
             otherwise -1.
-        unsent: The numbers of the columns that it did not send. A stored row did not send those that it keeps.
+        unsent: The numbers of the columns that it did not send. In a stored row, these are the columns whose values it
+            has kept from older rows.
         is_deleted: Whether it deletes its key.
     """
 

@@ -45,7 +45,7 @@ class EpochViews:
         self._forget_sent()
 
     def load(self, stored: ViewLookup) -> None:
-        """Add the next slots. The server gets the states of those that exist."""
+        """Add the next slots. The server gets the states of groups that exist."""
         for index, generations in enumerate(stored.generations):
             self._generations[index] = np.concatenate([self._generations[index], generations])
             # The server has the states of groups that exist, and starts others with empty views.

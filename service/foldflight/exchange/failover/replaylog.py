@@ -1,7 +1,7 @@
 """The replay log of one exchange: the states and frames that another server needs to take it over.
 
 The states are from the last barrier or checkpoint, one for each slot. An answer has only the slots that changed, so
-it is merged into the older states. The frames are those that were sent after it, in order. A server that loads the
+it is merged into the older states. The log's frames were sent after it, in order. A server that loads the
 states and then processes the frames has the same accumulators as the lost one.
 
 If barriers return no states, frames are kept until a checkpoint returns the states or until every slot is forgotten.

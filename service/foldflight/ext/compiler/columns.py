@@ -121,7 +121,7 @@ def _numbers(array: pa.Array, dtype: Any, kind: str) -> tuple[Any | None, Mask |
 
 
 def _containers(array: pa.Array, contents: Contents) -> tuple[Any | None, Mask | None]:
-    """Return the offsets and words of n arrays or maps, and a mask of those that compiled code does not accept."""
+    """Return the offsets and words of n arrays or maps, and a mask of values that compiled code does not accept."""
     offsets = np.asarray(array.offsets.to_numpy(), np.int64)
     first, last = offsets[[0, -1]].tolist()
     offsets = offsets - first

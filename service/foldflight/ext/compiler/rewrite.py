@@ -619,7 +619,7 @@ class _Rewriter:
     def by_name(
         self, statement: ir.Assign, expr: ir.Expr, parameters: tuple[str, ...], default: int | None
     ) -> tuple[ir.Var, ...]:
-        """Return the arguments of a call in the order of the parameters, with a default for those that are missing."""
+        """Return the arguments of a call in the order of the parameters, with defaults for missing ones."""
         named = dict(expr.kws)
         ordered = [*expr.args, *(named.pop(name, None) for name in parameters[len(expr.args) :])]
         if named or expr.vararg is not None or len(ordered) > len(parameters):

@@ -364,7 +364,7 @@ class _Subject:
         return Lift(tuple(changes), failures)
 
     def _classify(self, cases: Sequence[_Case]) -> tuple[dict[str, Field], dict[str, _Extremum]]:
-        """Return the lift of each field, and the analyses of those that are minima or maxima."""
+        """Return the lift of each field, and the analyses of minima and maxima."""
         fields = {name: self._plain(name, cases) for name in self.types}
         extrema: dict[str, _Extremum] = {}
         for name, one in fields.items():

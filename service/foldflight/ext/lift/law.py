@@ -40,13 +40,16 @@ class LiftedForm:
     types: Sequence[pa.DataType]
 
     def difference(self, interpreter: Interpreter, rows: Rows, cut: int) -> str | None:
-        """Return how its state or output of rows differs; None if it does not. `cut` chooses the rows retracted."""
+        """Fold rows in both ways, and return how states or outputs differ; None if they are equal.
+
+        The bits of `cut` choose which rows are retracted.
+        """
         retracts = not self.lift.unretractable
         signs = [-1 if retracts and cut >> (index % 16) & 1 else 1 for index in range(len(rows))]
         plan = LiftPlan.of(self.lift, has_kinds=retracts)
         broken, is_error = self._of_rows(interpreter, plan, rows, signs)
         if broken is None and is_error:
-            # Of rows with NULL and of large totals nothing but the error was compared. Most rows alone have a state.
+            # An error, as of a NULL or a large total, hides the state of all rows. Most rows have a state on their own.
             alone = (self._of_rows(interpreter, plan, [row], [sign])[0] for row, sign in zip(rows, signs, strict=True))
             broken = next((each for each in alone if each is not None), None)
         return broken
@@ -54,7 +57,7 @@ class LiftedForm:
     def _of_rows(
         self, interpreter: Interpreter, plan: LiftPlan, rows: Rows, signs: list[int]
     ) -> tuple[str | None, bool]:
-        """Return what differs for these rows, or None, and whether nothing but an error was compared."""
+        """Return what differs for these rows, or None; and whether both ways raised, so that no state was compared."""
         try:
             expected = interpreter.state_of(rows, signs)
         except FoldflightError as error:
@@ -62,7 +65,7 @@ class LiftedForm:
         try:
             raising = [each.text for row in rows for each in self.lift.failures if evaluate(each.when, row)]
             results = [] if raising else [each.of_rows(rows, signs) for each in plan.aggregates]
-        except (ArithmeticError, TypeError) as error:  # an engine would have NULL or another number
+        except (ArithmeticError, TypeError) as error:  # the engine would return NULL or a wrong number
             return f"the lifted form cannot be computed: {type(error).__name__}: {error}", False
         if raising:
             if isinstance(expected, FoldflightError):
@@ -72,7 +75,7 @@ class LiftedForm:
         try:
             state = plan.states(columns, self.bound.state_type, 1)[0].as_py()
         except SumOverflow:
-            return None, True  # an error that names the fold, and no wrong state
+            return None, True  # the engine raises an error that recommends a fold, so no state is wrong
         except FieldOverflow as unfit:
             if isinstance(expected, FoldflightError) and expected.code == "OVERFLOW":
                 return None, True

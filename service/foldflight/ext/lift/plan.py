@@ -221,7 +221,7 @@ class LiftPlan:
 
     @property
     def raising(self) -> tuple[Expr, ...]:
-        """Conditions for rows that fail: one of them holds. They are shorter than those of `failures`."""
+        """Conditions for rows that fail: one of them holds. They are shorter than the conditions of `failures`."""
         raising: list[Expr] = []
         for each in self.lift.failures:
             conditions = each.when.parts if each.when.op == "and" else (each.when,)

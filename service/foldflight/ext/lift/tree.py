@@ -232,7 +232,7 @@ def compare(op: str, one: Expr, other: Expr) -> Expr:
         return const(_COMPARISONS[op](one.value, other.value))
     if any(each.is_const and each.kind == "float" and math.isnan(each.value) for each in (one, other)):
         return FALSE  # a NaN that was computed from constants
-    if op == "le" and one.kind != "float":  # `not (other < one)`, so that both have one fact; with NaN both are false
+    if op == "le" and one.kind != "float":  # as `not (other < one)`, so that a decision on one also decides the other
         return not_(compare("lt", other, one))
     if one.kind == "int" and op == "lt" and (one.high < other.low or one.low >= other.high):
         return const(one.high < other.low)
@@ -486,7 +486,7 @@ class Lift:
 
     @classmethod
     def from_json(cls, text: str) -> Lift | None:
-        """Return the lift of `to_json`, or None for that of a later version, which may mean something else.
+        """Return the lift of `to_json`, or None for the text of a later version, which may have another meaning.
 
         Raises:
             RejectedError: BAD_FRAME, if the text is damaged.

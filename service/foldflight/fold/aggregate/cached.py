@@ -148,7 +148,7 @@ class CachedMap(MapView[Any, Any]):
         self._changed: dict[Any, None] = {}
 
     def learn(self, part: ViewPart) -> None:
-        """Take entries from the engine, except those that are known already."""
+        """Take entries from the engine, except entries that are in memory already."""
         if self._is_whole:
             return
         for key, value, present in zip(part.keys, part.values, part.present, strict=True):
@@ -241,7 +241,7 @@ class CachedMap(MapView[Any, Any]):
             self._readers -= 1
 
     def _stored_pairs(self, *, are_held: bool) -> Iterator[tuple[Any, Any]]:
-        """Iterate over the entries at the engine, as rows have changed them, then over those that rows have added."""
+        """Iterate over the entries at the engine, as rows have changed them, then over entries that rows have added."""
         changed, met = list(self._changed), set()
         for page in self.source.pages(are_held=are_held):
             for key, value in zip(page.keys, page.values, strict=True):

@@ -157,7 +157,7 @@ class Distinct(GroupsAccumulator):
         self._fold(rows, weights)
 
     def _fold(self, rows: Rows, weights: Sequence[int]) -> None:
-        """Add n numbers to the times of n rows, and let the function know of those that appear or disappear."""
+        """Add n numbers to the times of n rows, and tell the function which rows appear or disappear."""
         for slot in np.unique(rows.slots).tolist():
             self._of(slot)
         views, turning = self._rows, []

@@ -21,7 +21,7 @@ class GroupsAccumulator(ABC):
     may appear several times. The methods have the names of DataFusion's trait `GroupsAccumulator`.
 
     A slot without an accumulator is empty: folding into it creates one, merging into it loads the state, and its value
-    is that of a new accumulator. After an error the accumulators are undefined, and the exchange must be closed.
+    is the value of a new accumulator. After an error the accumulators are undefined, and the exchange must be closed.
     """
 
     @property

@@ -437,7 +437,7 @@ class Interpreted(GroupsAccumulator):
         return self._by_state(slots)
 
     def _by_state(self, slots: Slots) -> dict[int, Any]:
-        """Return by slot what the states of accumulators give, without those that have none, which halves find."""
+        """Return, by slot, accumulators decoded from their own states; without accumulators that cannot be encoded."""
         try:
             return dict(
                 zip(slots.tolist(), self.codec.decode(self.codec.encode(self.accumulators_of(slots))), strict=True)
@@ -456,7 +456,7 @@ class Interpreted(GroupsAccumulator):
         return self.values_of(slots, self.decode(given, states.filter(present)))
 
     def values_of(self, slots: Slots, accumulators: dict[int, Any]) -> pa.Array:
-        """Return the values of n slots; of those that have accumulators here, the values of these, which may change."""
+        """Return the values of n slots. `accumulators` replaces stored ones, and `get_value` may change it."""
         self._lent = accumulators
         try:
             with self._in_methods():
@@ -465,7 +465,7 @@ class Interpreted(GroupsAccumulator):
             self._lent = {}
 
     def decode(self, slots: Slots, states: pa.Array) -> dict[int, Any]:
-        """Return the accumulators of n states, by slot. Without those that `deserialize` refuses, if it may fail."""
+        """Return the accumulators of n states, by slot. States that `deserialize` refuses may be left out."""
         try:
             return dict(zip(slots.tolist(), self.codec.decode(states), strict=True))
         except UnconvertibleState as unfit:

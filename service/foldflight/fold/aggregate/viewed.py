@@ -1,9 +1,9 @@
 """Accumulators with views, of which an engine may keep the entries.
 
 Without such an engine (`ask` is None), views are in memory and complete, and states have all their entries. With one, a
-view knows the entries that were sent or asked for, and those that rows have changed since states were last returned. It
-asks for others when a method reads them. After states have been returned, all entries are forgotten, because the engine
-has them.
+view knows the entries that were sent or asked for, and the entries that rows have changed since states were last
+returned. It asks for others when a method reads them. After states have been returned, all entries are forgotten,
+because the engine has them.
 """
 
 from __future__ import annotations

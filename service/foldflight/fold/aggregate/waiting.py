@@ -65,7 +65,7 @@ class Waits:
         failures: Failures,
         again: Callable[[int], Any],
     ) -> list[Any]:
-        """Return the values of n accumulators; None for those that fail, if errors are isolated.
+        """Return the values of n accumulators; None for accumulators that fail, if errors are isolated.
 
         Args:
             accumulators: The accumulators.

@@ -19,8 +19,8 @@ from foldflight.functions.author.scalar import BoundScalar
 
 
 @dataclass(frozen=True)
-class _Here:
-    """What the exchange gives to the calls of its functions."""
+class _Environment:
+    """What the calls of an exchange share: who runs coroutines, when waiting ends, and the scope of call ids."""
 
     coroutines: Coroutines
     check: Check
@@ -48,7 +48,7 @@ class AsyncScalar(Instance, Scalar):
         self.bound, self.name, self.failures = bound, bound.function.name, failures
         if resources.coroutines is None:
             raise no_coroutines(self.name)
-        self._here = _Here(resources.coroutines, resources.check, resources.call_scope)
+        self._here = _Environment(resources.coroutines, resources.check, resources.call_scope)
         self._log = resources.log
         self._shared = resources.coroutines.instance(bound, request.job_parameters, context, resources.check)
         self.methods = self._shared.methods

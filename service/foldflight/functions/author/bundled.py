@@ -22,8 +22,8 @@ class Segment(Generic[A]):
             before the rows.
         rows: The arguments of each row, in order; none if only the value, or a merge, is asked for.
         signs: For each row 1, or -1 for a row that is retracted.
-        wants_each: Whether the value after each row is needed. It is asked for where all rows are retracted, too, and
-            with OVER between two window frames, where nobody sees it.
+        wants_each: Whether the value after each row is needed. It may be true although no result depends on it: if all
+            rows are retracted, and between two window frames of OVER.
     """
 
     accumulators: list[A]

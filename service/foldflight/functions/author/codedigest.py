@@ -90,11 +90,11 @@ class _Walk:
     def add(self, value: Any) -> None:
         """Add one object, and all that it consists of."""
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
-            self._say(type(value).__name__, repr(value))
+            self._add_texts(type(value).__name__, repr(value))
         elif isinstance(value, (tuple, CodeType)) and type(value) in (tuple, CodeType):
             self._descend(value)  # equal ones may be one object or several
         elif (number := self._numbers.get(id(value))) is not None:
-            self._say("again", str(number))
+            self._add_texts("again", str(number))
         else:
             self._numbers[id(value)] = len(self._numbers)
             self._alive.append(value)
@@ -102,58 +102,61 @@ class _Walk:
 
     def _descend(self, value: Any) -> None:
         if self._depth >= _DEPTH_MAX or len(self._numbers) > _OBJECTS_MAX:
-            self._say("deep", type(value).__qualname__)
+            self._add_texts("deep", type(value).__qualname__)
             return
         self._depth += 1
         try:
-            self._parts(value)
+            self._add_parts(value)
         except Exception:  # noqa: BLE001 - foreign code; what cannot be read or pickled counts by its type
-            self._say("opaque", type(value).__qualname__)
+            self._add_texts("opaque", type(value).__qualname__)
         finally:
             self._depth -= 1
 
-    def _say(self, *texts: str) -> None:
+    def _add_texts(self, *texts: str) -> None:
+        """Hash texts, each behind its length, so that no two sequences of texts have the same bytes."""
         for text in texts:
             encoded = text.encode(errors="surrogatepass")
             self._hash.update(b"%d:" % len(encoded))
             self._hash.update(encoded)
 
-    def _all(self, name: str, *values: Any) -> None:
-        self._say(name, str(len(values)))
+    def _add_all(self, name: str, *values: Any) -> None:
+        """Add the name of a kind of object, and the objects that it consists of."""
+        self._add_texts(name, str(len(values)))
         for value in values:
             self.add(value)
 
-    def _parts(self, value: Any) -> None:
+    def _add_parts(self, value: Any) -> None:
+        """Add what an object consists of, by its type."""
         match value:
             case CodeType():
                 counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
                 names = (value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
                 table = getattr(value, "co_exceptiontable", b"")
-                self._all("code", *counts, *names, value.co_code, table, *value.co_consts)
+                self._add_all("code", *counts, *names, value.co_code, table, *value.co_consts)
             case FunctionType():
                 self._function(value)
             case MethodType():
-                self._all("method", value.__func__, value.__self__)
+                self._add_all("method", value.__func__, value.__self__)
             case staticmethod() | classmethod():
-                self._all(type(value).__name__, value.__func__)
+                self._add_all(type(value).__name__, value.__func__)
             case property():
-                self._all("property", value.fget, value.fset, value.fdel)
+                self._add_all("property", value.fget, value.fset, value.fdel)
             case CellType():
-                self._all("cell", *_contents(value))
+                self._add_all("cell", *_contents(value))
             case BuiltinFunctionType():
-                self._say("built in", str(value.__module__), value.__qualname__)
+                self._add_texts("built in", str(value.__module__), value.__qualname__)
             case ModuleType():
                 self._add_installed(value.__name__, "")
             case Enum():
-                self._all("member", type(value), value.name, value.value)
+                self._add_all("member", type(value), value.name, value.value)
             case type():
                 self._class(value)
             case list() | tuple() if type(value) in (list, tuple):
-                self._all(type(value).__name__, *value)
+                self._add_all(type(value).__name__, *value)
             case dict() if type(value) is dict:
-                self._all("dict", *(part for item in value.items() for part in item))
+                self._add_all("dict", *(part for item in value.items() for part in item))
             case set() | frozenset() if type(value) in (set, frozenset):
-                self._all("set", *sorted(map(self._apart, value)))
+                self._add_all("set", *sorted(map(self._apart, value)))
             case _:
                 self._object(value)
 
@@ -168,19 +171,19 @@ class _Walk:
         if not self._is_own(function.__module__):
             self._add_installed(function.__module__, function.__qualname__)
             return
-        self._all("function", function.__code__, function.__defaults__, function.__kwdefaults__)
+        self._add_all("function", function.__code__, function.__defaults__, function.__kwdefaults__)
         for cell in function.__closure__ or ():
-            self._all("closure", *_contents(cell))
+            self._add_all("closure", *_contents(cell))
         names = _names_in(function.__code__)
         for name in sorted(names & function.__globals__.keys()):
-            self._say("variable", name)
+            self._add_texts("variable", name)
             self._variable(function.__globals__[name], names)
         for name in _imports_in(function.__code__, function.__globals__.get("__package__") or ""):
             self._add_import(name, names)
         if (wrapped := function.__dict__.get("__wrapped__")) is not None:
-            self._all("wrapped", wrapped)
+            self._add_all("wrapped", wrapped)
         if isinstance(registry := function.__dict__.get("registry"), MappingProxyType):  # of functools.singledispatch
-            self._all("registry", *(part for item in registry.items() for part in item))
+            self._add_all("registry", *(part for item in registry.items() for part in item))
 
     def _add_import(self, name: str, names: set[str]) -> None:
         """Add a module that code imports when it runs, as `_variable` does.
@@ -193,7 +196,7 @@ class _Walk:
             spec = None
         if spec is None:
             return  # such as `Path` in `from pathlib import Path`, which is no module
-        self._say("import", name)
+        self._add_texts("import", name)
         if not self._is_own(name, spec.origin):
             self._add_installed(name, "")
         else:
@@ -204,12 +207,12 @@ class _Walk:
         if not (isinstance(value, ModuleType) and self._is_own(value.__name__)):
             self.add(value)
             return
-        self._say("module", value.__name__)
+        self._add_texts("module", value.__name__)
         if value.__name__ in self._modules:
             return
         self._modules.add(value.__name__)
         for name in sorted(names & vars(value).keys()):
-            self._say("variable", name)
+            self._add_texts("variable", name)
             self._variable(vars(value)[name], names)
         self._modules.remove(value.__name__)  # other code may name other variables of it
 
@@ -217,10 +220,10 @@ class _Walk:
         if not self._is_own(cls.__module__):
             self._add_installed(cls.__module__, cls.__qualname__)
             return
-        self._all("class", cls.__qualname__, *cls.__bases__)
+        self._add_all("class", cls.__qualname__, *cls.__bases__)
         for name, member in sorted(vars(cls).items()):
             if name not in _LEFT_OUT:
-                self._say("member", name)
+                self._add_texts("member", name)
                 self.add(member)
 
     def _object(self, value: Any) -> None:
@@ -231,16 +234,16 @@ class _Walk:
         reduced = "" if wrapped is not None else reduce(value) if reduce else value.__reduce_ex__(4)
         parts = [list(each) if index > 2 and each is not None else each for index, each in enumerate(reduced[:5])]
         if wrapped is not None:
-            self._all("wrapped", wrapped)
+            self._add_all("wrapped", wrapped)
         elif isinstance(reduced, str):
-            self._say("named", reduced)
+            self._add_texts("named", reduced)
         else:
-            self._all("object", *parts)
+            self._add_all("object", *parts)
 
     def _add_installed(self, module: str, name: str) -> None:
         """Add something installed: its name, and the version of its package."""
         package = module.partition(".")[0]
-        self._say("installed", module, name, "" if package in sys.stdlib_module_names else _version(package))
+        self._add_texts("installed", module, name, "" if package in sys.stdlib_module_names else _version(package))
 
     def _is_own(self, name: str | None, origin: str | None = None) -> bool:
         """Return whether a module is an author's: of the function's package, or not installed as a package.
@@ -280,7 +283,7 @@ def _imports_in(code: CodeType, package: str) -> list[str]:
         package: The package of its module, to which relative imports refer.
     """
     names: set[str] = set()
-    level = 0  # what the constants before an import tell, as do the names
+    level = 0  # of a relative import; bytecode loads level and names as constants before the import
     members: tuple[str, ...] = ()
     for step in dis.get_instructions(code):
         if step.opname == "IMPORT_NAME":

@@ -146,7 +146,7 @@ class SignatureBuilder(ABC):
         return tuple(fixed[: len(inputs)] + variadic[len(fixed) :]) if has_star else tuple(names[: len(inputs)])
 
     def defaults(self, inputs: Any) -> dict[str, Any]:
-        """Return the defaults of the last arguments, by name: those that a call may leave out."""
+        """Return the defaults of the last arguments, by name: a call may leave these arguments out."""
         if callable(inputs):
             return {}
         known = {each.name: each.default for each in self.argument_parameters() if each.default is not each.empty}

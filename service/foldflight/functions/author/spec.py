@@ -516,7 +516,7 @@ def _text(value: Any) -> str:
 def literal_texts(function: Registered, given: Mapping[str, Any], arguments: int) -> dict[str, str]:
     """Return the direct arguments of a call, and the defaults of all others, as texts by name, for a fingerprint.
 
-    So are the defaults of arguments that the call leaves out. `arguments` is the number of those that it has.
+    So are the defaults of arguments that the call leaves out. `arguments` is the number of arguments in the call.
     """
     omitted = () if callable(function.declared_inputs) else function.input_names[arguments:]
     literals = {f"argument {name}": function.defaults[name] for name in omitted if _has_text(function.defaults[name])}

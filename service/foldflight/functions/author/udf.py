@@ -284,7 +284,7 @@ class _MapBuilder(SignatureBuilder):
             )
 
     def check_method(self, method: Any, where: str) -> None:
-        """Refuse what is async here."""
+        """Refuse a coroutine or async generator that this decorator does not take."""
         if inspect.isasyncgenfunction(method):
             raise self.error(f"{where} is an async generator", "return a list, or make it a plain generator")
         if inspect.iscoroutinefunction(method):

@@ -72,7 +72,7 @@ class WindowFrame:
         high: The last row.
         is_range: Whether the ends are distances of the order value (RANGE) or numbers of rows (ROWS). In RANGE, the
             current row means all rows with its order value.
-        by: The way of folding that the user insists on; None if the plan chooses.
+        by: How the call is folded, if the user has chosen it with `by=`; None if the plan chooses.
 
     Raises:
         RejectedError: SIGNATURE, for an end that is not valid, and for a window frame whose first row follows its last

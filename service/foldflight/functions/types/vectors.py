@@ -106,7 +106,7 @@ def masked_matrix_of(array: pa.Array) -> npt.NDArray[np.floating[Any]]:
 
 
 def rows_of_matrix(matrix: npt.NDArray[Any]) -> list[Any]:
-    """Return the rows of an array of shape (n, k); None for those that are masked as a whole."""
+    """Return the rows of an array of shape (n, k); None for rows that are masked as a whole."""
     if not isinstance(matrix, np.ma.MaskedArray):
         return list(matrix)
     masks = np.ma.getmaskarray(matrix)

@@ -112,7 +112,7 @@ def exact_sum(session: SparkSession) -> str:
 
 
 def exact_wide_sum(session: SparkSession) -> str:
-    """Return how to sum 64-bit integers, as SQL like that of `exact_sum`."""
+    """Return how to sum 64-bit integers, as a template of SQL, like `exact_sum`."""
     return _spark_sum(session) if is_spark(session) else _SAIL_WIDE_SUM
 
 

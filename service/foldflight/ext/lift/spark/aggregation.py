@@ -61,14 +61,14 @@ def lifted_text(
     session: SparkSession,
     names: Sequence[str] | None = None,
 ) -> Text:
-    """Return the same as SQL, for a query that is finished by Spark; see `SparkPlanner.text`."""
+    """Return the result of a batch query as SQL, for a query that is finished by Spark; see `SparkPlanner.text`."""
     return finish(*_aggregate_groups(query, rows, columns, session), outputs, names)
 
 
 def _aggregate_groups(
     query: Query, rows: _Rows, columns: Mapping[str, str], session: SparkSession
 ) -> tuple[LiftedFold, _Rows]:
-    """Return what Python would do with keys and aggregates, and these."""
+    """Return the rows of keys and aggregates, and the task that makes states and results of them in Python."""
     plans = cast("tuple[LiftPlan, ...]", query.lifting.plans)  # `lifting_of` has made them
     layout = query.layout
     keys = [columns[name] for name in layout.keys.names]
@@ -173,13 +173,13 @@ class _Call:
         return "count(1)"
 
     def limb(self, aggregate: Aggregate, parts: Mapping[str, str], *, raises: bool, skips_null: bool = False) -> str:
-        """Return what is aggregated of each row, as SQL.
+        """Return the operand of an aggregate, as SQL over the columns of a row.
 
         Args:
             aggregate: The aggregate.
             parts: The columns that are computed before, by their texts.
             raises: Whether this column raises the errors of the author's method, if it has any.
-            skips_null: Whether NULL is nothing for sums.
+            skips_null: Whether the engine's exact sums skip NULLs.
         """
         zero = f"CAST(0 AS {_sql_of(aggregate.cases[0].value.kind)})" if aggregate.kind == "decimal sum" else "0L"
         rest = zero if aggregate.sums else ""
@@ -230,12 +230,12 @@ class _Call:
         return name
 
 
-# NULL if an operand is.
+# Operations whose result is NULL if an operand is NULL.
 _STRICT: Final = frozenset({"arg", "const", "sign", "add", "neg", "mul", "low", "high"})
 
 
 def _of_present(aggregate: Aggregate) -> Expr | None:
-    """Return what is aggregated, if it is NULL for the very rows that the aggregate leaves out; otherwise None."""
+    """Return the operand of an aggregate if it is NULL for exactly the rows that the aggregate skips; else None."""
     if len(aggregate.cases) > 1:
         return None
     (case,) = aggregate.cases

@@ -402,9 +402,7 @@ class ServerExchange:
             yield SavedStates(self._empty_batch(), problem=f"{error.code}: {error.message}", reopen=reopen)
             return
         if self._open_request.keeps_views:
-            self._check_state_bytes(
-                batch
-            )  # raises: no other place has the entries of this batch, so the exchange must end
+            self._check_state_bytes(batch)  # ends the exchange: no other place has the entries of this batch
         self.stats.saves += 1
         self.stats.saved_bytes = batch.nbytes
         self._entry_bytes = 0

@@ -135,7 +135,7 @@ def test_compiled_decimals_are_those_of_python(cls: Any, operations: int, data: 
         given_columns, valid, _ = columns_of(Rows(np.zeros(1, np.int32), None, columns), program.arguments)
         if given_columns is None:
             continue
-        found, known = program.room(1)
+        found, known = program.allocate(1)
         try:
             program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), given_columns, valid, found, known)
         except RAISED:

@@ -51,10 +51,10 @@ from foldflight.functions.types.sql import check_plain
 from foldflight.functions.types.views import ViewSpec
 
 _T = TypeVar("_T")
-# Values of a batch inside of lists and maps that need not have a byte in the message.
+# Maximum number of values inside of lists and maps that take no bytes in the message, such as NULLs.
 _SIZELESS_MAX: Final = 1 << 20
 _LITERALS_BYTES_MAX: Final = 1 << 20
-# What a message and its value have alike.
+# Fields copied unchanged between the protobuf message and the dataclass.
 _OPEN: Final = (
     "initial_outputs",
     "row_outputs",

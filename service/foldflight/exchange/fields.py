@@ -72,7 +72,7 @@ def part(field: int, content: bytes | memoryview) -> bytes:
 
 
 def head(field: int, size: int) -> bytes:
-    """Return what stands before the content of a length-delimited field: its number and size in bytes."""
+    """Return the bytes before the content of a length-delimited field: its number and size."""
     written = bytearray()
     for number in (field << 3 | _COUNTED, size):
         rest = number

@@ -25,7 +25,7 @@ _INFO: Final = ("name", "version", "signature", "doc", *_CAPABILITIES, "vectoris
 
 
 def same(source: object, names: Sequence[str]) -> dict[str, Any]:
-    """Return these attributes of a message, or of the dataclass with the same attributes, by name."""
+    """Return the named attributes of a message or of its dataclass, to be copied from one to the other."""
     return {name: getattr(source, name) for name in names}
 
 

@@ -20,8 +20,8 @@ from foldflight.fold.rows import Mask, Slots
 ERROR: Final = "error"
 _TEXTS: Final = ("code", "function", "message", "row", "trace")
 ERROR_TYPE: Final = pa.struct([pa.field(name, pa.string()) for name in _TEXTS])
-# Bounds for error texts, because messages may contain whole accumulators and a million groups may fail. Above the
-# second bound, errors have no rows and traces, and their messages are cut.
+# Bounds for error texts, because messages may contain whole accumulators and a million groups may fail: of one text, of
+# all texts together, and of a message after that. Such late errors have no row and no trace.
 _TEXT_CHARS_MAX: Final = 4096
 _ALL_CHARS_MAX: Final = 64 << 20
 _LATE_CHARS_MAX: Final = 80

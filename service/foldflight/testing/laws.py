@@ -216,7 +216,10 @@ class LiftedForm(Protocol):
     """The lifted form of a call, computed as an engine does."""
 
     def difference(self, interpreter: Interpreter, rows: Rows, cut: int) -> str | None:
-        """Return how its state or output of rows differs; None if it does not. `cut` chooses the rows retracted."""
+        """Fold rows in both ways, and return how states or outputs differ; None if they are equal.
+
+        The bits of `cut` choose which rows are retracted.
+        """
 
 
 class LiftFormer(Protocol):
@@ -890,8 +893,8 @@ def _check(law: Law[_S], subject: _S, inputs: _Inputs) -> LawResult:
 def _try_law(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: _Inputs, *, of_nulls: str) -> LawResult:
     """Try a law on all inputs, and look for a minimal one if it is broken; `of_nulls` is the remedy if it has NULLs.
 
-    All inputs at once, each a group of its own, are one fold in place of hundreds. Only what goes wrong there is tried
-    one by one. A function whose groups are not independent breaks the law that says so.
+    At first, one fold has all inputs, each as a group of its own. Only if the law is broken there is each input tried
+    alone. If none breaks the law alone, the groups of the function are not independent, which is a law of its own.
     """
     if _outcome(holds, inputs.all)[0] is None:
         return LawResult(name, True)

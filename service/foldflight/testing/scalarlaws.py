@@ -116,28 +116,29 @@ def argument_types(function: AnyFunction, literals: Mapping[str, Any]) -> list[p
     raise refusal
 
 
-def _differing(one: Sequence[Any], other: Sequence[Any], what: str) -> str | None:
+def _difference(one: Sequence[Any], other: Sequence[Any], what: str) -> str | None:
+    """Return the first row whose results differ, as text; None if all are equal."""
     for index, (left, right) in enumerate(zip(one, other, strict=True)):
         if left != right:
             return f"row {index}: {left} and {what} {right}"
     return None
 
 
-def _again(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
-    return _differing(subject.results(rows), subject.results(rows), "when called again")
+def _compare_again(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
+    return _difference(subject.results(rows), subject.results(rows), "when called again")
 
 
-def _splits(subject: ScalarSubject, rows: Rows, cut: int) -> str | None:
+def _compare_split(subject: ScalarSubject, rows: Rows, cut: int) -> str | None:
     at = cut % (len(rows) + 1)
-    return _differing(subject.results(rows), subject.results(rows[:at], rows[at:]), f"when split at {at}")
+    return _difference(subject.results(rows), subject.results(rows[:at], rows[at:]), f"when split at {at}")
 
 
-def _order(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
-    return _differing(subject.results(rows), subject.results(rows[::-1])[::-1], "in the opposite order")
+def _compare_reversed(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
+    return _difference(subject.results(rows), subject.results(rows[::-1])[::-1], "in the opposite order")
 
 
 def _compare_compiled(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
-    return _differing(subject.results(rows), subject.results(rows, accelerator=PROGRAMS_AT_ONCE), "when compiled")
+    return _difference(subject.results(rows), subject.results(rows, accelerator=PROGRAMS_AT_ONCE), "when compiled")
 
 
 def _has_results(subject: ScalarSubject, inputs: Sequence[Drawn]) -> str | None:
@@ -196,8 +197,8 @@ def one_by_one(
 
 SCALAR_LAWS = (
     Law("some rows have results", _has_results),
-    Law("repeated calls agree", one_by_one(_again), _needs_deterministic),
-    Law("any split of the rows", one_by_one(_splits), _needs_deterministic),
-    Law("rows in any order", one_by_one(_order), _needs_deterministic),
+    Law("repeated calls agree", one_by_one(_compare_again), _needs_deterministic),
+    Law("any split of the rows", one_by_one(_compare_split), _needs_deterministic),
+    Law("rows in any order", one_by_one(_compare_reversed), _needs_deterministic),
     Law("compiled code agrees", one_by_one(_compare_compiled), _needs_compiled),
 )

@@ -32,7 +32,7 @@ class Step(NamedTuple):
         slots: int32, shape (n,): the group of each row.
         times: int64, shape (n,).
         peers: int64, shape (n,): a number that is equal exactly for adjacent rows with equal key and order.
-        anew: bool, shape (n,): whether the group of a row begins anew with it, because it was idle before.
+        anew: bool, shape (n,): whether the group of a row starts with empty state at this row, because it was idle.
         until: All rows up to this time are here or were in an earlier step.
     """
 

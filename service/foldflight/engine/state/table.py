@@ -97,7 +97,7 @@ class MemoryStore:
 
 
 def _groups(piece: pa.RecordBatch) -> bytes:
-    """Return what a piece is about, whatever its states are: the hashes of its groups, and the sum of their rows."""
+    """Return an identity of a piece without its states: the hashes of its groups, and the sum of their live rows."""
     return piece.column(HASH).to_numpy().tobytes() + int(piece.column(LIVE).to_numpy().sum()).to_bytes(
         8, "big", signed=True
     )
@@ -525,7 +525,7 @@ class StateTable:
         return [PieceMeta(**vars(piece), generation=self._manifest.current) for piece in written]
 
     def _without_emitted(self, piece: pa.RecordBatch) -> bytes:
-        """Return what identifies a piece in its epoch: a repeat of the epoch may have other outputs, as they vary."""
+        """Return the bytes that identify a piece in its epoch: all but outputs, which may vary in a repeat."""
         return encode_piece(piece.select(self.layout.rows_with(self.layout.states).names))
 
     def _piece(self, meta: PieceMeta) -> Piece:

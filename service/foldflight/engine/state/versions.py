@@ -32,9 +32,9 @@ def _identities(states: pa.Schema) -> list[tuple[int, str]]:
 
 
 class CurrentViews:
-    """Gives states of other versions with their views only, as the conversion of a table whose entries are read.
+    """Converts states of other versions to states that have only their views, for a reader of a view's entries.
 
-    Rows of DISTINCT that are not in a view yet are left out: they are in the states, with those of other versions.
+    In states of older versions, the rows of DISTINCT are in the state itself rather than in a view. They are left out.
 
     Args:
         states: The stored states of the newest version.
@@ -44,7 +44,7 @@ class CurrentViews:
         self._states = states
 
     def check(self, stored: pa.Schema) -> None:
-        """Take all."""
+        """Accept the states of all versions."""
 
     def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
         """Return n states in the schema of the newest version."""

@@ -263,7 +263,7 @@ class Arena:
             headers: int64, shape (n, 6), which are written.
             contents: What the containers hold.
             column: The lists or maps.
-            offset: The offset of the reserved words; `room` tells how many are needed.
+            offset: The offset of the reserved words; `allocate` tells how many are needed.
 
         Returns:
             The offset after the last word that was written.

@@ -102,7 +102,7 @@ class Compiled(GroupsAccumulator):
         if program is not None and len(rows):
             run, unfit = self._loop(program, rows, program.each)
             if run is not None:
-                values, known = program.room(len(rows))
+                values, known = program.allocate(len(rows))
                 first = 0
 
                 def show(end: int) -> None:
@@ -291,7 +291,7 @@ class Compiled(GroupsAccumulator):
             return self._interpret_results(slots)
         apart = self._interpreted_among(slots)
         mine = slots if apart is None else slots[~apart]
-        values, valid = program.room(len(mine))
+        values, valid = program.allocate(len(mine))
         try:
             self._progress[0] = 0
             self._run(program.values, self._fresh, mine, values, valid)

@@ -134,7 +134,7 @@ class Loops:
             self._on_unsupported(self._name, where, reason_of(error))
             return None
 
-    def room(self, count: int) -> tuple[Any, Any]:
+    def allocate(self, count: int) -> tuple[Any, Any]:
         """Return arrays for `count` results and their flags. Decimals have shape (count, 2), vectors (count, items)."""
         kind = self._kernels.plan.result
         if isinstance(kind, Items):

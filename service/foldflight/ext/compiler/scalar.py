@@ -60,7 +60,7 @@ class CompiledScalar(Scalar):
         loop = None if columns is None or unfit is not None else program.rows(nulls=bool(valid))
         if loop is None:
             return self.inner.values(rows)
-        values, known = program.room(len(rows))
+        values, known = program.allocate(len(rows))
         self._progress[0] = 0
         try:
             self._arena.take_texts()

@@ -50,7 +50,8 @@ _PAIRS_MAX: Final = 4_096
 # Digits of the engine's sums of DECIMALs, and of their states.
 _DIGITS_MAX: Final = 38
 _EXACT: Final = decimal.Context(prec=76)
-# Totals whose estimate is below this are computed in int64; the estimate is off by far less than the other half.
+# Totals are computed in int64 if their float estimate is below this. The error of the estimate is far below 2**61, so
+# such totals stay below 2**62.
 _FAST_MAX: Final = float(1 << 61)
 
 

@@ -185,7 +185,7 @@ class Interpreted(GroupsAccumulator):
     @contextmanager
     def _in_methods(self) -> Iterator[None]:
         """Enclose calls of the author's methods."""
-        with nullcontext() if self.waits is None else self.waits.folding(), silenced(self._types):
+        with nullcontext() if self.waits is None else self.waits.logging(), silenced(self._types):
             yield
 
     def _ran(self, rows: Rows, steps: Iterator[Any], slots: list[int], progress: Iterator[int]) -> bool:

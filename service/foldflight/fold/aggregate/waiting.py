@@ -49,7 +49,7 @@ class Waits:
         return cls(bound, context, resources, resources.coroutines, shared)
 
     @contextmanager
-    def folding(self) -> Iterator[None]:
+    def logging(self) -> Iterator[None]:
         """Send the lines that methods of the instance log to this exchange while the block runs."""
         token = OPEN_FOLD.set(OpenFold(self.resources.log, self.context.slot_at_work))
         try:

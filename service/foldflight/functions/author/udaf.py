@@ -593,6 +593,7 @@ class _Builder(SignatureBuilder):
         return next(index for index, cls in enumerate(self.cls.__mro__) if method_name in vars(cls))
 
     def usage(self, method_name: str) -> str:
+        """Return a method with its parameters as an author writes it, for the remedy of an error."""
         parameters = ["self"]
         if method_name in ("accumulate", "retract"):
             parameters += [*(["accumulator"] if self.separate else []), "*arguments"]
@@ -873,7 +874,7 @@ class _AdaptedBuilder(_Builder):
         owner = next(each for each in self.cls.__mro__ if "__init__" in vars(each))
         return () if owner in self.adapter.system_part(self.cls) else super().direct_arguments()
 
-    def made_by(self) -> Any:
+    def state_method(self) -> Any:
         """Return the method whose result the states hold."""
         if "create_accumulator" in self.adapter.methods:
             return getattr(self.cls, self.adapter.methods["create_accumulator"].name)
@@ -881,7 +882,7 @@ class _AdaptedBuilder(_Builder):
 
     def accumulator_annotation(self) -> Any:
         try:
-            return self.hints(self.made_by()).get("return")
+            return self.hints(self.state_method()).get("return")
         except RejectedError:  # a name that is imported only for type checkers
             return None
 
@@ -890,7 +891,7 @@ class _AdaptedBuilder(_Builder):
         if declared is not None:
             return declared
         if self.accumulator_annotation() is None:
-            return None, f"{self.made_by().__name__} has no return annotation"
+            return None, f"{self.state_method().__name__} has no return annotation"
         serializer, reason = super().serializer()
         return (serializer and self.adapter.serializer(serializer, is_annotated=True)), reason
 

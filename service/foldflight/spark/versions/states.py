@@ -111,7 +111,7 @@ def upgrade_checkpoint(checkpoint: str, filesystem: FileSystem | None = None) ->
     if filesystem is None:
         whole = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
         filesystem, path = FileSystem.from_uri(whole)
-        place = whole.partition("?")[0]  # of the URIs of pyarrow, the parameters
+        place = whole.partition("?")[0]  # without the parameters of pyarrow's URIs
     if isinstance(filesystem, LocalFileSystem):
         path = str(Path(path).absolute())
         place = f"file:{path}"
@@ -172,7 +172,7 @@ def _upgrade(metadata: dict[str, Any], path: str, place: str | None) -> list[str
 
 
 def _place(before: str, path: str, place: str | None) -> str:
-    """Return the URI of a checkpoint for Spark, given the one that it had. The other arguments are those above."""
+    """Return Spark's URI of a moved checkpoint, from its URI before. `path` and `place` are as in `_upgrade`."""
     scheme = before.partition(":")[0]
     if place is None:
         if before.endswith(f"/{path.strip('/')}"):

@@ -268,7 +268,7 @@ def test_pairs_keep_their_ids_when_more_values_come(hot_rows: int) -> None:
 
 def test_compiled_loops_compare_texts_with_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts whose hashes are equal are told apart, and found again. The loop is run as Python, with such a hash."""
-    monkeypatch.setattr(keyloops, "_hashed", lambda _data, _start, size, _seed: np.uint64(size << 40))
+    monkeypatch.setattr(keyloops, "_hash", lambda _data, _start, size, _seed: np.uint64(size << 40))
     monkeypatch.setattr(keyloops, "_is_same", keyloops._is_same.py_func)
     loops = {"texts": keyloops._texts, "insert_texts": keyloops._insert_texts}
     table = TextTable(loops, np.uint64(0))

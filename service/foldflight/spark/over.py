@@ -224,7 +224,7 @@ class OverFrame:
         default = WindowFrame.default(has_order=bool(order))
         window_frames = {name: each.frame or default for name, each in aggregates.items()}
         is_stream = self.df.isStreaming
-        framed, ends = ({}, {}) if is_stream else self._resolve_frames(calls, window_frames, order)
+        framed, ends = ({}, {}) if is_stream else self._resolve_window_frames(calls, window_frames, order)
         if is_stream:
             # A stream computes with fixed distances, because the watermark passes them, too.
             framed = {name: Framed(call, window_frames[name]) for name, call in calls.items()}
@@ -357,7 +357,7 @@ class OverFrame:
             nulls_first=not self.order or self.order[0].nulls_first,
         )
 
-    def _resolve_frames(
+    def _resolve_window_frames(
         self, calls: Mapping[str, Any], window_frames: Mapping[str, WindowFrame], order: Sequence[Column]
     ) -> tuple[dict[str, Framed], dict[str, Column]]:
         """Return the calls with their window frames, and the columns of their ends, which Spark computes."""

@@ -16,7 +16,7 @@ from foldflight.engine.query.layout import KIND, SLOT, QueryLayout
 from foldflight.fold.failures import ERROR
 from foldflight.functions import RowKind
 
-_HELD_BYTES_MAX: Final = 64 << 20
+_BUFFER_BYTES_MAX: Final = 64 << 20
 
 
 class BufferedRows:
@@ -27,10 +27,10 @@ class BufferedRows:
         bytes_max: Bytes that are kept in memory. Further rows are written to a file.
     """
 
-    def __init__(self, rows: pa.Schema, *, bytes_max: int = _HELD_BYTES_MAX) -> None:
+    def __init__(self, rows: pa.Schema, *, bytes_max: int = _BUFFER_BYTES_MAX) -> None:
         self._schema = pa.schema([pa.field(SLOT, pa.int32()), *rows])
         self._bytes_max = bytes_max
-        self._held: list[pa.RecordBatch] = []
+        self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._file: IO[bytes] | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
@@ -39,7 +39,7 @@ class BufferedRows:
         """Keep n rows, each with its slot."""
         columns = [pa.array(slots, pa.int32()), *(rows.column(name) for name in self._schema.names[1:])]
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        self._held.append(batch)
+        self._batches.append(batch)
         self._bytes += batch.nbytes
         if self._bytes > self._bytes_max:
             self._spill()
@@ -48,9 +48,9 @@ class BufferedRows:
         if self._writer is None:
             self._file = temporary_file()
             self._writer = pa.ipc.new_stream(self._file, self._schema)
-        for batch in self._held:
+        for batch in self._batches:
             self._writer.write_batch(batch)
-        self._held, self._bytes = [], 0
+        self._batches, self._bytes = [], 0
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows, in order, in batches with their slots. Rows may be added when the last one was yielded."""
@@ -60,7 +60,7 @@ class BufferedRows:
             # The reader ends with the file; the writer, which goes on afterwards, has not marked the end yet.
             yield from pa.ipc.open_stream(self._file)
             self._file.seek(end)
-        yield from self._held
+        yield from self._batches
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows like `read`, and release them."""
@@ -69,7 +69,7 @@ class BufferedRows:
 
     def close(self) -> None:
         """Release the rows."""
-        self._held, self._bytes, self._writer = [], 0, None
+        self._batches, self._bytes, self._writer = [], 0, None
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -95,20 +95,20 @@ class Failed:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def letters(self, held: BufferedRows, owners: npt.NDArray[np.int32] | None = None) -> Iterator[pa.RecordBatch]:
+    def letters(self, buffered: BufferedRows, owners: npt.NDArray[np.int32] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the dead letters of these groups, in the schema of the query's results.
 
         Args:
-            held: The rows of the epoch.
+            buffered: The rows of the epoch.
             owners: int32: the group's slot for each slot of the rows, -1 for none. Default: both slots are the same.
         """
         if not len(self):
-            held.close()
+            buffered.close()
             return
         index_of = np.full(int(self.slots.max()) + 2, -1, np.int64)  # the last entry stands for all larger slots
         index_of[self.slots] = np.arange(len(self))
         has_rows = np.zeros(len(self), np.bool_)
-        for batch in held.take():
+        for batch in buffered.take():
             slots = batch.column(SLOT).to_numpy()
             owning = slots if owners is None else owners[slots]
             indexes = index_of[np.minimum(owning, len(index_of) - 1)]

@@ -106,7 +106,7 @@ class GroupedExchange:
 
     Attributes:
         elapsed_s: Seconds spent in the exchange so far.
-        held: The rows of the current turn, if errors are isolated.
+        buffered_rows: The rows of the current turn, if errors are isolated.
     """
 
     def __init__(

@@ -68,12 +68,12 @@ class NewRows:
         if not fresh.any():
             return
         for batch in self._held.read():
-            held = batch.column(SLOT).to_numpy()
-            wanted = np.zeros(len(held), np.bool_)
-            reached = held < len(fresh)
-            wanted[reached] = fresh[held[reached]]
-            if wanted.any():
-                chosen = batch.filter(pa.array(wanted))
+            row_slots = batch.column(SLOT).to_numpy()
+            is_new = np.zeros(len(row_slots), np.bool_)
+            reached = row_slots < len(fresh)
+            is_new[reached] = fresh[row_slots[reached]]
+            if is_new.any():
+                chosen = batch.filter(pa.array(is_new))
                 ids = self._ids(chosen.column(SLOT), chosen)
                 self._counts += np.bincount(ids, minlength=len(self._counts))
 

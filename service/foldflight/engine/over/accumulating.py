@@ -1,4 +1,4 @@
-"""Window frames of an OVER stream that keep accumulators: frames that only grow, and RANGE frames."""
+"""Window frames of an OVER stream that keep accumulators: growing window frames, and window frames by RANGE."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Partitions:
     def __init__(self, ordering: Ordering, *, bytes_max: int) -> None:
         self._ordering = ordering
         self._bytes_max = bytes_max
-        self._held: list[pa.RecordBatch] = []
+        self._buffered: list[pa.RecordBatch] = []
         self._file: _File | None = None
         self._last: pa.RecordBatch | None = None  # the keys of the last row
 
@@ -166,12 +166,12 @@ class Partitions:
             yield from self._rest()
             if cut > first:
                 yield self._store([block.slice(first, cut - first)], begins[:-1] - first)
-        elif self._held or cut:
-            size = sum(batch.num_rows for batch in self._held)
-            pieces = [*self._held, *([block.slice(0, cut)] if cut else [])]
+        elif self._buffered or cut:
+            size = sum(batch.num_rows for batch in self._buffered)
+            pieces = [*self._buffered, *([block.slice(0, cut)] if cut else [])]
             starts = begins[:-1] + size
-            yield self._store(pieces, np.concatenate([[0], starts]) if self._held else starts)
-        self._held = []
+            yield self._store(pieces, np.concatenate([[0], starts]) if self._buffered else starts)
+        self._buffered = []
         self._hold(block.slice(cut))
 
     def _begins(self, keys: pa.RecordBatch) -> Positions:
@@ -184,24 +184,24 @@ class Partitions:
 
     def _hold(self, rows: pa.RecordBatch) -> None:
         if self._file is None:
-            self._held.append(rows)
-            if sum(batch.nbytes for batch in self._held) <= self._bytes_max:
+            self._buffered.append(rows)
+            if sum(batch.nbytes for batch in self._buffered) <= self._bytes_max:
                 return
             self._file = _File(rows.schema, self._ordering)
         else:
-            self._held = [rows]
-        for batch in self._held:
+            self._buffered = [rows]
+        for batch in self._buffered:
             self._file.add(batch)
-        self._held = []
+        self._buffered = []
 
     def _rest(self) -> Iterator[Store]:
         """Yield the last partition."""
         if self._file is not None:
             file, self._file = self._file, None
             yield file.store()
-        elif self._held:
-            held, self._held = self._held, []
-            yield self._store(held, np.zeros(1, np.int64))
+        elif self._buffered:
+            buffered, self._buffered = self._buffered, []
+            yield self._store(buffered, np.zeros(1, np.int64))
 
     def _store(self, pieces: Sequence[pa.RecordBatch], starts: Positions) -> Store:
         ordering, count = self._ordering, sum(piece.num_rows for piece in pieces)

@@ -1,8 +1,8 @@
 """The positions of window frames in a sorted partition.
 
 Order values become whole numbers with the same order, so that every comparison is one of whole numbers. NaN is the
-largest float and equals itself, as in Spark. If an end of a window frame is a distance, the frame of a row whose order
-value is NULL consists of the rows with NULL.
+largest float and equals itself, as in Spark. If an end of a window frame is a distance, the window frame of a row whose
+order value is NULL consists of the rows with NULL.
 """
 
 from __future__ import annotations

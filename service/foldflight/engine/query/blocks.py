@@ -103,18 +103,18 @@ def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: BlockBo
             that is a block of its own may have a dictionary, which they keep.
         bounds: `rows_max` and `bytes_max` apply to each block; larger batches are split.
     """
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = bytes_ = 0
     for batch in batches:
         for part, size in _cut(batch, bounds):
-            if held and (rows + part.num_rows > bounds.rows_max or bytes_ + size > bounds.bytes_max):
-                yield _block(held, schema)
-                held, rows, bytes_ = [], 0, 0
-            held.append(part)
+            if pending and (rows + part.num_rows > bounds.rows_max or bytes_ + size > bounds.bytes_max):
+                yield _block(pending, schema)
+                pending, rows, bytes_ = [], 0, 0
+            pending.append(part)
             rows += part.num_rows
             bytes_ += size
-    if held:
-        yield _block(held, schema)
+    if pending:
+        yield _block(pending, schema)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
@@ -143,11 +143,11 @@ def is_encoded(given: pa.DataType, type_: pa.DataType) -> bool:
     return pa.types.is_string(type_) and given == pa.dictionary(pa.int32(), type_)
 
 
-def _block(held: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if len(held) == 1:
-        return _alone(held[0], schema)
+def _block(pending: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(pending) == 1:
+        return _alone(pending[0], schema)
     columns = [
-        pa.concat_arrays([convert(batch.column(index), field.type) for batch in held])
+        pa.concat_arrays([convert(batch.column(index), field.type) for batch in pending])
         for index, field in enumerate(schema)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

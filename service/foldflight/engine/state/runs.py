@@ -120,17 +120,17 @@ class RunCache:
         self._shared = shared
         self.bytes = 0
         self.mapped_bytes = 0
-        self._held: OrderedDict[str, Piece] = OrderedDict()
+        self._in_memory: OrderedDict[str, Piece] = OrderedDict()
         self._mapped: OrderedDict[str, Piece] = OrderedDict()
         self._checked: set[str] = set()
         self._newly_mapped = 0
 
     def get(self, run_id: str) -> Piece | None:
         """Return a cached piece."""
-        for held in (self._held, self._mapped):
-            if run_id in held:
-                held.move_to_end(run_id)
-                return held[run_id]
+        for pieces in (self._in_memory, self._mapped):
+            if run_id in pieces:
+                pieces.move_to_end(run_id)
+                return pieces[run_id]
         return None
 
     def load(self, run_id: str) -> Piece | None:
@@ -159,17 +159,17 @@ class RunCache:
 
     def put(self, run_id: str, piece: Piece) -> None:
         """Cache a piece; remove others if the limit is exceeded."""
-        if run_id in self._held or run_id in self._mapped:
+        if run_id in self._in_memory or run_id in self._mapped:
             return
         if piece.is_mapped:
             self._put_mapped(run_id, piece)
             return
         if piece.batch.nbytes > self.bytes_max:
             return
-        self._held[run_id] = piece
+        self._in_memory[run_id] = piece
         self.bytes += piece.batch.nbytes
         while self.bytes > self.bytes_max:
-            self._forget(next(iter(self._held)))
+            self._forget(next(iter(self._in_memory)))
 
     def drop(self, run_ids: Sequence[str]) -> None:
         """Remove pieces that no longer exist after a merge."""
@@ -202,6 +202,6 @@ class RunCache:
                 self._forget(run_id)
 
     def _forget(self, run_id: str) -> None:
-        held, mapped = self._held.pop(run_id, None), self._mapped.pop(run_id, None)
-        self.bytes -= 0 if held is None else held.batch.nbytes
+        in_memory, mapped = self._in_memory.pop(run_id, None), self._mapped.pop(run_id, None)
+        self.bytes -= 0 if in_memory is None else in_memory.batch.nbytes
         self.mapped_bytes -= 0 if mapped is None else mapped.batch.nbytes

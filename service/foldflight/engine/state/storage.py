@@ -39,9 +39,9 @@ class Storage:
             CorruptError: STATE_CHECKSUM, or INVARIANT if it is missing or not as described.
         """
         cache = self.cache
-        held = None if cache is None else cache.get(run_id)
-        if held is not None:
-            return held
+        cached = None if cache is None else cache.get(run_id)
+        if cached is not None:
+            return cached
         piece = None if cache is None else cache.load(run_id)
         if piece is None:
             data = self.store.run(run_id)

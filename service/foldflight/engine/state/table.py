@@ -187,7 +187,7 @@ class StateTable:
         # The index of each key's row among the rows of `parts`; -1 if it has none.
         indexes = np.full(count, -1, np.int64)
         parts: list[pa.RecordBatch] = []
-        held = 0
+        row_count = 0
         for meta in reversed(self._manifest.pieces):
             # The pieces of a run have different ranges of hashes, so most keys are searched in one piece of it.
             wanted = hashes[open_]
@@ -199,9 +199,9 @@ class StateTable:
             same = piece.hashes[where] == wanted
             if same.any():
                 rows, where = self._candidates(meta, piece, where[same])
-                indexes[open_[asked[same]]] = held + where
+                indexes[open_[asked[same]]] = row_count + where
                 parts.append(rows)
-                held += rows.num_rows
+                row_count += rows.num_rows
                 open_ = np.delete(open_, asked[same])
         rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows)).take(
             pa.array(indexes, mask=indexes < 0)

@@ -70,7 +70,7 @@ OTHER_GENERATION: Final = (
     "is an old one that was sent again, after the clock of the database was set back, leave it out"
 )
 
-_HELD_ROWS_MIN: Final = 1 << 18
+_COMPACT_ROWS_MIN: Final = 1 << 18
 _SIGN: Final = np.int64(-(1 << 63))
 
 Slots = npt.NDArray[np.int32]
@@ -169,10 +169,10 @@ class OtherColumns:
     def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
         """Return n stored rows with the columns of the query."""
         rows, count = states.column(1), states.num_rows
-        held = {field.name: member for field, member in zip(rows.type, rows.flatten(), strict=True)}
+        members = {field.name: member for field, member in zip(rows.type, rows.flatten(), strict=True)}
         columns = self._layout.columns
-        values = [held.get(field.name, pa.nulls(count, field.type)) for field in columns]
-        lacks = pa.array([True] * count) if set(columns.names) - set(held) else states.column(3)
+        values = [members.get(field.name, pa.nulls(count, field.type)) for field in columns]
+        lacks = pa.array([True] * count) if set(columns.names) - set(members) else states.column(3)
         return pa.RecordBatch.from_arrays(
             [states.column(0), _struct(values, columns, rows.is_null()), states.column(2), lacks, *states.columns[4:]],
             schema=self._layout.table.states,
@@ -270,15 +270,15 @@ class UpsertEpoch:
             table = pa.Table.from_batches([*blocks], schema=self._layout.rows)
             blocks = [one_batch(table)] if table.num_rows else []
         parts: list[_Changes] = []
-        held, compact = 0, _HELD_ROWS_MIN
+        row_count, compact = 0, _COMPACT_ROWS_MIN
         for block in blocks:
             part = self._newer(block)
             parts.append(part)
-            held += len(part.slots)
-            if held > compact:
+            row_count += len(part.slots)
+            if row_count > compact:
                 parts = [self._last(parts)]
-                held = len(parts[0].slots)
-                compact = max(2 * held, _HELD_ROWS_MIN)
+                row_count = len(parts[0].slots)
+                compact = max(2 * row_count, _COMPACT_ROWS_MIN)
         self.stats.groups = len(self._index)
         last = self._last(parts)
         return self._finish(last)

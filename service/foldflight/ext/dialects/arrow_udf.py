@@ -11,7 +11,7 @@ from foldflight.functions.author.adapters import Adapter, Method
 class _ArrowUdf(Adapter):
     """The conventions of arrow-udf."""
 
-    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+    def bound_methods(self, author_methods: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
         def returning(call: Callable[..., Any]) -> Callable[..., Any]:
             """Return a call whose result is the new state; None stands for a state that was changed in place."""
 
@@ -24,11 +24,11 @@ class _ArrowUdf(Adapter):
             return change
 
         return {
-            "create_accumulator": given.create_accumulator,
-            "accumulate": returning(given.accumulate),
-            "retract": returning(given.retract),
-            "merge": returning(given.merge),
-            "get_value": given.get_value or (lambda state: state),  # without `finish`, the state is the result
+            "create_accumulator": author_methods.create_accumulator,
+            "accumulate": returning(author_methods.accumulate),
+            "retract": returning(author_methods.retract),
+            "merge": returning(author_methods.merge),
+            "get_value": author_methods.get_value or (lambda state: state),  # without `finish`, the state is the result
         }
 
 

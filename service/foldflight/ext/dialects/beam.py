@@ -25,18 +25,18 @@ class CombineFn:
 class _Beam(Adapter):
     """The conventions of Beam."""
 
-    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+    def bound_methods(self, author_methods: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
         def taking(call: Callable[[Any, Any], Any]) -> Callable[..., Any]:
             return lambda accumulator, *values: call(accumulator, values[0] if len(values) == 1 else values)
 
         return {
-            "create_accumulator": given.create_accumulator,
-            "accumulate": taking(given.accumulate),
-            "retract": taking(given.retract),
-            "merge": lambda accumulator, other: given.merge([accumulator, other]),
-            "get_value": given.get_value,
-            "open": lambda _: given.open(),
-            "close": given.close,
+            "create_accumulator": author_methods.create_accumulator,
+            "accumulate": taking(author_methods.accumulate),
+            "retract": taking(author_methods.retract),
+            "merge": lambda accumulator, other: author_methods.merge([accumulator, other]),
+            "get_value": author_methods.get_value,
+            "open": lambda _: author_methods.open(),
+            "close": author_methods.close,
         }
 
 

@@ -463,15 +463,15 @@ class _FlinkDistribution:
 class _PyFlink(Adapter):
     """The conventions of PyFlink."""
 
-    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+    def bound_methods(self, author_methods: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
         return {
-            "create_accumulator": lambda: without_pyflink(given.create_accumulator()),
-            "accumulate": in_place(given.accumulate),
-            "retract": in_place(given.retract),
-            "merge": in_place(lambda accumulator, other: given.merge(accumulator, [other])),
-            "get_value": lambda accumulator: plain_result(given.get_value(accumulator)),
-            "open": lambda context: given.open(FlinkContext(context)),
-            "close": given.close,
+            "create_accumulator": lambda: without_pyflink(author_methods.create_accumulator()),
+            "accumulate": in_place(author_methods.accumulate),
+            "retract": in_place(author_methods.retract),
+            "merge": in_place(lambda accumulator, other: author_methods.merge(accumulator, [other])),
+            "get_value": lambda accumulator: plain_result(author_methods.get_value(accumulator)),
+            "open": lambda context: author_methods.open(FlinkContext(context)),
+            "close": author_methods.close,
         }
 
     def type_of(self, declared: Any) -> Any:

@@ -63,7 +63,7 @@ def _of_states(migrate: Callable[[str, Any], Any]) -> Callable[[str, Any], Handl
 class _Snowflake(Adapter):
     """The conventions of Snowflake, which Doris also has."""
 
-    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - a handler per group
+    def bound_methods(self, author_methods: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - a handler per group
         def of(accumulator: Handled) -> Any:
             """Return the handler of an accumulator. It is restored from its state on demand."""
             if accumulator.handler is None:

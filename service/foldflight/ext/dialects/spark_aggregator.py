@@ -15,13 +15,13 @@ class Aggregator:
 class _SparkAggregator(Adapter):
     """The conventions of Spark's typed aggregators."""
 
-    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
+    def bound_methods(self, author_methods: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
         return {
-            "create_accumulator": given.create_accumulator,
-            "accumulate": lambda buffer, *values: given.accumulate(buffer, values),
-            "retract": lambda buffer, *values: given.retract(buffer, values),
-            "merge": given.merge,
-            "get_value": given.get_value,
+            "create_accumulator": author_methods.create_accumulator,
+            "accumulate": lambda buffer, *values: author_methods.accumulate(buffer, values),
+            "retract": lambda buffer, *values: author_methods.retract(buffer, values),
+            "merge": author_methods.merge,
+            "get_value": author_methods.get_value,
         }
 
 

@@ -44,25 +44,25 @@ class WireAdapter(ABC):
             is_table: Whether it is a table function.
         """
 
-    def reads(self, given: pa.DataType, declared: pa.DataType) -> bool:
+    def reads(self, client_type: pa.DataType, declared: pa.DataType) -> bool:
         """Return whether a client's column may be passed to an argument of a declared type.
 
         As in queries, only casts that change no value are implicit. The members of structs already have their declared
         names.
         """
         kinds = pa.types
-        if isinstance(given, pa.BaseExtensionType):
-            given = given.storage_type
+        if isinstance(client_type, pa.BaseExtensionType):
+            client_type = client_type.storage_type
         if is_vector(declared):
-            return can_widen(given, declared)
-        if is_list(given) and is_list(declared):
-            return self.reads(given.value_type, declared.value_type)
-        if kinds.is_struct(given) and kinds.is_struct(declared):
-            return all(self.reads(field.type, declared.field(field.name).type) for field in given)
-        if kinds.is_map(given) and kinds.is_map(declared):
-            key, item = (given.key_type, declared.key_type), (given.item_type, declared.item_type)
+            return can_widen(client_type, declared)
+        if is_list(client_type) and is_list(declared):
+            return self.reads(client_type.value_type, declared.value_type)
+        if kinds.is_struct(client_type) and kinds.is_struct(declared):
+            return all(self.reads(field.type, declared.field(field.name).type) for field in client_type)
+        if kinds.is_map(client_type) and kinds.is_map(declared):
+            key, item = (client_type.key_type, declared.key_type), (client_type.item_type, declared.item_type)
             return self.reads(*key) and self.reads(*item)
-        return can_widen(given, declared) or can_widen(given, self.leaf(declared)[0])
+        return can_widen(client_type, declared) or can_widen(client_type, self.leaf(declared)[0])
 
     def field(self, name: str, type_: pa.DataType) -> pa.Field:
         """Return the field on the wire for a declared type."""

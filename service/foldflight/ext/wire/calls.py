@@ -60,9 +60,9 @@ class _Call(ABC):
             declared = declared[: len(columns)]
         if declared is not None and len(declared) != len(columns):
             raise self._error(f"{function.signature} takes {len(declared)} columns, and the stream has {len(columns)}")
-        given = [self._argument_type(index, type_) for index, type_ in enumerate(columns.types)]
-        self._types = [_usual(type_) for type_ in given] if declared is None else list(declared)
-        for index, type_ in enumerate(given):
+        client_type = [self._argument_type(index, type_) for index, type_ in enumerate(columns.types)]
+        self._types = [_usual(type_) for type_ in client_type] if declared is None else list(declared)
+        for index, type_ in enumerate(client_type):
             self._check(index, type_)
         self.result = function.bind(self._types, {}).result_type
         self._names = [f"argument {index + 1}" for index in range(len(self._types))]
@@ -89,15 +89,15 @@ class _Call(ABC):
         """Return the type of an argument in a column of the client."""
         return type_
 
-    def _check(self, index: int, given: pa.DataType) -> None:
+    def _check(self, index: int, client_type: pa.DataType) -> None:
         """Raise RejectedError SCHEMA_MISMATCH if values of a client's type cannot be converted to an argument."""
         declared = self._types[index]
         try:
-            named = _with_names(given, declared)
+            named = _with_names(client_type, declared)
         except TypeError as error:
-            raise self._misfit(index, given, str(error)) from None
+            raise self._misfit(index, client_type, str(error)) from None
         if not self.adapter.reads(named, declared):
-            raise self._misfit(index, given, "cast it in the query")
+            raise self._misfit(index, client_type, "cast it in the query")
 
     def _argument(self, index: int, array: pa.Array) -> pa.Array:
         """Convert values of the client to the declared type."""
@@ -110,9 +110,9 @@ class _Call(ABC):
         arrays, errors = self.adapter.answer(answer, self.result, is_table=self.is_table)
         return [_to_wire(array, field) for array, field in zip(arrays, self.fields(), strict=True)], errors
 
-    def _misfit(self, index: int, given: pa.DataType, why: str) -> RejectedError:
+    def _misfit(self, index: int, client_type: pa.DataType, why: str) -> RejectedError:
         return self._error(
-            f"argument {index + 1} of {self.function.name} is {given}, which cannot be read as "
+            f"argument {index + 1} of {self.function.name} is {client_type}, which cannot be read as "
             f"{sql_name(self._types[index])}: {why}"
         )
 
@@ -249,17 +249,17 @@ def _rename_members(array: pa.Array, type_: pa.DataType) -> pa.Array:
     return array if names == array.type else pa.array(_RenamedArray(array, names))
 
 
-def _with_names(given: pa.DataType, declared: pa.DataType) -> pa.DataType:
+def _with_names(type_: pa.DataType, declared: pa.DataType) -> pa.DataType:
     """Return a client's type with the declared member names. If the names are the same in another order, they stay.
 
     Raises:
         TypeError: A struct does not have as many members as are declared.
     """
     kinds = pa.types
-    if kinds.is_struct(given) and kinds.is_struct(declared):
-        if given.num_fields != declared.num_fields:
-            raise TypeError(f"{given} has {given.num_fields} members, and {declared.num_fields} are declared")
-        fields = list(given)
+    if kinds.is_struct(type_) and kinds.is_struct(declared):
+        if type_.num_fields != declared.num_fields:
+            raise TypeError(f"{type_} has {type_.num_fields} members, and {declared.num_fields} are declared")
+        fields = list(type_)
         names = [field.name for field in declared]
         if sorted(names) == sorted(field.name for field in fields):
             inner = [declared.field(field.name).type for field in fields]
@@ -272,14 +272,14 @@ def _with_names(given: pa.DataType, declared: pa.DataType) -> pa.DataType:
                 for field, name, type_ in zip(fields, names, inner, strict=True)
             ]
         )
-    if kinds.is_map(given) and kinds.is_map(declared):
-        return pa.map_(_with_names(given.key_type, declared.key_type), _with_names(given.item_type, declared.item_type))
-    if not (is_list(given) and is_list(declared)):
-        return given
-    value = given.value_field.with_type(_with_names(given.value_type, declared.value_type))
-    if kinds.is_fixed_size_list(given):
-        return pa.list_(value, given.list_size)
-    return pa.large_list(value) if kinds.is_large_list(given) else pa.list_(value)
+    if kinds.is_map(type_) and kinds.is_map(declared):
+        return pa.map_(_with_names(type_.key_type, declared.key_type), _with_names(type_.item_type, declared.item_type))
+    if not (is_list(type_) and is_list(declared)):
+        return type_
+    value = type_.value_field.with_type(_with_names(type_.value_type, declared.value_type))
+    if kinds.is_fixed_size_list(type_):
+        return pa.list_(value, type_.list_size)
+    return pa.large_list(value) if kinds.is_large_list(type_) else pa.list_(value)
 
 
 class _RenamedArray:

@@ -88,11 +88,11 @@ class Adapter(ABC):
     asks_determinism: bool = False
 
     @abstractmethod
-    def bound_methods(self, given: Any, instance: Callable[[], Any]) -> dict[str, Any]:
+    def bound_methods(self, author_methods: Any, instance: Callable[[], Any]) -> dict[str, Any]:
         """Return foldflight's methods, made of an instance's.
 
         Args:
-            given: The methods of an instance, by foldflight's name; None where the class has none.
+            author_methods: The methods of an instance, by foldflight's name; None where the class has none.
             instance: Creates another instance, with the same direct arguments.
         """
 

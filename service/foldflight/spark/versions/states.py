@@ -223,15 +223,15 @@ class _InPandas(StatefulProcessor):
         self._processor.init(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        return self._as_frames(self._processor.handleInputRows(key, _rows_of(rows), timerValues))
+        return self._as_dataframes(self._processor.handleInputRows(key, _rows_of(rows), timerValues))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
-        return self._as_frames(self._processor.handleExpiredTimer(key, timerValues, expiredTimerInfo))
+        return self._as_dataframes(self._processor.handleExpiredTimer(key, timerValues, expiredTimerInfo))
 
     def close(self) -> None:
         self._processor.close()
 
-    def _as_frames(self, rows: Iterator[Any]) -> Iterator[Any]:
+    def _as_dataframes(self, rows: Iterator[Any]) -> Iterator[Any]:
         """Yield a DataFrame for each row, since a row has a blob of up to many MB."""
         import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 

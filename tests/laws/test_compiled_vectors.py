@@ -187,7 +187,7 @@ def test_compiled_scalar_functions_return_vectors(hot: Programs, data: st.DataOb
     ]
     rows = Rows(np.zeros(count, np.int32), None, columns)
     one, other = (InterpretedScalar(bound, FunctionContext("between"), Failures()) for _ in range(2))
-    compiled = hot.mapped(other)
+    compiled = hot.scalar(other)
     same(lambda target: target.values(rows), one, compiled)
     assert compiled.mode is Mode.COMPILED
 

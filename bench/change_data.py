@@ -137,22 +137,29 @@ def cpu_medians(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 
 def cpu_seconds() -> float:
     """Return the CPU time of this process and of all its descendants, also of those that ended."""
+    return sum(cpu_seconds_by_program().values())
+
+
+def cpu_seconds_by_program() -> dict[str, float]:
+    """Return the CPU time of this process and of all its descendants, also of those that ended, by their programs."""
     children: dict[int, list[int]] = {}
-    times: dict[int, int] = {}
+    times: dict[int, tuple[str, int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = path.read_text().rpartition(")")[2].split()
+            name, _, rest = path.read_text().partition(" (")[2].rpartition(") ")
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
+        fields = rest.split()
         process = int(path.parent.name)
         children.setdefault(int(fields[1]), []).append(process)
-        times[process] = sum(map(int, fields[11:15]))
-    todo, ticks = [os.getpid()], 0
+        times[process] = (name, sum(map(int, fields[11:15])))
+    todo, seconds = [os.getpid()], dict[str, float]()
     while todo:
         process = todo.pop()
-        ticks += times.get(process, 0)
+        name, ticks = times.get(process, ("", 0))
+        seconds[name] = seconds.get(name, 0) + ticks / _TICKS
         todo += children.get(process, [])
-    return ticks / _TICKS
+    return seconds
 
 
 def _parsed(frame: Any, schema: str) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import flink, report, scalar, spark_batch, spark_stream
+from bench import flink, report, scalar, scan, spark_batch, spark_stream
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -35,6 +35,11 @@ _BATCH = {"Spark's own SQL": (spark_batch.BUILT_IN,), "the fastest grouped UDF o
 _TABLE: dict[tuple[str, str], tuple[str, Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]] = {
     (spark_batch.SUITE, "10,000 groups"): ("a batch, 10,000 groups", _LIFTED, _BATCH),
     (spark_batch.SUITE, "1,000,000 groups"): ("a batch, 1,000,000 groups", _LIFTED, _BATCH),
+    (scan.SUITE, "10,000 groups"): (
+        "files of Parquet, 10,000 groups",
+        {"read by the tasks that fold": (scan.SCAN,), "where Spark has to read": (scan.BY_SPARK,)},
+        {"Spark's own SQL": (spark_batch.BUILT_IN,)},
+    ),
     (spark_stream.SUITE, "500,000 rows an epoch, 100,000 groups"): (
         "a stream, 500,000 rows an epoch",
         _IN_SPARK,

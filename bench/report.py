@@ -40,6 +40,7 @@ MORE_IS_BETTER = "rows/s"
 _OVERVIEW = {
     (spark_batch.SUITE, "10,000 groups"): "a batch in Spark, 10,000 groups",
     (spark_batch.SUITE, "1,000,000 groups"): "a batch in Spark, 1,000,000 groups",
+    (scan.SUITE, "10,000 groups"): "files of Parquet in Spark, 10,000 groups",
     (spark_stream.SUITE, "500,000 rows an epoch, 100,000 groups"): "a stream in Spark, 500,000 rows an epoch",
     (flink.SUITE, flink.WITHOUT_START): "CSV files, 1,000 groups, in Spark and in Flink, without the start",
     (scalar.SUITE, scalar.EXTERNAL): "a scalar function behind arrow-udf's protocol",
@@ -89,9 +90,11 @@ GOALS = (
         for peer in spark_batch.PEERS
     ),
     *(Goal(spark_batch.SUITE, spark_batch.EMBEDDED, peer, 20, ("1,000,000 groups",)) for peer in spark_batch.PEERS),
-    Goal(scan.SUITE, scan.SCAN, spark_batch.BUILT_IN, 1.3, ("100 groups", "10,000 groups", scan.WIDE)),
+    Goal(
+        scan.SUITE, scan.SCAN, spark_batch.BUILT_IN, 1.3, ("100 groups", "10,000 groups", "1,000,000 groups", scan.WIDE)
+    ),
     Goal(scan.SUITE, scan.SCAN, spark_batch.EMBEDDED, 4, ("100 groups", "10,000 groups")),
-    Goal(scan.SUITE, scan.READER, scan.PYARROW, 0.9),
+    Goal(scan.SUITE, scan.READER, scan.PYARROW, 0.9, (scan.THREE_COLUMNS,)),
     Goal(sail.SUITE, sail.OURS, spark_batch.EMBEDDED, 2.5, ("100 groups", "10,000 groups")),
     Goal(sail.SUITE, sail.OURS, spark_batch.BUILT_IN, 1),
     Goal(over.SUITE, spark_batch.EMBEDDED, spark_batch.BUILT_IN, 1, (over.SLIDING,)),

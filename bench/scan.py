@@ -3,13 +3,18 @@
 The data has many more rows than that of other suites, so that planning and starting two stages, which all ways do, is a
 small part of the time. The last case is a table with 200 columns like TPC-H's lineitem, with texts as keys and a
 condition. The reader alone is compared with a scan of pyarrow by as many threads.
+
+All ways run in turn in each round, also slow ones, so that what else the machine does slows all alike. The CPU time of
+the same runs, which depends less on it, tells where the time goes: to Java, or to the Python of the tasks.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -20,13 +25,17 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from bench.data import Figure, Sizes, best_of, lineitem, table
-from bench.spark_batch import BUILT_IN, EMBEDDED, LIFTED, built_in, consume, medians, ours, session
+from bench.change_data import cpu_seconds_by_program
+from bench.data import Figure, Sizes, lineitem, table
+from bench.spark_batch import BUILT_IN, EMBEDDED, LIFTED, ROUNDS, built_in, consume, ours, session
 from foldflight.client import connect
 
 SUITE = "scan"
 SCAN = "foldflight, scan"
+# Spark has to read what a condition passes that Arrow does not evaluate. All rows pass this one.
+BY_SPARK, LEFT_TO_SPARK = "foldflight, a scan that Spark reads", "v + 0 >= 0"
 READER, PYARROW = "the reader of a scan alone", "pyarrow's scan"
+THREE_COLUMNS = "read three columns"
 WIDE = "like lineitem: 3 of 200 columns"
 FILES = 8
 TIMES_ROWS = 20
@@ -43,7 +52,8 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
             path = Path(folder) / str(groups)
             for file in range(FILES):
                 _write(table(rows, groups, file), path, file)
-            yield from _figures(f"{groups:,} groups", FILES * rows, _ways(spark, path, ("k",), None))
+            ways = _ways(spark, path, ("k",), None)
+            yield from _figures((f"{groups:,} groups", f"CPU, {groups:,} keys"), FILES * rows, ways)
             if groups == min(sizes.groups):
                 yield from _readers(spark, path, FILES * rows)
         wide = _wide(sizes.rows)
@@ -51,7 +61,8 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
         _write(wide, path, 0, compression="zstd")
         for file in range(1, FILES):
             shutil.copy(path / "0.parquet", path / f"{file}.parquet")
-        yield from _figures(WIDE, FILES * wide.num_rows, _ways(spark, path, ("flag", "status"), WHERE))
+        ways = _ways(spark, path, ("flag", "status"), WHERE)
+        yield from _figures((WIDE, "CPU, 3 of 200 columns"), FILES * wide.num_rows, ways)
 
 
 def _write(data: pa.Table, folder: Path, file: int, **options: Any) -> None:
@@ -81,18 +92,37 @@ def _ways(spark: Any, path: Path, keys: tuple[str, ...], where: str | None) -> M
         EMBEDDED: ours(functions, *keys, plan="fold"),
     }
     ways = {way: partial(_run, query, given.df) for way, query in queries.items()}
-    return {**ways, SCAN: partial(_run, ours(functions, *keys), given)}
+    left = scan(spark, path, where=LEFT_TO_SPARK if where is None else f"{where} AND {LEFT_TO_SPARK}")
+    return {
+        **ways,
+        SCAN: partial(_run, ours(functions, *keys), given),
+        BY_SPARK: partial(_run, queries[EMBEDDED], left),
+    }
 
 
 def _run(query: Callable[[Any], Any], rows: Any) -> None:
     consume(query(rows))
 
 
-def _figures(case: str, rows: int, ways: Mapping[str, Callable[[], None]]) -> Iterator[Figure]:
+def _figures(cases: tuple[str, str], rows: int, ways: Mapping[str, Callable[[], None]]) -> Iterator[Figure]:
+    """Measure ways in alternating rounds: rates in the first case, CPU times of Java and Python in the second."""
     for run in ways.values():
         run()  # starts workers, compiles functions, fills the cache of files
-    for way, seconds in medians({way: partial(best_of, 1, run) for way, run in ways.items()}).items():
-        yield Figure(SUITE, case, way, rows / seconds, "rows/s")
+    taken: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
+    for _ in range(ROUNDS):
+        for way, run in ways.items():
+            before, start = cpu_seconds_by_program(), time.perf_counter()
+            run()
+            seconds, after = time.perf_counter() - start, cpu_seconds_by_program()
+            spent = {name: after[name] - before.get(name, 0) for name in after}
+            java = spent.pop("java", 0)
+            taken[way].append((seconds, java, sum(spent.values())))
+    medians = {way: tuple(map(statistics.median, zip(*each, strict=True))) for way, each in taken.items()}
+    for way, (seconds, _, _) in medians.items():
+        yield Figure(SUITE, cases[0], way, rows / seconds, "rows/s")
+    for way, (_, java, python) in medians.items():
+        yield Figure(SUITE, cases[1], way, java + python, "s")
+        yield Figure(SUITE, cases[1], f"{way}: in Java", java, "s")
 
 
 def _readers(spark: Any, path: Path, rows: int) -> Iterator[Figure]:
@@ -110,7 +140,7 @@ def _readers(spark: Any, path: Path, rows: int) -> Iterator[Figure]:
         for _ in ds.dataset(path).to_batches(columns=["k", "v", "w"]):
             pass
 
-    yield from _figures("read three columns", rows, {PYARROW: arrow, READER: read})
+    yield from _figures((THREE_COLUMNS, "CPU, the reader"), rows, {PYARROW: arrow, READER: read})
 
 
 def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -28,6 +28,7 @@ pytestmark = [
 only_iceberg = pytest.mark.skipif(jobs.FORMAT != "iceberg", reason="Delta has no such rule")
 
 ICEBERG, DELTA = "spark.sql.catalog.lake", "spark.sql.catalog.spark_catalog"
+JARS = {"iceberg": "jars-iceberg.txt", "delta": "jars-delta-4.0.txt"}
 EXTENSIONS = {
     "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "delta": "io.delta.sql.DeltaSparkSessionExtension",
@@ -63,7 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
         }
-    with spark_process(folder, Path(__file__).with_name(f"jars-{jobs.FORMAT}.txt"), settings) as process:
+    with spark_process(folder, Path(__file__).with_name(JARS[jobs.FORMAT]), settings) as process:
         yield process
 
 

@@ -148,7 +148,8 @@ def source_of(files: Files, columns: Sequence[str], keys: int, predicate: Predic
     types = {stored.get(name, name): each for name, each in arrow.items()}
     columns = [stored.get(name, name) for name in columns]
     predicate = predicate.renamed(stored)
-    partitions = tuple(stored.get(name, name) for name in listing.partitions)
+    # Files of Delta may store the columns of partitions, too, and their values in the log are those that count.
+    partitions = () if listing.is_declared else listing.partitions
     read = {name: each.dataType for name, each in fields.items() if name not in constants}
     wanted = Wanted(read, partitions, predicate, modes, is_case_sensitive)
     opened = files.open_filesystem or local

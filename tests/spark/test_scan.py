@@ -28,7 +28,10 @@ from foldflight.spark.scans import source as source_module
 from foldflight.spark.scans.listing import UnreadableError
 from foldflight.spark.scans.scan import Scan
 from foldflight.spark.scans.source import Source
+from tests.spark.scan_files import FILES
 from tests.spark.scan_tables import WRITERS, table_of
+
+_ZONE = "spark.sql.session.timeZone"
 
 
 class AsTheyAre:
@@ -126,6 +129,47 @@ def test_vectors(plan: str, classic: Any, request: pytest.FixtureRequest, tmp_pa
         assert "which is left to Spark" in reader(scan(classic, tmp_path / "nested.parquet"), [name])
     pq.write_table(table.slice(0, 5), tmp_path / "items.parquet", use_compliant_nested_type=False)
     same_rows(scan(classic, tmp_path / "items.parquet"), ["v"])
+
+
+_OLD_CALENDAR = "counted in the old calendar"
+# For the end of a file's name, the columns that are left to Spark besides its nested ones, and why.
+_LEFT_TO_SPARK = {
+    "-legacy": ("day at clock", _OLD_CALENDAR),
+    "-legacy-int96": ("day at clock", _OLD_CALENDAR),
+    "arrow-26.0.1-int96": ("clock", "is INT96"),  # Spark has only instants in INT96
+    "duckdb-2.0.0-v2": ("f d", "BYTE_STREAM_SPLIT"),
+}
+_QUICK_FILES = ("spark-3.5.9-legacy", "spark-4.2.1-micros-v2", "arrow-26.0.1-int96", "polars-2.1.0")
+
+
+def version_of_writer(path: Path) -> Any:
+    return pytest.param(path, id=path.stem, marks=() if path.stem in _QUICK_FILES else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("path", [version_of_writer(each) for each in sorted(FILES.glob("*.parquet"))])
+def test_files_of_versions(path: Path, classic: Any, embedded: Any, rows_of: Any) -> None:
+    """Of files by several versions of writers, with their pages, calendars and lists, queries have Spark's rows."""
+    if path.stem.endswith("-ns"):
+        with pytest.raises(AnalysisException, match="NANOS"):
+            scan(classic, path)
+        return
+    found = [each for name, each in _LEFT_TO_SPARK.items() if path.stem.endswith(name)]
+    names, why = found[0] if found else ("", "")
+    left = [*names.split(), "items", "pair"]
+    given = scan(classic, path)
+    columns = [name for name in given.columns if name not in left]
+    assert len(columns) + len(left) == 16
+    for name in left:
+        assert (why if name in names.split() else "left to Spark") in reader(given, [name])
+    same_rows(given, columns)
+    where = (
+        "few > 0.5 OR s = 'a'" if "at" in left else "at >= TIMESTAMP'2024-04-01 12:30:00' OR at < TIMESTAMP'1700-01-01'"
+    )
+    chosen = scan(classic, path, where=where)
+    assert not reader(chosen, columns)
+    uses = {"x": embedded["weighted_avg"]("k", "v"), "n": embedded["count"](), "m": embedded["max"]("few")}
+    plain = rows_of(group_by(chosen.df, "s", "tiny", plan="fold").agg(**uses))
+    assert rows_of(group_by(chosen, "s", "tiny").agg(**uses)) == plain != []
 
 
 def two_files(folder: Path, first: pa.Table, second: pa.Table) -> str:
@@ -328,6 +372,87 @@ def test_where(classic: Any, tmp_path: Path) -> None:
         ("lower(string) = 'a'", "exactly"),
     ):
         assert why in reader(scan(classic, path, where=where), ["n"]), where
+
+
+MOMENTS = [
+    datetime.datetime(*each)
+    for each in (
+        (1, 1, 1),
+        (1883, 11, 18, 16, 56, 1),  # New York had its own time until noon of this day
+        (1969, 12, 31, 23, 59, 59, 999_999),
+        (1970, 1, 1),
+        (2024, 3, 10, 6, 59, 59, 999_999),  # in New York the hour from 2 to 3 is left out
+        (2024, 3, 10, 7),
+        (2024, 11, 3, 5, 30),  # and the hour from 1 to 2 is there twice
+        (2024, 11, 3, 6, 30),
+        (2024, 11, 3, 6, 30, 0, 1),
+        (9999, 12, 31, 23, 59, 59, 999_999),
+    )
+]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
+    """Timestamps are compared with those that Spark reads in the zone of the session, whatever unit the files have."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    columns = {"n": range(len(MOMENTS)), "t": MOMENTS, "c": MOMENTS}
+    schema = pa.schema([("n", pa.int32()), ("t", pa.timestamp("us", "UTC")), ("c", pa.timestamp("us"))])
+    table = pa.table(columns, schema)
+    years = table.slice(1, len(MOMENTS) - 2)  # those that nanoseconds hold
+    in_ms = table.cast(schema.set(1, pa.field("t", pa.timestamp("ms", "UTC"))), safe=False)
+    for name, each, options in (
+        ("a", table, {"row_group_size": 1}),
+        ("b", in_ms, {"row_group_size": 1}),
+        ("c", years, {"store_schema": False, "use_deprecated_int96_timestamps": True}),
+    ):
+        chosen = each.drop_columns("c") if name == "c" else each
+        pq.write_table(chosen, folder / f"{name}.parquet", **options)
+    before = {name: classic.conf.get(name) for name in (_ZONE, "spark.sql.timestampType")}
+    classic.conf.set(_ZONE, zone)
+    try:
+        for where, left_out in (
+            ("t >= TIMESTAMP'1970-01-01 00:00:00Z'", 5),
+            ("t > timestamp '2024-03-10 02:30:00'", None),
+            ("t = TIMESTAMP'2024-11-03 01:30:00'", None),
+            ("t < TIMESTAMP_LTZ'1883-11-18T12:03:58' OR t = TIMESTAMP'9999-12-31 23:59:59.999999 UTC'", None),
+            ("t IN (TIMESTAMP'2024-11-03 06:30:00.000001+00:00', TIMESTAMP'1970')", None),
+            ("t NOT IN (TIMESTAMP'2024-11-03 06:30:00 Europe/London')", 0),
+            ("t BETWEEN TIMESTAMP'1969-12-31' AND TIMESTAMP'2024-03-10 06:59:59.999 UTC'", None),
+            ("c >= TIMESTAMP_NTZ'1970-01-01 00:00:00'", 6),
+            ("c = TIMESTAMP_NTZ'2024-03-10T06:59:59.999999' AND t IS NOT NULL", 18),
+            ("c BETWEEN TIMESTAMP_NTZ'0001-01-01' AND TIMESTAMP_NTZ'2024-11-03 06:30:00'", 4),
+        ):
+            given = scan(classic, folder, where=where)
+            if where.startswith("t IN"):
+                assert "joined by AND" in reader(given, ["n"])
+                given = scan(classic, folder, where=where.replace("'1970'", "'1970-01-01'"))
+            same_rows(given, ["n", "t"])
+            assert left_out in {None, given.source(["n"]).left_out}, where
+        for where, why in (
+            ("t > TIMESTAMP_NTZ'2024-03-10 06:00:00'", "is timestamp_ntz; write TIMESTAMP_LTZ'2024-03-10 06:00:00'"),
+            ("c > TIMESTAMP'2024-03-10 06:00:00'", "is timestamp; write TIMESTAMP_NTZ'2024-03-10 06:00:00'"),
+            ("t > '2024-03-10'", "write TIMESTAMP_LTZ'2024-03-10'"),
+            ("t > DATE'2024-03-10'", "write TIMESTAMP_LTZ'2024-03-10'"),
+            ("t < TIMESTAMP'now'", "joined by AND"),
+            ("t < TIMESTAMP'tomorrow'", "joined by AND"),
+            ("t < current_timestamp()", "not a constant"),
+            ("c < TIMESTAMP_NTZ'2024-3-1'", "joined by AND"),
+        ):
+            assert why in reader(scan(classic, folder, where=where), ["n"]), where
+        given = scan(classic, folder, where="t > TIMESTAMP'2024-03-10 02:30:00'")
+        plain = bits(given.df.select("n"))
+        classic.conf.set(_ZONE, "Asia/Tokyo")
+        assert "another one than when the scan was made" in reader(given, ["n"])
+        assert bits(given.df.select("n")) == plain
+        assert not reader(scan(classic, folder, where="n > 1"), ["n"])
+        classic.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+        same_rows(scan(classic, folder, where="c > TIMESTAMP'2024-03-10 06:00:00'"), ["n", "c"])
+        assert "is timestamp_ntz" in reader(scan(classic, folder, where="t > TIMESTAMP'2024-03-10 06:00:00'"), ["n"])
+        same_rows(scan(classic, folder, where="t > TIMESTAMP'2024-03-10 06:00:00+09:00'"), ["n"])
+    finally:
+        for name, value in before.items():
+            classic.conf.set(name, value)
 
 
 def test_decimals_that_spark_rounds(classic: Any, tmp_path: Path) -> None:
@@ -581,7 +706,7 @@ def test_many_files(classic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "Arrow cannot read its footer" in reader(scan(classic, path), ["k"])
 
 
-_KEYS = "tinyint int bigint double float string date timestamp_us boolean decimal(18,0) binary".split()  # noqa: SIM905
+_KEYS = "tinyint int bigint double float string date timestamp_us timestamp_ntz_ms boolean decimal(18,0) binary".split()  # noqa: SIM905
 
 
 _CONDITIONS = {
@@ -596,6 +721,8 @@ _CONDITIONS = {
     "decimal(18,0)": ("`decimal(18,0)` > 0 OR v = 4", "`decimal(18,0)` <= -999999999999999999 OR `decimal(18,0)` = 0"),
     "date": ("date >= DATE'2000-01-01' OR date < DATE'1900-01-01'",),
     "boolean": ("boolean = true OR v < 0",),
+    "timestamp_us": ("timestamp_us >= TIMESTAMP'1970-01-01' OR timestamp_us < TIMESTAMP'1600-01-01 12:00:00 UTC'",),
+    "timestamp_ntz_ms": ("timestamp_ntz_ms < TIMESTAMP_NTZ'2000-01-01' AND v <> 0",),
 }
 _TABLES = 10
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -201,27 +202,32 @@ def _may_pass(group: Any, leaves: Mapping[str, int], predicate: Predicate) -> bo
     def may_hold(comparison: Comparison) -> bool:
         if comparison.column not in leaves:
             return True
-        chunk = group.column(leaves[comparison.column])
-        if not _has_bounds(chunk, comparison.type_):
-            return True
-        try:
-            least, largest = chunk.statistics.min, chunk.statistics.max
-        except (ValueError, OverflowError):  # a day after the year 9999, a part of a letter
-            return True
-        return comparison.may_hold(least, largest)
+        bounds = _bounds(group.column(leaves[comparison.column]), comparison.type_)
+        return bounds is None or comparison.may_hold(*bounds)
 
     return predicate.may_pass(may_hold)
 
 
-def _has_bounds(chunk: Any, type_: pa.DataType) -> bool:
-    """Return whether a chunk tells bounds of a kind that writers have always got right.
+def _bounds(chunk: Any, type_: pa.DataType) -> tuple[Any, Any] | None:
+    """Return the least and the largest value that a chunk tells, as a comparison has values of the type.
 
-    Arrow hides those of texts that are in the order of signed bytes. Bounds of texts may be shorter than the texts, and
-    are bounds even so.
+    None: the chunk tells none of a kind that writers have always got right. Arrow hides those of texts that are in the
+    order of signed bytes. Bounds of texts may be shorter than the texts, and are bounds even so.
     """
-    if chunk.statistics is None or not chunk.statistics.has_min_max:
-        return False
+    found = chunk.statistics
+    if found is None or not found.has_min_max:
+        return None
     is_whole = chunk.physical_type in {"INT32", "INT64"}
+    if pa.types.is_timestamp(type_):
+        if not is_whole:
+            return None
+        times = 1 if json.loads(found.logical_type.to_json())["timeUnit"] == "microseconds" else 1000
+        return found.min_raw * times, found.max_raw * times
     if pa.types.is_decimal(type_) or pa.types.is_integer(type_) or pa.types.is_date(type_):
-        return is_whole
-    return pa.types.is_string(type_) and chunk.physical_type == "BYTE_ARRAY"
+        has_bounds = is_whole
+    else:
+        has_bounds = pa.types.is_string(type_) and chunk.physical_type == "BYTE_ARRAY"
+    try:
+        return (found.min, found.max) if has_bounds else None
+    except (ValueError, OverflowError):  # a day after the year 9999, a part of a letter
+        return None

@@ -1,8 +1,9 @@
 """The conditions of a scan that Arrow evaluates with the meaning of Spark.
 
 Only comparisons of a column with a constant are taken, joined by AND and OR, where the types leave no doubt: whole
-numbers, DECIMAL, DATE, BOOLEAN, and texts, which both compare by their bytes. Floating-point numbers are not taken,
-because for Spark NaN is the largest and equals itself. Whatever is not certain to be of this grammar is left to Spark.
+numbers, DECIMAL, DATE, timestamps, BOOLEAN, and texts, which both compare by their bytes. Floating-point numbers are
+not taken, because for Spark NaN is the largest and equals itself. Whatever is not certain to be of this grammar is left
+to Spark.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +26,16 @@ _TOKEN: Final = re.compile(
     re.ASCII,
 )
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+# Spark also has words such as 'now', which it replaces when it reads the condition.
+_TIMESTAMP: Final = re.compile(rf"{_DATE.pattern}(?:[ T][\w:.+/ -]*)?", re.ASCII)
+_TIMESTAMP_TYPES: Final = (st.TimestampType, st.TimestampNTZType)
+_TIMESTAMP_WORDS: Final = frozenset({"TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"})
+_WORDS: Final[Mapping[type[st.DataType], str]] = {
+    st.TimestampType: "TIMESTAMP_LTZ",
+    st.TimestampNTZType: "TIMESTAMP_NTZ",
+}
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - TIMESTAMP_NTZ has no time zone
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _COMPARISONS: Final = {
     "=": "equal",
     "==": "equal",
@@ -52,6 +63,10 @@ _INTEGERS: Final[Mapping[type[st.DataType], int]] = {
     st.IntegerType: 32,
     st.LongType: 64,
 }
+
+
+EvaluateTimestamp: TypeAlias = "Callable[[str], tuple[str, int]]"
+"""Returns of a literal, as TIMESTAMP'2026-01-01', Spark's name of its type, and its microseconds since 1970 in UTC."""
 
 
 class UnclearError(Exception):
@@ -171,22 +186,29 @@ class Predicate:
         )
 
 
-def parse(text: str, schema: st.StructType) -> Predicate:
+def parse(text: str, schema: st.StructType, evaluate_timestamp: EvaluateTimestamp) -> Predicate:
     """Return the predicate of a condition in Spark's SQL, over columns of a schema.
+
+    Args:
+        text: The condition.
+        schema: The columns, as Spark describes them.
+        evaluate_timestamp: Lets Spark read a timestamp, which has the time zone of the session if it names none.
+            Java and Python may know other rules of a zone.
 
     Raises:
         UnclearError: The condition is not one of comparisons with constants, or of types that are not compared here.
     """
-    return _Parser(text, schema).predicate()
+    return _Parser(text, schema, evaluate_timestamp).predicate()
 
 
 class _Parser:
     """Reads `column operator constant AND ... OR (...)`."""
 
-    def __init__(self, text: str, schema: st.StructType) -> None:
+    def __init__(self, text: str, schema: st.StructType, evaluate_timestamp: EvaluateTimestamp) -> None:
         self._tokens = list(_tokens(text))
         self._at = 0
         self._schema = schema
+        self._evaluate_timestamp = evaluate_timestamp
 
     def predicate(self) -> Predicate:
         """Return the predicate of the whole text."""
@@ -270,13 +292,36 @@ class _Parser:
             return value
         elif kind == "name" and value.upper() == "DATE" and isinstance(type_, st.DateType):
             return self._date()
+        elif kind == "name" and value.upper() in _TIMESTAMP_WORDS and isinstance(type_, _TIMESTAMP_TYPES):
+            return self._timestamp(value.upper(), name, type_)
         elif kind == "name" and value.upper() in {"TRUE", "FALSE"} and isinstance(type_, st.BooleanType):
             return value.upper() == "TRUE"
-        is_date = kind == "text" and isinstance(type_, st.DateType) and _DATE.fullmatch(value)
+        if kind == "name" and value.upper() == "DATE" and isinstance(type_, _TIMESTAMP_TYPES):
+            kind, value = self._next()
+        remedy = ""
+        if kind == "text" and isinstance(type_, st.DateType) and _DATE.fullmatch(value):
+            remedy = f"; write DATE'{value}'"
+        elif kind == "text" and isinstance(type_, _TIMESTAMP_TYPES) and _TIMESTAMP.fullmatch(value):
+            remedy = f"; write {_WORDS[type(type_)]}'{value}'"
         raise UnclearError(
-            f"{name} is {type_.simpleString()}, and {value!r} is not a constant that is compared with it"
-            + (f"; write DATE'{value}'" if is_date else "")
+            f"{name} is {type_.simpleString()}, and {value!r} is not a constant that is compared with it{remedy}"
         )
+
+    def _timestamp(self, word: str, name: str, type_: st.DataType) -> int:
+        """Return the microseconds since 1970 of a timestamp: in UTC, or by the clock for TIMESTAMP_NTZ."""
+        kind, text = self._next()
+        if kind != "text" or not _TIMESTAMP.fullmatch(text):
+            raise _unclear(f"{word} {text!r}")
+        spark_type, microseconds = self._evaluate_timestamp(f"{word}'{text}'")
+        if spark_type != type_.typeName():
+            remedy = f"write {_WORDS[type(type_)]}'{text}'"
+            raise UnclearError(f"{name} is {type_.simpleString()}, and {word}'{text}' is {spark_type}; {remedy}")
+        if isinstance(type_, st.TimestampType):
+            return microseconds
+        try:
+            return (datetime.datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
+        except (ValueError, TypeError):  # written in another way, or with a zone
+            raise _unclear(f"{word}'{text}'") from None
 
     def _date(self) -> datetime.date:
         kind, value = self._next()
@@ -348,6 +393,8 @@ def _arrow_type(name: str, type_: st.DataType) -> pa.DataType:
         (st.LongType(), pa.int64()),
         (st.StringType(), pa.string()),
         (st.DateType(), pa.date32()),
+        (st.TimestampType(), pa.timestamp("us", "UTC")),
+        (st.TimestampNTZType(), pa.timestamp("us")),
     )
     if isinstance(type_, st.DecimalType):
         return pa.decimal128(type_.precision, type_.scale)

@@ -31,10 +31,11 @@ class Scan:
         df: Spark's own read of the same rows and columns.
     """
 
-    def __init__(self, files: Files, df: DataFrame, where: tuple[str, ...]) -> None:
+    def __init__(self, files: Files, df: DataFrame, where: tuple[str, ...], zone: str | None = None) -> None:
         self.df = df
         self._files = files
         self._where = where
+        self._zone = df.sparkSession.conf.get(_ZONE) if where and zone is None else zone
         self._names: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
@@ -79,7 +80,7 @@ class Scan:
             names: The name of a column of this scan for each column of the query.
             where: The condition that rows must pass besides those of this scan.
         """
-        chosen = Scan(self._files, df, self._where if where is None else (*self._where, where))
+        chosen = Scan(self._files, df, self._where if where is None else (*self._where, where), self._zone)
         chosen._names = names
         return chosen
 
@@ -99,12 +100,22 @@ class Scan:
 
     def _predicate(self) -> Predicate:
         try:
-            parts = [parse(text, self._files.df.schema) for text in self._where]
+            parts = [parse(text, self._files.df.schema, self._evaluate_timestamp) for text in self._where]
         except UnclearError as error:
             raise UnreadableError(f"the condition is evaluated by Spark: {error}") from None
         return Predicate(tuple(each for part in parts for each in part.terms))
 
+    def _evaluate_timestamp(self, literal: str) -> tuple[str, int]:
+        session = self.df.sparkSession
+        # A classic session has read the condition when the scan was made; one of Connect reads it for each query.
+        if session.conf.get(_ZONE) != self._zone:
+            raise UnclearError("the time zone of the session is another one than when the scan was made")
+        of_type, microseconds = f"typeof({literal})", f"unix_micros(CAST({literal} AS TIMESTAMP))"
+        row = session.range(0, 1, 1, 1).selectExpr(of_type, microseconds).collect()[0]
+        return row[0], row[1]
 
+
+_ZONE: Final = "spark.sql.session.timeZone"
 # The scans that are views, by the names of these in lower case.
 _VIEWS: Final[WeakKeyDictionary[SparkSession, dict[str, Scan]]] = WeakKeyDictionary()
 
@@ -140,7 +151,7 @@ def scan(
         table: In the place of files, the name of a table, such as `shop.orders`, or delta.`/lake/orders`. Of a table of
             Delta, the scan has the version of now, and Spark reads all others.
         where: A condition that rows must pass, in Spark's SQL. Arrow evaluates comparisons of whole numbers, DECIMAL,
-            DATE, BOOLEAN and texts with constants, joined by AND and OR; for others, Spark reads the files.
+            DATE, timestamps, BOOLEAN and texts with constants, joined by AND and OR; for others, Spark reads the files.
         columns: The columns of the result. Default: all.
         filesystem: Makes the file system of pyarrow that has the files, in each process that reads: for files that are
             not on a disk of each machine. It gets no arguments, and takes credentials from where it runs, because it

@@ -73,7 +73,7 @@ def _refuse_secrets(code: bytes, functions: Sequence[AnyFunction]) -> None:
     if not calling:
         return
     for name, value in secrets_of_environment():
-        if value in code:
+        if value.encode(errors="surrogateescape") in code:
             names = ", ".join(each.name for each in calling)
             raise RejectedError(
                 "SIGNATURE",

@@ -1,8 +1,9 @@
 """Summaries of groups by a model: a sample of texts within a budget of tokens, and a tree of prompts.
 
-The state keeps the texts with the smallest hashes whose tokens fit into the budget. So it depends neither on the order
-of rows nor on how they were split, it merges, and its size is bounded. At the end of an epoch the texts of each group
-that changed are packed into prompts; their answers are packed again, until one answer is left.
+The state keeps the texts with the smallest hashes whose tokens fit into the budget, and the hash of the first one that
+does not. So it depends neither on the order of rows nor on how they were split, it merges, and its size is bounded. At
+the end of an epoch the texts of each group that changed are packed into prompts; their answers are packed again, until
+one answer is left.
 
 The model is any service that answers `{"prompt": ..., "id": ...}` with `{"text": ...}`; MODEL_HOST and MODEL_PORT of
 the environment of the servers say where it is. Replace `ask` for another one.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from foldflight import FunctionContext, udaf
 
 CHARS_PER_TOKEN = 4  # about, for European languages
+HASH_BYTES = 8
 PROMPTS_OPEN_MAX = 16  # of all groups of a process
 PAUSES_S = (0.1, 0.4, 1.6)  # before a prompt is asked again
 REFUSALS = range(400, 429)  # statuses of prompts that are refused for good; 429 and 500 pass
@@ -32,22 +34,31 @@ def tokens_of(text: str) -> int:
 
 def order_of(text: str) -> bytes:
     """Return the place of a text in the sample: a hash, so that the sample is fair."""
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return hashlib.blake2b(text.encode(), digest_size=HASH_BYTES).digest()
 
 
 @dataclass
 class Texts:
-    """The sample of a group: texts in the order of their hashes, and the number of all texts."""
+    """The sample of a group: texts in the order of their hashes, the number of all texts, and where the sample ends."""
 
     kept: list[str] = field(default_factory=list)
     count: int = 0
+    end: bytes = b"\xff" * HASH_BYTES
 
-    def add(self, texts: list[str], budget: int) -> None:
-        """Add texts, and keep those with the smallest hashes that fit into the budget of tokens."""
+    def add(self, other: Texts, budget: int) -> None:
+        """Add other texts, and keep those with the smallest hashes that fit into the budget of tokens.
+
+        The first text that does not fit ends the sample, also for texts that come later: they may be small enough for
+        the rest of the budget, but would not have been taken if they had come before.
+        """
+        self.count += other.count
+        self.end = min(self.end, other.end)
         used, kept = 0, []
-        for text in sorted([*self.kept, *texts], key=order_of):
+        for text in sorted([*self.kept, *other.kept], key=order_of):
             used += tokens_of(text)
             if used > budget:
+                self.end = min(self.end, order_of(text))
+            if used > budget or order_of(text) > self.end:
                 break
             kept.append(text)
         self.kept = kept
@@ -70,12 +81,12 @@ class SummaryByModel:
 
     def accumulate(self, texts: Texts, text: str | None) -> None:
         if text is not None:
-            texts.add([text], self.budget)
-            texts.count += 1
+            # No prompt has more of it, and one long text must not take the place of the whole sample.
+            part = text[: (min(self.prompt // 2, self.budget) - 1) * CHARS_PER_TOKEN]
+            texts.add(Texts([part], 1), self.budget)
 
     def merge(self, texts: Texts, other: Texts) -> None:
-        texts.add(other.kept, self.budget)
-        texts.count += other.count
+        texts.add(other, self.budget)
 
     async def get_value(self, texts: Texts) -> str | None:
         level, height = texts.kept, 0

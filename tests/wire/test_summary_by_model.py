@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
+import random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from examples import summary_by_model
-from examples.summary_by_model import SummaryByModel, Texts, tokens_of
+from examples.summary_by_model import SummaryByModel, tokens_of
 from foldflight import FunctionError, connect
 from foldflight.client import Functions
 from foldflight.coroutines import PROCESS_LOOP
@@ -29,19 +29,33 @@ def functions() -> Functions:
     return connect(SummaryByModel)
 
 
-def test_the_sample_depends_neither_on_order_nor_on_merges() -> None:
-    """Any split of the texts, in any order, keeps the same texts, which fit into the budget."""
-    texts = [f"{'word ' * (number % 7)}{number}" for number in range(60)]
-    whole = Texts()
-    whole.add(texts, 40)
-    assert 0 < sum(map(tokens_of, whole.kept)) <= 40 < sum(map(tokens_of, texts))
-    for step in (1, 7, 13):
-        merged = Texts()
-        for part in itertools.batched(reversed(texts), step) if hasattr(itertools, "batched") else [texts[::-1]]:
-            other = Texts()
-            other.add(list(part), 40)
-            merged.add(other.kept, 40)
-        assert merged.kept == whole.kept
+@pytest.mark.parametrize("budget", [12, 40])
+def test_the_sample_depends_neither_on_order_nor_on_merges(budget: int) -> None:
+    """Any split of the texts, in any order, keeps the same texts, which fit into the budget; some are equal."""
+    chance = random.Random(7)
+    fold = SummaryByModel(budget=budget, prompt=20)
+    for _ in range(200):
+        texts = ["word " * chance.randrange(9) + str(chance.randrange(9)) for _ in range(chance.randrange(1, 12))]
+        samples = []
+        for _ in range(6):
+            chance.shuffle(texts)
+            parts = [fold.create_accumulator() for _ in range(chance.randrange(1, 4))]
+            for text in texts:
+                fold.accumulate(chance.choice(parts), text)
+            for part in parts[1:]:
+                fold.merge(parts[0], part)
+            samples.append(parts[0])
+        assert all(sample == samples[0] for sample in samples)
+        assert samples[0].count == len(texts)
+        assert 0 < sum(map(tokens_of, samples[0].kept)) <= budget
+
+
+def test_a_long_text_is_cut(model) -> None:
+    """A text that is longer than the whole budget is summarised, too; once it ended the sample before it began."""
+    rows = [{"key": "a", "text": "long " * 1000}]
+    summary = functions()["summary_by_model"]("text", budget=30, prompt=40)
+    (epoch,) = run_epochs({"s": summary}, keys=["key"], epochs=[rows])
+    assert epoch.changelog[0][1]["s"].startswith("LONG")
 
 
 def test_only_groups_that_changed_are_summarised(model) -> None:

@@ -53,3 +53,12 @@ def test_secrets_are_blanked() -> None:
             "x", token="hush-1", state_keys=["hush-2"], Authorization="hush-3"
         )
         assert "hush" not in stream.getvalue()
+
+
+def test_numbers_of_tokens_are_no_secrets() -> None:
+    """Functions that call models log how many tokens they used; a numeric password is still a secret."""
+    stream = io.StringIO()
+    make_logger(stream).info("asked", field_tokens="42", prompt_tokens=7, tokens=["hush"], field_password="1234")
+    event = json.loads(stream.getvalue())
+    assert (event["field_tokens"], event["prompt_tokens"]) == ("42", 7)
+    assert (event["tokens"], event["field_password"]) == ("(not logged)", "(not logged)")

@@ -82,9 +82,10 @@ class _Handler(logging.Handler):
 
 
 def _without_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace the values of fields that are named like a secret, whatever their values are."""
-    for key in event:
-        if any(word in key.lower() for word in _SECRET_WORDS):
+    """Replace the values of fields that are named like a secret, whatever their values are, except counts of tokens."""
+    for key, value in event.items():
+        is_count = key.lower().endswith("tokens") and str(value).isdecimal()  # the tokens of a model's answer
+        if not is_count and any(word in key.lower() for word in _SECRET_WORDS):
             event[key] = "(not logged)"
     return event
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -83,6 +86,7 @@ def test_an_error_in_the_block_waits_for_no_drain() -> None:
         ("my_functions", {}, "give a list"),
         ([Total], {"prot": 1}, "did you mean port"),
         ([Total], {"port": "x"}, "expected a whole number"),
+        ([Total], {"modules": "examples.weighted_avg"}, "into the list of functions"),
         ([Total], {"workers": 2}, "2 workers.*serve"),
         ([3], {}, "3 is not a function"),
         (["no_such_module"], {}, "no_such_module"),
@@ -98,6 +102,39 @@ def test_there_is_a_url_only_while_it_serves() -> None:
     """Before the block, nobody knows the port."""
     with pytest.raises(RuntimeError, match="`with` statement"):
         assert Server([Total]).url
+
+
+def test_a_server_serves_once() -> None:
+    """A second beginning would leave the first without an end."""
+    server = Server([Total])
+    with server:
+        for begin in (server.__enter__, server.serve):
+            with pytest.raises(RuntimeError, match="serves once"):
+                begin()
+        assert sums(server.url) == [("+I", {"k": 1, "s": 5})]
+    with pytest.raises(RuntimeError, match="serves once"):
+        server.__enter__()
+
+
+def test_a_block_announces_its_server_as_the_command_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The ready file and the log have its ports, and standard output has nothing."""
+    ready = tmp_path / "ready.json"
+    with Server([Total], ready_file=str(ready), log_level="info") as server:
+        port = json.loads(ready.read_text())["flight"]
+        assert server.url == f"grpc://127.0.0.1:{port}"
+    out, err = capsys.readouterr()
+    assert f'"flight": {port}' in err
+    assert out == ""
+
+
+def test_a_server_that_cannot_announce_itself_does_not_serve(tmp_path: Path) -> None:
+    """Its port is free again."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(OSError), Server([Total], port=port, ready_file=str(tmp_path / "none" / "ready.json")):
+        pass
+    with Server([Total], port=port) as server:
+        assert sums(server.url) == [("+I", {"k": 1, "s": 5})]
 
 
 def test_workers_need_modules() -> None:

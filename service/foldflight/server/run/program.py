@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Final, Self
 
 from foldflight.errors import RejectedError
-from foldflight.server.run.lifecycle import FREE_PORTS, ProcessServer, run_server, serving
+from foldflight.server.run.lifecycle import FREE_PORTS, ProcessServer, announce, run_server, serving
 from foldflight.server.run.settings import load_settings
 
 _DEFAULTS: Final[Mapping[str, object]] = {**FREE_PORTS, "log_level": "warning"}
@@ -56,7 +56,8 @@ class Server:
             error. No variables of the environment are read.
 
     Raises:
-        RejectedError: SETTINGS for a setting that is unknown or has a bad value, and for functions that are no list.
+        RejectedError: SETTINGS for a setting that is unknown or has a bad value, for functions that are no list, and
+            for `modules`, which belong into the list.
     """
 
     def __init__(self, functions: Sequence[object], **settings: object) -> None:
@@ -64,14 +65,17 @@ class Server:
             raise RejectedError("SETTINGS", f"the functions are {functions!r}; give a list of them")
         self._functions = functions
         self._given = {**_DEFAULTS, **settings}
-        load_settings(self._given, {})
+        if load_settings(self._given, {}).modules:
+            raise RejectedError(
+                "SETTINGS", "modules are no setting of this server; put them into the list of functions"
+            )
         self._stop = threading.Event()
         self._stack = ExitStack()
         self._running: ProcessServer | None = None
 
     @property
     def url(self) -> str:
-        """The URL for `connect`, while the block of the `with` statement runs. Raises RuntimeError before."""
+        """The URL for `connect`, from the beginning of the `with` statement on. Raises RuntimeError before."""
         if self._running is None:
             raise RuntimeError("the server has no URL yet: enter it in a `with` statement first")
         return self._running.url
@@ -82,14 +86,24 @@ class Server:
         Raises:
             RejectedError: MODULE or SIGNATURE if functions cannot be served; SETTINGS if a port is taken, with several
                 workers, and if states of a function are pickled and there are no `state_keys`.
+            RuntimeError: It has begun before.
         """
-        self._running = self._stack.enter_context(serving(*self._functions, log_stream=sys.stderr, **self._given))
+        self._check_new()
+        with ExitStack() as stack:
+            running = stack.enter_context(serving(*self._functions, log_stream=sys.stderr, **self._given))
+            announce(running.ready_line, running.settings, running.logger, lambda _: None)
+            self._stack = stack.pop_all()
+        self._running = running
         return self
 
     def __exit__(self, exception: type[BaseException] | None, *_: object) -> None:
         if exception is None:
             self.stop()
         self._stack.close()
+
+    def _check_new(self) -> None:
+        if self._running is not None:
+            raise RuntimeError("a server serves once, and this one has begun; make another one")
 
     def stop(self) -> None:
         """Refuse new exchanges, wait up to `drain_s` for open ones, and end. Repeated calls have no effect.
@@ -113,7 +127,9 @@ class Server:
 
         Raises:
             RejectedError: As in a `with` statement; several workers need functions that modules have, by their names.
+            RuntimeError: It has begun before, in a `with` statement.
         """
+        self._check_new()
         names = tuple(each for each in self._functions if isinstance(each, str))
         others = [each for each in self._functions if not isinstance(each, str)]
         return run_server(load_settings({**self._given, "modules": names}, {}), self._stop, sources=others)

@@ -143,6 +143,19 @@ def test_an_error_has_the_authors_file_and_line(memory: Memory) -> None:
         assert "13 is not expected" in event.attributes["exception.stacktrace"]
 
 
+def test_an_error_has_no_secrets_of_the_environment(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its message nor its trace, of the exchange and of the task: others read traces."""
+    monkeypatch.setenv("MODEL_KEY", "is not expected")
+    with pytest.raises(FunctionError):
+        folded(query_of(), 1, 13)
+    for span in memory.seen("task", "exchange"):
+        (event,) = span.events
+        told = event.attributes["exception.message"], event.attributes["exception.stacktrace"], span.status.description
+        for text in told:
+            assert f"13 {'*' * 15}" in text
+            assert "is not expected" not in text
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [

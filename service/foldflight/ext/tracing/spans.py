@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.sampling import Decision, ParentBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from foldflight.errors import FoldflightError
+from foldflight.shipping.secrets import masked_text
 from foldflight.tracing import TRACEPARENT, Attributes, TraceContext
 
 # The spans that are kept while the collector does not answer, the spans of a request, the deadline of a request, and
@@ -282,16 +283,19 @@ def _headers_of(context: Context | None) -> dict[str, str]:
 
 
 def _event_of(error: BaseException) -> dict[str, str | int]:
-    """Return the attributes of an error for a span, with the author's file and line for an error of a function."""
+    """Return the attributes of an error for a span, with the author's file and line for an error of a function.
+
+    The clients of models put keys into their errors, so secrets are masked.
+    """
     message = error.message if isinstance(error, FoldflightError) else str(error)
     code = error.code if isinstance(error, FoldflightError) else type(error).__name__
     event: dict[str, str | int] = {
         "error.type": code,
         "exception.type": type(error).__name__,
-        "exception.message": message,
+        "exception.message": masked_text(message),
     }
     if isinstance(error, FoldflightError) and error.trace:
-        event |= {**_location_of(error.trace), "exception.stacktrace": error.trace}
+        event |= {**_location_of(error.trace), "exception.stacktrace": masked_text(error.trace)}
     return event
 
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Final, Self
 
 from foldflight.errors import RejectedError
+from foldflight.server.ops.build import usable_cpus, use_cpus
 from foldflight.server.run.lifecycle import FREE_PORTS, ProcessServer, announce, run_server, serving
 from foldflight.server.run.settings import load_settings
 
@@ -130,6 +131,7 @@ class Server:
             RuntimeError: It has begun before, in a `with` statement.
         """
         self._check_new()
+        use_cpus(usable_cpus())
         names = tuple(each for each in self._functions if isinstance(each, str))
         others = [each for each in self._functions if not isinstance(each, str)]
         return run_server(load_settings({**self._given, "modules": names}, {}), self._stop, sources=others)

@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from foldflight.functions.query.call import Call
 from foldflight.server.ops.logs import make_logger
 from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, EXIT_SPENT, run_server
 from foldflight.server.run.settings import load_settings
+from foldflight.server.run.sparefolder import spare_folder
 from foldflight.server.run.workers import _Worker
 from tests.wire.kit import (
     DEADLINE_S,
@@ -219,6 +221,23 @@ def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
     server.process.kill()
     server.process.wait()
     assert eventually(lambda: not any(is_alive(pid) for pid in server.ready["workers"]))
+
+
+def test_the_temporary_files_of_a_killed_parent_are_deleted_by_the_next_server(
+    spawn: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of compiled code, and the metrics of its workers."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    server = spawn(modules=MODULE, workers=2)
+    server.process.kill()
+    server.process.wait()
+    assert eventually(lambda: not any(is_alive(pid) for pid in server.ready["workers"]))
+    assert list(temporary.rglob("*.db"))  # of the metrics
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with spare_folder(make_logger(io.StringIO())) as folder:
+        assert list(temporary.iterdir()) == [folder]
 
 
 def test_a_server_without_workers_is_not_ready(fork: Fork) -> None:

@@ -92,7 +92,10 @@ def run_workers(
     cpus = usable_cpus()
     server_id = settings.server_id or default_server_id()
     logger = logger.bind(server_id=server_id)
-    with tempfile.TemporaryDirectory(prefix="foldflight-metrics-") as metrics_dir, contextlib.ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix="foldflight-metrics-", dir=spare) as metrics_dir,
+        contextlib.ExitStack() as stack,
+    ):
         workers = [
             _Worker(index, _worker_settings(settings, f"{server_id}/{index}"), metrics_dir, logger)
             for index in range(settings.workers)

@@ -110,11 +110,12 @@ class FoldflightError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.code, self.message, self.__dict__.copy())
+        # Classes of other modules are made of other arguments.
+        return _rebuild, (type(self), self.message, self.__dict__.copy())
 
 
-def _rebuild(cls: type[FoldflightError], code: str, message: str, attributes: dict[str, Any]) -> FoldflightError:
-    error = cls(code, message)
+def _rebuild(cls: type[FoldflightError], message: str, attributes: dict[str, Any]) -> FoldflightError:
+    error = cls.__new__(cls, message)
     error.__dict__.update(attributes)
     return error
 

@@ -89,7 +89,8 @@ class RefusedBySparkError(SqlError, AnalysisException):
     __str__ = SqlError.__str__
 
     def __reduce__(self) -> Any:
-        return SqlError, (self.message, self.text, self.start, self.stop)
+        # Spark's error belongs to the JVM of its session.
+        return SqlError(self.message, self.text, self.start, self.stop, condition=self.condition).__reduce__()
 
 
 def view_name(number: int) -> str:

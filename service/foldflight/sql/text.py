@@ -55,9 +55,6 @@ class SqlError(RejectedError):
         blank = "".join("\t" if each == "\t" else " " for each in row[:column])
         return f"{self.message} (line {line}, column {column + 1})\n  {row}\n  {blank}{'^' * width}"
 
-    def __reduce__(self) -> tuple[type[SqlError], tuple[str, str, int, int]]:
-        return type(self), (self.message, self.text, self.start, self.stop)
-
 
 class Span(NamedTuple):
     """A range of tokens, by their indexes.

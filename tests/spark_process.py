@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -27,7 +28,11 @@ class SparkProcess:
         self._pid: int = self._pool.submit(os.getpid).result()
 
     def ask(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Return what a function returns, or raise what it raises; BrokenProcessPool, if it kills the process."""
+        """Return what a function returns, or raise what it raises; BrokenProcessPool, if it kills the process.
+
+        An error of PySpark is a RuntimeError with its text: the pickle of most of them cannot be read, which would
+        break the pool and hide the text.
+        """
         return self._pool.submit(_run, function, arguments, options).result()
 
     def close(self) -> None:
@@ -75,6 +80,11 @@ def _start(folder: Path, packages: list[Path], settings: dict[str, str]) -> None
 
 
 def _run(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    return function(SparkSession.getActiveSession(), *arguments, **options)
+    try:
+        return function(SparkSession.getActiveSession(), *arguments, **options)
+    except PySparkException as error:
+        text = "".join(traceback.format_exception(error))
+    raise RuntimeError(text)

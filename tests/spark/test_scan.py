@@ -440,6 +440,8 @@ def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
             ("c < TIMESTAMP_NTZ'2024-3-1'", "joined by AND"),
         ):
             assert why in reader(scan(classic, folder, where=where), ["n"]), where
+        # In New York there was no such time: as TIMESTAMP, which is compared then, it is 3:30.
+        instants = scan(classic, folder, where="c = TIMESTAMP'2024-03-10 02:30:00'")
         given = scan(classic, folder, where="t > TIMESTAMP'2024-03-10 02:30:00'")
         plain = bits(given.df.select("n"))
         classic.conf.set(_ZONE, "Asia/Tokyo")
@@ -449,6 +451,8 @@ def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
         classic.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
         same_rows(scan(classic, folder, where="c > TIMESTAMP'2024-03-10 06:00:00'"), ["n", "c"])
         assert "is timestamp_ntz" in reader(scan(classic, folder, where="t > TIMESTAMP'2024-03-10 06:00:00'"), ["n"])
+        classic.conf.set(_ZONE, zone)
+        assert "another one than when the scan was made" in reader(instants, ["n"])
         same_rows(scan(classic, folder, where="t > TIMESTAMP'2024-03-10 06:00:00+09:00'"), ["n"])
     finally:
         for name, value in before.items():

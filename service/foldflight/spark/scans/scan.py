@@ -23,6 +23,14 @@ from foldflight.spark.versions.sessions import same_plan
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a pattern, a folder, or a list of these."""
 
+_LITERALS: Final = ("spark.sql.session.timeZone", "spark.sql.timestampType")
+"""The settings by which Spark reads the timestamps of a condition."""
+_Settings = tuple[str | None, ...]
+
+
+def _settings(session: SparkSession) -> _Settings:
+    return tuple(map(session.conf.get, _LITERALS))
+
 
 class Scan:
     """Files of Parquet or a table of Delta; made by `scan`.
@@ -31,11 +39,11 @@ class Scan:
         df: Spark's own read of the same rows and columns.
     """
 
-    def __init__(self, files: Files, df: DataFrame, where: tuple[str, ...], zone: str | None = None) -> None:
+    def __init__(self, files: Files, df: DataFrame, where: tuple[str, ...], read_with: _Settings = ()) -> None:
         self.df = df
         self._files = files
         self._where = where
-        self._zone = df.sparkSession.conf.get(_ZONE) if where and zone is None else zone
+        self._read_with = _settings(df.sparkSession) if where and not read_with else read_with
         self._names: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
@@ -80,7 +88,7 @@ class Scan:
             names: The name of a column of this scan for each column of the query.
             where: The condition that rows must pass besides those of this scan.
         """
-        chosen = Scan(self._files, df, self._where if where is None else (*self._where, where), self._zone)
+        chosen = Scan(self._files, df, self._where if where is None else (*self._where, where), self._read_with)
         chosen._names = names
         return chosen
 
@@ -108,14 +116,13 @@ class Scan:
     def _evaluate_timestamp(self, literal: str) -> tuple[str, int]:
         session = self.df.sparkSession
         # A classic session has read the condition when the scan was made; one of Connect reads it for each query.
-        if session.conf.get(_ZONE) != self._zone:
-            raise UnclearError("the time zone of the session is another one than when the scan was made")
+        if _settings(session) != self._read_with:
+            raise UnclearError(f"{' or '.join(_LITERALS)} is another one than when the scan was made")
         of_type, microseconds = f"typeof({literal})", f"unix_micros(CAST({literal} AS TIMESTAMP))"
         row = session.range(0, 1, 1, 1).selectExpr(of_type, microseconds).collect()[0]
         return row[0], row[1]
 
 
-_ZONE: Final = "spark.sql.session.timeZone"
 # The scans that are views, by the names of these in lower case.
 _VIEWS: Final[WeakKeyDictionary[SparkSession, dict[str, Scan]]] = WeakKeyDictionary()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrameReader
 
 from foldflight import connect
@@ -46,6 +49,28 @@ def _after(spark: Any, given: Any, between: tuple[str, ...], columns: list[str])
     except UnreadableError as error:
         return str(error), [], spark_rows
     return "", bits(read(source, given, columns)), spark_rows
+
+
+def over_connect(_spark: Any, port: int, job: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a job returns that has a session of Connect to this driver."""
+    from pyspark.sql.connect.session import SparkSession
+
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # as a process that only knows Connect has it
+    session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    try:
+        return job(session, *arguments)
+    finally:
+        session.client.close()
+        del os.environ["SPARK_CONNECT_MODE_ENABLED"]
+
+
+def error_of(spark: Any, table: str) -> str:
+    """Return the error of Spark about a table."""
+    try:
+        scan(spark, table=table)
+    except AnalysisException as error:
+        return str(error)
+    return ""
 
 
 def reads_filtered(spark: Any, table: str, condition: str) -> Reads:

@@ -6,17 +6,21 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.maven import MISSING, client
+from tests.ports import free_port
 from tests.spark import scan_delta_jobs as jobs
 from tests.spark_process import SparkProcess, spark_process
 from tests.spark_sessions import SPARK
 
 JARS = Path(__file__).with_name(f"jars-delta-{'.'.join(map(str, SPARK))}.txt")
+# The package of Spark 3.5 has no server of Connect.
+HAS_CONNECT = SPARK >= (4, 0)
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,8 +30,14 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
-    """A driver whose own catalogue is one of Delta."""
+def port() -> int:
+    """The port of the server of Connect."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def spark(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
+    """A driver whose own catalogue is one of Delta, and which is a server of Connect, too."""
     assert client() is not None, MISSING
     folder = tmp_path_factory.mktemp("delta")
     settings = {
@@ -38,6 +48,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
     }
+    if HAS_CONNECT:
+        settings |= {
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+        }
     with spark_process(folder, JARS, settings) as process:
         yield process
 
@@ -239,6 +255,29 @@ def _deleted(lines: list[dict[str, Any]], _path: str) -> None:
 
 def _twice(lines: list[dict[str, Any]], _path: str) -> None:
     lines.append(next(each for each in lines if "add" in each))
+
+
+@pytest.mark.skipif(not HAS_CONNECT, reason="Spark 3.5 has no server of Connect")
+def test_connect(port: int, spark: SparkProcess, table: str) -> None:
+    """A client of Connect, which may not see the files, has the log read by a task, and gets the same rows."""
+    made(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(20)}", f"ALTER TABLE {table} RENAME COLUMN v TO x")
+    spark.ask(jobs.run, f"DELETE FROM {table} WHERE k = 3")
+    asked = partial(spark.ask, jobs.over_connect, port)
+    assert len(is_read(asked(jobs.reads, table))) == 19
+    assert len(is_read(asked(jobs.reads, table, ["k", "w"], "w = 1 AND x > 2"))) == 4
+    assert asked(jobs.files_left_out, table, "w = 1") > 0
+    ours, plain = asked(jobs.folds, table, "w", "k", "x")
+    assert ours == plain != []
+    change = (f"INSERT INTO {table} {ROWS.format(3)}", f"DELETE FROM {table} WHERE k > 8")
+    assert len(is_read(asked(jobs.reads_after, table, change))) == 19
+    spark.ask(jobs.run, f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.ask(jobs.run, f"OPTIMIZE {table}", f"DELETE FROM {table} WHERE k = 4")
+    why, _, rows = asked(jobs.reads, table)
+    assert "deletion vector" in why
+    assert len(rows) == 10
+    missing = "delta.`/there is no such folder`"
+    assert "no such folder" in asked(jobs.error_of, missing)
 
 
 def test_clones(spark: SparkProcess, table: str) -> None:

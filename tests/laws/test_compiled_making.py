@@ -352,8 +352,8 @@ KNOWN: dict[Any, tuple[InterpretedScalar, CompiledScalar]] = {}
         ("return len(sorted(text.split(','), key=lambda part: part[::-1]))", "creates a generator or a function"),
     ],
 )
-def test_generators_that_are_not_taken_at_once_are_not_compiled(body: str, why: str) -> None:
-    """A list in their place would be read twice, or calculated further than Python does."""
+def test_what_is_not_compiled(body: str, why: str) -> None:
+    """A list in place of a generator would be read twice, or calculated further than Python does."""
     scope: dict[str, Any] = {}
     exec(f"def odd(text: str) -> int:\n    {body}", scope)
     (function,) = Registry.load([udf(scope["odd"])]).authored
@@ -370,9 +370,11 @@ def test_generators_that_are_not_taken_at_once_are_not_compiled(body: str, why: 
             "return len({part: 1.0 if part else 1 for part in text.split(',')})",
             "a value is a float in one place and a whole number in another; write whole numbers as floats",
         ),
+        ("return len(text.replace('a', 'b', None))", "replace of text with names or a count"),
+        ("return len(text.replace('a', 'b', 1))", "replace of text with names or a count"),
     ],
 )
-def test_dicts_that_are_not_compiled_tell_what_to_write(body: str, why: str) -> None:
+def test_what_depends_on_types_is_not_compiled_with_a_reason(body: str, why: str) -> None:
     """The reason names the line, and what is compiled in its place."""
     scope: dict[str, Any] = {}
     exec(compile(f"def odd(text: str) -> int:\n    {body}", "odd.py", "exec"), scope)

@@ -16,6 +16,7 @@ from foldflight.ext.compiler import arithmetic
 from foldflight.ext.compiler.value_types import CONVERTERS, as_number, decode_kind, implementation, inner_kind, kind_of
 from foldflight.fold.datetimes import MOMENTS
 from foldflight.fold.mode import Unsupported
+from foldflight.fold.strings import TEXTS
 
 _DAY: Final = 86_400_000_000  # microseconds
 _EPOCH: Final = datetime.date(1970, 1, 1).toordinal()  # days
@@ -248,6 +249,8 @@ def replace_parts(
     """Implement `a.replace(year=..., ...)`, where None keeps the value."""
     kind = inner_kind(a)
     parts = (year, month, day, hour, minute, second, microsecond)
+    if kind in TEXTS:
+        raise Unsupported(f"it calls replace of {kind} with names or a count; two arguments are compiled")
     if kind not in ("date", "timestamp", "instant") or any(kind_of(each) not in ("int", "none") for each in parts):
         raise Unsupported("it uses the attribute replace of a value")
     if kind == "date" and any(kind_of(each) == "int" for each in parts[3:]):

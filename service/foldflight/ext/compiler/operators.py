@@ -446,8 +446,6 @@ METHODS: Final[dict[str, Any]] = {
 def replace_method(a: Any, b: Any, c: Any, *rest: Any) -> Any:
     """Implement `a.replace(b, c)` of texts, and `a.replace(year, month)` of dates and times."""
     if inner_kind(a) in TEXTS:
-        if any(kind_of(each) != "none" for each in rest):
-            raise Unsupported("it calls replace of a text with a number of times")
         return lambda a, b, c, *rest: string_ops.replace_text(a, b, c)
     return lambda a, b, c, *rest: datetimes.replace_parts(a, b, c, *rest)
 

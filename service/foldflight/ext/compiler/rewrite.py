@@ -586,7 +586,8 @@ class _Rewriter:
             return
         if method.parameters:
             arguments = self.by_name(statement, expr, method.parameters, None)
-            dispatcher = datetimes.replace_parts if expr.kws else dispatcher  # texts take no names
+            if expr.kws or len(expr.args) > 2:  # `replace` of a text is compiled with two arguments by position
+                dispatcher = datetimes.replace_parts
             expr = ir.Expr.call(expr.func, (), (), expr.loc)
         elif dispatcher is strings.encoded:
             if not self.is_utf8(expr):

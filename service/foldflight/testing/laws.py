@@ -810,7 +810,7 @@ class _Inputs:
     """The rows that every law of a function is tried on.
 
     Hypothesis takes longer to draw rows than most laws take to try them. So it draws values of each type, and the
-    inputs are mixed from these. Only for a law that is broken it draws rows, to find minimal ones.
+    inputs are mixed from these. It draws rows only for a broken law, to find minimal ones.
 
     Args:
         draw: Makes the strategy for rows of some types.
@@ -910,7 +910,7 @@ def _try_law(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: 
     if known is None:
         try:
             broken = inputs.first(lambda drawn: broken_by(drawn)[0] is not None)
-        except NoSuchExample:  # The search draws other inputs: the one that broke the law loses the rows that it can.
+        except NoSuchExample:  # The search draws other inputs, so the one that broke the law is reduced.
             broken = _without_rows(broken, lambda drawn: broken_by(drawn)[0] is not None)
         except Flaky:
             return LawResult(name, False, _FLAKY)

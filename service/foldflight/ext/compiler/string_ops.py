@@ -253,25 +253,25 @@ def _is_cased(name: str, first: int, other: int) -> Any:
     return choose
 
 
-def _capitalised(name: str, *, words: bool) -> Any:
-    """Return the implementation of `title` or `capitalize`: which letters become large; the others become small."""
+def _title_case(name: str, *, words: bool) -> Any:
+    """Return the implementation of `title` or `capitalize`: first letters are in upper case, others in lower case."""
 
     @register_jitable
-    def capitalised(number: int, is_text: bool) -> int:
+    def title_case(number: int, is_text: bool) -> int:
         length = length_of(number)
         if length == 0:
             return number
-        address, is_large = _allocate(length), True
+        address, is_first = _allocate(length), True
         for offset in range(length):
             byte = byte_at(number, offset)
             if is_text and byte >= 0x80:
                 raise ValueError  # the interpreter handles other letters
             is_letter = _is_letter(byte)
-            store_byte(address + offset, (byte & ~0x20 if is_large else byte | 0x20) if is_letter else byte)
-            is_large = words and not is_letter
+            store_byte(address + offset, (byte & ~0x20 if is_first else byte | 0x20) if is_letter else byte)
+            is_first = words and not is_letter
         return _text_at(address, length)
 
-    return _of_one(name, capitalised)
+    return _of_one(name, title_case)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -547,7 +547,7 @@ def bytes_of(a: Any) -> Any:
 
 
 METHODS: Final = {
-    "capitalize": _capitalised("capitalize", words=False),
+    "capitalize": _title_case("capitalize", words=False),
     "isalnum": _all_are("isalnum", register_jitable(lambda byte: _is_letter(byte) or _is_digit(byte))),
     "isalpha": _all_are("isalpha", _is_letter),
     "isdecimal": _all_are("isdecimal", _is_digit),
@@ -562,7 +562,7 @@ METHODS: Final = {
     "rstrip": _strip_method("rstrip", left=False, right=True),
     "split": _split,
     "strip": _strip_method("strip", left=True, right=True),
-    "title": _capitalised("title", words=True),
+    "title": _title_case("title", words=True),
     "upper": _case_method("upper", 0x61, -0x20),
     "zfill": _filled,
 }

@@ -261,7 +261,7 @@ def part_of(a: Any, start: Any, stop: Any) -> Any:
     return part
 
 
-def _position(name: str, *, last: bool, must: bool) -> Any:
+def _position(name: str, *, last: bool, must_exist: bool) -> Any:
     """Return the implementation of `find`, `rfind`, `index` or `rindex` of one argument."""
 
     @implementation
@@ -272,7 +272,7 @@ def _position(name: str, *, last: bool, must: bool) -> Any:
         def position(a: Any, b: Any) -> int:
             number = as_number(convert(a))
             offset = _offset_of(number, as_number(convert(b)), last)
-            if must and offset < 0:
+            if must_exist and offset < 0:
                 raise ValueError
             return size(substring(number, 0, offset)) if offset > 0 else offset
 
@@ -341,13 +341,13 @@ def encoded(a: Any) -> Any:
 METHODS: Final = {
     "encode": encoded,
     "endswith": asking("endswith", _ends),
-    "find": _position("find", last=False, must=False),
-    "index": _position("index", last=False, must=True),
+    "find": _position("find", last=False, must_exist=False),
+    "index": _position("index", last=False, must_exist=True),
     "partition": _partition("partition", last=False),
     "removeprefix": asking("removeprefix", _without_prefix, creates=True),
     "removesuffix": asking("removesuffix", _without_suffix, creates=True),
-    "rfind": _position("rfind", last=True, must=False),
-    "rindex": _position("rindex", last=True, must=True),
+    "rfind": _position("rfind", last=True, must_exist=False),
+    "rindex": _position("rindex", last=True, must_exist=True),
     "rpartition": _partition("rpartition", last=True),
     "startswith": asking("startswith", _starts),
 }

@@ -222,6 +222,6 @@ def result_of(size: int, format_: str) -> Any:
 
 
 def _is_finite(builder: Any, value: Any) -> Any:
-    """Return whether a float is finite: what is no number, or infinite, is not 0 minus itself."""
-    apart = builder.fsub(value, value)
-    return builder.fcmp_ordered("==", apart, llvm.Constant(value.type, 0.0))
+    """Return whether a float is finite. Infinity minus itself is NaN, as is NaN minus itself."""
+    difference = builder.fsub(value, value)
+    return builder.fcmp_ordered("==", difference, llvm.Constant(value.type, 0.0))

@@ -32,7 +32,7 @@ from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.registry import can_be_changed
 from foldflight.functions.types.serializer import field_names, has_plain_parts
 from foldflight.functions.types.values import CastError, cast_results, exact_types
-from foldflight.functions.types.vectors import has_vectors, is_vector, silenced
+from foldflight.functions.types.vectors import has_vectors, ignore_float_errors, is_vector
 
 if TYPE_CHECKING:
     from foldflight.fold.request import Resources
@@ -142,7 +142,7 @@ class Interpreted(GroupsAccumulator):
             call_if_written(self.name, "open", self.methods.open, context)
         self._lent: dict[int, Any] = {}  # by slot, while values are made of accumulators that nobody else has
         self._only_reads: dict[type, bool] = {}  # whether get_value only reads accumulators, by their type
-        self._types = [type_ for type_ in (*bound.input_types, self.codec.arrow) if has_vectors(type_)]
+        self._vector_types = [type_ for type_ in (*bound.input_types, self.codec.arrow) if has_vectors(type_)]
         self._accumulate = Method(bound, "accumulate", self.methods.accumulate)
         self._retract = None if self.methods.retract is None else Method(bound, "retract", self.methods.retract)
         self._merge = None if self.methods.merge is None else Method(bound, "merge", self.methods.merge)
@@ -185,7 +185,7 @@ class Interpreted(GroupsAccumulator):
     @contextmanager
     def _in_methods(self) -> Iterator[None]:
         """Enclose calls of the author's methods."""
-        with nullcontext() if self.waits is None else self.waits.logging(), silenced(self._types):
+        with nullcontext() if self.waits is None else self.waits.logging(), ignore_float_errors(self._vector_types):
             yield
 
     def _ran(self, rows: Rows, steps: Iterator[Any], slots: list[int], progress: Iterator[int]) -> bool:
@@ -305,7 +305,7 @@ class Interpreted(GroupsAccumulator):
         return self._cast(values, rows.slots if requested is None else rows.slots[requested])
 
     def _run_each(self, rows: Rows, steps: Iterator[tuple[int, Any, bool, bool, bool]], values: list[Any]) -> None:
-        """Apply rows, and append the value after each that shows it; values that may change later are cast at once."""
+        """Apply rows, and append the value after each that shows it, cast or copied if it may change later."""
         accumulators, get_value = self._accumulators, self.methods.get_value
         readable = self._readable
         methods = (self._accumulate, self._accumulate if self._retract is None else self._retract)
@@ -339,7 +339,7 @@ class Interpreted(GroupsAccumulator):
 
     @property
     def _casts_each(self) -> bool:
-        """Whether results may change with later rows, and are not simply copied."""
+        """Whether each result is cast before the next row, which may change it. A vector is copied instead."""
         return exact_types(self.bound.result_type) is None and not is_vector(self.bound.result_type)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:

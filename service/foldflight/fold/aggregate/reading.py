@@ -144,7 +144,7 @@ class Reading:
 
 @lru_cache(maxsize=256)
 def _steps(code: CodeType) -> Sequence[dis.Instruction]:
-    """Return the instructions of a code, for which each exchange asks: the globals of a method may change."""
+    """Return the instructions of a code. Each exchange asks for them again, because globals of a method may change."""
     return [each for each in dis.get_instructions(code) if each.opname not in ("PRECALL", "PUSH_NULL", "CACHE")]
 
 

@@ -19,7 +19,7 @@ from foldflight.functions.types.arrow import in_microseconds, is_nested
 from foldflight.functions.types.columns import number_format
 from foldflight.functions.types.sql import can_widen, sql_name
 from foldflight.functions.types.values import cast_arguments, to_python
-from foldflight.functions.types.vectors import is_vector, masked_matrix_of, rows_of_matrix, silenced
+from foldflight.functions.types.vectors import ignore_float_errors, is_vector, masked_matrix_of, rows_of_matrix
 
 # They may have a length, and are not a column.
 _NO_COLUMN: Final = (str, bytes, Mapping, AbstractSet, pa.Scalar)
@@ -33,7 +33,7 @@ class InterpretedScalar(Instance, Scalar):
         return Mode.INTERPRETED
 
     def values(self, rows: Rows) -> pa.Array:
-        with silenced((*self.bound.input_types, self.bound.result_type)):
+        with ignore_float_errors((*self.bound.input_types, self.bound.result_type)):
             return self.values_of_called_rows(rows, self._values)
 
     def _values(self, rows: Rows) -> pa.Array:

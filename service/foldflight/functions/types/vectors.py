@@ -70,10 +70,10 @@ def has_vectors(type_: pa.DataType) -> bool:
     return is_vector(type_) or any(has_vectors(type_.field(index).type) for index in range(type_.num_fields))
 
 
-def silenced(types: Iterable[pa.DataType]) -> AbstractContextManager[object]:
+def ignore_float_errors(types: Iterable[pa.DataType]) -> AbstractContextManager[object]:
     """Return a context for authors' code over values of these types.
 
-    NumPy makes infinities and NaN of vectors without a word in it, as Python does of floats, and compiled code.
+    Where there are vectors, NumPy makes infinities and NaN in it without a warning, as compiled code does.
     """
     return np.errstate(all="ignore") if any(map(has_vectors, types)) else nullcontext()
 

@@ -167,3 +167,24 @@ def test_windows_over_a_join_with_two_columns_of_one_name(classic: Any, window: 
         with pytest.raises(RejectedError, match="the window's column 'at'") as raised:
             group_by(joined.select("*", again), window=window).agg(total=total("v"))
         assert raised.value.code == "SCHEMA_MISMATCH"
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("${spark.foldflight.other}", "spark.foldflight.other", "other"),
+        ("a b", "spark.sql.parser.quotedRegexColumnNames", "true"),
+        (".*", "spark.sql.parser.quotedRegexColumnNames", "true"),
+    ],
+)
+def test_names_are_neither_variables_nor_patterns(
+    classic: Any, embedded: Functions, name: str, setting: str, value: str
+) -> None:
+    """Texts of SQL may be: as a variable the first of these names would be the other column."""
+    df = classic.createDataFrame([("a", "x", 2)], "k STRING, other STRING, v INT").toDF(name, "other", "v")
+    classic.conf.set(setting, value)
+    try:
+        result = group_by(df, name).agg(m=embedded["median"]("v"))
+        assert (result.columns, [tuple(row) for row in result.collect()]) == ([name, "m"], [("a", 2.0)])
+    finally:
+        classic.conf.unset(setting)

@@ -47,6 +47,7 @@ _NANOSECONDS: Final = re.compile(r"timestamp_(ntz|ltz)(?:\(|_nanos\s*\{\s*precis
 _KINDS = ", ".join(each.short for each in RowKind)
 # A column, a member of one, or a constant: nothing that can fail.
 _SIMPLE: Final = re.compile(r"[\w.]+")
+_WORD: Final = re.compile(r"\w+", re.ASCII)
 _CONDITION: Final = "foldflight condition {}"
 # How PySpark shows the direction of a column, which it tells in no other way.
 _DIRECTED: Final = re.compile(r" (?:ASC|DESC) NULLS (?:FIRST|LAST)$")
@@ -216,7 +217,10 @@ class Columns:
         return rows
 
     def _selected(self) -> DataFrame:
-        if (plain := self.plain) is not None:  # PySpark makes a Column by several calls of Java, and a text by one
+        plain = self.plain
+        # PySpark makes a Column by several calls of Java, and a text by one. But in a text Spark puts a setting's value
+        # for ${...}, and a session may have it read names with such characters as patterns.
+        if plain is not None and all(map(_WORD.fullmatch, plain.values())):
             return self.df.selectExpr(*(f"{quoted(expression)} AS {name}" for name, expression in plain.items()))
         chosen = [key_column(key).alias(f"key_{index}") for index, key in enumerate(self.keys)]
         if self.kind is not None:

@@ -3,6 +3,7 @@
 import inspect
 import pydoc
 
+import foldflight.spark
 from foldflight import connect, udaf, udf
 
 PLAIN = pydoc.plaintext  # type: ignore[attr-defined]
@@ -67,3 +68,11 @@ def test_help_of_a_single_function() -> None:
     only = connect(scaled)
     assert "Scale a number." in pydoc.render_doc(only, renderer=PLAIN)
     assert str(inspect.signature(only)) == "(x: BIGINT, factor: BIGINT = ...) -> BIGINT"
+
+
+def test_names_that_are_imported_later_are_listed() -> None:
+    """Completion in notebooks and `help` ask for the names of a module."""
+    assert set(foldflight.spark.__all__) <= set(dir(foldflight.spark))
+    shown = pydoc.render_doc(foldflight.spark, renderer=PLAIN)
+    for line in ("    from_canal(df: 'DataFrame'", "    write_table(changes: 'DataFrame'", "    register("):
+        assert line in shown

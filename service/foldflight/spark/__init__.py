@@ -108,3 +108,8 @@ def __getattr__(name: str) -> Any:
     from foldflight import sql
 
     return getattr(sql, name)
+
+
+def __dir__() -> list[str]:
+    """Return the names of this module, also those that are not imported yet: editors and `help` ask for them."""
+    return sorted({*globals(), *__all__})

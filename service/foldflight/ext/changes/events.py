@@ -28,6 +28,7 @@ from foldflight.engine.query.changelog import equal_rows
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.ext.changes.connectvalues import UNAVAILABLE
+from foldflight.ext.changes.replicaidentity import OWN_CONNECTOR
 from foldflight.functions.types.arrow import concat_batches
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import EPOCH
@@ -483,7 +484,7 @@ class _Envelopes(_Paired):
         objects = [_json(dict(zip(encoded, row, strict=True))) for row in zip(*encoded.values(), strict=True)]
         at = np.where(after >= 0, after, before)
         keys = [_json({name: encoded[name][place] for name in self.keys}) for place in at.tolist()]
-        source = {"connector": _NAME, "name": _NAME, "ts_ms": now_ms, "lsn": self.start + self._epoch}
+        source = {"connector": OWN_CONNECTOR, "name": _NAME, "ts_ms": now_ms, "lsn": self.start + self._epoch}
         rest = f'"source":{_json(source)},"op":"'
         values = [
             f'{{"schema":{self.block},"payload":{{"before":{"null" if old < 0 else objects[old]},'

@@ -8,7 +8,8 @@ An old row is taken for one if all its columns but the key may be invented. The 
 invented in each column, and Kafka's key which columns are the key. What they do not tell is estimated: up to
 `_DEFAULTS_MAX` columns may have a DEFAULT, and the rest must outnumber them. If there is neither a key nor a schema
 block, either an empty text must be among them, or all columns but one must be NULL, zero or empty. An honest row may
-look like this, too.
+look like this, too. Events of `to_debezium`, which name foldflight as their connector, hold the rows of a changelog.
+The name of another connector proves nothing; for example, each session of MySQL may choose minimal images.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
+
+OWN_CONNECTOR: Final = "foldflight"
+"""What `source.connector` is in the events of `to_debezium`."""
 
 _DEFAULTS_MAX: Final = 2  # columns with a DEFAULT that no schema block tells
 _BLOCKS_MAX: Final = 1000
@@ -58,8 +62,8 @@ class OldRows:
             return False
         message = json.loads(event)
         payload = message.get("payload", message) if "schema" in message else message
-        before = payload.get("before")
-        if not isinstance(before, dict):
+        before, source = payload.get("before"), payload.get("source")
+        if not isinstance(before, dict) or (isinstance(source, dict) and source.get("connector") == OWN_CONNECTOR):
             return False
         columns = self._columns(event, message)
         return _is_invented(before, columns, key_names(key) if has_key else None)

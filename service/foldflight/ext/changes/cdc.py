@@ -255,8 +255,8 @@ def from_canal(
     # Functions of the items of an array are no part of the code that Spark compiles for all rows. With the expressions
     # of each column in it, this code would be too long for the virtual machine to make it fast.
     rows = sf.flatten(sf.transform(sf.transform("left.parts", typed), rows_of))
-    with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
-        return _inlined(events, sf.when(sf.col(_READ).isNotNull(), sf.array(_READ)).otherwise(rows))
+    rows = sf.when(sf.col(_READ).isNotNull(), sf.array(_READ)).otherwise(rows)
+    return _inlined(events, rows, "the values of Canal are texts, and Spark cannot cast them to the schema")
 
 
 def _rows_of(
@@ -298,9 +298,15 @@ def _rows_of(
     return chosen.otherwise(wrong)
 
 
-def _inlined(df: DataFrame, rows: Column) -> DataFrame:
-    """Return the rows of events, given the array of row kinds and rows of each."""
-    with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
+def _inlined(df: DataFrame, rows: Column, why: str = "Spark cannot resolve the columns of the events") -> DataFrame:
+    """Return the rows of events, given the array of row kinds and rows of each.
+
+    Args:
+        df: The events.
+        rows: The array.
+        why: Why Spark may refuse it, for the error.
+    """
+    with rejecting("SCHEMA_MISMATCH", why):
         found = df.select(sf.inline(rows))
         refuse_taken(ROW_KIND, found.select(f"{_ROW}.*").columns)
     return found.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")

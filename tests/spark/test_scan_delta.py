@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.maven import MISSING, client
@@ -142,6 +145,26 @@ def test_column_mapping(spark: SparkProcess, table: str) -> None:
     assert len(is_read(spark.ask(jobs.reads, table))) == 21
     ours, plain = spark.ask(jobs.folds, table, "v", "k", "part")
     assert ours == plain != []
+
+
+def test_partitions_in_files(spark: SparkProcess, table: str, tmp_path: Path) -> None:
+    """Files that also store columns of partitions have the values of the log, whatever they store."""
+    made(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(20)}")
+    other = tmp_path / "other"  # Spark knows nothing of it yet
+    shutil.copytree(folder_of(table), other, ignore=shutil.ignore_patterns("*.crc"))
+    commit = other / "_delta_log" / f"{1:020}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for add in (each["add"] for each in lines if "add" in each):
+        path = other / unquote(add["path"])
+        stored = pq.ParquetFile(path).read()
+        (name,) = add["partitionValues"]
+        pq.write_table(stored.append_column(name, pa.array([1] * len(stored), pa.int32())), path)
+        add["size"] = path.stat().st_size
+    commit.write_text("\n".join(map(json.dumps, lines)))
+    assert len(is_read(spark.ask(jobs.reads, f"delta.`{other}`"))) == 20
+    assert len(is_read(spark.ask(jobs.reads, f"delta.`{other}`", None, "w <> 1 AND v > 2"))) == 7
+    assert spark.ask(jobs.files_left_out, f"delta.`{other}`", "w <> 1") > 0
 
 
 def test_mapping_of_an_old_table(spark: SparkProcess, table: str) -> None:

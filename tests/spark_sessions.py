@@ -74,10 +74,11 @@ def local_builder(folder: Path) -> Any:
 # code of ours runs, and a busy machine may need longer.
 NOT_CONNECTED = "Python worker failed to connect back"
 
-# A cancelled task's worker may be closed when another task has it already, as in SPARK-54217: the messages of Spark 3.5
-# and of later ones.
+# A cancelled task's worker may be closed when another task has it already, as in SPARK-54217: the messages of Spark
+# 3.5, of which the second one comes from a read that waits, and of later ones. A worker that died has other messages.
 _CLOSED = (
     "java.net.SocketException: Socket is closed",
+    "java.net.SocketException: Socket closed",
     "java.nio.channels.CancelledKeyException",
     "java.nio.channels.ClosedChannelException",
 )

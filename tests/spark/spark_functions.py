@@ -351,6 +351,44 @@ class Centroid:
         return acc.total / acc.n if acc.n else None
 
 
+@udaf
+class Grown(Centroid):
+    """Breaks its declaration: the array of its state grows."""
+
+    def accumulate(self, acc: Vectors, v: V3) -> None:
+        acc.total = np.append(acc.total, v)
+
+
+class LastVectors:
+    """The last vector of each kind."""
+
+    last: MapView[str, V3]
+
+
+@udaf
+class Latest:
+    """The last vectors of all kinds, in a view."""
+
+    def create_accumulator(self) -> LastVectors:
+        known = LastVectors()
+        known.last = MapView()
+        return known
+
+    def accumulate(self, acc: LastVectors, kind: str, v: V3) -> None:
+        acc.last[kind] = v
+
+    def get_value(self, acc: LastVectors) -> V3 | None:
+        return acc.last.get("a")
+
+
+@udaf
+class Shortened(Latest):
+    """Breaks its declaration: the vectors in its view have another length."""
+
+    def accumulate(self, acc: LastVectors, kind: str, v: V3) -> None:
+        acc.last[kind] = v[:2]
+
+
 @udf
 def longer(v: V3) -> W4 | None:
     """The vector and its norm."""

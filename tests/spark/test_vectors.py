@@ -16,6 +16,7 @@ from foldflight import RejectedError
 from foldflight.client import Functions
 from foldflight.spark import dead_letters, group_by, over, register, results, sql, with_columns, write_table
 from foldflight.spark.errors import error_of
+from tests.spark.test_stream import Stream
 from tests.spark_sessions import since_spark
 
 DDL = "k string, i int, v array<float>"
@@ -31,6 +32,14 @@ MEANS = [("a", [2.0, 3.0, 4.0]), ("b", None), ("c", [0.0, 0.0, 9.0])]
 
 def sorted_rows(df: Any) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, df.collect()))
+
+
+def error_text(raised: Exception) -> str:
+    """Return the text of our error. One of Spark itself is raised again, because a lost worker repeats the test."""
+    error = error_of(raised)
+    if error is None:
+        raise raised
+    return str(error)
 
 
 def test_vectors_in_batches(spark: Any, functions: Functions) -> None:
@@ -65,18 +74,21 @@ def test_vectors_in_statements(spark: Any, embedded: Functions) -> None:
 
 @pytest.mark.parametrize(("wrong", "why"), [([1.0, 2.0], "it has 2 items"), ([1.0, None, 2.0], "its item 1 is NULL")])
 def test_other_lists_are_errors_with_column_and_row(
-    classic: Any, functions: Functions, wrong: list[float | None], why: str
+    spark: Any, functions: Functions, wrong: list[float | None], why: str
 ) -> None:
     """The error names the column, the group and the row, in each place; with dead letters only the group fails."""
-    df = classic.createDataFrame([*ROWS, ("b", 6, wrong)], DDL)
+    df = spark.createDataFrame([*ROWS, ("b", 6, wrong)], DDL)
+    df.createOrReplaceTempView("wrong_vectors")
+    register(spark, functions, {"centroid": "centroid"})
     for found in (
         group_by(df, "k").agg(mean=functions["centroid"]("v")),
         with_columns(df, longer=functions["longer"]("v")),
         over(df, "k", order_by="i").agg(mean=functions["centroid"]("v").rows(-1, 0)),
+        sql(spark, "SELECT k, centroid(v) AS mean FROM wrong_vectors GROUP BY k"),
     ):
         with pytest.raises(PySparkException) as raised:
             found.collect()
-        text = str(error_of(raised.value))
+        text = error_text(raised.value)
         assert f"the argument v has a list that is no VECTOR(3): {why}" in text
         assert "row: v=" in text
     isolated = group_by(df, "k", on_error="isolate").agg(mean=functions["centroid"]("v"))
@@ -85,10 +97,73 @@ def test_other_lists_are_errors_with_column_and_row(
     assert [(letter["key"]["k"], why in letter["message"]) for letter in letters] == [("b", True)] * 2
 
 
-def test_items_of_another_type_are_refused_when_the_query_is_built(classic: Any, functions: Functions) -> None:
-    """The remedy is a type of Spark."""
+class VectorStream(Stream):
+    """Epochs of vectors."""
+
+    ddl = DDL
+    schema = pa.schema([("k", pa.string()), ("i", pa.int32()), ("v", pa.list_(pa.float32()))])
+
+
+@since_spark("4.0", "a stream")
+@pytest.mark.parametrize("call", ["centroid", "latest"])
+@pytest.mark.parametrize("wrong", [[1.0, 2.0], pytest.param([1.0, None, 2.0], marks=pytest.mark.slow)])
+def test_other_lists_end_a_stream(
+    classic: Any, embedded: Functions, tmp_path: Path, call: str, wrong: list[float | None]
+) -> None:
+    """So do vectors for a view; the error names the column, the group and the row."""
+    arguments = {"centroid": ("v",), "latest": ("k", "v")}[call]
+    stream = VectorStream(classic, tmp_path, lambda df: group_by(df, "k", buckets=2).agg(o=embedded[call](*arguments)))
+    stream.write([{"k": "a", "i": 1, "v": [1.0, 2.0, 3.0]}])
+    ((first,),) = stream.run()
+    assert (first["k"], first["o"]) == ("a", [1.0, 2.0, 3.0])
+    stream.write([{"k": "a", "i": 2, "v": [0.0, 0.0, 0.0]}, {"k": "b", "i": 3, "v": wrong}])
+    why = "it has 2 items" if len(wrong) == 2 else "its item 1 is NULL"
+    with pytest.raises(PySparkException) as raised:
+        stream.run()
+    text = error_text(raised.value)
+    assert f"the argument v has a list that is no VECTOR(3): {why}" in text
+    assert "k='b'" in text
+    assert f"v={wrong}" in text
+
+
+@since_spark("4.0", "a stream")
+@pytest.mark.parametrize(
+    ("call", "shape"), [("grown", "(6,) is not VECTOR(3, DOUBLE)"), ("shortened", "(2,) is not VECTOR(3)")]
+)
+def test_states_and_views_of_another_shape_end_a_stream(
+    classic: Any, embedded: Functions, tmp_path: Path, call: str, shape: str
+) -> None:
+    """The error names the function, the member of the state and the group."""
+    arguments, member = {"grown": (("v",), "total"), "shortened": (("k", "v"), "last")}[call]
+    stream = VectorStream(classic, tmp_path, lambda df: group_by(df, "k", buckets=2).agg(o=embedded[call](*arguments)))
+    stream.write([{"k": "a", "i": 1, "v": [1.0, 2.0, 3.0]}])
+    with pytest.raises(PySparkException) as raised:
+        stream.run()
+    text = error_text(raised.value)
+    assert f"its accumulator does not fit its state: {member}: " in text
+    assert f"an array of the shape {shape}" in text
+    assert f"function: {call}" in text
+    assert "k='a'" in text
+
+
+def test_states_of_another_shape_are_errors_of_a_batch(classic: Any, functions: Functions) -> None:
+    """The partial states are refused before the shuffle."""
+    df = classic.createDataFrame(ROWS[:1], DDL)
+    with pytest.raises(PySparkException) as raised:
+        group_by(df, "k").agg(o=functions["grown"]("v")).collect()
+    text = error_text(raised.value)
+    assert "total: an array of the shape (6,) is not VECTOR(3, DOUBLE)" in text
+    assert "k='a'" in text
+
+
+def test_items_of_another_type_are_refused_when_the_query_is_built(spark: Any, functions: Functions) -> None:
+    """So they are in a statement. The remedy is a type of Spark."""
+    register(spark, functions, {"centroid": "centroid"})
     for type_ in ("array<double>", "array<int>", "array<string>", "float", "string"):
-        df = classic.createDataFrame([], f"k string, v {type_}")
+        df = spark.createDataFrame([], f"k string, v {type_}")
+        df.createOrReplaceTempView("other_items")
+        with pytest.raises(RejectedError, match=r"takes VECTOR\(3\)"):
+            sql(spark, "SELECT k, centroid(v) AS mean FROM other_items GROUP BY k")
         with pytest.raises(RejectedError, match=r"takes VECTOR\(3\)") as caught:
             group_by(df, "k").agg(mean=functions["centroid"]("v"))
         if type_.startswith("array"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -368,6 +369,25 @@ def test_from_may_stand_before_select(db: Any) -> None:
     several = sql(db, "FROM hav SELECT my_sum(v) SELECT my_count(*) WHERE v > 1")
     each = [values(sql(db, f"SELECT {items} FROM hav")) for items in ("my_sum(v)", "my_count(*) FILTER (WHERE v > 1)")]
     assert sorted(values(several)) == sorted([*each[0], *each[1]])
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1 AS s UNION ALL FROM hav SELECT my_sum(v) AS s GROUP BY k ORDER BY s LIMIT 1",
+        "FROM hav SELECT my_sum(v) AS s GROUP BY k ORDER BY my_sum(v) DESC LIMIT 1 UNION ALL SELECT 1",
+        "FROM hav SELECT my_sum(v) LIMIT 0 UNION ALL FROM hav SELECT my_count(*) OFFSET 0",
+        "(FROM hav SELECT my_sum(v) AS s GROUP BY k ORDER BY s LIMIT 1) UNION ALL SELECT 7",
+        "SELECT my_sum(v) FROM hav UNION ALL FROM hav SELECT v ORDER BY v LIMIT 1 SELECT v",
+        "FROM hav SELECT k, my_sum(v) AS s GROUP BY k ORDER BY my_sum(v) LIMIT 1 SELECT k, 0 LIMIT 0",
+        "FROM hav SELECT my_sum(v) AS select",
+        "SELECT * FROM (FROM hav SELECT my_sum(v) AS s UNION ALL FROM hav SELECT v LIMIT 1) ORDER BY s DESC LIMIT 1",
+    ],
+)
+def test_clauses_behind_from_and_select_are_those_of_its_select(db: Any, query: str) -> None:
+    """Behind an operand that begins with SELECT, ORDER BY and LIMIT are those of the union."""
+    plain = re.sub(r"my_(\w+)", r"\1", query)
+    assert values(sql(db, query)) == values(db.sql(plain)) != []
 
 
 def test_the_lifted_plan_is_chosen_by_hand(db: Any) -> None:

@@ -73,7 +73,7 @@ class ParsedQuery:
         tables: Its common table expressions.
         is_recursive: Whether they may be recursive.
         blocks: Its SELECTs; several in a union.
-        parts: Its operands in parentheses.
+        parts: Its operands that are queries with tails of their own: in parentheses, or with FROM before SELECT.
         tails: The tokens after the keywords behind the last operand: ORDER BY, LIMIT and similar ones.
         inner: Further queries in parentheses, outside of its blocks.
         operators: The tokens of each operator behind `|>`.
@@ -100,6 +100,20 @@ class ParsedQuery:
     def is_whole(self, block: Block) -> bool:
         """Return whether the statement consists of this block."""
         return self.parent is None and self.is_sole(block)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the query is an operand of the one around it."""
+        return self.parent is not None and any(each is self for each in self.parent.parts)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether another query reads its rows, which are no part of the result."""
+        return self.parent is not None and (self.parent.is_inner or not self.is_part or bool(self.parent.operators))
+
+    def is_bare_part(self, text: Text) -> bool:
+        """Return whether the query is an operand without parentheses."""
+        return self.is_part and text.partner.get(self.span.start - 1) != self.span.stop
 
     def walk(self) -> Iterator[ParsedQuery]:
         """Yield the query and all queries in it, inner ones first."""
@@ -138,8 +152,14 @@ def parse(text: Text, span: Span, parent: ParsedQuery | None = None) -> ParsedQu
     operands = _operands(text, Span(begin, stop))
     query.is_union = len(operands) > 1
     for number, each in enumerate(operands):
-        has_tails = number == len(operands) - 1 and len(_selects_behind_from(text, each)) <= 1
-        _add_operand(text, query, Span(each.start, _take_tails(text, query, each)) if has_tails else each)
+        selects = _selects_behind_from(text, each)
+        if selects and query.is_union:  # ORDER BY and LIMIT behind it are its own, not those of the union
+            query.parts.append(parse(text, each, query))
+        elif len(selects) > 1:
+            _add_bodies(text, query, [*selects, each.stop], Span(each.start + 1, selects[0]))
+        else:
+            has_tails = number == len(operands) - 1
+            _add_operand(text, query, Span(each.start, _take_tails(text, query, each)) if has_tails else each)
     for tail in query.tails.values():
         query.inner += queries_in(text, tail, query)
     return query
@@ -148,7 +168,7 @@ def parse(text: Text, span: Span, parent: ParsedQuery | None = None) -> ParsedQu
 def parse_statement(text: Text, span: Span) -> ParsedQuery:
     """Return the queries of a statement, which may also be DELETE, UPDATE or MERGE, or have INSERT behind WITH or FROM.
 
-    Those are in a query around them, which has no blocks unless INSERT stands behind FROM.
+    Those are in a query around them, which has no blocks.
 
     Raises:
         SqlError: If a query is missing where one is expected.
@@ -156,14 +176,14 @@ def parse_statement(text: Text, span: Span) -> ParsedQuery:
     query = ParsedQuery(span)
     begin = _parse_tables(text, query) if text.says(span.start, "WITH") else span.start
     body = Span(begin, span.stop)
-    insert = _insert_in(text, body)
+    insert = insert_in(text, body)
     if text.upper(begin) not in TABLE_CHANGES and insert is None:
         return parse(text, span)
     selects = _selects_behind_from(text, body)
     if insert is None:
         query.inner += queries_in(text, body, query)
     elif selects:
-        _add_blocks_behind_from(text, query, body, selects, Span(begin + 1, insert))
+        _add_bodies(text, query, [*selects, span.stop], Span(begin + 1, insert))
     else:
         starts = (at for at in text.flat(Span(insert, span.stop)) if text.upper(at) in _STARTS and at > insert + 2)
         start = next(starts, None)
@@ -171,8 +191,8 @@ def parse_statement(text: Text, span: Span) -> ParsedQuery:
     return query
 
 
-def _insert_in(text: Text, body: Span) -> int | None:
-    """Return where INSERT stands behind WITH or FROM."""
+def insert_in(text: Text, body: Span) -> int | None:
+    """Return where INSERT stands in a statement, which may begin with WITH or FROM."""
     found = (at for at in text.flat(body) if text.says(at, "INSERT") and text.upper(at + 1) in ("INTO", "OVERWRITE"))
     return next(found, None)
 
@@ -185,7 +205,7 @@ def _refuse_changes_of_tables(text: Text, body: Span) -> None:
             "query with them as a temporary view first: CREATE TEMPORARY VIEW v AS SELECT ...",
             Span(body.start, body.start + 1),
         )
-    index = _insert_in(text, body)
+    index = insert_in(text, body)
     if index is not None:
         raise text.error(
             "INSERT stands before WITH and FROM in a statement with functions of foldflight; write INSERT INTO t WITH "
@@ -202,7 +222,7 @@ def _add_operand(text: Text, query: ParsedQuery, span: Span) -> None:
     elif text.says(span.start, "SELECT"):
         query.blocks.append(_block(text, span, query))
     elif selects := _selects_behind_from(text, span):
-        _add_blocks_behind_from(text, query, span, selects, Span(span.start + 1, selects[0]))
+        _add_block_behind_from(text, query, span, selects[0])
     else:
         query.inner += queries_in(text, span, query)
         if text.upper(span.start) not in ("VALUES", "TABLE"):
@@ -218,7 +238,7 @@ def _parse_tables(text: Text, query: ParsedQuery) -> int:
     while True:
         first = index
         # name [(columns)] [MAX RECURSION LEVEL n] [AS] (query)
-        while index < query.span.stop and not (text.says(index, "(") and _starts_query(text, index)):
+        while index < query.span.stop and not (text.says(index, "(") and starts_query(text, index)):
             index = text.partner[index] + 1 if text.says(index, "(") else index + 1
             if text.says(index, "SELECT"):
                 break
@@ -234,7 +254,7 @@ def _parse_tables(text: Text, query: ParsedQuery) -> int:
         index += 1
 
 
-def _starts_query(text: Text, opening: int) -> bool:
+def starts_query(text: Text, opening: int) -> bool:
     """Return whether a query stands in these parentheses, rather than an expression or a list."""
     index = opening
     while text.says(index, "("):
@@ -255,7 +275,7 @@ def _operands(text: Text, span: Span) -> list[Span]:
         if not is_set or text.says(index - 1, ".") or text.says(index - 1, "AS"):
             continue
         after = index + 2 if text.upper(index + 1) in ("ALL", "DISTINCT") else index + 1
-        if text.upper(after) in _STARTS or (text.says(after, "(") and _starts_query(text, after)):
+        if text.upper(after) in _STARTS or (text.says(after, "(") and starts_query(text, after)):
             parts.append(Span(begin, index))
             begin = skip = after
     return [*parts, Span(begin, span.stop)]
@@ -337,29 +357,38 @@ def _selects_behind_from(text: Text, span: Span) -> list[int]:
     """Return the indexes of SELECT in `FROM t SELECT ...`; none for another operand."""
     if not text.says(span.start, "FROM"):
         return []
-    return [at for at in text.flat(span) if text.says(at, "SELECT") and not text.says(at - 1, ".")]
+    return [at for at in text.flat(span) if text.says(at, "SELECT") and text.upper(at - 1) not in (".", "AS")]
 
 
-def _add_blocks_behind_from(text: Text, query: ParsedQuery, span: Span, selects: Sequence[int], source: Span) -> None:
-    """Add the block of `FROM t SELECT ...`; of several SELECTs, which have the relations in common, one for each."""
-    blocks = [_block(text, Span(*each), query, source) for each in itertools.pairwise([*selects, span.stop])]
-    query.blocks += blocks
-    if len(blocks) > 1:
-        query.opaque = query.opaque or "several SELECTs behind FROM"
-        query.inner += queries_in(text, source, query)
-        return
-    (block,) = blocks
+def _add_block_behind_from(text: Text, query: ParsedQuery, span: Span, select: int) -> None:
+    """Add the block of `FROM t SELECT ...`."""
+    source = Span(span.start + 1, select)
+    block = _block(text, Span(select, span.stop), query, source)
     block.span = span
     block.inner += queries_in(text, source, query)
+    query.blocks.append(block)
     if any(text.says(at, "LATERAL", "VIEW") for at in text.flat(block.clause("SELECT"))):
         query.opaque = query.opaque or "LATERAL VIEW behind SELECT"
+
+
+def _add_bodies(text: Text, query: ParsedQuery, bounds: Sequence[int], source: Span) -> None:
+    """Add a query for each SELECT behind one FROM, with tails of its own. INSERT may stand before each."""
+    query.inner += queries_in(text, source, query)
+    for begin, end in itertools.pairwise(bounds):
+        insert = insert_in(text, Span(begin, end))
+        body = ParsedQuery(Span(begin, insert or end), parent=query, opaque="several SELECTs behind FROM")
+        block = Span(begin, _take_tails(text, body, body.span))
+        body.blocks.append(_block(text, block, body, source))
+        for tail in body.tails.values():
+            body.inner += queries_in(text, tail, body)
+        query.parts.append(body)
 
 
 def queries_in(text: Text, span: Span, query: ParsedQuery | None = None) -> list[ParsedQuery]:
     """Return the outermost queries in parentheses of a range."""
     queries, index = [], span.start
     while index < span.stop:
-        if text.says(index, "(") and _starts_query(text, index):
+        if text.says(index, "(") and starts_query(text, index):
             queries.append(parse(text, Span(index + 1, text.partner[index]), query))
             index = text.partner[index] + 1
         else:

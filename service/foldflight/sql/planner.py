@@ -255,7 +255,11 @@ class Planner:
             return False
         for name, sql in folded.tails.items():
             self._folds.replace(query.tails[name], sql)
-        self._folds.replace(block.span, folded.sql)
+        if query.is_bare_part(self.analysis.text):  # whose tails would be those of the union
+            self._folds.replace(block.span, f"({folded.sql}")
+            self._folds.insert(query.span.stop, ")")
+        else:
+            self._folds.replace(block.span, folded.sql)
         self._folded_blocks.append(block)
         if query.is_whole(block):
             self._whole = folded.result

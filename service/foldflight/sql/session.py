@@ -25,7 +25,7 @@ from foldflight.spark.columns import refusing_nanoseconds
 from foldflight.spark.rowkinds import UNSAID, kinds_in
 from foldflight.spark.versions.sessions import format_statement, is_remote, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal, view_name
-from foldflight.sql.blocks import TABLE_CHANGES, parse, parse_statement
+from foldflight.sql.blocks import TABLE_CHANGES, parse, parse_statement, starts_query
 from foldflight.sql.calls import GRAMMAR, calls_in
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry, catalog_of, plain_sql
 from foldflight.sql.changes import refuse_changes_as_rows
@@ -412,8 +412,8 @@ def _query_start(text: Text, span: Span) -> int | None:
             or (word == "WITH" and text.upper(index + 1) not in _AFTER_WITH)
         ):
             return index
-        is_first = index == span.start or text.says(index - 1, "AS")
-        if word == "(" and text.upper(index + 1) in ("SELECT", "WITH", "(") and is_first:
+        is_first = index == span.start or text.says(index - 1, "AS") or text.says(span.start, "INSERT")
+        if word == "(" and is_first and starts_query(text, index):
             return index
     return None
 

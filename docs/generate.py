@@ -235,6 +235,7 @@ the error SIGNATURE, at its place:
 | aggregates of foldflight in `SELECT ... FROM` or `FROM ... SELECT` | retract with `row_kind=`, else refused |
 | aggregates of Spark, also with OVER and behind `\\|>`; PIVOT; aggregates in several SELECTs behind FROM | refused |
 | an inner SELECT that leaves the kinds out, where the statement counts rows, or a join looks for them | refused |
+| a SELECT that leaves the kinds out in INSERT, CREATE TABLE ... AS, CREATE VIEW and CACHE TABLE ... AS | refused |
 | DISTINCT, GROUP BY without aggregates, UNION, INTERSECT, EXCEPT | refused |
 | `IN (SELECT ...)`, EXISTS, queries as values, SEMI and ANTI joins *with* them | refused |
 | DELETE and UPDATE with such queries; MERGE that does not name the kinds | refused |
@@ -251,7 +252,7 @@ itself which changes count, and is Spark's. With `row_kind=None` all forms are, 
 Window functions stand over such rows, too: `SELECT *, rank() OVER (ORDER BY s) FROM (SELECT k, f(v) AS s ...)`. The
 last row of each key needs no `row_number()`: changes of `upserts` and `from_debezium(keys=...)` retract the old one.
 Beside an aggregate of foldflight `sum`, `count`, `avg` and others of Spark with a twin in foldflight retract, too. A
-DataFrame in Python that has been limited or numbered before, and statements other than queries, are not looked at.
+DataFrame in Python that has been limited or numbered before is not looked at.
 
 ## Streams
 

@@ -18,6 +18,7 @@ from tests.sql.test_statements import values
 
 REPLACED = "read the rows that are left in their place"
 WINDOW = "write the window over the rows that are left.*upserts"
+KEPT = "keep the rows that are left"
 PART = "without the one that takes it back"
 
 
@@ -41,6 +42,9 @@ FORMS: tuple[tuple[str, Any], ...] = (
     ("FROM changed SELECT v SELECT sum(v)", "sum of Spark would take"),
     ("FROM changed SELECT my_sum(v) SELECT my_count(*)", "the SELECT would take .*so that they retract"),
     ("FROM changed SELECT v LIMIT 1 SELECT sum(v)", "sum of Spark would take"),
+    ("(SELECT v FROM changed) |> AGGREGATE sum(v)", "the SELECT, which leaves it out, would take"),
+    ("SELECT * FROM dim WHERE EXISTS (SELECT 'x', 1, '+I' UNION ALL FROM changed SELECT *)", "EXISTS would take"),
+    ("SELECT count(*) FROM dim UNION ALL FROM changed SELECT v WHERE v > 5", [(3,), (8,)]),
     ("FROM changed SELECT sum(if(row_kind = '+I', v, -v))", [(8,)]),
     ("SELECT sum(v) FROM (FROM changed SELECT v)", "the SELECT, which leaves it out, would take"),
     # What counts or compares rows without the name of an aggregate.
@@ -126,6 +130,10 @@ FORMS: tuple[tuple[str, Any], ...] = (
     ("SELECT * FROM (FROM changed SELECT * LIMIT 1)", f"LIMIT would take .*{PART}"),
     ("SELECT * FROM (FROM changed |> LIMIT 1)", f"LIMIT would take .*{PART}"),
     ("CREATE OR REPLACE TEMP VIEW part AS SELECT * FROM changed LIMIT 1", f"LIMIT would take .*{PART}"),
+    ("CREATE OR REPLACE TEMP VIEW part AS SELECT k, v FROM changed", f"which leaves it out, would take .*{KEPT}"),
+    ("CREATE OR REPLACE TEMP VIEW part AS SELECT * FROM (FROM changed SELECT k, v)", f"which leaves it out, .*{KEPT}"),
+    ("CREATE OR REPLACE TEMP VIEW part AS FROM changed |> SELECT k, v", f"which leaves it out, would take .*{KEPT}"),
+    ("CREATE OR REPLACE TEMP VIEW part AS SELECT v, row_kind FROM changed", []),
     ("SELECT my_sum(v) FROM changed TABLESAMPLE (50 PERCENT)", f"TABLESAMPLE would take .*{PART}"),
     ("SELECT * FROM (SELECT * FROM dim JOIN changed TABLESAMPLE (9 ROWS) USING (k))", f"TABLESAMPLE would .*{PART}"),
     ("SELECT k FROM (SELECT k FROM changed WHERE row_kind = '-D' LIMIT 1)", [("a",)]),
@@ -193,6 +201,52 @@ def test_changes_do_not_change_tables_as_rows(db: Any, tmp_path: Path, statement
                 sql(db, statement, row_kind=None)
     finally:
         db.sql("DROP TABLE changed_table")
+
+
+@pytest.mark.parametrize(
+    ("statement", "rows"),
+    [
+        ("INSERT INTO kept SELECT k, v FROM changed", None),
+        ("INSERT INTO kept (SELECT k, v FROM changed)", None),
+        ("INSERT OVERWRITE kept (k, v) SELECT k, v FROM changed JOIN dim USING (k)", None),
+        ("INSERT INTO kept SELECT * FROM dim UNION ALL SELECT k, v FROM changed", None),
+        ("INSERT INTO kept SELECT k, v FROM (SELECT * FROM changed) WHERE v > 1", None),
+        ("INSERT INTO kept WITH t AS (SELECT k, v FROM changed) SELECT * FROM t", None),
+        ("INSERT INTO kept FROM changed SELECT k, v", None),
+        ("WITH t AS (SELECT * FROM changed) INSERT INTO kept SELECT k, v FROM t", None),
+        ("FROM changed INSERT INTO kept SELECT k, v", None),
+        ("FROM changed INSERT INTO kept SELECT row_kind, v INSERT INTO kept SELECT k, v", None),
+        ("CREATE TABLE made USING parquet AS SELECT k, v FROM changed", None),
+        ("CREATE TABLE made USING parquet AS (SELECT k, v FROM changed)", None),
+        ("INSERT INTO kept SELECT row_kind, v FROM changed", [("+I", 5), ("+I", 8), ("-D", 5)]),
+        (
+            "FROM changed INSERT INTO kept SELECT row_kind, v INSERT INTO kept SELECT row_kind, v WHERE v > 5",
+            [("+I", 5), ("+I", 8), ("+I", 8), ("-D", 5)],
+        ),
+        ("INSERT INTO kept SELECT k, if(row_kind = '+I', v, -v) FROM changed", [("a", -5), ("a", 5), ("b", 8)]),
+        ("INSERT INTO kept SELECT k, v FROM changed WHERE row_kind = '+I'", [("a", 5), ("b", 8)]),
+        ("INSERT INTO kept (SELECT k, my_sum(v) FROM changed GROUP BY k)", [("b", 8)]),
+        ("INSERT INTO kept SELECT * FROM dim", [("a", 1), ("b", 2), ("c", 3)]),
+    ],
+)
+def test_tables_keep_kinds_or_rows(db: Any, tmp_path: Path, statement: str, rows: list[Any] | None) -> None:
+    """A table without the kinds would have a row that retracts as a row like others, for good."""
+    changed(db)
+    db.sql(f"CREATE TABLE kept (k STRING, v INT) USING parquet LOCATION '{tmp_path}'")
+    try:
+        if rows is None:
+            with pytest.raises(SqlError, match=f"the SELECT, which leaves it out, would take .*{KEPT}"):
+                sql(db, statement)
+            assert db.table("kept").count() == 0
+            sql(db, statement, row_kind=None)
+            found = values(db.table("made" if "made" in statement else "kept"))
+            assert found.count(("a", 5)) == 2  # of which one retracts the other
+        else:
+            sql(db, statement, **({"row_kind": "row_kind"} if "my_sum" in statement else {}))
+            assert values(db.table("kept")) == rows
+    finally:
+        db.sql("DROP TABLE kept")
+        db.sql("DROP TABLE IF EXISTS made")
 
 
 def changed(db: Any) -> None:

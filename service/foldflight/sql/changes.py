@@ -3,9 +3,9 @@
 The rows of a changelog retract others, so only an aggregate of foldflight with the option `row_kind` counts them right.
 Whatever else counts, compares or looks for rows is refused: aggregates of Spark, DISTINCT, GROUP BY, UNION, INTERSECT,
 EXCEPT, PIVOT, queries in conditions, joins and MERGE, which look for rows or for their absence, window functions, and
-what keeps a part of the rows: LIMIT, OFFSET and TABLESAMPLE, unless the statement shows their rows. A SELECT that names
-the column of the kinds says itself what they mean. What maps, filters or joins each change by itself is a changelog
-again.
+what keeps a part of the rows: LIMIT, OFFSET and TABLESAMPLE, unless the statement shows their rows. So is a SELECT that
+leaves the kinds out and whose rows a table or view keeps. One that names the column of the kinds says itself what they
+mean. What maps, filters or joins each change by itself is a changelog again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foldflight.functions import Registry
 from foldflight.spark.columns import quoted
 from foldflight.spark.rowkinds import kinds_in, unsaid
 from foldflight.sql.analysis import UNPLANNED, Analysis
-from foldflight.sql.blocks import SETS, Block, ParsedQuery
+from foldflight.sql.blocks import SETS, Block, ParsedQuery, insert_in
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in
 from foldflight.sql.text import Edits, Span
 
@@ -63,6 +63,11 @@ _WRITE_LIMIT_LATER: Final = (
     "a change may be left without the one that takes it back. Write it over the rows that are left: (SELECT k, f(v) "
     "FROM ... GROUP BY k), where f is an aggregate of foldflight, with the option row_kind='{name}'; or use {name} in "
     "WHERE, to say which changes count; or give sql the option row_kind=None, to take the changes themselves"
+)
+_KEEP_KINDS: Final = (
+    "select {name} there, too, so that the kinds are kept; or keep the rows that are left: SELECT k, f(v) FROM ... "
+    "GROUP BY k, where f is an aggregate of foldflight, with the option row_kind='{name}'; or use {name} in the SELECT "
+    "or in WHERE, to say which changes count; or give sql the option row_kind=None, to keep the changes themselves"
 )
 _LIMITS: Final = ("LIMIT", "OFFSET", "TABLESAMPLE")
 _LEAVES_OUT: Final = "the SELECT, which leaves it out,"
@@ -151,12 +156,19 @@ class _Search:
         safe_queries: Queries, inner ones first, whose rows have no kinds, or whose WHERE names the kinds and so says
             which rows count.
         join_targets: Queries in whose rows a join looks for a match, directly or through other queries.
+        is_kept: Whether a table or view keeps the rows of the statement for other statements.
     """
 
     analysis: Analysis
     edits: Edits
     safe_queries: set[int] = field(default_factory=set)
     join_targets: set[int] = field(default_factory=set)
+    is_kept: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        text = self.analysis.text
+        is_made = text.upper(0) in ("CREATE", "CACHE", "REPLACE")
+        self.is_kept = is_made or insert_in(text, Span(0, len(text))) is not None
 
     def run(self, query: ParsedQuery) -> None:
         """Search all queries of a statement, inner ones first. Raises SqlError."""
@@ -165,7 +177,7 @@ class _Search:
         consumers = {id(block): self._consumer(each, block) for each, block in blocks}
         has_calls = any(next(self._own_calls(block), None) for _, block in blocks)
         # Rows of a query in a condition are looked for. Those of others are counted or compared where they are read.
-        counts = has_calls or any(self._counts(each, consumers) for each in queries)
+        counts = has_calls or self.is_kept or any(self._counts(each, consumers) for each in queries)
         looks = any(self._value_word(each) for each in queries)
         for each, block in blocks:
             for span, _ in self._consumed_relations(block, block.clause("FROM")):
@@ -179,7 +191,7 @@ class _Search:
                 if next(self._own_calls(block), None) is not None:
                     continue
                 is_join_target = id(each) in self.join_targets or (looks and self._may_be_looked_for(each))
-                is_read = each.parent is not None and (counts or is_join_target)
+                is_read = self.is_kept or (each.is_inner and (counts or is_join_target))
                 if consumers[id(block)] is None and not is_read and not (counts and each.operators):
                     continue
                 is_safe = self._reads_only(each, block.clause("FROM"), block.inner)
@@ -271,11 +283,9 @@ class _Search:
 
     def _is_final_result(self, query: ParsedQuery) -> bool:
         """Return whether the rows of a query are the result of the statement, which no view and no table keeps."""
-        while query.parent is not None and query in query.parent.parts and not query.parent.is_union:
+        while query.parent is not None and query.is_part and not query.parent.is_union:
             query = query.parent
-        first = self.analysis.text.upper(0)
-        is_kept = first in ("CREATE", "INSERT", "CACHE", "REPLACE")
-        return query.parent is None and not is_kept
+        return query.parent is None and not self.is_kept
 
     def _of(self, call: ParsedCall) -> str:
         return call.name if call.name in self.analysis.catalog.names else f"{call.name} of Spark"
@@ -286,14 +296,15 @@ class _Search:
         for index in text.flat(query.span) if query.is_union else ():
             if text.upper(index) in SETS and not text.says(index, "UNION", "ALL") and not text.says(index - 1, "."):
                 return Span(index, index + 1)
-        is_part = query.parent is not None and any(each is query for each in query.parent.parts)
-        return self._set_word(query.parent) if query.parent is not None and is_part else None
+        return self._set_word(query.parent) if query.parent is not None and query.is_part else None
 
     def _value_word(self, query: ParsedQuery) -> Span | None:
         """Return IN or EXISTS before a query, or its parenthesis if it is a value; None for a relation."""
         text, index, around = self.analysis.text, query.span.start - 1, query.parent
         if around is None or any(table.query is query for table in around.tables):
             return None
+        if query.is_part:
+            return self._value_word(around)
         while text.says(index - 1, "("):
             index -= 1
         before = text.upper(index - 1)
@@ -304,7 +315,7 @@ class _Search:
         if block is None or is_relation:
             is_operator = index > 0 and text.tokens[index - 1].kind == "op" and before not in ("(", ",", "|>")
             is_value = is_operator or before in ("AND", "OR", "NOT", "ON", "WHERE", "SELECT", "EXTEND", "BETWEEN")
-            return Span(index, index + 1) if is_value and query not in around.parts else None
+            return Span(index, index + 1) if is_value else None
         return Span(index, index + 1)
 
     def _own_calls(self, block: Block) -> Iterator[ParsedCall]:
@@ -329,7 +340,9 @@ class _Search:
             return True
         if consumer is None and self._keeps_kinds(query, block):
             return self._where_names_kinds(block, found)
-        consumer = consumer or _Consumer(_LEAVES_OUT, block.clause("SELECT"), _SELECT_KINDS)
+        consumer = consumer or _Consumer(
+            _LEAVES_OUT, block.clause("SELECT"), _KEEP_KINDS if self.is_kept else _SELECT_KINDS
+        )
         kind_spans = (block.span,) if consumer.kind_spans is None else (block.clause("WHERE"), *consumer.kind_spans)
         named = set[str]().union(*(_names(self.analysis, each, block.inner) for each in kind_spans))
         self._refuse(found, named, consumer)
@@ -489,7 +502,8 @@ class _Search:
                     named |= _names(self.analysis, each, query.inner)
             for kind_spans in consumer.kind_spans or () if consumer else ():
                 named |= _names(self.analysis, kind_spans, query.inner)
-            self._refuse(found, named, consumer or _Consumer(_LEAVES_OUT, span, _WRITE_SELECT))
+            remedy = _KEEP_KINDS if self.is_kept else _WRITE_SELECT
+            self._refuse(found, named, consumer or _Consumer(_LEAVES_OUT, span, remedy))
 
     def _kinds_of_query(self, query: ParsedQuery, stop: int) -> list[tuple[str, str]]:
         """Return the kinds of a query up to an index."""

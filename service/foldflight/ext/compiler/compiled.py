@@ -265,7 +265,7 @@ class Compiled(GroupsAccumulator):
         migrated = None if self._program is None else self.inner.convert_states(slots, states, written)
         if migrated is None:
             self._leave()
-            self.inner.convert_states(slots, states, written)
+            self.inner.migrate(slots, states, written)
         else:
             self.merge(*migrated)
 

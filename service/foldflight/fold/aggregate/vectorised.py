@@ -180,7 +180,7 @@ class Vectorised(GroupsAccumulator):
         migrated = None if self._is_left else self.inner.convert_states(slots, states, written)
         if migrated is None:
             self._leave()
-            self.inner.convert_states(slots, states, written)
+            self.inner.migrate(slots, states, written)
         else:
             self.merge(*migrated)
 

@@ -20,7 +20,7 @@ $(STAMP): requirements-dev.txt pyproject.toml scripts/venv.sh service/hatch_buil
 	scripts/venv.sh $(VENV) requirements-dev.txt
 	touch $@
 
-test: $(STAMP) ## Run the tests, without those that take minutes
+test: $(STAMP) ## Run the quick tests: a few of each part, in five minutes
 	scripts/test.sh $(BIN)/pytest
 
 test-all: $(STAMP) ## Run all tests, with all examples of those that generate them
@@ -36,7 +36,7 @@ SURFACE := $(addprefix tests/spark/test_,versions.py batch.py lifted_results.py 
 
 test-spark: $(STAMP) ## Run the main tests of Spark and SQL on an older Spark (SPARK=3.5, 4.0, 4.1 or 4.2)
 	scripts/pyspark.sh $(VENV) tests/spark/pyspark-$(SPARK).txt $(VENV)-spark-$(SPARK)
-	PYTHONPATH=$(CURDIR)/$(VENV)-spark-$(SPARK) $(BIN)/pytest -m "not slow or surface" $(SURFACE)
+	PYTHONPATH=$(CURDIR)/$(VENV)-spark-$(SPARK) $(BIN)/pytest -m "not slow or surface or every_turn" $(SURFACE)
 
 # Embedded use, and functions on servers with the same packages.
 MAIN := $(addprefix tests/unit/test_,arrow.py values.py fold.py vectorised.py builtin.py udaf.py udf.py grouped.py programs.py \
@@ -51,13 +51,13 @@ test-lowest: $(STAMP) ## Run the main tests with the lowest versions of all pack
 	scripts/pyspark.sh $(VENV) tests/spark/pyspark-3.5.txt $(VENV)-spark-3.5
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade \
 		--target $(VENV)-lowest --requirement tests/spark/requirements-lowest.txt
-	PYTHONPATH=$(CURDIR)/$(VENV)-lowest:$(CURDIR)/$(VENV)-spark-3.5 $(BIN)/pytest -m "not slow" $(MAIN) $(ARROW)
+	PYTHONPATH=$(CURDIR)/$(VENV)-lowest:$(CURDIR)/$(VENV)-spark-3.5 $(BIN)/pytest -m "not slow or every_turn" $(MAIN) $(ARROW)
 
 newest: $(STAMP) # An environment of the newest Python, which test-newest and the tests of the wheel use.
 	scripts/newest.sh $(VENV) $(NEWEST) $(VENV)-newest
 
 test-newest: newest ## Run the main tests on the newest Python (from Debian, if this machine has none)
-	$(VENV)-newest/bin/python -m pytest -m "not slow" $(MAIN)
+	$(VENV)-newest/bin/python -m pytest -m "not slow or every_turn" $(MAIN)
 
 test-sail: $(STAMP) ## Run the tests of Sail, with packages of their own before those of .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade \

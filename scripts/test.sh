@@ -2,7 +2,7 @@
 # The tests in five lanes beside each other: with Spark, statements of SQL, servers and containers, the simulation, and all
 # others. Those with Spark and with servers wait as much as they work, so this suits two processors.
 # Usage: scripts/test.sh PYTEST [OPTION...]
-#   OPTION...  of pytest; by default those that leave out what takes minutes
+#   OPTION...  of pytest; by default those that leave out the slow tests
 set -euo pipefail
 pytest=$1
 options=("${@:2}")

@@ -68,12 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the name of its folder, so that `-m wire` means tests/wire."""
+    """Mark each test with the name of its folder, so that `-m wire` means tests/wire; `every_turn` makes slow."""
     folders = set()
     for item in items:
         folder = item.path.relative_to(ROOT).parts[0]
         item.add_marker(folder)
         folders.add(folder)
+        if item.get_closest_marker("every_turn") is not None:
+            item.add_marker("slow")
     if folders & {"spark", "sql", "docs"}:
         from foldflight.spark.java import prepare_local
 

@@ -20,7 +20,7 @@ import yaml
 from foldflight.server.run.settings import load_settings
 from tests.deploy.kit import ROOT, run, tool
 
-pytestmark = [pytest.mark.slow, pytest.mark.every_turn]
+pytestmark = pytest.mark.every_turn
 
 CHART = ROOT / "helm" / "foldflight"
 KUBERNETES = ("1.30", "1.34")

@@ -20,7 +20,7 @@ from tests.deploy.kit import COUNT, Fleet, Load, docker
 from tests.spark_sessions import JAVA_OPTIONS
 from tests.wire.kit import end_epoch, eventually, open_request, rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.every_turn, pytest.mark.usefixtures("images")]
+pytestmark = [pytest.mark.every_turn, pytest.mark.usefixtures("images")]
 
 SOON_S = 180.0
 JAVA = ["--env", f"SPARK_SUBMIT_OPTS={' '.join(JAVA_OPTIONS)}"]

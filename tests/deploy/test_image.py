@@ -18,7 +18,7 @@ from foldflight.exchange.failover.steps import FailoverBounds
 from tests.deploy.kit import COUNT, docker
 from tests.wire.kit import end_epoch, eventually, open_request, rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.every_turn, pytest.mark.usefixtures("images")]
+pytestmark = [pytest.mark.every_turn, pytest.mark.usefixtures("images")]
 
 IMAGE = "foldflight/server"
 RESTRICTED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}

@@ -568,6 +568,7 @@ def test_compiled_is_interpreted(
     folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, row_by_row=True)
 
 
+@pytest.mark.slow
 @settings(examples(150), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_an_interpreted_get_value_works_on_compiled_accumulators(hot: Programs, data: st.DataObject) -> None:
@@ -711,6 +712,7 @@ def test_what_python_cannot_do_with_moments_is_not_compiled(
         hot.accumulators(interpreted(bound))
 
 
+@pytest.mark.every_turn
 def test_states_with_lists_of_other_lengths_are_interpreted(hot: Programs) -> None:
     """A state of another version with a shorter list is kept: Python's lists have any length."""
     bound = bound_of("histogram", [pa.int64(), pa.float64()], {})

@@ -91,6 +91,7 @@ SLOTS = np.array([2, 0, 1, 3], np.int32)
 MANY = [(row % 3, 20 + row, "b" * (row % 5)) for row in range(100)]
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("middle", "stays"),
     [
@@ -170,6 +171,7 @@ def test_texts_of_rows_after_an_interpreted_one_are_kept(programs: Programs) -> 
     assert other.mode == "compiled"
 
 
+@pytest.mark.every_turn
 def test_a_negative_zero_stays_with_the_interpreter(programs: Programs) -> None:
     """A record has no -0 of decimals, and its float shows the sign."""
     one, other = both(programs, Product)

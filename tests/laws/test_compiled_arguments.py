@@ -279,6 +279,7 @@ def hot() -> Programs:
     return Programs(LoopStore("user"), hot_rows=0)
 
 
+@pytest.mark.slow
 @each_name
 @settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -414,6 +415,7 @@ class Later:
         return accumulator.total
 
 
+@pytest.mark.every_turn
 def test_full_arenas_keep_nothing(hot: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that stops leaves no references to its arrays; the more groups there are, the more rows the arena is for.
 
@@ -441,6 +443,7 @@ def test_full_arenas_keep_nothing(hot: Programs, monkeypatch: pytest.MonkeyPatch
         assert table() is None
 
 
+@pytest.mark.every_turn
 def test_large_maps_are_left_to_the_interpreter(hot: Programs) -> None:
     """A map of more than 64 entries is a row of its own; a key that is there twice is an error of the chunk."""
     bound = FUNCTIONS["weights"].bind(list(FUNCTIONS["weights"].input_types or ()), {})

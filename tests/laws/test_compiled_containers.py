@@ -256,6 +256,7 @@ def hot() -> Programs:
     return Programs(LoopStore("user"), hot_rows=0)
 
 
+@pytest.mark.slow
 @each_case
 @settings(examples(150), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
@@ -413,6 +414,7 @@ if value == 5:
             accumulator.counts[key] = accumulator.counts.pop(key)"""
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("bodies", "mode"),
     [
@@ -521,6 +523,7 @@ def test_accumulators_that_share_a_list_stay_interpreted(first: int) -> None:
     assert one.mode == ("interpreted" if first < 0 else "compiled")
 
 
+@pytest.mark.every_turn
 def test_what_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
     """The column of texts is a small part of the message that it keeps alive, and its slices are one message."""
     batch = pa.RecordBatch.from_pydict({"step": ["a", "b"] * 50, "value": range(100), "more": ["x" * 1000] * 100})

@@ -428,6 +428,7 @@ def test_decimals_of_the_class_are_constants(monkeypatch: pytest.MonkeyPatch) ->
         assert accumulators.mode == "compiled"
 
 
+@pytest.mark.every_turn
 def test_a_variable_of_two_types_is_named() -> None:
     """Only when it is compiled, the types show that have nothing in common."""
     (function,) = Registry.load([Either]).authored

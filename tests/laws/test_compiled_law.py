@@ -100,6 +100,7 @@ def found(once: Programs, laws_compile_with: Any) -> Any:
     return check
 
 
+@pytest.mark.every_turn
 def test_compiled_code_is_compared(found: Any) -> None:
     """The law holds for a compiled class, and does not apply to an interpreted one, with the reason."""
     assert found(Quotients) == LawResult(LAW, True)

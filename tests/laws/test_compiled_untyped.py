@@ -356,6 +356,7 @@ def bound_of(cls: Any) -> BoundFunction:
     return function.bind(function.input_types, {})
 
 
+@pytest.mark.slow
 @each_case
 @settings(examples(30), suppress_health_check=list(HealthCheck))
 @given(data=st.data())

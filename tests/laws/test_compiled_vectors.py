@@ -254,6 +254,7 @@ def rows_of(matrix: Any, slots: Any, type_: pa.DataType, retracts: Any = None) -
     return Rows(slots.astype(np.int32), retracts, [Column("v", from_matrix(matrix, type_))])
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(("size", "groups"), [(LONG, 7), (2, GROUPS)])
 def test_long_vectors_and_many_groups(hot: Programs, size: int, groups: int) -> None:
     """Any chunks, merges and retractions give the interpreter's states, in records of eight bytes an item."""

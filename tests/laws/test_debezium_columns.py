@@ -121,6 +121,7 @@ def texts_of(array: pa.Array) -> tuple[pa.DataType, list[str]]:
     return array.type, [*map(repr, array.to_pylist())]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(TYPES), st.sampled_from(DESCRIBED), WORDS, COLUMNS)
 @examples(20_000)
 def test_a_column_is_its_values(
@@ -235,6 +236,7 @@ KEY = b'{"schema":{"name":"s.inv.t.Key"},"payload":{"id":3}}'
 MESSAGE_KEYS = st.sampled_from([*[b'{"id":5}', b'{"id":7,"note":"a"}', KEY] * 3, None, b"null", b"{"])
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(events(), MESSAGE_KEYS, st.sampled_from(["0-", "1-"])), min_size=1, max_size=6),
     st.integers(1, 6),

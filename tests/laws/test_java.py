@@ -81,6 +81,7 @@ def outcome(batch: pa.RecordBatch) -> Any:
     return batch.to_pylist(), [field.metadata for field in batch.schema]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 60), cut=st.integers(0, 60))
 @examples(40)
 def test_three_ways_have_one_answer(made: dict[str, Function], seed: int, rows: int, cut: int) -> None:

@@ -509,6 +509,7 @@ def replace_failure():
     return analysis.Failure(const(False), "")
 
 
+@pytest.mark.every_turn
 def test_mistakes_of_the_lifter_break_the_law(monkeypatch):
     """Each deliberate mistake in the lifter makes the law fail for a function, or take one that it must refuse."""
     survived = []
@@ -522,6 +523,7 @@ def test_mistakes_of_the_lifter_break_the_law(monkeypatch):
     assert survived == []
 
 
+@pytest.mark.every_turn
 def test_check_notices_a_mistake_of_the_lifter(monkeypatch):
     """The command compares the lifted form of the author's class with the interpreter."""
     arguments = ["check", "examples.weighted_avg", "--examples", "30"]

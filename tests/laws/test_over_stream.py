@@ -131,6 +131,7 @@ def shown(rows: Rows) -> list[str]:
     return sorted(map(repr, rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ordered", "distant"])
 @examples(20)
 @given(

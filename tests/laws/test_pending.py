@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from examples.weighted_avg import WeightedAvg
 from foldflight import udf
@@ -67,6 +68,7 @@ def rows(values: tuple[int | None, ...]) -> Rows:
     return Rows(np.zeros(len(values), np.int32), None, columns)
 
 
+@pytest.mark.every_turn
 def test_accumulators_change_to_loops_that_another_process_has_stored(tmp_path: Path) -> None:
     """Also to loops that are needed later, with the accumulators of then; what is asked for is not compiled here."""
     queue, store = Queue(), LoopStore(tmp_path)

@@ -122,6 +122,7 @@ def _check(run: Callable[[], Any], expected: Any) -> None:
     assert caught.value.code == "OVERFLOW"
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("way", AGGREGATES)
 @pytest.mark.parametrize(("type_", "value", "expected"), CASES)
 def test_aggregates_refuse_results_out_of_range(way: str, type_: str, value: float, expected: Any) -> None:

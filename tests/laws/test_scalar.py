@@ -275,6 +275,7 @@ def test_a_function_whose_every_row_is_an_error_breaks_a_law(target: Any, said: 
     assert len(ast.literal_eval(broken[0].detail.removeprefix("rows ").partition("; ")[0])) == 1
 
 
+@pytest.mark.every_turn
 def test_a_function_that_takes_some_values_keeps_the_laws() -> None:
     """One row with a result is enough."""
 
@@ -422,6 +423,7 @@ def test_answers_of_table_functions_come_in_parts(monkeypatch: pytest.MonkeyPatc
     assert program.chunk(chunk(rows)).equals(whole)
 
 
+@pytest.mark.every_turn
 def test_parts_end_after_enough_rows_or_bytes() -> None:
     """Few large rows fill a part, too, and the next part is evaluated when it is asked for."""
     parts = opened(Step("words", (T,))).program.chunk(chunk([(0, 0, "w" * (20 << 20))] * 3))
@@ -432,6 +434,7 @@ def test_parts_end_after_enough_rows_or_bytes() -> None:
         list(failing)
 
 
+@pytest.mark.every_turn
 def test_composed_table_functions_are_limited_together() -> None:
     """The limit on the rows for one row holds for the row of the chunk: table functions do not multiply it."""
     steps = (Step("repeated", (X, Y)), Step("repeated", (StepArgument(step=0, member="repeated"), Y)))

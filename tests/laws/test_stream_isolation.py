@@ -130,6 +130,7 @@ def without(sent: Rows, letters: Rows) -> tuple[Rows, dict[Any, Rows]]:
     return left, dead
 
 
+@pytest.mark.slow
 @examples(100)
 @given(cases())
 def test_a_failed_group_is_as_if_its_rows_had_not_come(case: Case) -> None:

@@ -166,6 +166,7 @@ def cut(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return (block.slice(start, 3) for block in blocks for start in range(0, max(block.num_rows, 1), 3))
 
 
+@pytest.mark.slow
 @examples(100)
 @given(EPOCHS, st.sampled_from([["k"], []]), st.booleans())
 def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], keys: list[str], saves: bool) -> None:

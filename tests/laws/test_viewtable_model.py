@@ -137,6 +137,7 @@ def apply(model: Contents, group: int, change: Any) -> dict[str, Any]:
     return state
 
 
+@pytest.mark.slow
 @examples(120)
 @given(st.lists(EPOCH, max_size=12), st.booleans(), st.booleans())
 def test_views_are_dicts(epochs: list[dict[int, Any]], reopen: bool, few_hashes: bool) -> None:

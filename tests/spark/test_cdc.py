@@ -183,6 +183,7 @@ def test_events_of_a_real_connector(spark: Any, mode: str) -> None:
     assert "lacks its old row" in str(error_of(caught.value))
 
 
+@pytest.mark.every_turn
 def test_tombstones_of_kafka_delete(classic: Any) -> None:
     """Also if the delete before them was compacted away; topics and partitions have offsets of their own."""
     events = [
@@ -361,6 +362,7 @@ def test_words_for_columns_that_avro_gave(spark: Any) -> None:
         from_debezium(spark.sql("SELECT 'c' AS op, NULL AS before, '{}' AS after"), "id INT")
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("read", "written", "said"),
     [
@@ -407,6 +409,7 @@ def test_what_cannot_be_taken_fails_the_query(classic: Any, read: Any, written: 
         assert "Traceback" not in str(caught.value)
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("read", [from_maxwell, from_canal])
 def test_errors_of_maxwell_and_canal_name_the_event(classic: Any, read: Any) -> None:
     """Its table, its position, and its place in Kafka, whatever is refused."""
@@ -453,6 +456,7 @@ def test_a_schema_names_each_column_once(spark: Any, read: Any) -> None:
         spark.conf.unset("spark.sql.caseSensitive")
 
 
+@pytest.mark.every_turn
 def test_an_event_of_canal_has_several_rows(classic: Any) -> None:
     """An event has several rows of strings, each with its own old values."""
     rows = [{"id": "1", "customer": "ann", "amount": "8"}, {"id": "2", "customer": "bob", "amount": "3"}]
@@ -478,6 +482,7 @@ EXACT = "m DECIMAL(10,2), d DATE, t TIMESTAMP, n TIMESTAMP_NTZ, b BINARY"
 ROW = {"m": "12.50", "d": "2024-02-29", "t": "2024-01-01 10:00:00.5", "n": "2024-01-01 10:00:00", "b": "AP8Q"}
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("tool", ["canal", "maxwell"])
 def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str) -> None:
     """A value that the declared type would round, cut or guess is refused by column and value, in new and old rows."""
@@ -555,6 +560,7 @@ def test_a_column_that_a_row_names_twice_is_refused(classic: Any, read: Any, is_
         read(frame, SCHEMA).collect()
 
 
+@pytest.mark.every_turn
 def test_the_bytes_of_canal_are_latin_1(classic: Any) -> None:
     """BINARY has the bytes of the database: 0xFF is written as U+00FF, whose UTF-8 has two bytes."""
     events = kafka(classic, {"type": "INSERT", "data": [{"b": "\u00ff\u0000a"}], "old": None})
@@ -671,6 +677,7 @@ def test_texts_of_a_bounded_length(classic: Any) -> None:
         assert rows.schema["name"].dataType == st.StringType()
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
@@ -704,6 +711,7 @@ def test_damaged_values_of_maxwell_are_named(classic: Any, name: str, value: Any
     assert [(each.row_kind, each.l, each.s.a, each.o) for each in found] == [("-U", [2], 1, True), ("+U", [1], 1, True)]
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("read", "value", "said"),
     [

@@ -81,6 +81,7 @@ def texts(rows: DataFrame, names: list[str]) -> Counter[str]:
     return Counter(repr([row[name] for name in names]) for row in rows.collect())
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_type_is_read_again(classic: Any, seed: int) -> None:
     """From the schema block alone, or with the types given, with and without keys."""
@@ -114,6 +115,7 @@ def test_deleted_rows_without_values_are_read_again(classic: Any, selected: tupl
     assert [tuple(row) for row in read.collect()] == written
 
 
+@pytest.mark.every_turn
 @since_spark("4.1", "TIME")
 def test_times_of_a_day_are_read_again(classic: Any) -> None:
     """As MicroTime."""
@@ -194,6 +196,7 @@ EPOCHS = [
 TABLE = {"ann": (2, 8), "bob": (1, 9)}
 
 
+@pytest.mark.every_turn
 def test_results_are_the_source_of_the_next_query(classic: Any, embedded: Functions, tmp_path: Path) -> None:
     """The events of all epochs, over a restart, with some of them sent again, lead to the table."""
 
@@ -228,6 +231,7 @@ def test_results_are_the_source_of_the_next_query(classic: Any, embedded: Functi
     assert {row["customer"]: (row["n"], row["total"]) for row in read.collect()} == TABLE
 
 
+@pytest.mark.every_turn
 def test_keys_and_values_are_the_source_of_the_next_query(classic: Any, embedded: Functions, tmp_path: Path) -> None:
     """A compacted topic has the last value of each key, and a tombstone deletes it."""
 

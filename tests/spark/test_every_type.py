@@ -529,6 +529,7 @@ def test_geometry_is_counted_and_refused_elsewhere(session: Any, functions: Func
             build().schema  # noqa: B018 - of dead letters
 
 
+@pytest.mark.every_turn
 @since_spark("4.3", "TIME(9)")
 @pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
 def test_nanoseconds_are_keys_and_no_arguments(session: Any, functions: Functions) -> None:
@@ -555,6 +556,7 @@ def nanosecond_timestamps(spark: Any, type_: str) -> Any:
     return spark.sql(f"SELECT 1 AS i, CAST('2026-01-02 03:04:05.000000001' AS {type_}) AS t")
 
 
+@pytest.mark.every_turn
 @since_spark("4.3", "TIMESTAMP_NTZ(9)")
 @pytest.mark.every_way
 @pytest.mark.parametrize("type_", ["TIMESTAMP_NTZ(9)", "TIMESTAMP_LTZ(7)"])
@@ -601,6 +603,7 @@ class Places(Stream):
     schema = pa.schema([("i", pa.int32()), ("t", pa.time64("us")), ("wkb", pa.binary())])
 
 
+@pytest.mark.every_turn
 @since_spark("4.3", "GEOMETRY without a setting")
 @pytest.mark.parametrize("shape", ["ST_GeomFromWKB", "ST_GeogFromWKB"])
 def test_geometry_and_times_in_streams(session: Any, functions: Functions, tmp_path: Path, shape: str) -> None:
@@ -637,6 +640,7 @@ class Instants(Stream):
     schema = pa.schema([("i", pa.int32()), ("t", pa.time64("ns"))])
 
 
+@pytest.mark.every_turn
 @since_spark("4.3", "TIME(9)")
 @pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
 def test_nanoseconds_are_keys_of_streams(session: Any, functions: Functions, tmp_path: Path) -> None:
@@ -690,6 +694,7 @@ def hour_of(at: datetime) -> int:
     return at.hour
 
 
+@pytest.mark.every_turn
 def test_numbers_are_widened_to_decimals_and_dates_to_timestamps(session: Any) -> None:
     """All integers and decimals fit every DECIMAL argument, as long as their values do; a DATE is midnight."""
     f = connect([Money, money_text, hour_of])

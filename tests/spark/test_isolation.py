@@ -17,6 +17,7 @@ def letters_of(df: Any) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in dead_letters(df).collect()]
 
 
+@pytest.mark.every_turn
 def test_other_groups_go_on(spark: Any, functions: Any) -> None:
     """A failed group has only dead letters, with its rows unchanged; other groups are as without it."""
     rows = [(k, x, -1 if v is None else v, w) for k, x, v, w in random_rows(1_000, seed=4)]

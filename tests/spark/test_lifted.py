@@ -114,6 +114,7 @@ def test_lifted_retractions(spark: Any, functions: Any) -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.every_turn
 def test_decimals(spark: Any, functions: Any) -> None:
     """Sums are exact to 38 digits, also of numbers that Spark would round if it changed their signs."""
     text = "1234567890" * 3 + "1234"

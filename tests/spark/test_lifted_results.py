@@ -174,6 +174,7 @@ def shown(df: Any) -> list[str]:
     return sorted(map(repr, df.collect()))
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("keys", [["k"], []], ids=str)
 def test_results_without_python(spark: Any, functions: Any, keys: list[str]) -> None:
     """They are those of a fold; the plan has no Python."""
@@ -212,6 +213,7 @@ def plan_of(spark: Any, df: Any) -> str:
     return str(spark.sql("EXPLAIN SELECT * FROM lifted_plan").collect()[0][0])
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("name", "row", "parts"),
     [

@@ -473,6 +473,7 @@ def test_overflow_is_an_error(classic: Any, functions: Any) -> None:
         group_by(df).agg(o=functions["sum"]("v")).collect()
 
 
+@pytest.mark.every_turn
 def test_a_server_that_is_gone(classic: Any) -> None:
     """A server that stopped after the query was built is UNREACHABLE in the task's error; a lifted query needs none."""
     from foldflight.server.run.lifecycle import serving

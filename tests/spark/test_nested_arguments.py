@@ -63,6 +63,7 @@ def visits(request: pytest.FixtureRequest) -> Iterator[Functions]:
         yield connect(server.url)
 
 
+@pytest.mark.every_turn
 def test_nested_arguments(classic: Any, visits: Functions) -> None:
     """NULL arrays, structs, fields and items are those of Python."""
     oracle: dict[int, Visits] = defaultdict(Visits)

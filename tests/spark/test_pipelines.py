@@ -186,6 +186,7 @@ def orders(spark: Any) -> Any:
 in_connect = pytest.mark.parametrize("spark", ["connect"], indirect=True)
 
 
+@pytest.mark.every_turn
 @in_connect
 @pytest.mark.every_way
 @since_spark("4.1", "declarative pipelines")

@@ -16,6 +16,7 @@ from tests.spark_sessions import SPARK, since_spark
 QUICK = "views" if SPARK >= (4, 3) else KINDS
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("version", "name"),
     [

@@ -297,6 +297,7 @@ def changes_of_readers(spark: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("reader", ["debezium", "maxwell", "canal", "split"])
 def test_row_kinds_of_readers_are_not_left_out(spark: Any, embedded: Any, reader: str) -> None:
     """Rows that retract were added without a word. Through views, filters and new names the column is known again."""

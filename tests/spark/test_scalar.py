@@ -91,6 +91,7 @@ def test_table_functions_join(spark: Any, functions: Any) -> None:
     assert [(row.a, row.again) for row in chained] == [(1, 4), (-4, 7), (-4, 7), (-4, 7)]
 
 
+@pytest.mark.every_turn
 @since_spark("4.1", "a UDF of Arrow arrays")
 def test_one_trip_and_the_plan_stays_open(classic: Any, embedded: Any) -> None:
     """Nested functions and consecutive with_columns are one trip; unread columns are pruned; filters are pushed."""
@@ -128,6 +129,7 @@ def test_udfs_for_sql(spark: Any, functions: Any) -> None:
     assert [tuple(row) for row in found.collect()] == [(5, 3.0), (None, 6.0), (19, 9.0)]
 
 
+@pytest.mark.every_turn
 @pytest.mark.every_way
 def test_scalar_functions_within_aggregates(spark: Any, functions: Any) -> None:
     """An argument, a condition and a key of an aggregate may be a use, also a nested one; a UDF is also a Column."""
@@ -144,6 +146,7 @@ def test_scalar_functions_within_aggregates(spark: Any, functions: Any) -> None:
     assert [row.m for row in df.withColumn("m", column).agg(sf.sum("m").alias("m")).collect()] == [-6]
 
 
+@pytest.mark.every_turn
 @pytest.mark.every_way
 def test_a_condition_guards_a_use(spark: Any, functions: Any) -> None:
     """A function and its arguments get the rows where the condition holds, also a function that fails for others."""
@@ -377,6 +380,7 @@ def test_each_batch_has_an_answer_of_its_length(functions: Any, count: int) -> N
     assert [len(answer) for answer in scalar._evaluate(query, types, iter([given[0]]))] == [0]
 
 
+@pytest.mark.every_turn
 @since_spark("4.3", "the Arrow cache")
 def test_rows_of_the_arrow_cache(tmp_path: Path) -> None:
     """Python gets the cache's batches as they are, and Spark takes the answers batch by batch."""

@@ -326,6 +326,7 @@ def test_settings_of_types(case: str, classic: Any, tmp_path: Path) -> None:
         classic.conf.set(case, before)
 
 
+@pytest.mark.every_turn
 def test_where(classic: Any, tmp_path: Path) -> None:
     """A condition that the tasks evaluate passes the rows that Spark passes, and leaves out row groups."""
     chosen = random.Random(4)
@@ -630,6 +631,7 @@ def test_texts_with_a_dictionary(classic: Any, embedded: Any, tmp_path: Path, ro
         )
 
 
+@pytest.mark.every_turn
 def test_sql(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
     """A block over the view of a scan is read by its tasks if it reads columns only, and has Spark's rows."""
     table = INTS.append_column("true", INTS["k"])
@@ -731,6 +733,7 @@ _CONDITIONS = {
 _TABLES = 10
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(10, 200, _TABLES))]
 )

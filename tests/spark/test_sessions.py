@@ -100,6 +100,7 @@ def test_gaps_as_literals_of_sql_end_by_their_units(in_new_york: SparkSession, g
     assert row.window_end.astimezone(dt.UTC) - start == dt.timedelta(hours=hours)
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("gap", "hours"), [("1 day 24 hours", 48), pytest.param("48 hours", 48, marks=pytest.mark.slow)]
 )

@@ -226,6 +226,7 @@ def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
     assert caught.value.code == "STATE_MISMATCH"
 
 
+@pytest.mark.every_turn
 def test_a_checkpoint_that_was_moved(classic: SparkSession, tmp_path: Path, run: Any) -> None:
     """Its state is refused, with the call that helps; then it is read, and the stream goes on, also after a copy."""
     functions = connect(spark_functions)

@@ -208,6 +208,7 @@ def test_changelogs_lead_to_the_batch_answer(
     assert sum(each["rows"] or 0 for each in stream.progress) == sent - rows.ignored
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
 def test_what_varies_is_taken_back_as_it_was_emitted(
     classic: SparkSession, tmp_path: Path, functions: Functions

@@ -63,6 +63,7 @@ def events_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int]]:
     return found
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("kind", "emit"),
     [
@@ -199,6 +200,7 @@ def test_a_checkpoint_that_is_one_epoch_older(classic: Any, file: DuckDBFile, tm
     assert sorted(row["key"] for row in file.rows("t")) == [0, 1, 2]
 
 
+@pytest.mark.every_turn
 def test_a_checkpoint_that_was_moved(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
     """It is refused before the query starts, with the call that helps, whatever steps follow the groups."""
     orders = Orders(seed=5)
@@ -228,6 +230,7 @@ def test_a_new_query_begins_with_an_empty_table(classic: Any, file: DuckDBFile, 
     assert sorted(row["key"] for row in file.rows("t")) == [1, 7]
 
 
+@pytest.mark.every_turn
 def test_windows_that_close(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
     """In append mode the table has the windows that are closed, also after epochs without any."""
     start = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
@@ -298,6 +301,7 @@ def test_a_table_that_lost_its_epochs_is_refused(
     assert file.rows("totals") == []
 
 
+@pytest.mark.every_turn
 @since_spark("4.3", "TIME in streams")
 @pytest.mark.parametrize("kind", ["duckdb", "delta"], indirect=True)
 def test_times_of_a_day_in_a_table(

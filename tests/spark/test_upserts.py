@@ -133,6 +133,7 @@ def test_a_stream_has_the_last_row_of_each_key(classic: Any, tmp_path: Path, see
     assert {row["row_kind"] for row in batch} == {"+I"}
 
 
+@pytest.mark.every_turn
 def test_an_older_row_does_not_revive_a_deleted_key(classic: Any, tmp_path: Path) -> None:
     """The state keeps the sequence of a deletion, and a deletion of an unknown key is kept as well."""
     stream = Changes(classic, tmp_path, live)
@@ -148,6 +149,7 @@ def test_an_older_row_does_not_revive_a_deleted_key(classic: Any, tmp_path: Path
     assert seen == [[("+I", 1, "ann")], [("-D", 1, "ann")], [], [("+I", 1, "cid")]]
 
 
+@pytest.mark.every_turn
 def test_totals_and_a_copy_of_the_table(classic: Any, embedded: Functions, tmp_path: Path) -> None:
     """Upserts lead to totals that equal those of the table, in one query; and to a table with one row for each key."""
     orders, sent = Orders(7), []
@@ -200,6 +202,7 @@ def timed(id_: int, minute: int, amount: int, lsn: int) -> Change:
     }
 
 
+@pytest.mark.every_turn
 def test_windows_close_over_upserts(classic: Any, embedded: Functions, tmp_path: Path) -> None:
     """The column keeps its watermark, and a closed window has the last rows; later changes of it are late."""
 
@@ -230,6 +233,7 @@ class Wider(Changes):
     schema = Changes.schema.append(pa.field("city", pa.string()))
 
 
+@pytest.mark.every_turn
 def test_a_column_is_added_to_a_stream(classic: Any, tmp_path: Path) -> None:
     """It is NULL in stored rows until their next change; the table of states has both versions."""
     stream = Changes(classic, tmp_path, live)
@@ -299,6 +303,7 @@ LARGE = [
 DOCUMENTS = {1: (3, "c", ["x"]), 2: (4, "b", None)}
 
 
+@pytest.mark.every_turn
 def test_large_values_that_were_not_sent_are_kept(classic: Any, tmp_path: Path) -> None:
     """In a batch in any order, and in a stream, in which an event that comes again changes nothing."""
     for seed in range(3):
@@ -341,6 +346,7 @@ def orders_of(df: DataFrame) -> DataFrame:
     return from_debezium(df, "id INT, amount INT", keys="id", **({"buckets": 2} if df.isStreaming else {}))
 
 
+@pytest.mark.every_turn
 def test_a_compacted_topic_with_reversed_versions(classic: Any, tmp_path: Path) -> None:
     """Within an epoch and over several. A tombstone alone deletes: its delete may have been compacted away."""
     stream = Messages(classic, tmp_path, orders_of)
@@ -365,6 +371,7 @@ def test_a_compacted_topic_with_reversed_versions(classic: Any, tmp_path: Path) 
     ]
 
 
+@pytest.mark.every_turn
 def test_dead_letters_do_not_stop_the_rows_of_keys(classic: Any, tmp_path: Path) -> None:
     """The row of a key whose event is a dead letter follows its next event. A table without events has a figure."""
 
@@ -469,6 +476,7 @@ FAILOVERS = {
 }
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("log", FAILOVERS)
 def test_a_failover_without_a_snapshot_drops_nothing(classic: Any, tmp_path: Path, log: str) -> None:
     """Events of the new server have lower positions. One of a key that was changed before is refused, in both ways."""
@@ -494,6 +502,7 @@ def test_a_failover_without_a_snapshot_drops_nothing(classic: Any, tmp_path: Pat
     assert "committed later although its position is lower" in str(error_of(caught.value))
 
 
+@pytest.mark.every_turn
 def test_times_that_go_back_are_of_one_log(classic: Any, tmp_path: Path) -> None:
     """A clock that was set back, and statements of MySQL that waited for others, of which one is sent again."""
     sources: list[tuple[int, int, dict[str, Any]]] = [

@@ -72,6 +72,7 @@ def test_vectors_in_statements(spark: Any, embedded: Functions) -> None:
     assert sorted_rows(sql(spark, text)) == [("c",)]
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(("wrong", "why"), [([1.0, 2.0], "it has 2 items"), ([1.0, None, 2.0], "its item 1 is NULL")])
 def test_other_lists_are_errors_with_column_and_row(
     spark: Any, functions: Functions, wrong: list[float | None], why: str
@@ -174,6 +175,7 @@ def test_items_of_another_type_are_refused_when_the_query_is_built(spark: Any, f
             assert "CAST" not in caught.value.message
 
 
+@pytest.mark.every_turn
 @since_spark("4.0", "a stream")
 @pytest.mark.parametrize("remote", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_stream_of_vectors_into_a_table(

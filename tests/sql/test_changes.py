@@ -147,6 +147,7 @@ FORMS: tuple[tuple[str, Any], ...] = (
 SINCE = {"|>": "4.0", "QUALIFY": "4.2"}
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("query", "found"),
     [
@@ -261,6 +262,7 @@ def changed(db: Any) -> None:
 LEFT = "(SELECT k, my_count(*) AS n, my_sum(v) AS s FROM changed GROUP BY k)"
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("query", "found"),
     [
@@ -350,6 +352,7 @@ def test_what_cannot_retract_says_what_to_write(db: Any, query: str, message: st
     assert "lists have rows" not in refused.value.message
 
 
+@pytest.mark.every_turn
 def test_aggregates_of_spark_beside_own_ones_retract(db: Any) -> None:
     """They are those of foldflight then, so that an old value leaves sums, counts and deviations, too."""
     frame = db.sql("SELECT * FROM VALUES (5, '+I'), (5, '-U'), (8, '+U'), (3, '+I'), (3, '-D'), (1, '+I') AS t(v, op)")

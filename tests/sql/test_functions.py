@@ -336,6 +336,7 @@ def spans(text: str, start: int, width: int = 2, fill: str = ".") -> Iterator[st
     yield (text[start:] + fill * 9)[:width]
 
 
+@pytest.mark.every_turn
 def test_named_arguments_of_scalar_and_table_functions_in_any_order(both: Any) -> None:
     """Each name says which argument it is. Calls of functions inside the arguments are evaluated, too."""
     register(both, connect("embedded:").register(spans, scaled, Weighted))
@@ -379,6 +380,7 @@ class Sessions:
         return 1 + sum(after[0] - before[0] > after[1] for before, after in itertools.pairwise(rows))
 
 
+@pytest.mark.every_turn
 def test_an_argument_with_a_default_in_batches_and_sql(both: Any) -> None:
     """It is a number by name or by position, a column, or left out, in DataFrames as in SQL."""
     functions = connect("embedded:").register(Sessions)

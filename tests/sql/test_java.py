@@ -19,6 +19,7 @@ QUERY = "SELECT k, java_avg(v, 2) AS a FROM hav GROUP BY k"
 RESULT = [("one", 3), ("three", 3), ("two", 2)]
 
 
+@pytest.mark.every_turn
 def test_a_class_of_a_jar(db: Any, tmp_path: Path) -> None:
     """The jar is behind USING LINK or before the name of the class; the workers of Spark load it from memory."""
     packed = jar(tmp_path, WEIGHTED_AVG)

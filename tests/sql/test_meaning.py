@@ -192,6 +192,7 @@ def test_filter_guards_arguments(db: Any, plans_of: Callable[..., list[str]]) ->
         sql(db, "SELECT my_sum(1 / x) FILTER (WHERE x > 0), my_min(1 / x) FROM VALUES (0) AS t(x)").collect()
 
 
+@pytest.mark.every_turn
 def test_filter_guards_scalar_functions(db: Any) -> None:
     """A scalar function in an argument gets the rows where FILTER holds, and so do its arguments: in all plans."""
     sql(
@@ -270,6 +271,7 @@ def test_ignore_nulls_is_a_direct_argument(db: Any, functions: Functions) -> Non
     assert values(sql(db, f"SELECT first_seen(x, ignore_nulls => true ORDER BY i) AS f FROM {rows}")) == [(5,)]
 
 
+@pytest.mark.every_turn
 @since_spark("4.0", "IDENTIFIER of a table")
 def test_common_tables_are_found_by_their_names(db: Any) -> None:
     """A table is seen whichever way it is written, also through another one, and by IDENTIFIER."""
@@ -408,6 +410,7 @@ def test_results_out_of_range(db: Any, plan: Any) -> None:
         assert "; declare" in found.message
 
 
+@pytest.mark.every_turn
 def test_a_table_that_differs_each_time_is_computed_once(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """As in Spark: the rows of a fold would be computed again, with other random numbers than those of another one."""
     drawn = "WITH r AS (SELECT id % 3 AS k, rand() AS m FROM range(30)), p AS (SELECT k, m FROM r)"
@@ -426,6 +429,7 @@ def test_a_table_that_differs_each_time_is_computed_once(db: Any, plans_of: Call
     assert [plans_of(db, text) for text in (once, known)] == [["fold"], ["fold", "fold"]]
 
 
+@pytest.mark.every_turn
 def test_spark_is_asked_whether_a_table_differs_each_time(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """The text does not tell it of a view with random numbers, and of functions that users have registered."""
     db.sql("CREATE OR REPLACE TEMP VIEW drawn AS SELECT id, rand() AS m FROM range(30)")
@@ -523,6 +527,7 @@ class Scaled:
         return accumulator[0]
 
 
+@pytest.mark.every_turn
 @since_spark("4.1", "registered aggregates in plain SQL")
 def test_plain_sql_has_default_values_and_short_errors(db: Any) -> None:
     """Spark gives a registered aggregate any number of arguments: missing ones have defaults, others are refused."""

@@ -63,6 +63,7 @@ def test_qualified_columns_behind_pipes(named: Any, statement: str) -> None:
     assert rows(sql(named, statement)) == rows(named.sql(statement.replace("my_sum", "sum")))
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     "statement",
     [
@@ -215,6 +216,7 @@ INNER = "(SELECT k, my_sum(v) FILTER (WHERE v > 1), my_max(v) + 1 FROM hav GROUP
 INNER_COLUMNS = ["k", "my_sum(v) FILTER (WHERE v > 1)", "(my_max(v) + 1)"]
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("plan", ["auto", "lists"])
 def test_inner_items_without_alias(db: Any, plans_of: Callable[..., list[str]], plan: Any) -> None:
     """A query sees them by the names that its own items would have, and the blocks around and in it are folded."""

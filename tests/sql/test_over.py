@@ -125,6 +125,7 @@ def test_filter_guards_arguments(db: Any, plan: Any) -> None:
     assert 0 <= sql(db, query, plan=plan).head()[0] <= 4
 
 
+@pytest.mark.every_turn
 def test_distances_of_several_units(db: Any) -> None:
     """SQL's intervals of several units are distances, as those of one unit are."""
     frame = "RANGE BETWEEN INTERVAL {} PRECEDING AND CURRENT ROW"

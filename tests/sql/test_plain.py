@@ -41,6 +41,7 @@ CHAIN = "WITH c0 AS (SELECT k, my_sum(v) AS n FROM pairs GROUP BY k)" + "".join(
 )
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("query", "most"),
     [
@@ -61,6 +62,7 @@ def test_spark_analyses_a_lifted_block_twice(db: Any, query: str, most: int) -> 
     assert rows(sql(db, query)) == rows(sql(db, query, plan="lists"))
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     "query",
     [
@@ -134,6 +136,7 @@ def test_declared_types_widen_arguments(declared: Any, plans_of: Callable[..., l
         sql(declared, "SELECT top(k) FROM hav")
 
 
+@pytest.mark.every_turn
 def test_twins_have_the_types_of_spark(db: Any, questions: list[str], plans_of: Callable[..., list[str]]) -> None:
     """Spark's aggregates beside ours, over the types for which the `collect_list` plan is not asked."""
     numbers = "TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL(4,0) DECIMAL(10,2) DECIMAL(38,6)".split()  # noqa: SIM905
@@ -167,6 +170,7 @@ def test_over_is_described_once(db: Any, functions: Functions, monkeypatch: pyte
     assert found == [("one", 1, 1, 1, 1), ("one", 6, 2, 5, 6), ("three", 3, 1, 3, 3), ("two", 2, 1, 2, 2)]
 
 
+@pytest.mark.every_turn
 def test_settings_of_group_by(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """Where a position or an alias in GROUP BY is none, it is not taken for one."""
     session = db.newSession()

@@ -68,6 +68,7 @@ class Queries:
         return text
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
 def test_random_queries(db: Any, seed: int) -> None:
     """The three agree in values and types."""

@@ -52,6 +52,7 @@ def values(df: Any) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in df.collect()), key=repr)
 
 
+@pytest.mark.every_turn
 def test_create_from_a_module(both: Any, plans_of: Callable[..., list[str]]) -> None:
     """An aggregate of a class; beside built-in ones its block is folded, in Connect, too."""
     sql(both, CREATE)
@@ -97,6 +98,7 @@ $$
 """
 
 
+@pytest.mark.every_turn
 def test_classes_of_other_engines(db: Any) -> None:
     """The statement declares the types of a class without a decorator, in a module or in source."""
     sql(db, "CREATE AGGREGATE mean(DOUBLE) RETURNS DOUBLE APPEND ONLY AS 'tests.engines.beam_functions:AverageFn'")
@@ -225,6 +227,7 @@ def test_the_catalogue_lasts(db: Any, tmp_path: Path) -> None:
         enable(db.newSession(), file)
 
 
+@pytest.mark.every_turn
 def test_source_is_shipped_to_a_server(db: Any) -> None:
     """USING LINK ships source as a signed bundle to a server with the same key; without one it says so."""
     from foldflight.server.run.lifecycle import serving
@@ -254,6 +257,7 @@ def test_source_is_shipped_to_a_server(db: Any) -> None:
         assert values(keyed.sql("SELECT total(v), spread(v) FROM VALUES (1L), (3L) AS t(v)")) == [(4, 2)]
 
 
+@pytest.mark.every_turn
 def test_around_a_query(both: Any, tmp_path: Path) -> None:
     """CREATE TABLE ... AS, INSERT ... SELECT, temporary views with columns, EXPLAIN; enable replaces spark.sql."""
     session = both
@@ -271,6 +275,7 @@ def test_around_a_query(both: Any, tmp_path: Path) -> None:
     sql(session, "DROP TABLE made")
 
 
+@pytest.mark.every_turn
 def test_parameters_are_bound_by_name_and_by_position(both: Any) -> None:
     """Parameters by name and by position, also in arguments, conditions and direct arguments."""
     query = "SELECT my_sum(v * {0}) FILTER (WHERE v > {1}) AS s FROM hav WHERE k <> {2} -- {{?}}"
@@ -307,6 +312,7 @@ def test_order_in_calls(both: Any) -> None:
         assert tuple(row[0] for row in found) == texts, call
 
 
+@pytest.mark.every_turn
 def test_a_use_as_a_column(both: Any, functions: Any) -> None:
     """`column` is a Column beside Spark's aggregates: by name, or a use with a condition, DISTINCT and an order."""
     from pyspark.sql import functions as sf
@@ -329,6 +335,7 @@ def test_a_use_as_a_column(both: Any, functions: Any) -> None:
         column(both, "weighted_avgs", "v", "v")
 
 
+@pytest.mark.every_turn
 def test_plans_have_reasons(db: Any) -> None:
     """EXPLAIN FOLDFLIGHT tells the plan of each block, and why."""
     text = """EXPLAIN FOLDFLIGHT
@@ -390,6 +397,7 @@ def test_clauses_behind_from_and_select_are_those_of_its_select(db: Any, query: 
     assert values(sql(db, query)) == values(db.sql(plain)) != []
 
 
+@pytest.mark.every_turn
 def test_the_lifted_plan_is_chosen_by_hand(db: Any) -> None:
     """`plan` and `groups` decide whether Spark aggregates the rows, as for `group_by`, and the explanation says so."""
     query = "SELECT k, my_sum(v) AS s FROM hav GROUP BY k"

@@ -59,6 +59,7 @@ def shown(epoch: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row[name] for name in columns) for row in epoch), key=repr)
 
 
+@pytest.mark.every_turn
 def test_filter_guards_arguments_of_streams(db: Any, tmp_path: Path) -> None:
     """What FILTER leaves out is not evaluated."""
     stream = orders(db, tmp_path, "SELECT my_sum(1 / amount) FILTER (WHERE amount > 0) AS s, count(*) AS n FROM orders")
@@ -66,6 +67,7 @@ def test_filter_guards_arguments_of_streams(db: Any, tmp_path: Path) -> None:
     assert shown(stream.run()[0], "s", "n") == [(0.25, 2)]
 
 
+@pytest.mark.every_turn
 def test_emit_changes(db: Any, tmp_path: Path) -> None:
     """EMIT CHANGES is a changelog: items are computed from the fold, built-in aggregates beside; HAVING is allowed."""
     stream = orders(
@@ -104,6 +106,7 @@ def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
     assert shown(rows, "customer", "total") == [("a", 3), ("a", 4), ("b", 5)]
 
 
+@pytest.mark.every_turn
 @since_spark("4.2", "QUALIFY")
 def test_over_in_a_stream(db: Any, tmp_path: Path) -> None:
     """Each row comes out once, when the watermark has reached its time; QUALIFY and expressions are over the result.

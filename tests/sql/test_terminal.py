@@ -38,6 +38,7 @@ print("ended", spark.sparkContext.cancelAllJobs.call_count)
 """
 
 
+@pytest.mark.every_turn
 def test_the_shell_in_a_terminal(tmp_path: Path) -> None:
     """Statements of several lines, completion, Ctrl-C in a line and in a statement, history that lasts, help, quit."""
     with in_terminal(SHELL, env={"HOME": str(tmp_path)}) as shell:

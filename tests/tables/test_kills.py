@@ -74,6 +74,7 @@ def expected(epochs: int) -> Any:
     return orders.totals()
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("kind", "kills"),
     [

@@ -59,6 +59,7 @@ def test_compile_true_demands_an_accelerator() -> None:
             refused()
 
 
+@pytest.mark.every_turn
 def test_programs_are_an_accelerator() -> None:
     """Programs are an accelerator, and calls with `compile=True` are compiled from the first row."""
     programs: Accelerator = Programs()

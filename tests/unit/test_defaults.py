@@ -66,6 +66,7 @@ def test_signatures_and_fingerprints() -> None:
     assert (strict.inputs_min, strict.signature) == (2, "strict(value BIGINT, weight BIGINT) -> BIGINT")
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("compile_", [False, True])
 def test_aggregates_use_defaults_of_arguments(compile_: bool) -> None:
     @udaf(compile=compile_, name="total")

@@ -136,6 +136,7 @@ NEEDED = {
 }
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_core_runs_without_a_room(room: str, tmp_path: Path) -> None:
     """Only what needs the room is refused, and the error names the room and the remedy."""
@@ -177,6 +178,7 @@ print(law.needs(_Subject(Registry()["bool_or"], {}, [pa.bool_()])))
 )
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("missing", [True, False])
 def test_listings_plans_and_laws_tell_that_nothing_is_lifted(missing: bool) -> None:
     """With the extension, they tell that the same function is lifted."""

@@ -53,6 +53,7 @@ def serve(foldflight, *arguments, **variables):
     return process, f"grpc://127.0.0.1:{json.loads(line)['flight']}"
 
 
+@pytest.mark.every_turn
 def test_functions_lists_what_a_server_serves(foldflight):
     """`functions` lists the same for a server as for its modules."""
     _, url = serve(foldflight)
@@ -72,6 +73,7 @@ def test_a_signal_drains_and_the_exit_code_says_so(foldflight, number):
     assert "drained" in errors
 
 
+@pytest.mark.every_turn
 def test_settings_come_from_the_environment_and_a_flag_wins(foldflight):
     """The command line reads FOLDFLIGHT_*, and flags take precedence."""
     process, _ = serve(
@@ -83,6 +85,7 @@ def test_settings_come_from_the_environment_and_a_flag_wins(foldflight):
     assert "by-variable" not in errors
 
 
+@pytest.mark.every_turn
 def test_taken_port_is_a_clear_error(foldflight):
     """The second server on a port reports the port, the flag and how to find a free one."""
     with socket.socket() as taken:
@@ -97,6 +100,7 @@ def test_taken_port_is_a_clear_error(foldflight):
     assert "Traceback" not in errors
 
 
+@pytest.mark.every_turn
 def test_unreachable_server_is_a_clear_error(foldflight):
     """For a port without a server, `functions` prints URL, code and what to wait for, without a traceback."""
     process = foldflight("functions", "grpc://127.0.0.1:1", "--deadline-s", "5")

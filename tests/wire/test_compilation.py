@@ -103,6 +103,7 @@ def outcomes(server: ProcessServer, outcome: str) -> float:
     return server.metrics.registry.get_sample_value("foldflight_compilations_total", {"outcome": outcome}) or 0.0
 
 
+@pytest.mark.every_turn
 def test_a_function_whose_process_ends_twice_is_interpreted_and_says_so(start: Start, log: Log) -> None:
     """Listing, log and metric tell it, and the next function is compiled by a new process."""
     server = start()
@@ -126,6 +127,7 @@ def test_a_process_that_does_not_answer_is_ended(start: Start, log: Log, monkeyp
     assert folded(server, "hangs") == "interpreted: the process that compiles it took longer than 0.001 s"
 
 
+@pytest.mark.every_turn
 def test_a_function_waits_until_the_container_has_memory(
     start: Start, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_function_waits_until_the_container_has_memory(
     assert [line["event"] for line in log.lines()].count(waits) == 1
 
 
+@pytest.mark.every_turn
 def test_a_process_is_ended_before_the_memory_of_the_container_is_used_up(
     start: Start, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +198,7 @@ def compile_processes(parent: int) -> list[int]:
     return found
 
 
+@pytest.mark.every_turn
 def test_a_server_that_is_killed_leaves_no_process(spawn: Callable[..., ServerProcess], tmp_path: Path) -> None:
     """The process ends although it compiles, because its input ends with the server."""
     server = spawn(modules=FUNCTIONS, compiled_folder=str(tmp_path / "compiled"))
@@ -216,6 +220,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.every_turn
 def test_functions_that_another_process_cannot_load_are_compiled_here_when_hot(start: Start, log: Log) -> None:
     server = start("tests.wire.unloadable_functions")
     fold(server, Call("single", ("value",)), 1)
@@ -229,6 +234,7 @@ def test_functions_that_another_process_cannot_load_are_compiled_here_when_hot(s
     assert folded(server, "single") == "compiled"
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("given", ["off", "others"])
 def test_compiled_code_is_kept_elsewhere_where_the_folder_cannot(start: Start, tmp_path: Path, given: str) -> None:
     """Without a folder, or with one that others may write to, the server and the process have one of their own."""
@@ -242,6 +248,7 @@ def test_compiled_code_is_kept_elsewhere_where_the_folder_cannot(start: Start, t
     assert not list(others.iterdir())
 
 
+@pytest.mark.every_turn
 def test_stored_code_is_loaded_from_a_folder_that_cannot_be_written_to(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +262,7 @@ def test_stored_code_is_loaded_from_a_folder_that_cannot_be_written_to(
     assert server.programs.folder == tmp_path / "spare"
 
 
+@pytest.mark.every_turn
 def test_a_function_with_direct_arguments_is_compiled_for_values_with_many_rows(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +302,7 @@ def test_the_function_with_most_rows_is_next() -> None:
     waiting.ask(bound_of("dies"), "fold", 42)  # what was compiled and is not stored is compiled here
 
 
+@pytest.mark.every_turn
 def test_one_server_at_a_time_compiles_into_a_folder(start: Start, tmp_path: Path) -> None:
     """While another server has locked the folder, nothing is compiled; what that one has stored is loaded."""
     folder = tmp_path / "compiled"

@@ -79,6 +79,7 @@ def broken(found: dict[str, Outcome]) -> dict[str, str]:
     return {name: outcome.detail for name, outcome in found.items() if outcome.passed is False}
 
 
+@pytest.mark.every_turn
 def test_the_sample_keeps_the_contract() -> None:
     """All rules are tested and kept by an engine of about 150 lines."""
     found = tried(query_of(plain.Engine))

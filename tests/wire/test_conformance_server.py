@@ -98,6 +98,7 @@ class OneWaySum:
         return total[0]
 
 
+@pytest.mark.every_turn
 def test_what_a_function_cannot_do_is_not_tried() -> None:
     """If the function cannot retract, merge or fail, the rules test the refusals instead."""
     with serving(OneWaySum, **SETTINGS) as running:

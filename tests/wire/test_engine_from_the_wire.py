@@ -55,6 +55,7 @@ def command(folder: Path, url: str, *more: str) -> list[str]:
     return [sys.executable, "-c", alone, str(EXAMPLE), url, str(folder / "rows.csv"), "--rows", "3000", *more]
 
 
+@pytest.mark.every_turn
 def test_the_sample_folds_without_this_package(folder: Path) -> None:
     """With a token, over three epochs, the sums are right, and no module of this package is loaded."""
     with serving(picked, tokens=TOKEN) as server:

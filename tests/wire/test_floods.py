@@ -196,6 +196,7 @@ def test_the_flight_port_survives_a_flood(fork: Fork, attack: str, workers: int)
     assert_back(server, before)
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     "attack",
     mostly_slow(["idle", "half a preface", "a preface", "no requests", "silent streams"], "half a preface"),
@@ -303,6 +304,7 @@ def test_the_http_port_survives_incomplete_requests(fork: Fork, attack: str) -> 
         assert_back(server, before)
 
 
+@pytest.mark.every_turn
 def test_http_requests_that_drip(fork: Fork) -> None:
     """A client that sends single bytes slowly is disconnected."""
     server = fork()

@@ -118,6 +118,7 @@ def test_compressed_calls_are_refused(fork: Fork) -> None:
     assert still_serves(server)
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("count", [400, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_forged_streams_do_not_end_the_server(fork: Fork, count: int) -> None:
     """Streams with false numbers of each kind are answered or refused, and the server continues."""

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import grpc
+import pytest
 
 from foldflight.functions.query.call import Call
 from tests.wire.conftest import ProcessServer
@@ -27,6 +28,7 @@ def frame(kind: int, content: bytes = b"") -> bytes:
     return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, 0, 0) + content
 
 
+@pytest.mark.every_turn
 def test_a_client_may_ping_while_it_waits(server: ProcessServer) -> None:
     """An exchange in which no data is sent goes on, however often its client has asked whether the server lives."""
     options = [

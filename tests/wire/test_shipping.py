@@ -153,6 +153,7 @@ def test_a_replica_that_never_saw_the_function_takes_over(fork: Spawn, authored:
         assert exchange.open_reply.server_id != at
 
 
+@pytest.mark.every_turn
 def test_workers_behind_one_port_take_it(spawn: Spawn, authored: types.ModuleType) -> None:
     """Each connection may reach another process, which gets the function from the Open."""
     server = spawn(modules="tests.wire.limit_functions", bundle_keys=FIRST, workers=2)

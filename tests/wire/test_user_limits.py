@@ -158,6 +158,7 @@ def test_compiling_what_is_registered_is_interrupted(hurried: ProcessServer) -> 
         connect(hurried.url, bundle_key=KEY).register(NeverMade)
 
 
+@pytest.mark.every_turn
 def test_what_cannot_be_interrupted_ends_the_process(spawn: Spawn) -> None:
     """If a call into C does not return, the server drains and ends with its own exit code."""
     server = spawn(modules="tests.wire.limit_functions", fold_s_max=1, drain_s=0.2)
@@ -202,6 +203,7 @@ def test_the_largest_exchange_ends_before_the_kernel_ends_all(spawn: Spawn) -> N
     assert "foldflight_memory_limit_bytes 6.291456e+08" in body
 
 
+@pytest.mark.every_turn
 def test_one_chunk_that_takes_all_memory_is_interrupted(spawn: Spawn) -> None:
     """A function that keeps allocating memory is interrupted within its frame, and the error names the row."""
     server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
@@ -214,6 +216,7 @@ def test_one_chunk_that_takes_all_memory_is_interrupted(spawn: Spawn) -> None:
     assert eventually(lambda: not refused_for_memory(server))
 
 
+@pytest.mark.every_turn
 def test_a_program_is_the_largest_while_it_works(spawn: Spawn) -> None:
     """What a table function makes of one row counts for its exchange: another one, with states, continues."""
     server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
@@ -244,6 +247,7 @@ def test_new_exchanges_go_elsewhere_before_that(spawn: Spawn) -> None:
     assert eventually(lambda: not refused_for_memory(server))
 
 
+@pytest.mark.every_turn
 def test_a_server_without_room_does_not_start(spawn: Spawn) -> None:
     """A server that exceeds the limit by itself does not start."""
     server = spawn(modules="tests.wire.limit_functions", memory_limit="50MiB", await_ready=False)

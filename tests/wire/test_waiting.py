@@ -371,6 +371,7 @@ def test_an_instance_is_opened_once_and_closed_when_nobody_needs_it(model, serve
     assert 1 <= len(waiting_functions.OPENED) <= 2
 
 
+@pytest.mark.every_turn
 def test_code_that_blocks_the_loop_is_named_and_ended(log, caplog) -> None:
     """The log names file and line while other calls wait, and the call is interrupted; the loop goes on."""
     with serving(waiting_functions) as server, caplog.at_level(logging.WARNING, "foldflight.coroutines"):
@@ -500,6 +501,7 @@ for function in ("id_of_sets", "id_of_pickled_sets"):
 """
 
 
+@pytest.mark.every_turn
 def test_ids_of_sets_are_those_of_other_processes() -> None:
     """Hashes of texts differ between processes, and with them the order of sets; ids must not."""
     shown = []
@@ -694,6 +696,7 @@ def test_rows_of_a_server_that_is_killed_are_answered_once(model, tmp_path, many
             each.end()
 
 
+@pytest.mark.every_turn
 def test_workers_share_a_rate(model, tmp_path) -> None:
     """Eight exchanges with two workers ask the model no more often than the rate permits, also after a pause.
 

@@ -146,6 +146,7 @@ class Total(listed_functions.Plain):
         return accumulator + other
 
 
+@pytest.mark.every_turn
 def test_a_partial_fold_holds_more_groups_where_they_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the same bytes, it holds more groups on a server that told that it has compiled the function."""
     monkeypatch.setattr(tasks, "_FIRST_ROWS", 3)  # as in test_tasks.py, the first epoch has few rows
@@ -182,6 +183,7 @@ class Widening:
         return accumulator.total % 1000
 
 
+@pytest.mark.every_turn
 def test_results_tell_the_engine_that_compiled_code_was_left(caplog: pytest.LogCaptureFixture) -> None:
     """The results of the epoch in which many rows exceed 64 bits tell it, and the client logs it once."""
     big = (1 << 63) - 1

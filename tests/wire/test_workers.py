@@ -215,6 +215,7 @@ def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:
             count_rows(exchange, 1, 1)
 
 
+@pytest.mark.every_turn
 def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
     """When the parent is killed, its workers end."""
     server = spawn(modules=MODULE, workers=2)
@@ -240,6 +241,7 @@ def test_the_temporary_files_of_a_killed_parent_are_deleted_by_the_next_server(
         assert list(temporary.iterdir()) == [folder]
 
 
+@pytest.mark.every_turn
 def test_a_server_without_workers_is_not_ready(fork: Fork) -> None:
     """Without workers the server is not ready, and restarted workers use the existing metrics files."""
     server = fork(modules=MODULE, workers=2)
@@ -265,6 +267,7 @@ def metrics_files(pid: int) -> list[Path]:
     return list(folder.iterdir())
 
 
+@pytest.mark.every_turn
 def test_module_that_fails_to_import_is_said_once(spawn: Spawn) -> None:
     """With workers, a broken module is also one error before anything is served."""
     failing = spawn(modules="tests.wire.broken_module", workers=2, await_ready=False)

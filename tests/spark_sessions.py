@@ -119,7 +119,10 @@ def has_spark() -> bool:
 
 @pytest.fixture(scope="session")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A classic session, and the address of a Connect server in the same JVM; their state store holds state tables."""
+    """A classic session, and the address of a Connect server in the same JVM, with the sessions of it that were closed.
+
+    Their state store holds state tables.
+    """
     if not has_spark():
         from pysail.spark import SparkConnectServer
         from pyspark.sql import SparkSession
@@ -153,7 +156,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    server = {"connect": f"sc://127.0.0.1:{port}"} if SPARK >= (4, 0) else {}
+    server = {"connect": f"sc://127.0.0.1:{port}", "closed": []} if SPARK >= (4, 0) else {}
     yield {"classic": spark, **server}
     spark.stop()
     if before is None:
@@ -182,6 +185,9 @@ def spark(request: pytest.FixtureRequest, sessions: dict[str, Any], monkeypatch:
     session = SparkSession.builder.remote(sessions["connect"]).create()
     yield session
     session.client.close()
+    # In PySpark 4.0 a session takes a lock when it is garbage collected. If this happens in a thread that the holder of
+    # the lock has just started, both wait for ever. A closed session is therefore referenced until the process ends.
+    sessions["closed"].append(session)
 
 
 @pytest.fixture

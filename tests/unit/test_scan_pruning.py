@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyspark.sql import types as st
 
 from foldflight.spark.scans.folders import _places_of_logs
 from foldflight.spark.scans.footers import Wanted, footers
-from foldflight.spark.scans.predicate import Comparison, Either, Predicate
+from foldflight.spark.scans.predicate import Comparison, Either, Predicate, parse
 from foldflight.spark.scans.readable import Modes
 from tests.spark.scan_tables import table_of
 
@@ -124,3 +124,20 @@ def test_places_of_logs_are_few() -> None:
     assert list(_places_of_logs([*days, "s3://b/t"])) == [days[0], "s3://b/t/day=0", "s3://b/t"]
     assert list(_places_of_logs([f"/t/{each}.parquet" for each in "abc"])) == ["/t/a.parquet"]
     assert list(_places_of_logs(["/t/a", "/t/b/", "/t"])) == ["/t/a", "/t/b", "/t"]
+
+
+def test_spark_reads_all_timestamps_of_a_condition_at_once() -> None:
+    """A query for each of them took about 30 ms, so a long list delayed the plan by seconds."""
+    asked: list[Sequence[str]] = []
+
+    def evaluate(literals: Sequence[str]) -> Mapping[str, tuple[str, int]]:
+        asked.append(literals)
+        return {literal: ("timestamp", number) for number, literal in enumerate(literals)}
+
+    schema = st.StructType([st.StructField("at", st.TimestampType()), st.StructField("n", st.LongType())])
+    days = [f"TIMESTAMP'2026-01-0{day}'" for day in (1, 2, 3)]
+    predicate = parse(f"at IN ({days[0]}, {days[1]}) AND at >= {days[2]} AND at < {days[0]}", schema, evaluate)
+    assert asked == [tuple(days)]
+    assert [term.values for term in predicate.terms if isinstance(term, Comparison)] == [(0, 1), (2,), (0,)]
+    parse("n = 1", schema, evaluate)
+    assert len(asked) == 1

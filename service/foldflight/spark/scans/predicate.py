@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -65,8 +66,9 @@ _INTEGERS: Final[Mapping[type[st.DataType], int]] = {
 }
 
 
-EvaluateTimestamp: TypeAlias = "Callable[[str], tuple[str, int]]"
-"""Returns of a literal, as TIMESTAMP'2026-01-01', Spark's name of its type, and its microseconds since 1970 in UTC."""
+EvaluateTimestamps: TypeAlias = "Callable[[Sequence[str]], Mapping[str, tuple[str, int]]]"
+"""Returns Spark's name of the type of each literal, such as TIMESTAMP'2026-01-01', and its microseconds since 1970 UTC.
+"""
 
 
 class UnclearError(Exception):
@@ -186,29 +188,39 @@ class Predicate:
         )
 
 
-def parse(text: str, schema: st.StructType, evaluate_timestamp: EvaluateTimestamp) -> Predicate:
+def parse(text: str, schema: st.StructType, evaluate_timestamps: EvaluateTimestamps) -> Predicate:
     """Return the predicate of a condition in Spark's SQL, over columns of a schema.
 
     Args:
         text: The condition.
         schema: The columns, as Spark describes them.
-        evaluate_timestamp: Lets Spark read a timestamp, which has the time zone of the session if it names none.
-            Java and Python may know other rules of a zone.
+        evaluate_timestamps: Lets Spark read timestamps, which have the time zone of the session if they name none. Java
+            and Python may know other rules of a zone.
 
     Raises:
         UnclearError: The condition is not one of comparisons with constants, or of types that are not compared here.
     """
-    return _Parser(text, schema, evaluate_timestamp).predicate()
+    return _Parser(text, schema, evaluate_timestamps).predicate()
 
 
 class _Parser:
     """Reads `column operator constant AND ... OR (...)`."""
 
-    def __init__(self, text: str, schema: st.StructType, evaluate_timestamp: EvaluateTimestamp) -> None:
+    def __init__(self, text: str, schema: st.StructType, evaluate_timestamps: EvaluateTimestamps) -> None:
         self._tokens = list(_tokens(text))
         self._at = 0
         self._schema = schema
-        self._evaluate_timestamp = evaluate_timestamp
+        self._evaluate_timestamps = evaluate_timestamps
+
+    @cached_property
+    def _timestamps(self) -> Mapping[str, tuple[str, int]]:
+        """All timestamps of the text, which Spark reads by one query."""
+        literals = [
+            f"{word.upper()}'{value}'"
+            for (kind, word), (kind_after, value) in itertools.pairwise(self._tokens)
+            if kind == "name" and word.upper() in _TIMESTAMP_WORDS and kind_after == "text" and _is_timestamp(value)
+        ]
+        return self._evaluate_timestamps(tuple(dict.fromkeys(literals)))
 
     def predicate(self) -> Predicate:
         """Return the predicate of the whole text."""
@@ -301,7 +313,7 @@ class _Parser:
         remedy = ""
         if kind == "text" and isinstance(type_, st.DateType) and _DATE.fullmatch(value):
             remedy = f"; write DATE'{value}'"
-        elif kind == "text" and isinstance(type_, _TIMESTAMP_TYPES) and _TIMESTAMP.fullmatch(value):
+        elif kind == "text" and isinstance(type_, _TIMESTAMP_TYPES) and _is_timestamp(value):
             remedy = f"; write {_WORDS[type(type_)]}'{value}'"
         raise UnclearError(
             f"{name} is {type_.simpleString()}, and {value!r} is not a constant that is compared with it{remedy}"
@@ -310,9 +322,9 @@ class _Parser:
     def _timestamp(self, word: str, name: str, type_: st.DataType) -> int:
         """Return the microseconds since 1970 of a timestamp: in UTC, or by the clock for TIMESTAMP_NTZ."""
         kind, text = self._next()
-        if kind != "text" or not _TIMESTAMP.fullmatch(text):
+        if kind != "text" or not _is_timestamp(text):
             raise _unclear(f"{word} {text!r}")
-        spark_type, microseconds = self._evaluate_timestamp(f"{word}'{text}'")
+        spark_type, microseconds = self._timestamps[f"{word}'{text}'"]
         if spark_type != type_.typeName():
             remedy = f"write {_WORDS[type(type_)]}'{text}'"
             raise UnclearError(f"{name} is {type_.simpleString()}, and {word}'{text}' is {spark_type}; {remedy}")
@@ -348,6 +360,10 @@ class _Parser:
         token = self._next()
         if not _is_word(token, word):
             raise _unclear(f"{token[1]!r}, which is not {word}")
+
+
+def _is_timestamp(text: str) -> bool:
+    return _TIMESTAMP.fullmatch(text) is not None
 
 
 def _is_word(token: tuple[str, str], word: str) -> bool:

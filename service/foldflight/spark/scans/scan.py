@@ -108,19 +108,20 @@ class Scan:
 
     def _predicate(self) -> Predicate:
         try:
-            parts = [parse(text, self._files.df.schema, self._evaluate_timestamp) for text in self._where]
+            parts = [parse(text, self._files.df.schema, self._evaluate_timestamps) for text in self._where]
         except UnclearError as error:
             raise UnreadableError(f"the condition is evaluated by Spark: {error}") from None
         return Predicate(tuple(each for part in parts for each in part.terms))
 
-    def _evaluate_timestamp(self, literal: str) -> tuple[str, int]:
+    def _evaluate_timestamps(self, literals: Sequence[str]) -> Mapping[str, tuple[str, int]]:
         session = self.df.sparkSession
         # A classic session has read the condition when the scan was made; one of Connect reads it for each query.
         if _settings(session) != self._read_with:
             raise UnclearError(f"{' or '.join(_LITERALS)} is another one than when the scan was made")
-        of_type, microseconds = f"typeof({literal})", f"unix_micros(CAST({literal} AS TIMESTAMP))"
-        row = session.range(0, 1, 1, 1).selectExpr(of_type, microseconds).collect()[0]
-        return row[0], row[1]
+        types = (f"typeof({each})" for each in literals)
+        microseconds = (f"unix_micros(CAST({each} AS TIMESTAMP))" for each in literals)
+        row = session.range(0, 1, 1, 1).selectExpr(*types, *microseconds).collect()[0]
+        return dict(zip(literals, zip(row[: len(literals)], row[len(literals) :], strict=True), strict=True))
 
 
 # The scans that are views, by the names of these in lower case.

@@ -35,7 +35,7 @@ from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.storage_types import SPARK
 from foldflight.spark.stream import stream_result
 from foldflight.spark.types import arrow_fields, check_keys, check_passed, is_collated
-from foldflight.spark.versions.sessions import check_workers, estimated_rows, is_spark
+from foldflight.spark.versions.sessions import check_workers, estimated_rows, is_spark, repeated_name
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
 _BUCKETS_MAX = 1 << 15
@@ -558,12 +558,9 @@ def one_transport(aggregates: Mapping[str, Aggregate]) -> Transport:
 
 def refuse_doubles(names: Sequence[str], why: str) -> None:
     """Refuse a name that occurs twice. Raises RejectedError SIGNATURE."""
-    seen: dict[str, str] = {}
-    for name in names:
-        folded = name.casefold()  # Spark compares names without case
-        if folded in seen:
-            raise RejectedError("SIGNATURE", f"{name!r} {why}; give each another name")
-        seen[folded] = name
+    name = repeated_name(names)
+    if name is not None:
+        raise RejectedError("SIGNATURE", f"{name!r} {why}; give each another name")
 
 
 def _refuse_own(names: Sequence[str], own: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ from foldflight.spark.columns import column_of, quoted, rejecting
 from foldflight.spark.dialects import of_columns
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import CHANGES, metadata_of
-from foldflight.spark.versions.sessions import name_key
+from foldflight.spark.versions.sessions import name_key, repeated_name
 from foldflight.spark.versions.types import arrow_type, spark_type
 
 # Spark reads JSON and DataFrames as STRING only. Databases check the lengths.
@@ -385,10 +385,9 @@ def _name_of(events: DataFrame) -> Column:
 def table_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
     """Return the type of a table's rows. Raises RejectedError SCHEMA_MISMATCH."""
     row = _declared(df, schema)
-    names = [*map(name_key(df.sparkSession), row.names)]
-    for at, name in enumerate(names):
-        if name in names[:at]:
-            raise RejectedError("SCHEMA_MISMATCH", f"the schema has two columns {row.names[at]}; name each once")
+    name = repeated_name(row.names, name_key(df.sparkSession))
+    if name is not None:
+        raise RejectedError("SCHEMA_MISMATCH", f"the schema has two columns {name}; name each once")
     return row
 
 
@@ -514,13 +513,13 @@ def _typed(values: Column, texts: Column, row: st.StructType, missing: str, even
     """
     fields = (_typed_field(values[field.name], texts, field, missing, event).alias(field.name) for field in row)
     names = sf.map_keys(texts)
-    doubled = _refused(
+    refusal = _refused(
         sf.concat(sf.lit("the row of an event has a column twice: "), sf.concat_ws(", ", names)),
         "; what writes the events must name each once",
         event,
     )
-    is_doubled = sf.size(names) != sf.size(sf.array_distinct(names))
-    return sf.when(is_doubled, doubled).when(texts.isNotNull(), sf.struct(*fields))
+    has_repeated_name = sf.size(names) != sf.size(sf.array_distinct(names))
+    return sf.when(has_repeated_name, refusal).when(texts.isNotNull(), sf.struct(*fields))
 
 
 def _typed_field(value: Column, texts: Column, field: st.StructField, missing: str, event: Column) -> Column:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -144,6 +144,16 @@ def is_case_sensitive(session: SparkSession) -> bool:
 def name_key(session: SparkSession) -> Callable[[str], str]:
     """Return a function that gives two names one value if Spark takes them for the same name."""
     return str if is_case_sensitive(session) else str.casefold
+
+
+def repeated_name(names: Iterable[str], key: Callable[[str], str] = str.casefold) -> str | None:
+    """Return the first name with the key of an earlier one, as Spark compares names without case; None without one."""
+    keys = set[str]()
+    for name in names:
+        if key(name) in keys:
+            return name
+        keys.add(key(name))
+    return None
 
 
 def is_remote(one: SparkSession | DataFrame) -> bool:

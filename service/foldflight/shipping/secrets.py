@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import AnyStr, Final
 from urllib.parse import quote
 
 # Names of variables of the environment whose values are secrets, if they are not short. Values that only say where a
@@ -34,26 +34,12 @@ def mask_of_environment() -> Callable[[bytes], bytes]:
 
     There are as many asterisks as bytes, so that the offsets of texts in batches and messages hold.
     """
-    secrets = [each.encode(errors="surrogateescape") for each in _spellings()]
-
-    def mask(data: bytes) -> bytes:
-        for secret in secrets:
-            data = data.replace(secret, b"*" * len(secret))
-        return data
-
-    return mask
+    return partial(_mask, [each.encode(errors="surrogateescape") for each in _spellings()], b"*")
 
 
 def mask_of_texts() -> Callable[[str], str]:
     """Return `mask_of_environment` for texts, which may have lone surrogates."""
-    secrets = _spellings()
-
-    def mask(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, "*" * len(secret))
-        return text
-
-    return mask
+    return partial(_mask, _spellings(), "*")
 
 
 def masked_text(text: str) -> str:
@@ -61,7 +47,13 @@ def masked_text(text: str) -> str:
     return mask_of_texts()(text)
 
 
-@functools.lru_cache(maxsize=4096)  # each line of a log asks for all names
+def _mask(secrets: Sequence[AnyStr], asterisk: AnyStr, data: AnyStr) -> AnyStr:
+    for secret in secrets:
+        data = data.replace(secret, asterisk * len(secret))
+    return data
+
+
+@lru_cache(maxsize=4096)  # each line of a log asks for all names
 def _is_secret(name: str) -> bool:
     return bool(_NAME.search(name)) and not _PLACE.search(name)
 

@@ -20,7 +20,7 @@ from foldflight.shipping.secrets import mask_of_texts
 def without_secrets(reply: Frame) -> Frame:
     """Return an answer whose log lines, or errors of single rows or groups, have asterisks for secrets."""
     if isinstance(reply, Log):
-        return _masked_log(reply, mask_of_texts())
+        return _mask_log(reply, mask_of_texts())
     batch = getattr(reply, "batch", None)
     if batch is None or ERROR not in batch.schema.names:
         return reply
@@ -47,7 +47,7 @@ def error_without_secrets(error: FunctionError) -> FunctionError:
     return masked
 
 
-def _masked_log(log: Log, mask: Callable[[str], str]) -> Log:
+def _mask_log(log: Log, mask: Callable[[str], str]) -> Log:
     records = [
         dataclasses.replace(
             each, message=mask(each.message), fields={name: mask(value) for name, value in each.fields.items()}

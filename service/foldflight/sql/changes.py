@@ -523,7 +523,7 @@ class _Search:
         self._refuse(found, (), _Consumer(self.analysis.text.upper(at.start), at, _READ_LIVE_ROWS))
 
     def _reads_only(self, query: ParsedQuery, source: Span, queries: Collection[ParsedQuery]) -> bool:
-        """Return whether all relations of FROM are safe_queries queries, in parentheses or as common table expressions.
+        """Return whether all relations of FROM are safe queries, in parentheses or as common table expressions.
 
         Without this Spark would analyse a chain of common table expressions whole for each of its links.
         """

@@ -113,14 +113,14 @@ class CanalReader:
             changed = None if old is None else parse_rows(old)
         except UNPARSED:
             return None
-        if not new_rows or None in new_rows or _may_have_doubles(bytes(data), new_rows):
+        if not new_rows or None in new_rows or _may_repeat_names(bytes(data), new_rows):
             return None
         try:
             if kind != "+U":
                 return None if changed is not None else [(kind, self._texts(row)) for row in new_rows]
             if changed is None or len(changed) != len(new_rows) or None in changed:
                 return None
-            if _may_have_doubles(bytes(old), changed):
+            if _may_repeat_names(bytes(old), changed):
                 return None
             changes: list[tuple[str, _Texts]] = []
             for row, before in zip(new_rows, changed, strict=True):
@@ -156,8 +156,8 @@ class CanalReader:
         return event.decode, rows.decode
 
 
-def _may_have_doubles(text: bytes, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether an object may have a name twice, of which a parser keeps one: False is certain.
+def _may_repeat_names(text: bytes, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether an object may have a name twice, of which a parser keeps one value. False is certain.
 
     Args:
         text: The JSON of objects whose values are texts or null.

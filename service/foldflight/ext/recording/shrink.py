@@ -96,9 +96,9 @@ def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[byt
         return replace(of_group, pairs=_build(of_group.pairs, chosen, partners))
 
     minimal = _minimal(_units_in(of_group.pairs), lambda chosen: trial.fails(build(chosen)), trial)
-    narrow_floats = _of_one_call(trial, build(minimal))
-    trial.fails(narrow_floats)  # stores the error of these rows
-    return ShrinkResult(narrow_floats, _unneeded(trial, narrow_floats), trial.error, trial.runs, not trial.is_over())
+    smallest = _of_one_call(trial, build(minimal))
+    trial.fails(smallest)  # stores the error of these rows
+    return ShrinkResult(smallest, _unneeded(trial, smallest), trial.error, trial.runs, not trial.is_over())
 
 
 def _of_one_group(trial: _Trial, recording: Recording) -> Recording:
@@ -129,7 +129,7 @@ def _of_call(recording: Recording, index: int) -> Recording:
     state = f"state_{index}"
     used = {"slot", "kind", ERROR, state, *call.columns, call.filter} | ({"emit"} if open_request.emits else set())
 
-    def narrow_floats(frame: EngineFrame) -> EngineFrame:
+    def without_other_calls(frame: EngineFrame) -> EngineFrame:
         if not isinstance(frame, (Chunk, States)):
             return frame
         batch = frame.batch.select([name for name in frame.batch.schema.names if name in used])
@@ -142,7 +142,7 @@ def _of_call(recording: Recording, index: int) -> Recording:
     return replace(
         recording,
         open_request=replace(open_request, calls=(call,), columns=columns),
-        pairs=tuple(replace(pair, frame=narrow_floats(pair.frame)) for pair in recording.pairs),
+        pairs=tuple(replace(pair, frame=without_other_calls(pair.frame)) for pair in recording.pairs),
     )
 
 

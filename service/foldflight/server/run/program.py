@@ -65,8 +65,8 @@ class Server:
         if not isinstance(functions, (list, tuple)):
             raise RejectedError("SETTINGS", f"the functions are {functions!r}; give a list of them")
         self._functions = functions
-        self._given = {**_DEFAULTS, **settings}
-        if load_settings(self._given, {}).modules:
+        self._settings = {**_DEFAULTS, **settings}
+        if load_settings(self._settings, {}).modules:
             raise RejectedError(
                 "SETTINGS", "modules are no setting of this server; put them into the list of functions"
             )
@@ -91,7 +91,7 @@ class Server:
         """
         self._check_new()
         with ExitStack() as stack:
-            running = stack.enter_context(serving(*self._functions, log_stream=sys.stderr, **self._given))
+            running = stack.enter_context(serving(*self._functions, log_stream=sys.stderr, **self._settings))
             announce(running.ready_line, running.settings, running.logger, lambda _: None)
             self._stack = stack.pop_all()
         self._running = running
@@ -134,4 +134,4 @@ class Server:
         use_cpus(usable_cpus())
         names = tuple(each for each in self._functions if isinstance(each, str))
         others = [each for each in self._functions if not isinstance(each, str)]
-        return run_server(load_settings({**self._given, "modules": names}, {}), self._stop, sources=others)
+        return run_server(load_settings({**self._settings, "modules": names}, {}), self._stop, sources=others)

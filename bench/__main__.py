@@ -71,8 +71,9 @@ SUITES = {
         flink,
     )
 }
-# Whole runs, which the documents show; and what runs of a part, with other sizes, or interrupted ones have measured.
+# Whole runs, which the documents show; `--results` writes suites that were measured alone there, too.
 RESULTS = Path(__file__).with_name("results")
+# Runs of a part, with other sizes, and interrupted ones.
 PARTS = Path(__file__).parents[1] / "build" / "bench"
 
 

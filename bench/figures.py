@@ -1,4 +1,7 @@
-"""Writes the figures of the newest run into the documents: `make figures`; `make bench` does it after its run.
+"""Writes the newest figures of each suite into the documents: `make figures`; `make bench` does it after its run.
+
+A whole run takes more than an hour of a quiet machine, so suites may be measured on different days. What is compared is
+always measured in one run, because a ratio has both its sides in one suite.
 
 The picture and the table of the README, the tables of goals of docs/explanation/performance.md, and the page
 docs/explanation/figures.md. Nothing in them is written by hand.
@@ -6,9 +9,8 @@ docs/explanation/figures.md. Nothing in them is written by hand.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,18 +64,28 @@ _BLOCK = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->\n)", re.DO
 
 
 @dataclass(frozen=True)
-class Run:
-    """The results of one run.
+class Results:
+    """The newest records of each suite.
 
     Args:
-        day: When it ran, which is the name of its files.
-        machine: Where it ran.
-        records: Its records.
+        days: For each suite when it ran, which is the name of the files.
+        machines: For each suite where it ran.
+        records: The records of all suites.
     """
 
-    day: str
-    machine: str
+    days: Mapping[str, str]
+    machines: Mapping[str, str]
     records: Sequence[report.Record]
+
+    @property
+    def machine(self) -> str:
+        """The machines that measured."""
+        return " and ".join(dict.fromkeys(self.machines.values()))
+
+    def measured(self, suites: Iterable[str] | None = None) -> str:
+        """Return the days from the first to the last on which suites were measured, or all of them."""
+        days = sorted(self.days[each] for each in (self.days if suites is None else suites) if each in self.days)
+        return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not measured"
 
     @property
     def rates(self) -> list[report.Record]:
@@ -81,20 +93,32 @@ class Run:
         return [each for each in self.records if each.goal is None and each.unit == report.MORE_IS_BETTER]
 
 
-def newest(folder: Path = RESULTS) -> Run:
-    """Return the newest run of a folder of results that measured Spark. Runs of other suites alone are passed over."""
-    for data in sorted(folder.glob(_DATED), reverse=True):
-        records = [report.Record(**each) for each in json.loads(data.read_text(encoding="utf-8"))]
-        if {each.suite for each in records} >= _NEEDED:
-            title = data.with_suffix(".md").read_text(encoding="utf-8").partition("\n")[0]
-            return Run(data.stem, title.removeprefix(f"# {data.stem}, "), records)
-    msg = f"no results in {folder} have the suites {' and '.join(sorted(_NEEDED))}; run `make bench`"
-    raise FileNotFoundError(msg)
+def newest(folder: Path = RESULTS) -> Results:
+    """Return the newest records of each suite in a folder of results.
+
+    Raises:
+        FileNotFoundError: The folder has no results of a suite that the README shows.
+    """
+    days: dict[str, str] = {}
+    machines: dict[str, str] = {}
+    by_suite: dict[str, list[report.Record]] = {}
+    for data in sorted(folder.glob(_DATED)):
+        title = data.with_suffix(".md").read_text(encoding="utf-8").partition("\n")[0]
+        records = report.read(data)
+        for suite in dict.fromkeys(each.suite for each in records):
+            days[suite] = data.stem
+            machines[suite] = title.removeprefix(f"# {data.stem}, ")
+            by_suite[suite] = [each for each in records if each.suite == suite]
+    if missing := sorted(_NEEDED - days.keys()):
+        msg = f"no results in {folder} have the suites {' and '.join(missing)}; run `make bench`"
+        raise FileNotFoundError(msg)
+    return Results(days, machines, [record for records in by_suite.values() for record in records])
 
 
-def readme_of(run: Run) -> str:
+def readme_of(run: Results) -> str:
     """Return the table of the README: the most important cases, in plain words. All others are on the page."""
-    lines = [f"| rows a second ([{run.day}](bench/results/{run.day}.md)) | foldflight | others |", "|---|---|---|"]
+    link = f"[{run.measured(suite for suite, _ in _TABLE)}](docs/explanation/figures.md)"
+    lines = [f"| rows a second ({link}) | foldflight | others |", "|---|---|---|"]
     for (suite, case), (title, ours, others) in _TABLE.items():
         found = {each.subject: each for each in run.rates if (each.suite, each.case) == (suite, case)}
         if found:
@@ -109,7 +133,7 @@ def _named(found: Mapping[str, report.Record], names: Mapping[str, Sequence[str]
     return "; ".join(f"{report.value_of(each).removesuffix('/s')} {name}" for name, each in best.items())
 
 
-def performance_of(run: Run, text: str) -> str:
+def performance_of(run: Results, text: str) -> str:
     """Return the page about performance, whose tables have the goals of the suites that their first lines name."""
 
     def table(found: re.Match[str]) -> str:
@@ -118,14 +142,14 @@ def performance_of(run: Run, text: str) -> str:
     return _GOALS.sub(table, text)
 
 
-def _goals_of(run: Run, suites: Sequence[str]) -> str:
+def _goals_of(run: Results, suites: Sequence[str]) -> str:
     """Return a table with a line for each goal: the ratios that were measured, and in how many cases it is reached."""
     goals: dict[tuple[str, str, str, float], list[report.Record]] = {}
     for each in run.records:
         if each.suite in suites and each.goal is not None:
             goals.setdefault((each.suite, each.subject, each.ratio_to, each.goal), []).append(each)
     lines = [
-        f"| [{run.day}](figures.md#goals) | beside | cases | ratio | goal | reached |",
+        f"| [{run.measured(suites)}](figures.md#goals) | beside | cases | ratio | goal | reached |",
         "|---|---|---|---|---|---|",
     ]
     for (_, subject, other, goal), found in goals.items():
@@ -142,12 +166,12 @@ def _goals_of(run: Run, suites: Sequence[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def page_of(run: Run) -> str:
+def page_of(run: Results) -> str:
     """Return the page of the documentation: the picture, the goals and a table for each suite and unit."""
     lines = [
         "# Measured figures",
         "",
-        f"`make bench` measured this on {run.day} on {run.machine}; `bench/figures.py` wrote the page.",
+        "`make bench` measured this; `bench/figures.py` wrote the page.",
         "Compare only figures of one case. `bench/README.md` in the repository tells what the suites measure, and",
         "[Performance](performance.md) what the figures mean.",
         "",
@@ -162,7 +186,7 @@ def page_of(run: Run) -> str:
         "",
     ]
     for suite in dict.fromkeys(each.suite for each in run.records):
-        lines += [f"## {suite.capitalize()}", ""]
+        lines += [f"## {suite.capitalize()}", "", f"Measured on {run.days[suite]} on {run.machines[suite]}.", ""]
         lines += [grid.for_documents() for grid in report.grids_of(suite, run.records)]
     lines += [
         "## Goals",
@@ -177,7 +201,7 @@ def page_of(run: Run) -> str:
 def write() -> list[Path]:
     """Write the picture, the README's table and the page, and return their paths."""
     run = newest()
-    title = f"rows a second; {run.machine}; {run.day}"
+    title = f"rows a second; {run.machine}; {run.measured()}"
     report.draw(PICTURE, report.overview_of(run.rates), title, highlights=_OURS)
     report.draw_narrow(NARROW_PICTURE, report.overview_of(run.rates), title, highlights=_OURS)
     text = README.read_text(encoding="utf-8")

@@ -271,9 +271,15 @@ def value_of(each: Figure | Record) -> str:
 
 
 def write(folder: Path, name: str, records: Sequence[Record], machine: str) -> list[Path]:
-    """Write records (.json), tables (.md) and a picture of each suite, and return the paths."""
+    """Write records (.json), tables (.md) and a picture of each suite, and return the paths.
+
+    Records of other suites that the file has already are kept: suites may be measured one after the other.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     data, tables = (folder / f"{name}.{suffix}" for suffix in ("json", "md"))
+    if data.exists():
+        measured = {each.suite for each in records}
+        records = [*(each for each in read(data) if each.suite not in measured), *records]
     data.write_text(json.dumps([dataclasses.asdict(each) for each in records], indent=1) + "\n")
     grids = [goals_of(records)]
     for suite in dict.fromkeys(each.suite for each in records):
@@ -286,6 +292,11 @@ def write(folder: Path, name: str, records: Sequence[Record], machine: str) -> l
         pictures.append(folder / f"{name}-{suite}.png")
         draw(pictures[-1], [each for each in rates if each.suite == suite], f"{suite}: rows a second; {machine}")
     return [data, tables, *pictures]
+
+
+def read(path: Path) -> list[Record]:
+    """Return the records of a file that `write` wrote."""
+    return [Record(**each) for each in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def overview_of(rates: Sequence[Record]) -> list[Record]:

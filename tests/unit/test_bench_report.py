@@ -6,6 +6,7 @@ import html
 import io
 import itertools
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def test_the_picture_of_the_readme_has_foldflight_beside_its_peers(tmp_path: Pat
 
 
 def test_the_documents_show_the_newest_results() -> None:
-    """The README's table and picture and the page of figures are of the newest run: `make figures` writes them."""
+    """The README's table and picture and the page have the newest figures of each suite: `make figures` writes them."""
     run = figures.newest()
     readme = figures.README.read_text()
     assert f"<!-- figures -->\n{figures.readme_of(run)}<!-- end of figures -->\n" in readme
@@ -99,32 +100,48 @@ def test_the_documents_show_the_newest_results() -> None:
     performance = figures.PERFORMANCE.read_text()
     assert performance == figures.performance_of(run, performance)
     drawn = figures.PICTURE.read_text()
-    assert run.day in drawn
+    assert run.measured() in drawn
     assert all(html.escape(report.value_of(each)) in drawn for each in report.overview_of(run.rates))
 
 
-def test_the_newest_run_is_that_of_the_last_day(tmp_path: Path) -> None:
-    """Results are named by their day, and the title of the tables has the machine. Runs without Spark do not count."""
-    runs = {
-        "2026-02-01": FIGURES,
-        "2025-12-31": FIGURES,
-        "2026-02-02": [Figure("fold", "a case", "a way", 1e6, "rows/s")],
-    }
-    for day, measured in runs.items():
+def test_each_suite_has_its_newest_results(tmp_path: Path) -> None:
+    """Results are named by their day, and the title of the tables has the machine. Suites are measured apart."""
+    fold = [Figure("fold", "a case", "a way", 1e6, "rows/s")]
+    older = [Figure(each.suite, each.case, each.subject, each.value / 2, each.unit) for each in FIGURES]
+    for day, measured in {"2026-02-01": FIGURES, "2025-12-31": [*older, *fold], "2026-02-02": fold}.items():
         report.write(tmp_path, day, report.records_of(measured), f"the machine of {day}")
-    run = figures.newest(tmp_path)
-    assert (run.day, run.machine) == ("2026-02-01", "the machine of 2026-02-01")
-    assert run.records == report.records_of(FIGURES)
-    assert "bench/results/2026-02-01.md" in figures.readme_of(run)
-    assert "| foldflight, embedded | 1.00 M/s (0.25) |" in figures.page_of(run)
+    found = figures.newest(tmp_path)
+    assert found.days == {"spark": "2026-02-01", "stream": "2026-02-01", "fold": "2026-02-02"}
+    assert found.machines["spark"] == "the machine of 2026-02-01"
+    assert [each for each in found.records if each.suite != "fold"] == report.records_of(FIGURES)
+    assert "[2026-02-01](docs/explanation/figures.md)" in figures.readme_of(found)
+    page = figures.page_of(found)
+    assert "| foldflight, embedded | 1.00 M/s (0.25) |" in page
+    assert "## Fold\n\nMeasured on 2026-02-02 on the machine of 2026-02-02.\n" in page
+    assert found.measured() == "2026-02-01 to 2026-02-02"
     with pytest.raises(FileNotFoundError, match="run `make bench`"):
         figures.newest(tmp_path / "nothing")
+
+
+def test_suites_of_one_day_are_in_one_file(tmp_path: Path) -> None:
+    """A suite that is measured again replaces its records, and those of other suites stay."""
+    fold = [Figure("fold", "a case", "a way", value, "rows/s") for value in (1e6, 2e6)]
+    for measured in (fold[:1], FIGURES, fold[1:]):
+        data, *_ = report.write(tmp_path, "2026-02-01", report.records_of(measured), "a machine")
+    assert report.read(data) == [*report.records_of(FIGURES), *report.records_of(fold[1:])]
+
+
+def results_of(measured: Sequence[Figure]) -> figures.Results:
+    """Return figures as results of one day."""
+    suites = {each.suite for each in measured}
+    days, machines = (dict.fromkeys(suites, value) for value in ("2026-01-01", "a machine"))
+    return figures.Results(days, machines, report.records_of(measured))
 
 
 def test_the_page_about_performance_has_a_line_for_each_goal() -> None:
     """With the ratios of all cases, and in how many of them the goal is reached."""
     more = [Figure(each.suite, "10,000 groups", each.subject, each.value * 2, each.unit) for each in FIGURES[1:3]]
-    run = figures.Run("2026-01-01", "a machine", report.records_of([*FIGURES, *more]))
+    run = results_of([*FIGURES, *more])
     page = figures.performance_of(run, "before\n<!-- goals of spark, over -->\nold\n<!-- end of goals -->\nafter\n")
     line = (
         "foldflight, embedded | limit of the pipe (counts rows) | 100 groups; 10,000 groups | 0.80 | at least 0.90 | no"
@@ -169,7 +186,7 @@ def test_the_table_of_the_readme_names_the_fastest_peer() -> None:
         "built-in SQL (no Python)": 2e7,
     }
     measured = [Figure("spark", "10,000 groups", name, rate, "rows/s") for name, rate in rates.items()]
-    table = figures.readme_of(figures.Run("2026-01-01", "a machine", report.records_of(measured)))
+    table = figures.readme_of(results_of(measured))
     assert table.splitlines()[-1] == (
         "| a batch, 10,000 groups | 9.00 M in Spark's Python | 20.0 M Spark's own SQL; 3.00 M the fastest grouped UDF "
         "of Spark |"

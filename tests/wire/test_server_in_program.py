@@ -148,6 +148,8 @@ def test_a_server_that_was_stopped_before_ends_at_once(monkeypatch: pytest.Monke
     assert server.serve() == 0
     assert counts == [3]
     assert "total" in json.loads(capsys.readouterr().out)["functions"]
+    with pytest.raises(RuntimeError, match="serves once"):
+        server.serve()
 
 
 def test_workers_need_modules() -> None:

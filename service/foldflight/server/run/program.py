@@ -73,6 +73,7 @@ class Server:
         self._stop = threading.Event()
         self._stack = ExitStack()
         self._running: ProcessServer | None = None
+        self._has_served = False
 
     @property
     def url(self) -> str:
@@ -103,8 +104,8 @@ class Server:
         self._stack.close()
 
     def _check_new(self) -> None:
-        if self._running is not None:
-            raise RuntimeError("a server serves once, and this one has begun; make another one")
+        if self._running is not None or self._has_served:
+            raise RuntimeError("a server serves once, and this one has begun before; make another one: Server([...])")
 
     def stop(self) -> None:
         """Refuse new exchanges, wait up to `drain_s` for open ones, and end. Repeated calls have no effect.
@@ -128,10 +129,12 @@ class Server:
 
         Raises:
             RejectedError: As in a `with` statement; several workers need functions that modules have, by their names.
-            RuntimeError: It has begun before, in a `with` statement.
+            RuntimeError: It has begun before.
         """
         self._check_new()
         use_cpus(usable_cpus())
         names = tuple(each for each in self._functions if isinstance(each, str))
         others = [each for each in self._functions if not isinstance(each, str)]
-        return run_server(load_settings({**self._settings, "modules": names}, {}), self._stop, sources=others)
+        code = run_server(load_settings({**self._settings, "modules": names}, {}), self._stop, sources=others)
+        self._has_served = True
+        return code

@@ -25,6 +25,11 @@ class Registry(Mapping[str, AnyFunction]):
 
     Raises:
         RejectedError: SIGNATURE, if two functions have the same name.
+
+    >>> from foldflight import Registry
+    >>> registry = Registry()
+    >>> registry["count"].name, len(registry)
+    ('count', 16)
     """
 
     def __init__(self, functions: Iterable[AnyFunction] = ()) -> None:
@@ -144,7 +149,7 @@ def import_module(name: str) -> ModuleType:
         if name.endswith(".py") and (missing or name.startswith(".")):
             raise RejectedError("MODULE", _display_path(PurePath(name))) from error
         remedy = (
-            "; it must be on the Python path (the current folder is, when you start foldflight there)"
+            "; it must be on the Python path, where a script finds its own folder, and `foldflight` the current one"
             if missing
             else ""
         )

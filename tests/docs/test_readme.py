@@ -34,6 +34,7 @@ DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", *
 EXECUTED = (
     "README.md",
     "docs/how-to/query-dataframes.md",
+    "docs/how-to/read-from-kafka.md",
     "docs/how-to/isolate-errors.md",
     "docs/how-to/keep-large-states.md",
     "docs/how-to/map-rows.md",

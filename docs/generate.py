@@ -320,7 +320,8 @@ def errors_page() -> str:
     """Return the page of errors, with a heading for each code."""
     sections, explanations = [], _beside("explanations").EXPLANATIONS
     for cls in FoldflightError.__subclasses__():
-        sections.append(f"## {cls.__name__}\n\n{cls.__doc__}\n")
+        meaning = (cls.__doc__ or "").partition("\n\n")[0]  # without the example
+        sections.append(f"## {cls.__name__}\n\n{meaning}\n")
         for code in sorted(cls.codes):
             meaning, remedy = explanations[code]
             repeats = (

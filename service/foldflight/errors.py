@@ -36,6 +36,13 @@ class FoldflightError(Exception):
         story: The last steps of the exchange, oldest first.
         repeats: Whether the same input raises the error again, so that a retry is useless. None: the code decides.
         recorded: Where the exchange is recorded, and how to replay it.
+
+    >>> from foldflight import FoldflightError, connect
+    >>> try:
+    ...     connect("embedded:no_such_module")
+    ... except FoldflightError as error:
+    ...     print(type(error).__name__, error.code)
+    RejectedError MODULE
     """
 
     codes: ClassVar[frozenset[str]] = frozenset()
@@ -121,13 +128,31 @@ def _rebuild(cls: type[FoldflightError], message: str, attributes: dict[str, Any
 
 
 class RetryableError(FoldflightError):
-    """The job is correct: the same epoch may succeed on another server, or later."""
+    """The job is correct: the same epoch may succeed on another server, or later.
+
+    >>> from foldflight import RetryableError, connect
+    >>> try:
+    ...     connect("grpc://127.0.0.1:1")
+    ... except RetryableError as error:
+    ...     print(error.code)
+    UNREACHABLE
+    """
 
     codes = frozenset({"OVERLOADED", "DRAINING", "UNREACHABLE", "DEADLINE"})
 
 
 class RejectedError(FoldflightError):
-    """The job, its settings or its input must change before it can succeed."""
+    """The job, its settings or its input must change before it can succeed.
+
+    >>> from foldflight import RejectedError, connect
+    >>> try:
+    ...     connect("embedded:")["summ"]
+    ... except RejectedError as error:
+    ...     print(error)
+    UNKNOWN_FUNCTION: there is no function 'summ'; did you mean sum?
+      function: summ
+      (see docs: errors#unknown_function)
+    """
 
     codes = frozenset(
         {
@@ -151,7 +176,16 @@ class RejectedError(FoldflightError):
 
 
 class FunctionError(FoldflightError):
-    """The author's code raised an exception or returned a value that its declaration does not allow."""
+    """The author's code raised an exception or returned a value that its declaration does not allow.
+
+    >>> from foldflight import FunctionError, connect
+    >>> from foldflight.testing import run_epochs
+    >>> try:
+    ...     run_epochs({"total": connect("embedded:")["sum"]("v")}, [[{"v": 2**62}, {"v": 2**62}]])
+    ... except FunctionError as error:
+    ...     print(error.code, error.function)
+    OVERFLOW sum
+    """
 
     codes = frozenset({"USER_CODE", "RESULT_TYPE", "OVERFLOW"})
     repeating = codes

@@ -39,6 +39,16 @@ class Recordings:
 
     Raises:
         RejectedError: SIGNATURE, for a value that is not one of these; SETTINGS, if the folder cannot be created.
+
+    >>> import os
+    >>> import tempfile
+    >>> from foldflight import Recordings, connect
+    >>> from foldflight.testing import run_epochs
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     count = connect("embedded:", record=Recordings(folder, of="all"))["count"]
+    ...     epochs = run_epochs({"n": count()}, [[{"v": 1}]])
+    ...     print(len(os.listdir(folder)), "recording, for `foldflight replay`")
+    1 recording, for `foldflight replay`
     """
 
     folder: str

@@ -45,6 +45,13 @@ def write_flights(folder: Path, scale: int = 1) -> int:
 
     Raises:
         RejectedError: SETTINGS, if the package with the data is not installed.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from foldflight.cli.flights import write_flights
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_flights(Path(folder))
+    336776
     """
     table = flights_table()
     first = folder / "flights-0.parquet"

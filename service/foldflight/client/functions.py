@@ -79,6 +79,11 @@ class Aggregate:
         name: The name of the output; None before `alias`.
         order: The keys of the order in which the rows of a group are folded.
         frame: The rows that it folds for each row, for `over`. None: SQL's default frame; all rows of a group.
+
+    >>> from foldflight import connect
+    >>> total = connect("embedded:").sum
+    >>> total("price").where("qty > 1").alias("large")
+    sum('price').where('qty > 1').alias('large')
     """
 
     function: FunctionInfo
@@ -186,6 +191,10 @@ class FunctionHandle:
     Args:
         info: Its name, signature and capabilities.
         transport: Its transport.
+
+    >>> from foldflight import connect
+    >>> connect("embedded:")["sum"]("price")
+    sum('price')
     """
 
     make_spark_udf: ClassVar[Callable[[FunctionInfo, Transport, Mapping[str, Any]], Any]]
@@ -403,6 +412,23 @@ class Functions(Mapping[str, FunctionHandle]):
 
     Raises:
         RetryableError: UNREACHABLE or DEADLINE if no server answers.
+
+    >>> from foldflight import connect, udaf
+    >>> @udaf
+    ... class Spread:
+    ...     def create_accumulator(self) -> list[int]:
+    ...         return []
+    ...     def accumulate(self, seen: list[int], value: int) -> None:
+    ...         seen.append(value)
+    ...     def get_value(self, seen: list[int]) -> int:
+    ...         return max(seen) - min(seen)
+    >>> functions = connect(Spread)
+    >>> functions
+    <functions
+      spread(value BIGINT) -> BIGINT
+      built-in: avg, bool_and, bool_or, count, ...>
+    >>> functions("price"), functions.count()
+    (spread('price'), count())
     """
 
     def __init__(self, transport: FlightTransport | EmbeddedTransport) -> None:

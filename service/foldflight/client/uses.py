@@ -26,6 +26,14 @@ class Use:
         literals: Direct arguments, constant for the use.
         transport: The transport of the function.
         name: The name of the output; None before `alias`.
+
+    >>> from foldflight import connect, udf
+    >>> @udf
+    ... def double(x: int) -> int:
+    ...     return 2 * x
+    >>> double = connect(double)
+    >>> double(double("price")).alias("four")
+    double(double('price')).alias('four')
     """
 
     function: FunctionInfo

@@ -40,7 +40,7 @@ class Target(Protocol):
         ...
 
     def apply(self, query: str, epoch: int, changes: Iterable[pa.Table]) -> None:
-        """Change the table, and store the epoch, in one transaction; do nothing if the table has the epoch already.
+        """Change the table, and store the epoch, in one transaction; do nothing if it has this epoch or a later one.
 
         If an exception leaves this method, also one of `changes`, the table must be as before. The exception of a
         connection that is lost should be a `RetryableError`: the epoch is then applied again after a pause.

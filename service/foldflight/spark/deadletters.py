@@ -37,6 +37,19 @@ def results(df: DataFrame) -> DataFrame:
 
     Raises:
         RejectedError: SIGNATURE, for a DataFrame without the column `dead_letter`.
+
+    >>> from foldflight import connect, udf
+    >>> from foldflight.spark import results, with_columns
+    >>> @udf
+    ... def inverse(x: int) -> float:
+    ...     return 1 / x
+    >>> numbers = spark.createDataFrame([(4,), (0,)], "x BIGINT")
+    >>> results(with_columns(numbers, y=connect(inverse)("x"), on_error="isolate")).show()
+    +---+----+
+    |  x|   y|
+    +---+----+
+    |  4|0.25|
+    +---+----+
     """
     _check(df)
     return df.where(sf.col(DEAD_LETTER).isNull()).drop(DEAD_LETTER)
@@ -59,6 +72,20 @@ def dead_letters(df: DataFrame, *columns: str) -> DataFrame:
     Raises:
         RejectedError: SIGNATURE, for a DataFrame without the column `dead_letter`, or without one of `columns`, or for
             other values than names of columns.
+
+    >>> from foldflight import connect, udf
+    >>> from foldflight.spark import dead_letters, with_columns
+    >>> @udf
+    ... def inverse(x: int) -> float:
+    ...     return 1 / x
+    >>> numbers = spark.createDataFrame([(4,), (0,)], "x BIGINT")
+    >>> letters = dead_letters(with_columns(numbers, y=connect(inverse)("x"), on_error="isolate"))
+    >>> letters.select("code", "message", "row").show(truncate=False)
+    +---------+--------------------------------------------------+---+
+    |code     |message                                           |row|
+    +---------+--------------------------------------------------+---+
+    |USER_CODE|inverse raised ZeroDivisionError: division by zero|{0}|
+    +---------+--------------------------------------------------+---+
     """
     _check(df)
     for each in columns:

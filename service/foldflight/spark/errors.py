@@ -49,6 +49,19 @@ def error_of(error: Exception) -> FoldflightError | None:
     Args:
         error: Spark's error: a `PySparkException`, or the `Py4JJavaError` of what PySpark has no class for. Spark 3.5
             raises the second one where an expression of Spark fails, such as an expression of a lifted plan.
+
+    >>> from pyspark.errors import PySparkException
+    >>> from foldflight import connect, udf
+    >>> from foldflight.spark import with_columns
+    >>> from foldflight.spark.errors import error_of
+    >>> @udf(compile=False)
+    ... def inverse(x: int) -> float:
+    ...     return 1 / x
+    >>> try:
+    ...     with_columns(spark.createDataFrame([(0,)], "x BIGINT"), y=connect(inverse)("x")).collect()
+    ... except PySparkException as error:
+    ...     print(error_of(error).code)
+    USER_CODE
     """
     text = str(error)
     raised = [match for match in _RAISED.finditer(text) if match[2] in _CLASSES[match[1]].codes]

@@ -48,6 +48,13 @@ def prepare_local(environment: MutableMapping[str, str]) -> Path:
 
     Raises:
         RejectedError: SETTINGS, if no Java is found.
+
+    >>> import os
+    >>> from pathlib import Path
+    >>> from foldflight.spark.java import prepare_local
+    >>> java_home = prepare_local(os.environ)
+    >>> Path(java_home, "bin", "java").exists()
+    True
     """
     home = java_home(environment)
     environment["JAVA_HOME"] = str(home)

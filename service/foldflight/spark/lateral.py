@@ -54,6 +54,22 @@ def join_lateral(
         RejectedError: SIGNATURE for a function that is no table function, or a column that `df` has, too;
             SCHEMA_MISMATCH for columns that cannot be resolved or do not fit the function.
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
+
+    >>> from foldflight import connect, udtf
+    >>> from foldflight.spark import join_lateral
+    >>> @udtf(result_types={"word": "STRING", "at": "INT"})
+    ... def split(text: str):
+    ...     for at, word in enumerate(text.split()):
+    ...         yield word, at
+    >>> lines = spark.createDataFrame([("to be",), ("or",)], "line STRING")
+    >>> join_lateral(lines, connect(split)("line")).show()
+    +-----+----+---+
+    | line|word| at|
+    +-----+----+---+
+    |to be|  to|  0|
+    |to be|  be|  1|
+    |   or|  or|  0|
+    +-----+----+---+
     """
     df = as_dataframe(df)
     check_df(df, "join_lateral")

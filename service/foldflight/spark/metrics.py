@@ -35,6 +35,11 @@ class StreamMetrics(StreamingQueryListener):
 
     Attributes:
         registry: The registry, to be exposed or pushed.
+
+    >>> from foldflight.spark.metrics import StreamMetrics
+    >>> metrics = StreamMetrics()
+    >>> spark.streams.addListener(metrics)
+    >>> spark.streams.removeListener(metrics)  # until then, its `registry` counts the epochs of all queries
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:

@@ -96,6 +96,20 @@ def over(
     Raises:
         RejectedError: SIGNATURE, also for a stream without a watermark on its order; SCHEMA_MISMATCH; CANNOT_RETRACT
             for a stream of changes.
+
+    >>> from foldflight import connect
+    >>> from foldflight.spark import over
+    >>> orders = [("ann", 1, 10), ("ann", 2, 40), ("bob", 1, 7)]
+    >>> orders = spark.createDataFrame(orders, "customer STRING, day INT, price INT")
+    >>> total = connect("embedded:").sum("price")
+    >>> over(orders, "customer", order_by="day").agg(so_far=total).sort("customer", "day").show()
+    +--------+---+-----+------+
+    |customer|day|price|so_far|
+    +--------+---+-----+------+
+    |     ann|  1|   10|    10|
+    |     ann|  2|   40|    50|
+    |     bob|  1|    7|     7|
+    +--------+---+-----+------+
     """
     is_scan = isinstance(df, Scan)
     df = as_dataframe(df)
@@ -155,7 +169,20 @@ def _check_stream(df: DataFrame, order: Sequence[OrderKey]) -> None:
 
 @dataclass(frozen=True)
 class OverFrame:
-    """A DataFrame with the partition and order of a window; made by `over`."""
+    """A DataFrame with the partition and order of a window; made by `over`.
+
+    >>> from foldflight import connect
+    >>> from foldflight.spark import over
+    >>> orders = [("ann", 1, 10), ("ann", 2, 40), ("bob", 1, 7)]
+    >>> orders = spark.createDataFrame(orders, "customer STRING, day INT, price INT")
+    >>> over(orders, "customer", order_by="day").explain(last_two=connect("embedded:").sum("price").rows(-1, 0))
+    over: partition by customer; order by 'day'
+      last_two: sum(price) ROWS BETWEEN 1 PRECEDING AND CURRENT ROW
+          folded: retract, because it is invertible
+          mode: vectorised
+    plan: rows > shuffle by key > sort > ... > rows with outputs
+      blocks of at most 262,144 rows; a partition of more than 16 MiB is written to a file
+    """
 
     df: DataFrame
     key_expressions: tuple[object, ...]  # the keys, as the user wrote them

@@ -59,6 +59,15 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
         RejectedError: SCHEMA_MISMATCH, for a schema that Spark cannot read, or that has a name twice, and outside of
             flows for a column that the rows lack; SIGNATURE for a stream that is declared as none. When the flow runs,
             SCHEMA_MISMATCH for a column of another type; a column that is missing is Spark's error.
+
+    >>> from foldflight.spark import with_schema
+    >>> orders = spark.createDataFrame([("ann", 3, True)], "customer STRING, qty BIGINT, paid BOOLEAN")
+    >>> with_schema(orders, "customer STRING, qty BIGINT", streaming=False).show()
+    +--------+---+
+    |customer|qty|
+    +--------+---+
+    |     ann|  3|
+    +--------+---+
     """
     with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}"):
         fields = list(schema if isinstance(schema, st.StructType) else _parse_schema(df, schema))

@@ -92,6 +92,20 @@ def with_columns(
         RejectedError: SIGNATURE for no outputs, table functions or several connections; SCHEMA_MISMATCH for columns
             that cannot be resolved or do not fit the function; CANNOT_RETRACT as said of `row_kind`.
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
+
+    >>> from foldflight import connect, udf
+    >>> from foldflight.spark import with_columns
+    >>> @udf
+    ... def multiply(x: int, y: int) -> int:
+    ...     return x * y
+    >>> orders = spark.createDataFrame([(10, 2), (7, 3)], "price BIGINT, qty BIGINT")
+    >>> with_columns(orders, total=connect(multiply)("price", "qty")).show()
+    +-----+---+-----+
+    |price|qty|total|
+    +-----+---+-----+
+    |   10|  2|   20|
+    |    7|  3|   21|
+    +-----+---+-----+
     """
     df = as_dataframe(df)
     check_df(df, "with_columns")

@@ -92,6 +92,11 @@ def configure(
 
     Raises:
         RejectedError: SIGNATURE, for a number below 1.
+
+    >>> from foldflight.spark import configure
+    >>> changed = configure(spark, partitions=2)
+    spark.sql.execution.arrow.maxBytesPerBatch: Spark's default > 2147483647 (...)
+    spark.sql.execution.arrow.maxRecordsPerBatch: Spark's default > 8192 (batches of at most 64 MiB, ...)
     """
     for name, number in (("row_bytes", row_bytes), ("partitions", 1 if partitions is None else partitions)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:

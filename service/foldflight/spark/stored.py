@@ -76,6 +76,26 @@ def state_table(
             missing, its query has had no rows, or it has no such view; STATE_MISMATCH for the checkpoint of another
             query, or of another version of foldflight, or for one that was moved and needs `upgrade_checkpoint`.
         CorruptError: STATE_CHECKSUM, if the first manifest is damaged.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from foldflight import connect
+    >>> from foldflight.spark import check_checkpoint, group_by, state_table
+    >>> folder, checkpoint = tempfile.TemporaryDirectory(), tempfile.TemporaryDirectory()
+    >>> _ = Path(folder.name, "1.csv").write_text("ann,10")
+    >>> _ = Path(folder.name, "2.csv").write_text("ann,40")
+    >>> orders = spark.readStream.schema("customer STRING, price BIGINT").csv(folder.name)
+    >>> totals = group_by(orders, "customer", buckets=1).agg(total=connect("embedded:").sum("price"))
+    >>> stream = totals.writeStream.format("noop").outputMode("update").option("checkpointLocation", checkpoint.name)
+    >>> stream.trigger(availableNow=True).start().awaitTermination()
+    >>> check_checkpoint(totals, checkpoint.name)
+    True
+    >>> state_table(spark, checkpoint.name).show()
+    +--------+---------+----------------+
+    |customer|live_rows|           total|
+    +--------+---------+----------------+
+    |     ann|        2|{50, 2, 0, 0, 0}|
+    +--------+---------+----------------+
     """
     table = StoredTable.of(spark, checkpoint, operator)
     return table.groups() if view is None else table.entries(view)
@@ -101,6 +121,9 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
             one that was moved, must be given to `upgrade_checkpoint`; SIGNATURE for a DataFrame without such a query,
             or if `operator` is required and missing.
         CorruptError: STATE_CHECKSUM, if a manifest is damaged.
+
+    >>> check_checkpoint(totals, "s3a://jobs/totals")  # doctest: +SKIP
+    True
     """
     processor = getattr(df, OPERATOR, None)
     if processor is None:

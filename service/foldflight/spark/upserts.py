@@ -76,13 +76,10 @@ def upserts(
     key in its state, by `sequence_by`, so rows that arrive again, late or in another order change nothing that a later
     one has set. A deleted key stays in the state with the sequence of its deletion.
 
-    >>> from pyspark.sql import SparkSession
     >>> from foldflight.spark import upserts
-    >>> def orders(spark: SparkSession):
-    ...     rows = [(1, "ann", "c", 10), (1, "bob", "u", 12), (1, "cid", "u", 11), (2, "dan", "c", 7), (2, "", "d", 9)]
-    ...     events = spark.createDataFrame(rows, "id INT, customer STRING, op STRING, lsn BIGINT")
-    ...     return upserts(events, keys="id", sequence_by="lsn", deleted="op = 'd'")
-    >>> orders(SparkSession.builder.getOrCreate()).show()  # doctest: +SKIP
+    >>> rows = [(1, "ann", "c", 10), (1, "bob", "u", 12), (1, "cid", "u", 11), (2, "dan", "c", 7), (2, "", "d", 9)]
+    >>> events = spark.createDataFrame(rows, "id INT, customer STRING, op STRING, lsn BIGINT")
+    >>> upserts(events, keys="id", sequence_by="lsn", deleted="op = 'd'").show()
     +--------+---+--------+---+---+
     |row_kind| id|customer| op|lsn|
     +--------+---+--------+---+---+

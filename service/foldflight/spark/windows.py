@@ -222,12 +222,39 @@ class Window:
 
 
 def tumble(time: str, size: str) -> Window:
-    """Define tumbling windows of a fixed size: `tumble("at", "1 hour")`; in streams also over `PROCESSING_TIME`."""
+    """Define tumbling windows of a fixed size: `tumble("at", "1 hour")`; in streams also over `PROCESSING_TIME`.
+
+    >>> from foldflight import connect
+    >>> from foldflight.spark import group_by, tumble
+    >>> calls = spark.createDataFrame([("2026-01-01 12:05:00",), ("2026-01-01 13:30:00",)], "at STRING")
+    >>> calls = calls.selectExpr("CAST(at AS TIMESTAMP) AS at")
+    >>> hours = group_by(calls, window=tumble("at", "1 hour")).agg(calls=connect("embedded:").count())
+    >>> hours.sort("window_start").show()
+    +-------------------+-------------------+-----+
+    |       window_start|         window_end|calls|
+    +-------------------+-------------------+-----+
+    |2026-01-01 12:00:00|2026-01-01 13:00:00|    1|
+    |2026-01-01 13:00:00|2026-01-01 14:00:00|    1|
+    +-------------------+-------------------+-----+
+    """
     return Window(time, size)
 
 
 def hop(time: str, slide: str, size: str) -> Window:
-    """Define hopping windows: one of length `size` starts every `slide`: `hop("at", "5 minutes", "1 hour")`."""
+    """Define hopping windows: one of length `size` starts every `slide`: `hop("at", "5 minutes", "1 hour")`.
+
+    >>> from foldflight import connect
+    >>> from foldflight.spark import group_by, hop
+    >>> calls = spark.sql("SELECT TIMESTAMP'2026-01-01 12:05:00' AS at")
+    >>> hours = group_by(calls, window=hop("at", "30 minutes", "1 hour")).agg(calls=connect("embedded:").count())
+    >>> hours.sort("window_start").show()
+    +-------------------+-------------------+-----+
+    |       window_start|         window_end|calls|
+    +-------------------+-------------------+-----+
+    |2026-01-01 11:30:00|2026-01-01 12:30:00|    1|
+    |2026-01-01 12:00:00|2026-01-01 13:00:00|    1|
+    +-------------------+-------------------+-----+
+    """
     return Window(time, size, slide=slide)
 
 
@@ -236,6 +263,19 @@ def session(time: str, gap: str) -> Window:
 
     A window extends from its first row to `gap` after its last row. Rows may arrive in any order and may join two
     windows. Therefore every function must support merging, and rows cannot be retracted.
+
+    >>> from foldflight import connect
+    >>> from foldflight.spark import group_by, session
+    >>> minutes = spark.createDataFrame([(0,), (20,), (90,)], "minute INT")
+    >>> clicks = minutes.selectExpr("TIMESTAMP'2026-01-01 12:00:00' + make_interval(0, 0, 0, 0, 0, minute) AS at")
+    >>> visits = group_by(clicks, window=session("at", "30 minutes")).agg(clicks=connect("embedded:").count())
+    >>> visits.sort("window_start").show()
+    +-------------------+-------------------+------+
+    |       window_start|         window_end|clicks|
+    +-------------------+-------------------+------+
+    |2026-01-01 12:00:00|2026-01-01 12:50:00|     2|
+    |2026-01-01 13:30:00|2026-01-01 14:00:00|     1|
+    +-------------------+-------------------+------+
     """
     return Window(time, gap, is_session=True)
 
@@ -245,6 +285,18 @@ def cumulate(time: str, step: str, size: str) -> Window:
 
     A series of windows starts every `size`. Its first window has the length `step`, and each further window is `step`
     longer, up to `size`. The step must divide the size.
+
+    >>> from foldflight import connect
+    >>> from foldflight.spark import cumulate, group_by
+    >>> calls = spark.sql("SELECT TIMESTAMP'2026-01-01 12:05:00' AS at")
+    >>> hours = group_by(calls, window=cumulate("at", "6 hours", "1 day")).agg(calls=connect("embedded:").count())
+    >>> hours.sort("window_end").show()
+    +-------------------+-------------------+-----+
+    |       window_start|         window_end|calls|
+    +-------------------+-------------------+-----+
+    |2026-01-01 00:00:00|2026-01-01 18:00:00|    1|
+    |2026-01-01 00:00:00|2026-01-02 00:00:00|    1|
+    +-------------------+-------------------+-----+
     """
     return Window(time, size, step=step)
 

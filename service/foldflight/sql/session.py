@@ -84,6 +84,21 @@ def sql(
         SqlError: A RejectedError with the position in the text.
         RejectedError: SCHEMA_MISMATCH, for a column of a type that PySpark has no name for: TIMESTAMP_NTZ(9).
         RetryableError: UNREACHABLE or DEADLINE, if no server answers.
+
+    >>> from foldflight.spark import sql
+    >>> created = sql(spark, '''
+    ...     CREATE AGGREGATE product(x DOUBLE) RETURNS DOUBLE APPEND ONLY LANGUAGE python AS $$
+    ...     class Product:
+    ...         def create_accumulator(self) -> float: return 1.0
+    ...         def accumulate(self, product, x): return product * x
+    ...         def get_value(self, product): return product
+    ...     $$''')
+    >>> sql(spark, "SELECT product(x) AS product FROM VALUES (2D), (3D) AS t(x)").show()
+    +-------+
+    |product|
+    +-------+
+    |    6.0|
+    +-------+
     """
     if plan not in get_args(Plan):
         raise RejectedError("SETTINGS", f"there is no plan {plan!r}; plan is 'auto', 'fold', 'lifted' or 'lists'")
@@ -162,6 +177,16 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
     Raises:
         RejectedError: UNKNOWN_FUNCTION; SIGNATURE for a scalar or table function whose types depend on its arguments,
             or that has the name of a function of Spark.
+
+    >>> from foldflight import connect
+    >>> from foldflight.spark import register, sql
+    >>> register(spark, connect("embedded:"), {"sum": "exact_sum"})
+    >>> sql(spark, "SELECT exact_sum(x) FROM VALUES (1e20D), (1D), (-1e20D) AS t(x)").show()
+    +------------+
+    |exact_sum(x)|
+    +------------+
+    |         1.0|
+    +------------+
     """
     catalog = catalog_of(spark)
     chosen = {name: name for name in functions if _has_fixed_types(functions[name])} if names is None else dict(names)
@@ -234,6 +259,17 @@ def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **con
     Raises:
         SqlError: If a statement of the file is refused.
         RejectedError: SETTINGS, if the file cannot be read or written.
+
+    >>> from foldflight import connect
+    >>> from foldflight.spark import enable, register
+    >>> session = enable(spark.newSession())
+    >>> register(session, connect("embedded:"), {"string_agg": "texts"})
+    >>> session.sql("SELECT texts(x ORDER BY x DESC) AS texts FROM VALUES ('a'), ('b') AS t(x)").show()
+    +-----+
+    |texts|
+    +-----+
+    |  b,a|
+    +-----+
     """
     known = catalog_of(spark)
     known.connect_with(connection)
@@ -294,6 +330,25 @@ def column(spark: SparkSession, function: str | Aggregate, *columns: str | Colum
     Raises:
         RejectedError: UNKNOWN_FUNCTION; SIGNATURE for a function whose types depend on its arguments, as a Column does
             not tell its type; SCHEMA_MISMATCH for a wrong number of columns.
+
+    >>> from pyspark.sql import functions as F
+    >>> from foldflight import connect, udaf
+    >>> from foldflight.spark import column
+    >>> @udaf
+    ... class Product:
+    ...     def create_accumulator(self) -> int:
+    ...         return 1
+    ...     def accumulate(self, product: int, x: int) -> int:
+    ...         return product * x
+    ...     def get_value(self, product: int) -> int:
+    ...         return product
+    >>> numbers = spark.createDataFrame([(2,), (3,)], "x BIGINT")
+    >>> numbers.groupBy().agg(column(spark, connect(Product)("x")).alias("product"), F.max("x").alias("max")).show()
+    +-------+---+
+    |product|max|
+    +-------+---+
+    |      6|  3|
+    +-------+---+
     """
     catalog = catalog_of(spark)
     if isinstance(function, Aggregate):

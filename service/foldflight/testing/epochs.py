@@ -1,25 +1,4 @@
-"""Run functions over literal epochs of rows, with the engine of this package but without Spark or a server.
-
->>> from foldflight import connect
->>> functions = connect("embedded:")
->>> first, second = run_epochs(
-...     {"n": functions["count"](), "total": functions["sum"]("amount")},
-...     keys=["customer"],
-...     epochs=[
-...         [{"customer": "ann", "amount": 3}, {"customer": "bob", "amount": 4}],
-...         [("-D", {"customer": "bob", "amount": 4}), ("+I", {"customer": "ann", "amount": 5})],
-...     ],
-... )
->>> first.changelog
-[('+I', {'customer': 'ann', 'n': 1, 'total': 3}), ('+I', {'customer': 'bob', 'n': 1, 'total': 4})]
->>> for change in second.changelog:
-...     print(change)
-('-U', {'customer': 'ann', 'n': 1, 'total': 3})
-('+U', {'customer': 'ann', 'n': 2, 'total': 8})
-('-D', {'customer': 'bob', 'n': 1, 'total': 4})
->>> second.states[("ann",)]["n"]
-2
-"""
+"""Run functions over literal epochs of rows, with the engine of this package but without Spark or a server."""
 
 from __future__ import annotations
 
@@ -68,6 +47,12 @@ class Epoch:
         live: The number of live rows of each of these groups, by key values.
         ignored_retractions: The number of retractions without a row: their group had none left, or it had none before
             the epoch and no equal row is accumulated in it. They changed nothing.
+
+    >>> from foldflight import connect
+    >>> from foldflight.testing import run_epochs
+    >>> (epoch,) = run_epochs({"n": connect("embedded:")["count"]()}, [[{"k": "a"}, {"k": "a"}]], keys=["k"])
+    >>> epoch.changelog, epoch.live
+    ([('+I', {'k': 'a', 'n': 2})], {('a',): 2})
     """
 
     changelog: list[tuple[str, dict[str, Any]]]
@@ -181,6 +166,27 @@ def run_epochs(
         RejectedError: SCHEMA_MISMATCH for calls that do not fit the rows, CANNOT_RETRACT for retractions with an
             append-only function or, if `strict`, without a row, SIGNATURE for functions that refer to something that
             cannot be pickled.
+
+    >>> from foldflight import connect
+    >>> from foldflight.testing import run_epochs
+    >>> functions = connect("embedded:")
+    >>> first, second = run_epochs(
+    ...     {"n": functions["count"](), "total": functions["sum"]("amount")},
+    ...     keys=["customer"],
+    ...     epochs=[
+    ...         [{"customer": "ann", "amount": 3}, {"customer": "bob", "amount": 4}],
+    ...         [("-D", {"customer": "bob", "amount": 4}), ("+I", {"customer": "ann", "amount": 5})],
+    ...     ],
+    ... )
+    >>> first.changelog
+    [('+I', {'customer': 'ann', 'n': 1, 'total': 3}), ('+I', {'customer': 'bob', 'n': 1, 'total': 4})]
+    >>> for change in second.changelog:
+    ...     print(change)
+    ('-U', {'customer': 'ann', 'n': 1, 'total': 3})
+    ('+U', {'customer': 'ann', 'n': 2, 'total': 8})
+    ('-D', {'customer': 'bob', 'n': 1, 'total': 4})
+    >>> second.states[("ann",)]["n"]
+    2
     """
     parsed = [[_row(row) for row in epoch] for epoch in epochs]
     check_calls(aggregates, keys=keys)

@@ -1,18 +1,4 @@
-"""Run functions over the window frames of OVER, with the engine of this package but without Spark or a server.
-
->>> from foldflight import connect
->>> functions = connect("embedded:")
->>> rows = run_over(
-...     {"last_two": functions["sum"]("amount").rows(-1, 0), "all": functions["count"]().rows(None, None)},
-...     [{"customer": "ann", "day": 2, "amount": 5}, {"customer": "ann", "day": 1, "amount": 3}],
-...     keys=["customer"],
-...     order_by=["day"],
-... )
->>> for row in rows:
-...     print(row)
-{'customer': 'ann', 'day': 2, 'amount': 5, 'last_two': 8, 'all': 2}
-{'customer': 'ann', 'day': 1, 'amount': 3, 'last_two': 3, 'all': 2}
-"""
+"""Run functions over the window frames of OVER, with the engine of this package but without Spark or a server."""
 
 from __future__ import annotations
 
@@ -72,6 +58,20 @@ def run_over(
         FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with function and group.
         RejectedError: SIGNATURE, SCHEMA_MISMATCH, CANNOT_RETRACT or CANNOT_MERGE, as for `over`. Intervals of months
             and years are refused here, because Spark computes them.
+
+    >>> from foldflight import connect
+    >>> from foldflight.testing import run_over
+    >>> functions = connect("embedded:")
+    >>> rows = run_over(
+    ...     {"last_two": functions["sum"]("amount").rows(-1, 0), "all": functions["count"]().rows(None, None)},
+    ...     [{"customer": "ann", "day": 2, "amount": 5}, {"customer": "ann", "day": 1, "amount": 3}],
+    ...     keys=["customer"],
+    ...     order_by=["day"],
+    ... )
+    >>> for row in rows:
+    ...     print(row)
+    {'customer': 'ann', 'day': 2, 'amount': 5, 'last_two': 8, 'all': 2}
+    {'customer': 'ann', 'day': 1, 'amount': 3, 'last_two': 3, 'all': 2}
     """
     given = [values_of(row) for row in rows]
     resolved = Resolved.of(aggregates, given, keys=keys, order_by=order_by, types=types or {}, has_ends=True)

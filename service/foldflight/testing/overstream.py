@@ -1,22 +1,4 @@
-"""Run functions over the frames of an OVER window in a stream, with the engine of this package but without Spark.
-
->>> from datetime import datetime
->>> from foldflight import connect
->>> functions = connect("embedded:")
->>> first, second = run_over_epochs(
-...     {"last_two": functions["sum"]("amount").rows(-1, 0)},
-...     [
-...         [{"at": datetime(2013, 1, 1, 12, 5), "amount": 5}, {"at": datetime(2013, 1, 1, 12, 1), "amount": 3}],
-...         [{"at": datetime(2013, 1, 1, 12, 9), "amount": 7}, {"at": datetime(2013, 1, 1, 12, 2), "amount": 1}],
-...     ],
-...     order_by=["at"],
-...     delay_s=60,
-... )
->>> [(row["amount"], row["last_two"]) for row in first.rows], first.waiting_rows
-([(3, 3)], 1)
->>> [(row["amount"], row["last_two"]) for row in second.rows], second.late_rows
-([(5, 8)], 1)
-"""
+"""Run functions over the frames of an OVER window in a stream, with the engine of this package but without Spark."""
 
 from __future__ import annotations
 
@@ -48,6 +30,14 @@ class OverEpoch:
         rows: The rows that came out, with their outputs: for each key in the order of the query.
         late_rows: The number of rows that were dropped, because the watermark had reached their time.
         waiting_rows: The number of rows that wait after the epoch.
+
+    >>> from datetime import datetime
+    >>> from foldflight import connect
+    >>> from foldflight.testing import run_over_epochs
+    >>> rows = [{"at": datetime(2026, 1, 1, 12, minute), "v": 1} for minute in (0, 5, 9)]
+    >>> (epoch,) = run_over_epochs({"n": connect("embedded:")["count"]()}, [rows], order_by=["at"], delay_s=60)
+    >>> [row["n"] for row in epoch.rows], epoch.waiting_rows
+    ([1, 2], 1)
     """
 
     rows: list[dict[str, Any]]
@@ -87,6 +77,24 @@ def run_over_epochs(
     Raises:
         FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with function and group.
         RejectedError: SIGNATURE, SCHEMA_MISMATCH, LIMIT, CANNOT_RETRACT or CANNOT_MERGE, as for `over`.
+
+    >>> from datetime import datetime
+    >>> from foldflight import connect
+    >>> from foldflight.testing import run_over_epochs
+    >>> functions = connect("embedded:")
+    >>> first, second = run_over_epochs(
+    ...     {"last_two": functions["sum"]("amount").rows(-1, 0)},
+    ...     [
+    ...         [{"at": datetime(2013, 1, 1, 12, 5), "amount": 5}, {"at": datetime(2013, 1, 1, 12, 1), "amount": 3}],
+    ...         [{"at": datetime(2013, 1, 1, 12, 9), "amount": 7}, {"at": datetime(2013, 1, 1, 12, 2), "amount": 1}],
+    ...     ],
+    ...     order_by=["at"],
+    ...     delay_s=60,
+    ... )
+    >>> [(row["amount"], row["last_two"]) for row in first.rows], first.waiting_rows
+    ([(3, 3)], 1)
+    >>> [(row["amount"], row["last_two"]) for row in second.rows], second.late_rows
+    ([(5, 8)], 1)
     """
     arriving = [[values_of(row) for row in epoch] for epoch in epochs]
     given = [row for epoch in arriving for row in epoch]

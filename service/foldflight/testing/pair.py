@@ -1,15 +1,6 @@
 """Both ends of an exchange in memory. Every frame is encoded and decoded between them.
 
 For authors of engines: it shows which frames an engine sends and how a server answers, without a socket.
-
-    >>> import pyarrow as pa
-    >>> from foldflight.exchange.frames import Open
-    >>> from foldflight.functions import Call, Registry
-    >>> pair = ExchangePair(Open((Call("count"),), pa.schema([("slot", pa.int32())])), Registry())
-    >>> pair.send(pair.engine.chunk(pa.RecordBatch.from_pydict({"slot": pa.array([0, 0, 3], pa.int32())})))
-    []
-    >>> pair.epoch(1).select(["slot", "output_0"]).to_pylist()
-    [{'slot': 0, 'output_0': 2}, {'slot': 3, 'output_0': 1}]
 """
 
 from __future__ import annotations
@@ -106,6 +97,16 @@ class ExchangePair:
         RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH or SIGNATURE, for an Open that the server refuses; SETTINGS, if
             states would be pickled and there is no signer.
         FunctionError: USER_CODE, if a class cannot be instantiated or its `open` raises.
+
+    >>> import pyarrow as pa
+    >>> from foldflight.exchange.frames import Open
+    >>> from foldflight.functions import Call, Registry
+    >>> from foldflight.testing import ExchangePair
+    >>> pair = ExchangePair(Open((Call("count"),), pa.schema([("slot", pa.int32())])), Registry())
+    >>> pair.send(pair.engine.chunk(pa.RecordBatch.from_pydict({"slot": pa.array([0, 0, 3], pa.int32())})))
+    []
+    >>> pair.epoch(1).select(["slot", "output_0"]).to_pylist()
+    [{'slot': 0, 'output_0': 2}, {'slot': 3, 'output_0': 1}]
     """
 
     def __init__(

@@ -41,6 +41,24 @@ def check_target(
 
     Returns:
         The result of each law.
+
+    >>> from foldflight.testing import TARGET_KEYS, check_target
+    >>> class InMemory:
+    ...     rows, epochs = {}, {}
+    ...     def last_epoch(self, query):
+    ...         return self.epochs.get(query)
+    ...     def apply(self, query, epoch, changes):
+    ...         rows = dict(self.rows)
+    ...         for change in (row for part in changes for row in part.to_pylist()):
+    ...             key = tuple(change[name] for name in TARGET_KEYS)
+    ...             rows.pop(key, None)
+    ...             if change.pop("row_kind") != "-D":
+    ...                 rows[key] = change
+    ...         if self.epochs.get(query, -1) < epoch:
+    ...             InMemory.rows, InMemory.epochs = rows, {**self.epochs, query: epoch}
+    >>> results = check_target(InMemory, lambda: list(InMemory.rows.values()))
+    >>> [result.passed for result in results]
+    [True, True, True, True, True, True]
     """
     trial = _Trial(target, rows, seed, epochs)
     laws: dict[str, Callable[[], str]] = {

@@ -119,6 +119,19 @@ def split_changes(
     Raises:
         RejectedError: SCHEMA_MISMATCH, if columns cannot be resolved, rows are not structs or have a field `row_kind`,
             or `row_kinds` maps to a value that is not a row kind.
+
+    >>> from foldflight.spark import split_changes
+    >>> schema = "op STRING, old STRUCT<id: INT, amount: INT>, new STRUCT<id: INT, amount: INT>"
+    >>> events = spark.createDataFrame([("insert", None, (1, 3)), ("update", (1, 3), (1, 5))], schema)
+    >>> kinds = {"insert": "+I", "update": "+U", "delete": "-D"}
+    >>> split_changes(events, op="op", before="old", after="new", row_kinds=kinds).show()
+    +--------+---+------+
+    |row_kind| id|amount|
+    +--------+---+------+
+    |      +I|  1|     3|
+    |      -U|  1|     3|
+    |      +U|  1|     5|
+    +--------+---+------+
     """
     return _split_changes(df, op, before, after, row_kinds, ignored, sf.lit(""))
 
@@ -164,6 +177,16 @@ def from_maxwell(
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type; SIGNATURE, for another `missing`.
+
+    >>> from foldflight.spark import from_maxwell
+    >>> event = '{"type": "update", "data": {"id": 1, "amount": 5}, "old": {"amount": 3}}'
+    >>> from_maxwell(spark.createDataFrame([(event,)], "value STRING"), "id BIGINT, amount INT").show()
+    +--------+---+------+
+    |row_kind| id|amount|
+    +--------+---+------+
+    |      -U|  1|     3|
+    |      +U|  1|     5|
+    +--------+---+------+
     """
     row = table_schema(df, schema)
     _check_missing(missing)
@@ -222,6 +245,15 @@ def from_canal(
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a column is missing or has the wrong type, or if texts cannot be cast to a
             type of the schema; SIGNATURE, for another `missing`.
+
+    >>> from foldflight.spark import from_canal
+    >>> event = '{"type": "INSERT", "data": [{"id": "1", "amount": "3"}], "old": null}'
+    >>> from_canal(spark.createDataFrame([(event,)], "value STRING"), "id BIGINT, amount INT").show()
+    +--------+---+------+
+    |row_kind| id|amount|
+    +--------+---+------+
+    |      +I|  1|     3|
+    +--------+---+------+
     """
     row = table_schema(df, schema)
     _check_missing(missing)

@@ -84,11 +84,18 @@ def from_debezium(
 ) -> DataFrame:
     """Return the events of Debezium as rows with row kinds.
 
-    >>> from foldflight import connect
-    >>> from foldflight.spark import from_debezium, group_by
-    >>> def prices(events):  # what spark.readStream.format("kafka")...load() returns
-    ...     orders = from_debezium(events, "customer STRING, amount DECIMAL(10,2), ordered TIMESTAMP_NTZ")
-    ...     return group_by(orders, "customer", row_kind="row_kind").agg(total=connect("embedded:")["sum"]("amount"))
+    >>> from foldflight.spark import from_debezium
+    >>> event = '{"op": "u", "before": {"customer": "ann", "qty": 1}, "after": {"customer": "ann", "qty": 2}}'
+    >>> events = spark.createDataFrame([(event,)], "value STRING")  # or spark.readStream.format("kafka")...load()
+    >>> from_debezium(events, "customer STRING, qty INT").show()
+    +--------+--------+---+
+    |row_kind|customer|qty|
+    +--------+--------+---+
+    |      -U|     ann|  1|
+    |      +U|     ann|  2|
+    +--------+--------+---+
+
+    `group_by(changes, "customer", row_kind="row_kind")` takes the old rows back.
 
     With the schema block (`value.converter.schemas.enable=true`), units of times and scales of decimals are those of
     each event. Without it, a value that may mean several things fails the query with the column, the value, and what to
@@ -326,6 +333,11 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
     Raises:
         RejectedError: SCHEMA_MISMATCH, if no event has a schema block, or a column has two types; SIGNATURE for a
             stream, and for a table without its schema.
+
+    >>> from foldflight.spark import group_by, schema_of, to_debezium
+    >>> orders = spark.createDataFrame([(1, "ann")], "id BIGINT, customer STRING")
+    >>> schema_of(to_debezium(orders, keys="id")).simpleString()
+    'struct<id:bigint,customer:string>'
     """
     require_columns(events, (VALUE,), "name the column of JSON so")
     _check_table(table)

@@ -62,11 +62,21 @@ _UNAVAILABLE: Final = frozenset(
 def to_debezium(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
     """Return changes as events of Debezium, for Kafka: what `group_by`, `upserts` or `write_table` would be fed with.
 
-    >>> from foldflight.spark import to_debezium
-    >>> def publish(totals, checkpoint):  # totals: the result of group_by(..., emit="changelog").agg(...)
-    ...     events = to_debezium(totals, keys="customer")
-    ...     kafka = events.writeStream.format("kafka").option("kafka.bootstrap.servers", "broker:9092")
-    ...     return kafka.option("topic", "totals").option("checkpointLocation", checkpoint).start()
+    >>> from foldflight.spark import from_debezium, to_debezium
+    >>> changes = [("-U", "ann", 3), ("+U", "ann", 5)]
+    >>> changes = spark.createDataFrame(changes, "row_kind STRING, customer STRING, total INT").coalesce(1)
+    >>> events = to_debezium(changes, keys="customer")
+    >>> from_debezium(events, "customer STRING, total INT").show()
+    +--------+--------+-----+
+    |row_kind|customer|total|
+    +--------+--------+-----+
+    |      -U|     ann|    3|
+    |      +U|     ann|    5|
+    +--------+--------+-----+
+
+    A stream of `group_by(..., emit="changelog").agg(...)` goes on to a topic with
+
+        events.writeStream.format("kafka").option("kafka.bootstrap.servers", "broker:9092").option("topic", "totals")
 
     A row `+I` is an event `c` with `after`, `-D` an event `d` with `before`, and `-U` with the `+U` that follows it one
     event `u` with both. A `+U` alone (`emit="update"`) has a `before` of null; a `-U` alone, whose `+U` was filtered
@@ -120,10 +130,15 @@ def to_upserts(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
     """Return changes as keys and values in JSON, for a compacted topic or Flink's `upsert-kafka`.
 
     >>> from foldflight.spark import to_upserts
-    >>> def publish(totals, checkpoint):  # totals: the result of group_by(...).agg(...)
-    ...     kafka = to_upserts(totals, keys="customer").writeStream.format("kafka")
-    ...     kafka = kafka.option("kafka.bootstrap.servers", "broker:9092").option("topic", "totals")
-    ...     return kafka.option("checkpointLocation", checkpoint).start()
+    >>> changes = [("+I", "ann", 5), ("-D", "bob", 7)]
+    >>> changes = spark.createDataFrame(changes, "row_kind STRING, customer STRING, total INT")
+    >>> to_upserts(changes, keys="customer").show(truncate=False)
+    +------------------+----------------------------+
+    |key               |value                       |
+    +------------------+----------------------------+
+    |{"customer":"ann"}|{"customer":"ann","total":5}|
+    |{"customer":"bob"}|NULL                        |
+    +------------------+----------------------------+
 
     A row `+I` or `+U` is the new row of its key, `{"customer":"ann"}` and `{"customer":"ann","total":5}`, and `-D`, or
     a `-U` without its `+U`, a *tombstone*, whose value is NULL. Times are ISO 8601 with microseconds, those with a zone

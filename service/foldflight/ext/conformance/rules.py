@@ -37,7 +37,14 @@ class Outcome:
 
 
 def rules_table(subject: str, rules: Iterable[Rule]) -> str:
-    """Return rules as a Markdown table for proto/README.md."""
+    """Return rules as a Markdown table for proto/README.md.
+
+    >>> from foldflight.testing.conformance import Rule, rules_table
+    >>> print(rules_table("servers", [Rule("barrier", "A barrier is answered.", "Answer it.")]), end="")
+    | a rule for servers | what it requires |
+    |---|---|
+    | `barrier` | A barrier is answered. |
+    """
     lines = [f"| a rule for {subject} | what it requires |", "|---|---|"]
     return "\n".join([*lines, *(f"| `{rule.name}` | {rule.sentence} |" for rule in rules)]) + "\n"
 

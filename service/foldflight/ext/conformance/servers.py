@@ -48,6 +48,13 @@ def check_server(
         RejectedError: UNKNOWN_FUNCTION or SCHEMA_MISMATCH, if the server does not have that function; BAD_FRAME, if it
             does not follow the protocol at all; SIGNATURE for an unknown rule, or a function whose outputs are equal
             for different rows.
+
+    >>> from foldflight import Server
+    >>> from foldflight.testing.conformance import check_server
+    >>> with Server([]) as server:
+    ...     for outcome in check_server(server.url, only=frozenset({"list-functions"})):
+    ...         print(outcome.rule.name, outcome.passed)
+    list-functions True
     """
     unknown = only - {rule.name for rule in SERVER_RULES}
     if unknown:

@@ -29,7 +29,23 @@ V = TypeVar("V")
 
 
 class AggregateFunction(ABC, Generic[T, V]):
-    """The base class of PyFlink's aggregate functions."""
+    """The base class of PyFlink's aggregate functions.
+
+    >>> from foldflight import connect, udaf
+    >>> from foldflight.functions.flink import AggregateFunction
+    >>> from foldflight.testing import run_epochs
+    >>> @udaf
+    ... class Total(AggregateFunction):
+    ...     def create_accumulator(self) -> list[int]:
+    ...         return [0]
+    ...     def accumulate(self, accumulator: list[int], value: int) -> None:
+    ...         accumulator[0] += value
+    ...     def get_value(self, accumulator: list[int]) -> int:
+    ...         return accumulator[0]
+    >>> (epoch,) = run_epochs({"total": connect(Total)("v")}, [[{"v": 3}, {"v": 4}]])
+    >>> epoch.changelog
+    [('+I', {'total': 7})]
+    """
 
     def open(self, function_context: Any) -> None:
         """Prepare an instance. It does nothing here."""
@@ -46,6 +62,11 @@ class Row:
     """A row of PyFlink: a sequence of values that can be changed, optionally with names.
 
     `Row(1, 2)` has values only; `Row(a=1, b=2)` has names, and `Row("a", "b")(1, 2)` is the same row.
+
+    >>> from foldflight.functions.flink import Row
+    >>> row = Row(word="be", count=2)
+    >>> row.count, row[0], list(row)
+    (2, 'be', ['be', 2])
     """
 
     __module__ = "foldflight.functions.flink"
@@ -119,7 +140,14 @@ class Row:
 
 
 class ListView(Generic[T]):
-    """A list in an accumulator, with the methods of PyFlink's."""
+    """A list in an accumulator, with the methods of PyFlink's.
+
+    >>> from foldflight.functions.flink import ListView
+    >>> seen = ListView()
+    >>> seen.add("a")
+    >>> list(seen.get())
+    ['a']
+    """
 
     __module__ = "foldflight.functions.flink"
 
@@ -156,6 +184,12 @@ class MapView(Generic[K, V]):
 
     A key without a value is None for `get` and `[]`, and nothing to `remove` and `del`, as in the views that PyFlink
     keeps in its state. (PyFlink's plain view, outside a job, raises KeyError.)
+
+    >>> from foldflight.functions.flink import MapView
+    >>> counts = MapView()
+    >>> counts.put("a", 1)
+    >>> counts.get("a"), counts.get("b")
+    (1, None)
     """
 
     __module__ = "foldflight.functions.flink"
@@ -251,7 +285,12 @@ def _always(type_: pa.DataType) -> Callable[..., pa.DataType]:
 
 
 class DataTypes:
-    """PyFlink's types. Each is a pyarrow type, except rows and views."""
+    """PyFlink's types. Each is a pyarrow type, except rows and views.
+
+    >>> from foldflight.functions.flink import DataTypes
+    >>> print(DataTypes.ARRAY(DataTypes.DECIMAL(10, 2)))
+    list<item: decimal128(10, 2)>
+    """
 
     BOOLEAN = staticmethod(_always(pa.bool_()))
     TINYINT = staticmethod(_always(pa.int8()))

@@ -69,7 +69,19 @@ def write_table(
     transaction that changes its rows, and an epoch that it has already is not applied again. The id is that of the
     checkpoint. A query with a new checkpoint is another query, which begins with an empty table.
 
-        write_table(live, "postgresql://me@db/flights?table=delays", keys=["origin"], checkpoint="...", create=True)
+    >>> target = "duckdb:///totals.db?table=totals"  # or postgresql://me@host/db?table=totals, delta:///folder, ...
+    >>> query = write_table(
+    ...     totals, target, keys="customer", checkpoint="checkpoint", trigger="available now", create=True
+    ... )  # doctest: +SKIP
+    >>> query.awaitTermination()  # doctest: +SKIP
+    >>> duckdb.connect("totals.db").sql("SELECT * FROM totals ORDER BY customer").show()  # doctest: +SKIP
+    ┌──────────┬───────┐
+    │ customer │ total │
+    │ varchar  │ int64 │
+    ├──────────┼───────┤
+    │ ann      │    50 │
+    │ bob      │     7 │
+    └──────────┴───────┘
 
     Rows with the kinds `+I` and `+U` set the values of their key. Rows with `-D`, or with `-U` and no new row, delete
     it. Without the column `row_kind` all rows set values. NULL in a key equals NULL.

@@ -24,6 +24,10 @@ class Segment(Generic[A]):
         signs: For each row 1, or -1 for a row that is retracted.
         wants_each: Whether the value after each row is needed. It may be true although no result depends on it: if all
             rows are retracted, and between two window frames of OVER.
+
+    >>> from foldflight import Applied, Segment
+    >>> Segment(accumulators=[3], rows=[(4,), (5,)], signs=[1, -1])
+    Segment(accumulators=[3], rows=[(4,), (5,)], signs=[1, -1], wants_each=False)
     """
 
     accumulators: list[A]
@@ -40,6 +44,18 @@ class Applied(Generic[A, V]):
         accumulator: The accumulator after the last row.
         value: Its value.
         values: The value after each row, if the segment wants them: a list of values that do not change any more.
+
+    >>> from foldflight import Applied, Segment
+    >>> def fold_bundle(segments: list[Segment[int]]) -> list[Applied[int, int]]:
+    ...     applied = []
+    ...     for segment in segments:
+    ...         total = sum(segment.accumulators)
+    ...         for (value,), sign in zip(segment.rows, segment.signs):
+    ...             total += value * sign
+    ...         applied.append(Applied(total, total))
+    ...     return applied
+    >>> fold_bundle([Segment(accumulators=[3], rows=[(4,), (5,)], signs=[1, -1])])
+    [Applied(accumulator=2, value=2, values=())]
     """
 
     accumulator: A

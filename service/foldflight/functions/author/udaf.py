@@ -190,6 +190,32 @@ def aggregate_of(
 
     Raises:
         RejectedError: SIGNATURE, naming the class, the method and the remedy.
+
+    >>> from dataclasses import dataclass
+    >>> from foldflight import connect, udaf
+    >>> from foldflight.testing import run_epochs
+    >>> @dataclass
+    ... class State:
+    ...     sum: int = 0
+    ...     count: int = 0
+    >>> @udaf
+    ... class Mean:
+    ...     def create_accumulator(self) -> State:
+    ...         return State()
+    ...     def accumulate(self, state: State, value: int) -> None:
+    ...         state.sum += value
+    ...         state.count += 1
+    ...     def retract(self, state: State, value: int) -> None:
+    ...         state.sum -= value
+    ...         state.count -= 1
+    ...     def merge(self, state: State, other: State) -> None:
+    ...         state.sum += other.sum
+    ...         state.count += other.count
+    ...     def get_value(self, state: State) -> float | None:
+    ...         return state.sum / state.count if state.count else None
+    >>> rows = [{"price": 10}, {"price": 40}, ("-D", {"price": 10})]
+    >>> run_epochs({"mean": connect(Mean)("price")}, [rows])[0].changelog
+    [('+I', {'mean': 40.0})]
     """
     called = name or snake_case(getattr(cls, "__name__", type(cls).__name__))
     adapter = adapter_of(cls, adapt) if isinstance(cls, type) else None

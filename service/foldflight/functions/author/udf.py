@@ -209,6 +209,15 @@ def table_of(
 
     Raises:
         RejectedError: SIGNATURE, naming the function and the remedy.
+
+    >>> from collections.abc import Iterator
+    >>> from foldflight import udtf
+    >>> @udtf(result_types={"word": "STRING", "at": "INT"})
+    ... def split(text: str) -> Iterator[tuple[str, int]]:
+    ...     for at, word in enumerate(text.split()):
+    ...         yield word, at
+    >>> list(split("to be"))
+    [('to', 0), ('be', 1)]
     """
     builder = _TableBuilder(target, _name_of(target, name))
     builder.check()

@@ -11,6 +11,10 @@ class RowKind(IntEnum):
     """The kind of a row. The values are those of Flink's `RowKind`.
 
     `INSERT` and `UPDATE_AFTER` accumulate; `UPDATE_BEFORE` and `DELETE` retract.
+
+    >>> from foldflight import RowKind
+    >>> RowKind.parse("-D"), RowKind.DELETE.short
+    (<RowKind.DELETE: 3>, '-D')
     """
 
     INSERT = 0

@@ -56,6 +56,15 @@ class ExactSum:
 
     Attributes:
         units: The sum, as a multiple of 2**-2176.
+
+    >>> from foldflight import ExactSum
+    >>> total = ExactSum()
+    >>> for value in (1e20, 1.0, -1e20):
+    ...     total.add(value)
+    >>> total.value()
+    1.0
+    >>> 1e20 + 1.0 - 1e20
+    0.0
     """
 
     __slots__ = ("units",)
@@ -135,6 +144,14 @@ class ExactSums(AttributeColumn):
         digits: int64, shape (n, digits): numbers in base 2**32, lowest digit first. A digit may exceed the base.
         first: The index of the first digit.
         deposits: Upper bound of the changes to one digit since the last carry.
+
+    >>> import numpy as np
+    >>> from foldflight import ExactSums
+    >>> totals = ExactSums()
+    >>> totals.grow(2)  # in an exchange, foldflight does this for each new slot
+    >>> totals.add(np.array([0, 1, 0, 0]), np.array([1e20, 5.0, 1.0, -1e20]))
+    >>> totals.values().tolist()
+    [1.0, 5.0]
     """
 
     def __init__(self, digits: Any = None, first: int = 0, deposits: int = 0) -> None:

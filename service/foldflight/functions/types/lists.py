@@ -21,6 +21,15 @@ class Lists(AttributeColumn):
     Args:
         type_: The Arrow type of the items.
         dtype: The NumPy type of the items.
+
+    >>> import numpy as np
+    >>> import pyarrow as pa
+    >>> from foldflight import Lists
+    >>> lists = Lists(pa.int64(), np.int64)
+    >>> lists.grow(2)  # in an exchange, foldflight does this for each new slot
+    >>> lists.update(np.array([0, 1, 0]), np.array([7, 8, 9]))
+    >>> lists.lengths.tolist(), lists.items.tolist()
+    ([2, 1], [7, 9, 8])
     """
 
     def __init__(self, type_: pa.DataType, dtype: Any) -> None:

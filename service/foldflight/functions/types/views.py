@@ -123,6 +123,12 @@ class MapView(Generic[K, V]):
 
     Args:
         items: The first entries: a mapping, or pairs.
+
+    >>> from foldflight import MapView
+    >>> counts = MapView({"a": 1})
+    >>> counts["a"] += 1
+    >>> counts.get("a"), counts.get("b", 0), "b" in counts
+    (2, 0, False)
     """
 
     def __init__(self, items: Mapping[K, V] | MapView[K, V] | Iterable[tuple[K, V]] = ()) -> None:
@@ -366,6 +372,12 @@ class ListView(Generic[T]):
 
     Args:
         items: The first items.
+
+    >>> from foldflight import ListView
+    >>> seen = ListView(["a"])
+    >>> seen.append("b")
+    >>> list(seen)
+    ['a', 'b']
     """
 
     def __init__(self, items: Iterable[T] = ()) -> None:

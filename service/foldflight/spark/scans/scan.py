@@ -176,9 +176,19 @@ def scan(
             columns that are not there.
         AnalysisException: Spark's error, if it cannot read the files.
 
-    >>> orders = scan(spark, "lake/orders", where="day >= DATE'2026-01-01'")
-    >>> group_by(orders, "customer").agg(price=weighted_avg("price", "qty"))
-    DataFrame[customer: bigint, price: double]
+    >>> import tempfile
+    >>> from foldflight import connect
+    >>> from foldflight.spark import group_by, scan
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> orders = spark.createDataFrame([("ann", 10), ("ann", 40), ("bob", 7)], "customer STRING, price BIGINT")
+    >>> orders.write.parquet(folder.name + "/orders")
+    >>> files = scan(spark, folder.name + "/orders", where="price > 8")
+    >>> group_by(files, "customer").agg(total=connect("embedded:").sum("price")).show()
+    +--------+-----+
+    |customer|total|
+    +--------+-----+
+    |     ann|   50|
+    +--------+-----+
     """
     if table is not None and (files is not None or not isinstance(table, str)):
         raise RejectedError(

@@ -93,8 +93,6 @@ def upgrade_checkpoint(checkpoint: str, filesystem: FileSystem | None = None) ->
     Spark 4.0 cannot continue the query afterwards: copy the checkpoint first. States are not touched. The query must
     be stopped.
 
-        upgrade_checkpoint("/restored/prices")  # 2
-
     Args:
         checkpoint: The query's `checkpointLocation`, where it is now: a path, or a URI that pyarrow knows (hdfs, s3,
             gs, abfs).
@@ -106,6 +104,9 @@ def upgrade_checkpoint(checkpoint: str, filesystem: FileSystem | None = None) ->
     Raises:
         RejectedError: SIGNATURE if the folder is not a checkpoint with state, if files of Spark are missing in it, or
             if a filesystem is given and the URI of the new place is not known.
+
+    >>> upgrade_checkpoint("/restored/prices")  # doctest: +SKIP
+    2
     """
     path, place = checkpoint, None
     if filesystem is None:

@@ -15,9 +15,9 @@ from foldflight.fold.coroutines import Bound, Check, Coroutines, M, Opening
 from foldflight.fold.failures import user_failure
 from foldflight.functions.author.context import FunctionContext
 
-# Instances that nobody uses and that are kept, because the next exchange may need what they have loaded.
+# The most instances that stay open without a user, because the next exchange may need what they have loaded.
 _UNUSED_MAX: Final = 8
-_LOOK_S: Final = 0.1
+_LOOK_S: Final = 0.1  # seconds between two checks while another exchange opens the instance
 # Seconds to wait for instances that all close at once, for example when the server ends.
 _CLOSE_S: Final = 5.0
 _logger = logging.getLogger("foldflight.coroutines")
@@ -77,7 +77,7 @@ class Instances:
         check: Check,
     ) -> _Lent[M]:
         """Return the instance; see `Coroutines.instance`."""
-        # Equal code may refer to unequal objects, so only one and the same class or function shares an instance.
+        # Equal code may refer to different objects, so an instance belongs to one class or function object.
         key = (id(bound.function.source), bound.fingerprint, repr(sorted(job_parameters.items())))
         with self._lock:
             kept = self._kept.setdefault(key, _Kept(bound))
@@ -132,7 +132,7 @@ def _open_instance(
     except (Exception, SystemExit) as error:
         raise user_failure(name, "__init__", error) from error
     if methods.open is not None:
-        # The log of this exchange ends with it, and the instance goes on.
+        # The instance outlives this exchange, so it does not get the log of it.
         lasting = FunctionContext(name, job_parameters=job_parameters, metrics=context.metrics)
         try:
             _run(name, methods.open, (lasting,), coroutines, check)

@@ -1,4 +1,4 @@
-"""Messages of Arrow Flight in protobuf's encoding, as bytes: their fields are found and written without copying bodies.
+"""Read and write the fields of Arrow Flight's protobuf messages as bytes, without copying the bodies.
 
 Arrow's Python shows the `app_metadata` of a FlightInfo in its newer versions only; its C++ keeps it since version 14.
 """
@@ -13,7 +13,7 @@ _VARINT, _EIGHT_BYTES, _COUNTED, _FOUR_BYTES = 0, 1, 2, 5
 _VARINT_BYTES_MAX: Final = 10
 # FlightData has four fields; a later version may have more.
 _FIELDS_MAX: Final = 64
-# Bytes before a body, up to which comparing them with the previous message's is worth while.
+# The longest head of a message, in bytes, that is compared with the previous one to save parsing it again.
 HEAD_MAX: Final = 4096
 _APP_METADATA: Final = 7
 Ranges = dict[int, tuple[int, int]]

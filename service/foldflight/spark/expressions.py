@@ -1,4 +1,4 @@
-"""Texts of SQL that plans of batches are written with: signs of rows, constants, queries and errors."""
+"""SQL text for the plans of batches: signs of rows, constants, queries and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIGN: Final = f"CASE WHEN {KIND} IN ({', '.join(map(str, RETRACTING))}) THEN -1L
 
 
 def text(value: str) -> str:
-    """Return a text as SQL, whatever letters it has and however the session reads backslashes and variables."""
+    """Return a text as a literal of SQL, however the session reads backslashes and variables in it."""
     if _PLAIN.fullmatch(value):
         return f"'{value}'"
     return f"CAST(X'{value.encode().hex()}' AS STRING)"
@@ -27,9 +27,9 @@ _PLAIN: Final = re.compile(r"[\n !#%&()*+,\-./0-9:;<=>?A-Z\[\]^_a-z|~]*")
 
 @dataclass(frozen=True)
 class Text:
-    """A query as SQL, with those methods of a DataFrame by which lifted batches are made.
+    """A query as SQL, with the methods of a DataFrame that plans of lifted batches call.
 
-    Spark analyses each step of a DataFrame when it is made, and a text once.
+    Spark analyses a DataFrame again at each method, and a text once.
     """
 
     sql: str

@@ -20,7 +20,7 @@ SYNTAX: Final = {
     "CUMULATE": "CUMULATE(TABLE t, DESCRIPTOR(time), step, size)",
     "SESSION": "SESSION(TABLE t, DESCRIPTOR(time), gap)",
 }
-# The units of SQL's intervals, what separates them from the one before, and how many of them the one before may have.
+# Units of SQL's intervals; the separator before each, as in `1:30 HOUR TO MINUTE`; the largest number of each.
 _UNITS: Final = ("year", "month", "day", "hour", "minute", "second")
 _SEPARATORS: Final = {"month": "-", "day": "", "hour": " ", "minute": ":", "second": ":"}
 _MOST: Final = {"month": 11, "hour": 23, "minute": 59, "second": 59}
@@ -56,7 +56,7 @@ class WindowedTable:
         return self.kind in ("TUMBLE", "HOP")
 
     def misused(self, text: Text) -> SqlError:
-        """Return the error for windows without an equivalent where they are no keys of a folded block."""
+        """Return the error for CUMULATE and SESSION in a block that `group_by` does not aggregate by their windows."""
         return text.error(
             f"{self.kind} needs GROUP BY window_start, window_end: its windows exist for groups only. It "
             "stands first behind FROM in the SELECT with this GROUP BY, which has an aggregate of foldflight",
@@ -112,7 +112,7 @@ def as_plain_tables(text: Text, tables: list[WindowedTable], edits: Edits) -> No
             head, tail = f"(SELECT *, {ends} FROM ", ")"
         else:
             head, tail = f"(SELECT *, {time} AS window_start, {time} AS window_end FROM ", ")"
-        # The relation stays a range of its own, because it may be a query with calls that are rewritten, too.
+        # The relation is not part of the replaced text: it may be a query whose calls other edits replace.
         edits.replace(Span(table.span.start, table.relation.start), head)
         edits.replace(Span(table.relation.stop, table.span.stop), tail)
 

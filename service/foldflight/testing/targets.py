@@ -17,7 +17,7 @@ TARGET_COLUMNS: Final = pa.schema(
 )
 """The columns of the table that `check_target` needs."""
 TARGET_KEYS: Final = ("name", "number")
-"""Those that identify a row. Both may be NULL."""
+"""The columns that identify a row. Both may be NULL."""
 
 _PART_ROWS: Final = 4
 _CHANGES = pa.schema([pa.field(ROW_KIND, pa.string()), *TARGET_COLUMNS])

@@ -61,7 +61,7 @@ class AccumulatorFold(CallsFold):
         is_stored = _running_sums(events.anew.astype(np.int64), group_of) == 0
         live = _running_sums(np.where(events.leaves, -1, 1), np.cumsum(is_first | events.anew))
         live += np.where(is_stored, stored.live[group_of], 0)
-        # An accumulator without rows is not used any more, so the event that empties it is left out.
+        # An accumulator that has lost its last row is dropped, so the event that removes this row is not folded.
         empties = live == 0
         begins = is_first | events.anew
         begins[1:] |= empties[:-1]
@@ -77,13 +77,13 @@ class AccumulatorFold(CallsFold):
         chosen = pa.array(turns[is_last], mask=left == 0)
         columns = [column.take(chosen) for column in states]
         stores.table.commit(keys, left, pa.RecordBatch.from_arrays(columns, names=self.layout.states.names), hashes)
-        # Rows with one output for all their peers have it at the last one.
+        # Peers share one output, which is computed after the last of them.
         emits = self._emits(step.peers)
         indexes = pa.array(np.cumsum(emits) - emits)
         return [column.take(indexes) for column in outputs]
 
     def _emits(self, peers: Positions) -> Mask:
-        """Return after which of n due rows the outputs are asked for."""
+        """Return for each of n due rows whether outputs are requested after it."""
         if not self.window_frame.is_range:
             return np.ones(len(peers), np.bool_)
         return np.diff(peers, append=peers[-1:] + 1) != 0

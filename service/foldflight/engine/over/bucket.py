@@ -34,7 +34,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 
 _PIECE_ROWS: Final = 1 << 16
-"""Rows of a piece of a time log. A step reads one piece of each run, so they are smaller than blocks that arrive."""
+"""Rows of a piece of a time log. A step has a piece of each run in memory, so pieces are smaller than blocks."""
 
 _TTL_GROUPS: Final = "idle groups"
 _TTL_TIMES: Final = "idle times"
@@ -70,11 +70,11 @@ class OverBucket:
     """The rows and groups of one bucket.
 
     Args:
-        folds: What folds the window frames.
+        folds: The folds of the window frames.
         storages: Returns the storage of a name.
 
     Attributes:
-        stats: The metrics of what was done since it was created.
+        stats: The metrics since it was created.
 
     Raises:
         RejectedError: STATE_MISMATCH, if the storage belongs to another query.

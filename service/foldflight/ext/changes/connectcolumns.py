@@ -42,8 +42,8 @@ _DAYS: Final = tuple(each.toordinal() - dt.date(1970, 1, 1).toordinal() for each
 _DAY_US: Final = 86_400_000_000
 _FIRST_US, _LAST_US = _DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1
 _LONG: Final = pa.decimal128(38, 0)
-_DOUBLE_DIGITS: Final = 15  # a decimal of so many digits is the same after a way through a double
-_SEEN_DIGITS: Final = 17
+_DOUBLE_DIGITS: Final = 15  # a decimal with at most so many digits is the same after a conversion to a double and back
+_SEEN_DIGITS: Final = 17  # the most digits that the shortest text of a double has
 _DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}Z?$"
 _TIMESTAMP: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _UNITS_US: Final = {"connect": 1000, "milliseconds": 1000, "microseconds": 1}
@@ -208,6 +208,7 @@ def _texts(values: Sequence[Any]) -> pa.Array | None:
 
 
 def _texts_of_no_decimals(values: Sequence[Any]) -> pa.Array | None:
+    # A text that ends with `=` may be a decimal in base64, which is refused for a column of texts.
     texts = _texts(values)
     return None if texts is None or pc.any(pc.ends_with(texts, "="), min_count=0).as_py() else texts
 

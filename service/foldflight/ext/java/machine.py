@@ -99,7 +99,7 @@ def java() -> Any:
                 jpype.startJVM(_library(jpype), *options, convertStrings=False)
             except (OSError, RuntimeError) as error:
                 raise RejectedError("MODULE", f"the Java virtual machine cannot start: {error}") from error
-            # Otherwise the process would wait for threads of authors at its end.
+            # Otherwise the process would wait at its end for threads that classes of authors have started.
             jpype_config.onexit = False
             _started_by = os.getpid()
             queue = jpype.JClass("org.jpype.ref.JPypeReferenceQueue").getInstance()

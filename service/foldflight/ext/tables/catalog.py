@@ -32,11 +32,11 @@ _ONE_NAME: Final = re.compile(r"\s*(?:`(?:[^`]|``)+`|[^`.]+)\s*")
 class CatalogTable:
     """A table that Spark's executors change themselves.
 
-    The statement sets values that do not depend on those before, and deletes by key. So the repeat of the last epoch
-    leaves the table as it is. That of an earlier one would not: the statement marks its commit with the query and the
-    epoch, in the summary of Iceberg's snapshot and as a transaction of Delta. The marks of Iceberg's snapshots are
-    compared here, until the snapshots expire. Delta itself leaves out a statement whose transaction, or a later one, it
-    has; which of these it is, the metadata of its commits tell.
+    The statement sets values that do not depend on those before, and deletes by key. So it changes nothing if the last
+    epoch is repeated. If an earlier epoch were repeated, it would: each statement therefore marks its commit with the
+    query and the epoch, in the summary of Iceberg's snapshot and as a transaction of Delta. The marks of Iceberg's
+    snapshots are compared here, until the snapshots expire. Delta itself skips a statement if the table has its
+    transaction or a later one; the metadata of Delta's commits tell which of the two it was.
 
     Spark runs the epochs of a query in a copy of the user's session, and each session may keep the table as it was
     when it read it first. So the table is refreshed before the statement, because of other writers, and after it in
@@ -45,7 +45,7 @@ class CatalogTable:
     Args:
         table: The name of the table, as it stands in SQL: `totals`, `catalog.schema.totals`.
         columns: The columns of the query.
-        keys: Those that identify a row.
+        keys: The columns that identify a row.
     """
 
     def __init__(self, table: str, columns: st.StructType, keys: Sequence[str]) -> None:
@@ -168,7 +168,7 @@ def _mark(query: str) -> str:
 
 @contextmanager
 def _marked(spark: SparkSession, query: str, epoch: int) -> Iterator[None]:
-    """Let the commits of Iceberg and Delta have the mark of an epoch. The session is one of the query alone."""
+    """Let the commits of Iceberg and Delta have the mark of an epoch. Spark runs the query in a session of its own."""
     before = spark.conf.get(_METADATA, None)
     settings = {
         f"spark.sql.iceberg.snapshot-property.{_mark(query)}": str(epoch),

@@ -46,7 +46,7 @@ def _names(annotated: Any, owner: type | None) -> dict[str, Any]:
         visible = {**_of_functions(each), **visible}
     module = getattr(sys.modules.get(getattr(annotated, "__module__", "")), "__dict__", {})
     for cls in (each for each in (owner, annotated) if isinstance(each, type)):
-        # A member that has the name of a type is not meant: `date: date = None`.
+        # A member does not hide the type of the same name: `date: date = None` means the type.
         own = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
         for name, member in own.items():
             if name not in module and not hasattr(builtins, name):
@@ -91,7 +91,7 @@ def _stack_frames(annotated: Any, *, in_functions: bool) -> typing.Iterator[Fram
 
 
 def _outermost(cls: type) -> tuple[str, Any]:
-    """Return the name of the outermost class around a class, and what it contains while its body is still executed."""
+    """Return the name of the outermost class around a class, and an object with what its unfinished body has so far."""
     name, inner = cls.__name__, typing.cast("Any", cls)
     for stack_frame in _stack_frames(cls, in_functions=False):
         inner = SimpleNamespace(**{**stack_frame.f_locals, name: inner})

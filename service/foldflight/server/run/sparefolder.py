@@ -1,4 +1,4 @@
-"""The temporary folder of a server for compiled code, and those that servers left which were killed."""
+"""The temporary folder of a server for compiled code, and the folders that killed servers have left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOCK_FILE: Final = ".in-use"
 def spare_folder(logger: Logger) -> Iterator[Path | None]:
     """Have a folder for compiled code while the block runs; None if there is no place for temporary files.
 
-    A server that is killed leaves its folder. Its lock has ended with it, so the next server can tell and deletes it.
+    A killed server leaves its folder, without the lock, which ended with the process. So the next server deletes it.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -42,7 +42,10 @@ def spare_folder(logger: Logger) -> Iterator[Path | None]:
 
 
 def _lock_new(folder: Path) -> int:
-    """Lock a new folder, and return the open file. The lock has its name once it is held. Raises OSError."""
+    """Lock a new folder, and return the open file. Raises OSError.
+
+    The file is locked before it gets its name, so another server never finds it unlocked.
+    """
     draft = folder / f"{_LOCK_FILE}.new"
     file = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

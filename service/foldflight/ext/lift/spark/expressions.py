@@ -22,7 +22,7 @@ def expression(expr: Expr, leaf: Callable[[Expr], str], computed: Mapping[str, s
     Args:
         expr: The expression.
         leaf: Returns the SQL of an argument or a field.
-        computed: What has been computed, by its text: columns, and the results of `Quotient`s by `quotient_key`.
+        computed: Columns with values that have been computed, by the SQL of the value, or by `quotient_key`.
     """
     rendered = _render(expr, leaf, computed)
     return computed.get(rendered, rendered)
@@ -57,7 +57,7 @@ def _comparison(expr: Expr, operands: Sequence[str]) -> str:
     compared = f"{one} {_COMPARISONS[expr.op]} {other}"
     if expr.parts[0].kind != "float":
         return f"({compared})"
-    if expr.parts[0] == expr.parts[1]:  # only NaN differs from itself, and is less than nothing
+    if expr.parts[0] == expr.parts[1]:  # only NaN differs from itself, and nothing is less than itself
         return f"(NOT isnan({one}))" if expr.op != "lt" else "false"
     # In Spark NaN equals itself and is greater than all numbers.
     numbers = [f"NOT isnan({operand})" for operand, part in zip(operands, expr.parts, strict=True) if not part.is_const]
@@ -69,8 +69,9 @@ class Quotient:
     """The quotient of two 64-bit integers as the nearest float.
 
     Integers below 2**53 are floats, of which a division is rounded once. For others, more than 55 bits of the quotient
-    are computed as an integer, of which the last one tells whether there is a remainder; so it is rounded to 53 bits as
-    the exact quotient would be. A power of two changes no digit. It is a column, because it is needed several times.
+    are computed as an integer, whose last bit tells whether there is a remainder; so it is rounded to 53 bits as the
+    exact quotient would be. The dividend is multiplied by a power of two first, which changes no digit of the result.
+    The power is a column of its own, because the expression uses it several times.
 
     Args:
         one: The dividend, as SQL.

@@ -29,7 +29,7 @@ from foldflight.exchange.serving import ServerExchange
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Registry
 
-__all__ = ["EngineCrashed", "SimulatedConnection", "StuckError", "World"]
+__all__ = ["HARMS", "EngineCrashed", "SimulatedConnection", "StuckError", "World"]
 
 _DEADLINE_S: Final = 1.0
 _IDLE_S_MAX: Final = 5.0
@@ -38,7 +38,7 @@ _STEPS_MAX: Final = 200_000
 _TRACE_MAX: Final = 400
 _KEY: Final = b"the key of the simulated fleet"
 _NEW_KEY: Final = b"the key that some servers sign with already, and all know"
-_HARMS: Final = (
+HARMS: Final = (
     "kill",
     "hang",
     "slow",
@@ -216,7 +216,7 @@ class World:
         self._registries = {True: registry, False: newer}
         self._servers = [_Server(f"sim://{number}", limits) for number in range(servers)]
         self.urls = tuple(server.url for server in self._servers)
-        known = [harm for harm in _HARMS if self.random.random() < 0.5]
+        known = [harm for harm in HARMS if self.random.random() < 0.5]
         self._harms = [] if is_calm else known
         self._rate = self.random.choice([0.01, 0.03, 0.1])
         self.heals_at_s = 0.0 if is_calm else self.random.uniform(1.0, 40.0)

@@ -163,11 +163,13 @@ def test_mistakes_are_refused(classic: Any, write: Any) -> None:
         write(df, keys=[])
     with pytest.raises(RejectedError, match="the rows have dead letters"):
         write(df.withColumn("dead_letter", sf.lit(None)), keys="id")
-    with pytest.raises(PySparkException) as caught:
-        write(df.selectExpr("'+I' AS row_kind", "nullif(id, 0) AS id"), keys="id").collect()
-    error = error_of(caught.value)
-    assert error is not None
-    assert error.message.startswith("the key id of a change is NULL")
+    null = df.selectExpr("nullif(id, 0) AS id")
+    for rows in (null, null.selectExpr("'+I' AS row_kind", "id")):
+        with pytest.raises(PySparkException) as caught:
+            write(rows, keys="id").collect()
+        error = error_of(caught.value)
+        assert error is not None
+        assert error.message.startswith("the key id of a change is NULL")
 
 
 class Orders(Stream):

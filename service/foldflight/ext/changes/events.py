@@ -33,6 +33,7 @@ from foldflight.functions.types.arrow import concat_batches
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import EPOCH
 from foldflight.spark.columns import column_named
+from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import refuse_doubles
 from foldflight.spark.settings import advise
 from foldflight.spark.versions.sessions import check_workers
@@ -173,6 +174,9 @@ def to_upserts(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
         "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     }
     key = sf.to_json(sf.struct(*map(column_named, names)), options)
+    for name in names if not has_kinds else ():  # the task has looked at keys of changes
+        null = raise_error("SCHEMA_MISMATCH", _null_key(name))
+        key = sf.when(column_named(name).isNull(), null).otherwise(key)
     value = sf.to_json(sf.struct(*map(column_named, columns)), options)
     return last.select(key.alias(_KEY), sf.when(~column_named(_IS_DELETED), value).alias(_VALUE))
 
@@ -190,6 +194,10 @@ def _checked(changes: DataFrame, keys: str | Sequence[str]) -> tuple[list[str], 
         if name not in columns:
             raise RejectedError("SCHEMA_MISMATCH", f"the key {name!r} is not a column among {', '.join(columns)}")
     return names, ROW_KIND in changes.columns, columns
+
+
+def _null_key(name: str) -> str:
+    return f"the key {name} of a change is NULL; leave such rows out, or give it a value"
 
 
 def _mapped(
@@ -405,9 +413,7 @@ class _Paired:
         rows = pa.RecordBatch.from_arrays(columns, names=[*self.columns])
         for name in self.keys:
             if rows.column(name).null_count:
-                raise RejectedError(
-                    "SCHEMA_MISMATCH", f"the key {name} of a change is NULL; leave such rows out, or give it a value"
-                )
+                raise RejectedError("SCHEMA_MISMATCH", _null_key(name))
         return rows
 
     def _batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -323,3 +323,9 @@ def test_json_in_states() -> None:
         ("+I", {"v": "[2]", "n": 1, "last": "[2]"}),
     ]
     assert [row["first"] for row in run_over({"first": FUNCTIONS["first"]("v")}, rows, types=types)] == ['{"a":1}'] * 3
+
+
+def test_a_missing_column_is_named_beside_those_of_the_rows() -> None:
+    """Usually the name in the call is misspelt."""
+    with pytest.raises(RejectedError, match=r"no column 'prise', which a call or a key names; rows have price\."):
+        run_epochs({"n": connect("embedded:")["sum"]("prise")}, [[{"price": 1}]])

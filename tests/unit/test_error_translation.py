@@ -47,6 +47,7 @@ def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code:
         ("grpc://h:1", "UNAVAILABLE: ipv4:1.2.3.4:1: Socket closed", "--tls-ca"),
         ("grpc+tls://h:1", "UNAVAILABLE: ipv4:1.2.3.4:1: Socket closed", "--tls-cert"),
         ("grpc://h:1", "Failed to connect to remote host: Connection refused", "/readyz"),
+        ("grpc://h", "Failed to connect to remote host: Connection refused", "grpc://h:8815"),
         ("grpc+tls://h:1", "Failed to connect to remote host: Connection refused", "logs `ready`"),
         ("grpc+tls://h:1", "SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed", "--tls-ca"),
         ("grpc+tls://h:1", "Peer name h is not in peer certificate", "other names"),

@@ -282,6 +282,16 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"), [("skip_null", "did you mean skip_nulls"), ("zzz", "there are input_types")]
+)
+def test_unknown_options_are_refused(option: str, hint: str) -> None:
+    """The error names the decorator, and the option that was probably meant."""
+    options: Any = {option: True}
+    with pytest.raises(RejectedError, match=f"@udaf has no option '{option}'; {hint}"):
+        udaf(**options)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_fail_at_import(mistake: str) -> None:
     """A wrong class raises when it is defined; the error names class, method and remedy."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pyarrow as pa
 import pyarrow.flight as fl
 
@@ -96,6 +98,9 @@ def translated(error: BaseException, *, url: str, deadline_s: float, expired: bo
 
 
 def _remedy(reason: str, url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme == "grpc" and parts.port is None:
+        return f"; the URL has no port, so gRPC takes 443; the default of a server is 8815: {url}:8815"
     for said, scheme, remedy in _REMEDIES:
         if said in reason and url.startswith(scheme):
             return f"; {remedy}"

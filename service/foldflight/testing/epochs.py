@@ -448,7 +448,12 @@ def types_of(
     chosen = {}
     for name in names:
         if any(name not in row for row in rows):
-            raise RejectedError("SCHEMA_MISMATCH", f"a row has no column {name!r}; give every row all columns")
+            there = ", ".join(dict.fromkeys(str(column) for row in rows for column in row))
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"a row has no column {name!r}, which a call or a key names; rows have {there}. "
+                "Give every row all columns",
+            )
         if name in types:
             chosen[name] = parse_type(types[name])
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import re
@@ -47,10 +48,15 @@ def registering(name: str, make: Callable[Concatenate[Any, P], Function | Scalar
         make: Called with the author's class or function, and with the options of the decorator. It has their
             documentation.
     """
-    first = next(iter(signature_of(make).parameters))  # the class or function may also be given by this name
+    first, *known = signature_of(make).parameters  # the class or function may also be given by the first name
 
     def decorator(target: Any = None, /, **options: Any) -> Any:
         target = options.pop(first, None) if target is None else target
+        for option in options:
+            if option not in known:
+                close = difflib.get_close_matches(option, known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+                raise RejectedError("SIGNATURE", f"@{name} has no option {option!r}; {hint}")
         if target is None:
             return functools.partial(decorator, **options)
         setattr(target, REGISTERED, cast("Any", make)(target, **options))

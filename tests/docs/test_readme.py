@@ -160,6 +160,29 @@ def test_command_lines_name_commands_and_options_that_exist(words):
     assert {word.partition("=")[0] for word in words if word.startswith("--")} - {"--"} <= options
 
 
+def leaves(command, path):
+    """Yield the commands that are no groups, each with its words."""
+    if not isinstance(command, click.Group):
+        yield command, path
+        return
+    for name, each in sorted(command.commands.items()):
+        yield from leaves(each, [*path, name])
+
+
+LEAVES = list(leaves(cli, ["foldflight"]))
+
+
+@pytest.mark.parametrize(("command", "path"), LEAVES, ids=[" ".join(path) for _, path in LEAVES])
+def test_the_help_of_a_command_has_an_example(command, path):
+    """It begins with the words of the command, and names options that exist."""
+    example = re.search(r"^ *Example: (.*?)\n\n", f"{command.help}\n\n", re.MULTILINE | re.DOTALL)
+    assert example is not None, path
+    words = example[1].split(" -- ")[0].split()
+    assert words[: len(path)] == path
+    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    assert {word for word in words if word.startswith("-")} <= known
+
+
 def test_the_documents_show_every_command():
     """The guides and the reference show how to use every command."""
     assert {words[1] for words in COMMANDS} == set(cli.commands)

@@ -23,6 +23,8 @@ from foldflight.functions import Registry
 def compile_modules(modules: tuple[str, ...], *, folder: Path) -> None:
     """Compile the functions of MODULES into a folder, so that servers and tests start with them.
 
+    Example: foldflight compile weighted_avg --into compiled
+
     MODULES are names of modules (module or embedded:module). A server takes the folder as its setting compiled_folder.
     Compiled code is for this processor and these versions of Python, numba and foldflight; where one is another, the
     server compiles again. Prints for each function whether it is compiled, and the reason if it is not; reasons are

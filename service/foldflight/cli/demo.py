@@ -60,7 +60,10 @@ Rows = list[dict[str, Any]]
 )
 @click.option("--server", metavar="URL", help="Use the servers at this URL. Default: start one.")
 def demo(*, scale: int, server: str | None) -> None:
-    """Fold the flights of New York in 2013 with Spark, embedded and on a server, and compare with Spark SQL."""
+    """Fold the flights of New York in 2013 with Spark, embedded and on a server, and compare with Spark SQL.
+
+    Example: foldflight demo --scale 2
+    """
     if importlib.util.find_spec("pyspark") is None:
         raise RejectedError("SETTINGS", "the demo needs Spark: pip install 'foldflight[demo]'")
     if importlib.util.find_spec(MODULE.partition(".")[0]) is None or importlib.util.find_spec(MODULE) is None:

@@ -19,6 +19,8 @@ _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
 def init(folder: Path) -> None:
     """Write a project into the new folder DIR: a function, its tests, two jobs and an image.
 
+    Example: foldflight init orders
+
     The tests pass as they are: run `pytest` in the folder. Its README.md says what each file is for.
     """
     if folder.exists() and any(folder.iterdir()):

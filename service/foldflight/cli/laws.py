@@ -69,6 +69,8 @@ def check(
 ) -> None:
     """Check the laws of the functions in MODULES on generated data.
 
+    Example: foldflight check weighted_avg
+
     MODULES are names of modules (module or embedded:module), or Java classes (functions.jar::com.acme.WeightedAvg).
 
     Merge order, retraction as the inverse, any split of the input, state to bytes and back, and so on; for scalar and

@@ -27,6 +27,8 @@ from foldflight.lift import unlifted_reason
 def functions(target: str, *, as_json: bool, **connection: Any) -> None:
     """List the functions of TARGET: grpc://host:port, grpc+tls://host:port, or a module (also embedded:module).
 
+    Example: foldflight functions grpc://127.0.0.1:8815
+
     Nothing is compiled for it: `compiled when hot` is what the methods' code tells. What only the functions that they
     call, or the types of values, show is known here as soon as they have been compiled on this host, by `foldflight
     check`, `foldflight compile` or rows.

@@ -18,6 +18,8 @@ from foldflight.server.run.settings import CONFIG_FLAG, CONFIG_VARIABLE, SETTING
 def _serve(_: click.Context, /, modules: tuple[str, ...], **flags: str | None) -> None:
     """Serve the functions of MODULES, and the built-in ones, over Arrow Flight.
 
+    Example: foldflight serve weighted_avg --port 8815
+
     Every option can also be set as an environment variable, or as a key of a TOML file. An option takes precedence over
     a variable, and a variable over the file. The first SIGTERM or SIGINT drains the server: open exchanges may move to
     other servers for up to --drain-s. A second one ends the server at once.

@@ -55,6 +55,8 @@ def state(
 ) -> None:
     """Print the groups of a streaming query: keys, live rows, and the state of each output.
 
+    Example: foldflight state checkpoint --group customer=ann
+
     Of a query with over: keys, the number of rows that wait for the watermark, and the state or the last rows that are
     kept for each window frame. With --view: the entries of a MapView or ListView of each group. CHECKPOINT is the
     checkpointLocation of the query. The query may be running.

@@ -44,6 +44,8 @@ def status(
 ) -> None:
     """Show the status of the servers at each URL. A URL may belong to a server or to a load balancer.
 
+    Example: foldflight status grpc://127.0.0.1:8815 --watch
+
     Several URLs are separate arguments, or separated by commas as for `connect`.
 
     A server also shows the other servers of its fleet if its setting `peers` names them. Rates are computed from two

@@ -42,6 +42,8 @@ def conform() -> None:
 def server(url: str, *, function: str, rules: tuple[str, ...], deadline_s: float, **connection: Any) -> None:
     """Test the server at URL against the rules for servers. Exits with 1 if one is broken.
 
+    Example: foldflight conform server grpc://127.0.0.1:8815
+
     The function must return different values for different rows, as a sum does. Rules that need more (to retract, to
     merge, to fail) are not tested if the function cannot do it.
     """
@@ -68,6 +70,8 @@ def server(url: str, *, function: str, rules: tuple[str, ...], deadline_s: float
 def engine(command: tuple[str, ...], *, modules: tuple[str, ...], timeout_s: float, silence_s: float) -> None:
     """Test COMMAND, which runs one query with an engine, against the rules for engines. Exits with 1 if one is broken.
 
+    Example: foldflight conform engine -- python my_query.py {url}
+
     COMMAND is run several times, each time with a new server on this machine that injects one kind of fault. In
     COMMAND, {url} is replaced by the URL of the server, which is also in the variable FOLDFLIGHT_URL. COMMAND prints
     the answer of the query to its standard output, in a fixed order. If the query fails, it exits with a code other
@@ -83,7 +87,10 @@ def engine(command: tuple[str, ...], *, modules: tuple[str, ...], timeout_s: flo
 
 @conform.command()
 def rules() -> None:
-    """Print the rules for servers and the rules for engines as Markdown tables."""
+    """Print the rules for servers and the rules for engines as Markdown tables.
+
+    Example: foldflight conform rules
+    """
     from foldflight.ext.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 
     click.echo(rules_table("servers", SERVER_RULES))

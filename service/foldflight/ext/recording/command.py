@@ -99,6 +99,8 @@ def replay(
 ) -> None:
     """Fold the recording FILE again, and compare the answers with the recorded ones.
 
+    Example: foldflight replay FILE.recording --function weighted_avg:WeightedAvg
+
     FILE is a recording (connect(..., record=...), or serve --record DIR), or dead letters: a Parquet file or folder.
     Nothing of the file is executed, except bundles and pickled states if --bundle-key, --state-key or --unpickle is
     given. Prints the error of the function, and the groups whose answers differ. Exits with 1 if a function raises or

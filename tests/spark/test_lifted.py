@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 import itertools
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from foldflight import connect
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.ext.lift.descriptions import lift_text
-from foldflight.functions import Registry
+from foldflight.functions import Registry, udaf
 from foldflight.spark import group_by
 from foldflight.spark.errors import error_of
 from tests.laws import lifted_functions as lifted
@@ -144,6 +144,63 @@ def test_decimals(spark: Any, functions: Any) -> None:
     assert isinstance(error, FunctionError)
     assert error.code == "OVERFLOW"
     assert "plan='fold' holds more" in error.message  # and not that ANSI mode can be turned off
+
+
+class Prices:
+    """A sum of DECIMALs with fewer digits than Spark's."""
+
+    total: Annotated[decimal.Decimal, "DECIMAL(10, 2)"]
+
+    def __init__(self) -> None:
+        self.total = decimal.Decimal(0)
+
+
+@udaf(input_types=["DECIMAL(12, 2)"], result_type="DECIMAL(6, 2)", skip_nulls=True)
+class SumOfPrices:
+    """Add up prices."""
+
+    def create_accumulator(self) -> Prices:
+        return Prices()
+
+    def accumulate(self, prices: Prices, price: decimal.Decimal) -> None:
+        prices.total += price
+
+    def merge(self, prices: Prices, other: Prices) -> None:
+        prices.total += other.total
+
+    def get_value(self, prices: Prices) -> decimal.Decimal:
+        return prices.total
+
+
+def test_spark_finishes_sums_of_decimals(spark: Any) -> None:
+    """Without Python; a total that does not fit the state or the result is the error of a fold."""
+    function = connect(SumOfPrices)["sum_of_prices"]
+    prices = "VALUES (1, 1.25), (1, -3.00), (2, NULL), (3, {}), (3, {}) AS prices(k, price)"
+    df = spark.sql(f"SELECT k, CAST(price AS DECIMAL(12, 2)) AS price FROM {prices.format(5000, 4999.99)}")
+    for rows, keys in ((df, ["k"]), (df, []), (df.where("false"), []), (df.where("false"), ["k"])):
+        assert group_by(rows, keys).query(o=function("price")).finished_by_host.holds
+        results = [shown(group_by(rows, keys, plan=plan).agg(o=function("price"))) for plan in ("fold", "lifted")]
+        assert results[0] == results[1]
+    for price, what in ((5000, "Decimal, which does not fit"), (99_999_999, "total: 199999998.00")):
+        large = spark.sql(f"SELECT k, CAST(price AS DECIMAL(12, 2)) AS price FROM {prices.format(price, price)}")
+        for plan in ("fold", "lifted"):
+            with pytest.raises(PySparkException) as caught:
+                group_by(large, "k", plan=plan).agg(o=function("price")).collect()
+            error = error_of(caught.value)
+            assert isinstance(error, FunctionError)
+            assert error.code == "OVERFLOW"
+        assert what in error.message
+        assert "group: k=3" in str(caught.value)
+
+
+def test_names_of_settings_in_braces(spark: Any, functions: Any) -> None:
+    """Spark puts the value of a setting into a text of SQL; a column keeps its name."""
+    name = "${spark.app.name}"
+    df = spark.range(3).withColumnRenamed("id", name)
+    for plan in ("fold", "lifted"):
+        counted = group_by(df, name, plan=plan).agg(functions["count"]().alias("n $" + name[1:]))
+        assert counted.columns == [name, "n $" + name[1:]]
+        assert counted.count() == 3
 
 
 def test_a_total_that_does_not_fit_is_an_error(spark: Any, functions: Any) -> None:

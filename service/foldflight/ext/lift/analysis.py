@@ -302,7 +302,7 @@ class _Subject:
         """Return the result of `get_value` for final accumulators, as expressions over their fields."""
         try:
             symbols = {each.name: self._final_field(each) for each in fields}
-            return self._outcome(symbols)
+            return self._outcome(symbols, fields)
         except Unsupported as unsupported:
             return Outcome(reason=str(unsupported))
 
@@ -311,16 +311,14 @@ class _Subject:
         if one.monoid == "keep":
             return const(one.start)
         type_ = self.types[one.name]
-        if one.adds_decimals:
-            raise Unsupported(f"{_label(one.name)} is a sum of DECIMALs")
         known = kind_of(type_)
         assert known is not None
         kind, low, high = known
-        if self.fields[one.name].kind != kind:
+        if self.fields[one.name].kind != kind and not one.adds_decimals:
             raise Unsupported(f"{_label(one.name)} is a {self.fields[one.name].kind} in a field of the type {type_}")
         return Expr("field", (one.name,), kind, low, high)
 
-    def _outcome(self, symbols: Mapping[str, Expr]) -> Outcome:
+    def _outcome(self, symbols: Mapping[str, Expr], fields: Sequence[Field]) -> Outcome:
         def execute(run: Run) -> Expr:
             value = run.call(self.methods.get_value, [self._accumulator(run, symbols)])
             if not isinstance(value, Expr):
@@ -335,8 +333,9 @@ class _Subject:
                 failures.append(Failure(when, str(value)))
             else:
                 parts.append(Case(when, value))
-        check_outcome({each.value.kind for each in parts} - {"none"}, self.bound.result_type)
-        return Outcome(tuple(parts), tuple(failures))
+        outcome = Outcome(tuple(parts), tuple(failures))
+        check_outcome(outcome, fields, self.bound.result_type)
+        return outcome
 
     # --- classification -------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.ext.lift.tree import Expr, Field, Lift, arg, const, is_decimal, kind_of, scale_of
+from foldflight.ext.lift.tree import Expr, Field, Lift, Outcome, arg, const, is_decimal, kind_of, scale_of
 from foldflight.fold.mode import Unsupported
 from foldflight.functions.types.exact import EXACT
 
@@ -40,15 +40,23 @@ def fits(value: Any, type_: pa.DataType) -> bool:
     return True
 
 
-def check_outcome(kinds: set[str], type_: pa.DataType) -> None:
-    """Raise Unsupported for values that an engine may convert to the result type in another way than Python."""
+def check_outcome(outcome: Outcome, fields: Sequence[Field], type_: pa.DataType) -> None:
+    """Raise Unsupported for values that an engine may compute, or convert to the result type, otherwise than Python."""
+    computed = [part.when for part in outcome.parts] + [each.when for each in outcome.failures]
+    computed += [part.value for part in outcome.parts if part.value.op != "field"]
+    used = {each.parts[0] for expr in computed for each in expr.walk() if each.op == "field"}
+    if any(each.adds_decimals and each.name in used for each in fields):
+        raise Unsupported("get_value computes with a sum of DECIMALs, which Python may round")
+    kinds = {part.value.kind for part in outcome.parts} - {"none"}
     if len(kinds) != 1:
         raise Unsupported(f"get_value returns {' and '.join(sorted(kinds)) or 'nothing'}")
     (kind,) = kinds
     is_number = pa.types.is_signed_integer(type_) or type_ == pa.float64()
     if kind in ("int", "float") and is_number:
         return
-    is_plain = type_ in (pa.bool_(), pa.string(), pa.binary()) or pa.types.is_decimal(type_)
+    if is_decimal(kind) and pa.types.is_decimal128(type_) and scale_of(kind) == type_.scale:
+        return
+    is_plain = type_ in (pa.bool_(), pa.string(), pa.binary())
     if not is_plain or kind_of(type_) != (kind, 0, 0):
         raise Unsupported(f"get_value returns a {kind} for a result of the type {type_}")
 
@@ -81,16 +89,15 @@ def check_lift(lift: Lift, inputs: Sequence[pa.DataType], state: pa.DataType, re
     finished: dict[Any, Expr] = {}
     for one in lift.fields:
         kind = kind_of(members[one.name])
-        if one.monoid != "keep" and kind is not None and not one.adds_decimals:
+        if one.monoid != "keep" and kind is not None:
             finished[one.name] = Expr("field", (one.name,), *kind)
-    kinds = set()
     for part in lift.outcome.parts:
         _check_condition(part.when, finished)
-        kinds.add(_kind(part.value, finished))
+        _kind(part.value, finished)
     for failure in lift.outcome.failures:
         _check_condition(failure.when, finished)
     try:
-        check_outcome(kinds - {"none"}, result)
+        check_outcome(lift.outcome, lift.fields, result)
     except Unsupported as unsupported:
         raise ValueError(str(unsupported)) from None
 

@@ -410,6 +410,8 @@ class Outcome:
 
 
 _UNKNOWN_OUTCOME: Final = Outcome(reason="the server does not tell; it is of an older version")
+_DECIMAL_OUTCOME: Final = Outcome(reason="its result is a DECIMAL, and this client is of an older version")
+_OUTCOMES: Final = ("outcome_of_decimals", "outcome")  # in the JSON of a lift, the one that tells most first
 
 
 @dataclass(frozen=True)
@@ -474,13 +476,17 @@ class Lift:
             for each in self.fields
         ]
         failures = [[each.when.to_data(), each.text, each.by_null] for each in self.failures]
+        outcomes = {"outcome": self.outcome.to_data()}
+        if any(is_decimal(part.value.kind) for part in self.outcome.parts):
+            # Clients that know no such results still lift the rows.
+            outcomes = {"outcome": _DECIMAL_OUTCOME.to_data(), "outcome_of_decimals": self.outcome.to_data()}
         return json.dumps(
             {
                 "lift": _DECIMAL_FORMAT if any(each.adds_decimals for each in self.fields) else _FORMAT,
                 "fields": fields,
                 "fails": failures,
                 "unretractable": self.unretractable,
-                "outcome": self.outcome.to_data(),
+                **outcomes,
             }
         )
 
@@ -510,7 +516,7 @@ class Lift:
                 ),
                 tuple(Failure(_expr(when), str(error), bool(by_null)) for when, error, by_null in data["fails"]),
                 str(data["unretractable"]),
-                Outcome.of_data(data["outcome"]) if "outcome" in data else _UNKNOWN_OUTCOME,
+                next((Outcome.of_data(data[name]) for name in _OUTCOMES if name in data), _UNKNOWN_OUTCOME),
             )
         except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             raise RejectedError("BAD_FRAME", f"the description of a lifted function cannot be read: {error}") from None

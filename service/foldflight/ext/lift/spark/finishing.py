@@ -23,7 +23,7 @@ from foldflight.engine.query.query import Query
 from foldflight.ext.lift.plan import LiftPlan
 from foldflight.ext.lift.spark.expressions import Quotient, alias_of, constant, expression, quotient_key
 from foldflight.ext.lift.tasks import OVERFLOWED, ROWS, LiftedFold, aggregate_name
-from foldflight.ext.lift.tree import TRUE, Expr, Field
+from foldflight.ext.lift.tree import TRUE, Expr, Field, digits_of, is_decimal, scale_of
 from foldflight.functions import sql_name
 from foldflight.spark.expressions import Text, error_text, text
 
@@ -65,7 +65,7 @@ def finish(
         grouped = grouped.where(f"{LIVE} > 0")
     if all(call.is_state for call in calls):
         stated = [state for call in calls for state in call.states().values()]
-        return grouped.selectExpr(*_items(keys, stated, outputs, chosen))
+        return _named(grouped, keys, stated, outputs, chosen)
     states = grouped.selectExpr(
         *keys, *(f"{state} AS {name}" for call in calls for name, state in call.states().items())
     )
@@ -80,15 +80,19 @@ def finish(
     if quotients:
         states = states.selectExpr("*", *(each.power for each in quotients))
     values = states.selectExpr(*keys, *(call.value(computed) for call in calls))
-    return values.selectExpr(*_items(keys, [call.result_text() for call in calls], outputs, chosen))
+    return _named(values, keys, [call.result_text() for call in calls], outputs, chosen)
 
 
-def _items(
-    keys: Sequence[str], values: Sequence[str], outputs: Sequence[st.DataType], names: Sequence[str]
-) -> list[str]:
-    """Return keys and results with their names, as SQL."""
-    cast = [f"CAST({value} AS {type_.simpleString()})" for value, type_ in zip(values, outputs, strict=True)]
-    return list(map(alias_of, [*keys, *cast], names))
+def _named(
+    rows: _Rows, keys: Sequence[str], values: Sequence[str], outputs: Sequence[st.DataType], names: Sequence[str]
+) -> _Rows:
+    """Return keys and results with their names."""
+    items = [*keys]
+    items += [f"CAST({value} AS {type_.simpleString()})" for value, type_ in zip(values, outputs, strict=True)]
+    if isinstance(rows, DataFrame) and any("${" in name for name in names):
+        # In a text Spark would put a setting's value there.
+        return rows.selectExpr(*items).toDF(*names)
+    return rows.selectExpr(*map(alias_of, items, names))
 
 
 @dataclass(frozen=True)
@@ -159,9 +163,13 @@ class _Finish:
     def result_text(self) -> str:
         """Return the result as SQL, or an error if it does not fit its type."""
         value = self._value
+        kind = next(part.value.kind for part in self.plan.lift.outcome.parts if part.value.kind != "none")
+        if is_decimal(kind):
+            error = text(f", a Decimal, which does not fit {sql_name(self.result)}")
+            message = f"concat({text('get_value returned ')}, CAST({value} AS STRING), {error})"
+            return self._as_decimal(value, pa.decimal128(digits_of(kind), scale_of(kind)), self.result, message)
         if not pa.types.is_integer(self.result):
             return value
-        kind = next(part.value.kind for part in self.plan.lift.outcome.parts if part.value.kind != "none")
         end = _MOST[self.result.bit_width]
         if kind == "float":
             # Python cuts off the fraction first.
@@ -212,7 +220,11 @@ class _Finish:
         names = [aggregate_name(self.number, limb.index) for limb in limbs]
         if field.monoid == "sum":
             factors = [limb.factor << limb.shift for limb in limbs]
-            return self._sum(field, type_, names, factors)
+            return (
+                self._decimal_sum(field, type_, *names)
+                if field.adds_decimals
+                else self._sum(field, type_, names, factors)
+            )
         (name,) = names
         start = constant(field.start)
         if field.monoid == "set":
@@ -251,6 +263,25 @@ class _Finish:
             message = text(f"{self._misfit(field)}a number beyond 2**120 (int) does not fit {type_}")
             overflow += f" WHEN {large} THEN raise_error({self._error('OVERFLOW', message)})"
         return f"CASE {overflow} ELSE {self._as_bigint(field, total, type_)} END"
+
+    def _decimal_sum(self, field: Field, type_: pa.DataType, total: str) -> str:
+        overflow = f"raise_error({self._error('OVERFLOW', text(OVERFLOWED))})"
+        total = f"coalesce({total}, {overflow})"
+        if not self.keys:  # there may be no row, and then no sum
+            total = f"CASE WHEN {ROWS} = 0 THEN 0BD ELSE {total} END"
+        wide = pa.decimal128(38, type_.scale)
+        message = (
+            f"concat({text(self._misfit(field))}, CAST({total} AS STRING), {text(f' (Decimal) does not fit {type_}')})"
+        )
+        return self._as_decimal(total, wide, type_, message)
+
+    def _as_decimal(self, value: str, actual: pa.DataType, type_: pa.DataType, message: str) -> str:
+        """Return a DECIMAL of the actual type as one of another precision, or an error with this message."""
+        if type_.precision < actual.precision:
+            end = 10 ** (type_.precision - type_.scale)
+            error = f"raise_error({self._error('OVERFLOW', message)})"
+            value = f"CASE WHEN abs({value}) >= {end}BD THEN {error} ELSE {value} END"
+        return f"CAST({value} AS DECIMAL({type_.precision}, {type_.scale}))"
 
     @staticmethod
     def _misfit(field: Field) -> str:

@@ -122,20 +122,20 @@ def step_of(query: Query, step: str) -> str:
 
 
 def spark_schema(
-    query: Query, rows: DataFrame, schema: pa.Schema, outputs: Sequence[st.DataType] = ()
+    query: Query, rows: st.StructType, schema: pa.Schema, outputs: Sequence[st.DataType] = ()
 ) -> st.StructType:
     """Return the Spark schema for an Arrow schema that begins with the keys of a query.
 
     Args:
         query: The query.
-        rows: The input of the query. Keys and columns of the result keep their Spark types.
+        rows: The columns of the input. Keys and columns of the result keep their Spark types.
         schema: Keys, then states or outputs, then dead letters (if errors are isolated).
         outputs: Spark's types of the outputs; for states none.
     """
-    layout, columns = query.layout, rows.schema
-    key_types = [nullable(field.dataType) for field in columns.fields[: len(layout.names)]]
+    layout = query.layout
+    key_types = [nullable(field.dataType) for field in rows.fields[: len(layout.names)]]
     known = [*key_types, *outputs]
     types = [*known, *(spark_type(field.type) for field in list(schema)[len(known) :])]
     if layout.isolates and schema.names[-1] == DEAD_LETTER:
-        types[-1] = letter_type(layout, key_types, [columns[name].dataType for name in layout.columns.names])
+        types[-1] = letter_type(layout, key_types, [rows[name].dataType for name in layout.columns.names])
     return st.StructType([st.StructField(name, type_) for name, type_ in zip(schema.names, types, strict=True)])

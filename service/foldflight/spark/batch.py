@@ -64,7 +64,7 @@ def batch_result(
     arrived = rows
     if merges:
         partial = PartialFold(query, query.bounds)
-        schema = spark_schema(query, rows, partial.output)
+        schema = spark_schema(query, rows.schema, partial.output)
         step = step_of(query, "fold_partial")
         if source is None:
             arrived = rows.mapInArrow(arrow_function(partial, step, query.traced), schema)
@@ -74,7 +74,7 @@ def batch_result(
     parted = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
     step = step_of(query, "merge" if merges else "fold")
     return parted.mapInArrow(
-        arrow_function(final, step, query.traced), spark_schema(query, rows, query.layout.results, outputs)
+        arrow_function(final, step, query.traced), spark_schema(query, rows.schema, query.layout.results, outputs)
     )
 
 

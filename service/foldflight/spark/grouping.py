@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -443,21 +443,33 @@ class Planned:
         query = self.query
         return query.stream is None and query.lifted.holds and query.finished_by_host.holds
 
-    def result(self) -> DataFrame:
-        """Return the result. Raises RejectedError as `GroupedFrame.agg` does."""
+    def result(self, analyse: Callable[[str], DataFrame] | None = None, source: str = "") -> DataFrame:
+        """Return the result.
+
+        Args:
+            analyse: Has Spark analyse a query, for aggregations that are one text (`has_plain_rows`). Default: they are
+                steps of a DataFrame.
+            source: The input of that text, as SQL.
+
+        Raises:
+            RejectedError: As `GroupedFrame.agg` does.
+        """
         query, session = self.query, self.columns.df.sparkSession
-        rows = as_months(self.columns.rows())
         # Spark pickles it again later, but its error would not name the function and the object that failed.
         pickle.dumps(query)
         advise(self.columns.df)
         if not self._is_without_python:
             check_workers(session)
-        if query.stream is None:
-            source = self.reader if isinstance(self.reader, Source) else None
-            result = batch_result(query, rows, self._outputs, strict=self.strict, source=source)
+        if analyse is not None and query.lifted.holds:
+            grouped = analyse(self.text(source))
+            result = LIFT.load().finished_by_python(query, grouped, self.schema, self._outputs)
+        elif query.stream is None:
+            scanned = self.reader if isinstance(self.reader, Source) else None
+            rows = as_months(self.columns.rows())
+            result = batch_result(query, rows, self._outputs, strict=self.strict, source=scanned)
         else:
             check_provider(self.columns.df)
-            result = stream_result(query, rows, self._outputs)
+            result = stream_result(query, as_months(self.columns.rows()), self._outputs)
         result = as_intervals(result, {name: self.types[name] for name in self.types if name not in self.copies})
         if not self.copies:
             return result
@@ -481,10 +493,14 @@ class Planned:
 
     @property
     def is_text(self) -> bool:
-        """Whether the result can be written as SQL: of columns that are passed to Spark's aggregations as they are."""
+        """Whether the result can be written as SQL."""
+        return self.has_plain_rows and self._is_without_python
+
+    @property
+    def has_plain_rows(self) -> bool:
+        """Whether keys, arguments and results are passed to Spark's aggregations, and from them, as they are."""
         types = [*(field.dataType for field in self.schema), *self.types.values()]
-        is_plain = self.columns.plain is not None and not any(is_months(each) or is_collated(each) for each in types)
-        return is_plain and self._is_without_python
+        return self.columns.plain is not None and not any(is_months(each) or is_collated(each) for each in types)
 
     def text(self, source: str, names: Sequence[str] | None = None) -> str:
         """Return the result as SQL, which Spark analyses in one step.
@@ -497,7 +513,7 @@ class Planned:
         session = self.columns.df.sparkSession
         computed = None if self.copies else names
         written = LIFT.load().text(self.query, Text(source), columns, self._outputs, session, computed)
-        if not self.copies:
+        if not self.copies or not self._is_without_python:
             return written.sql
         aliases = zip(self.types, self.types if names is None else names, strict=True)
         return written.selectExpr(

@@ -34,7 +34,7 @@ class SparkPlanner(Protocol):
         session: SparkSession,
         names: Sequence[str] | None = None,
     ) -> Text:
-        """Return the same as SQL, for a query that is finished by Spark.
+        """Return the same as SQL; for a query that Python finishes, only the aggregates of its groups.
 
         Args:
             query: The query.
@@ -43,6 +43,18 @@ class SparkPlanner(Protocol):
             outputs: Spark's types of the outputs.
             session: The session.
             names: The names of the result's columns. Default: the query's.
+        """
+
+    def finished_by_python(
+        self, query: Query, grouped: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
+    ) -> DataFrame:
+        """Return the result of a batch query that Spark does not finish.
+
+        Args:
+            query: The query.
+            grouped: What Spark makes of the SQL of `text`.
+            rows: The columns of the input.
+            outputs: Spark's types of the outputs.
         """
 
 

@@ -101,7 +101,7 @@ def _packing(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.R
 
 def _results(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> tuple[pa.Schema, st.StructType]:
     layout = query.layout
-    schema = spark_schema(query, rows, layout.results, outputs)
+    schema = spark_schema(query, rows.schema, layout.results, outputs)
     if not _options_of(query).shows_kind(has_kinds=layout.has_kinds):
         return layout.results, schema
     # Dead letters have a row kind inside `dead_letter`.

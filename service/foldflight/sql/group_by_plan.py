@@ -614,8 +614,10 @@ class BlockFold:
             grouped = group_by(self._scan or rows, names, **options)
             index = self.block.span
             planned = grouped.plan_query(**aggregates)
-            if window is not None or not planned.is_text:
+            if window is not None or not planned.has_plain_rows:
                 return planned, planned.result()
+            if not planned.is_text:
+                return planned, planned.result(self.df_of, source)
             return planned, None if is_last else self.df_of(planned.text(source))
         except FoldflightError as error:
             if self.is_streaming or window is not None:

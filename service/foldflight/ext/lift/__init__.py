@@ -65,10 +65,18 @@ class _Lift:
         session: SparkSession,
         names: Sequence[str] | None = None,
     ) -> Text:
-        """Return the same as SQL, for a query that is finished by Spark; see `SparkPlanner.text`."""
+        """Return the same as SQL, without what Python does; see `SparkPlanner.text`."""
         from foldflight.ext.lift.spark.aggregation import lifted_text
 
         return lifted_text(query, rows, columns, outputs, session, names)
+
+    def finished_by_python(
+        self, query: Query, grouped: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
+    ) -> DataFrame:
+        """Return the result of finished groups; see `SparkPlanner.finished_by_python`."""
+        from foldflight.ext.lift.spark.aggregation import finished_by_python
+
+        return finished_by_python(query, grouped, rows, outputs)
 
     def form(self, bound: BoundFunction, types: Sequence[pa.DataType]) -> tuple[LiftedForm | None, str]:
         """Return the lifted form of a call, to compare it with the interpreter; or None and the reason."""

@@ -48,9 +48,16 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     task, grouped = _aggregate_groups(query, _by_bytes(rows), columns, rows.sparkSession)
     if query.finished_by_host.holds:
         return finish(task, grouped, outputs)
+    return finished_by_python(query, grouped.selectExpr(*task.input.names), rows.schema, outputs)
+
+
+def finished_by_python(
+    query: Query, grouped: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
+) -> DataFrame:
+    """Return the result of finished groups, whose states Python makes; see `SparkPlanner.finished_by_python`."""
+    task = LiftedFold(query, merges=True, plans=cast("tuple[LiftPlan, ...]", query.lifting.plans))
     schema = spark_schema(query, rows, query.layout.results, outputs)
-    function = arrow_function(task, step_of(query, "lifted"), query.traced)
-    return grouped.selectExpr(*task.input.names).mapInArrow(function, schema)
+    return grouped.mapInArrow(arrow_function(task, step_of(query, "lifted"), query.traced), schema)
 
 
 def lifted_text(
@@ -61,8 +68,11 @@ def lifted_text(
     session: SparkSession,
     names: Sequence[str] | None = None,
 ) -> Text:
-    """Return the result of a batch query as SQL, for a query that is finished by Spark; see `SparkPlanner.text`."""
-    return finish(*_aggregate_groups(query, rows, columns, session), outputs, names)
+    """Return the result of a batch query as SQL, or the aggregates of its groups; see `SparkPlanner.text`."""
+    task, grouped = _aggregate_groups(query, rows, columns, session)
+    if query.finished_by_host.holds:
+        return finish(task, grouped, outputs, names)
+    return grouped.selectExpr(*task.input.names)
 
 
 def _aggregate_groups(

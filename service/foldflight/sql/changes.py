@@ -567,9 +567,13 @@ def _blocks_with_rows(query: ParsedQuery) -> list[Block]:
 
 
 def _names(analysis: Analysis, span: Span, inner: Collection[ParsedQuery]) -> set[str]:
-    """Return the words of a range, without those of queries in it."""
+    """Return the words of a range, without those of queries in it, and without the columns that `* EXCEPT` drops."""
+    text = analysis.text
     skip = {index for each in inner for index in each.span.indexes}
-    return {analysis.text.tokens[index].name.casefold() for index in span.indexes if index not in skip}
+    for index in span.indexes:
+        if text.says(index, "*", "EXCEPT", "("):
+            skip.update(range(index + 3, text.partner[index + 2]))
+    return {text.tokens[index].name.casefold() for index in span.indexes if index not in skip}
 
 
 def _kinds_of(rows: DataFrame) -> list[tuple[str, str]]:

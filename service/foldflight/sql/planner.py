@@ -282,7 +282,8 @@ class Planner:
                 self.analysis,
                 block,
                 self.options,
-                lambda more: self.analysis.df(self.analysis.below(query, block, f"1{more}", edits)),
+                # The WHERE may refer to a query around the block.
+                lambda more: self.analysis.df(self.analysis.below(query, block, f"1{more}", edits, filtered=False)),
             )
         except UNPLANNED:
             return

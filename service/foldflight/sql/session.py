@@ -460,7 +460,11 @@ def _query_start(text: Text, span: Span) -> int | None:
         return None
     for index in text.flat(span):
         word = text.upper(index)
-        is_table = word == "TABLE" and index == span.start
+        is_table = word == "TABLE" and (
+            index == span.start
+            or text.says(index - 1, "AS")
+            or (text.says(span.start, "INSERT") and text.upper(index - 1) not in ("INTO", "OVERWRITE"))
+        )
         if (
             is_table
             or word in ("SELECT", "FROM", "VALUES")

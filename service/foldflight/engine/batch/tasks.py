@@ -32,7 +32,7 @@ from foldflight.engine.query.changelog import live_rows
 from foldflight.engine.query.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, QueryLayout, retracts
 from foldflight.engine.query.query import Query
 from foldflight.fold.mode import Mode
-from foldflight.functions.types.arrow import is_bounded
+from foldflight.functions.types.arrow import is_bounded, width_of
 
 # The modes in which accumulators are numbers in a table.
 _TABLES = (Mode.COMPILED, Mode.VECTORISED)
@@ -185,11 +185,17 @@ class _PartialPartition:
         self._folded_bytes = 0
         self._unseen = 0
         self._reduction = Reduction()
-        # Bytes of the key and the states of a group; unknown until the first few rows have been folded as an epoch.
+        widths = [width_of(field.type) for field in task.query.layout.states]
+        self._state_bytes = None if None in widths else sum(width for width in widths if width is not None) / 8
+        # Bytes of the key and the states of a group. If states differ in size, it is unknown until the first few rows
+        # have been folded as an epoch.
         self._group_bytes: float | None = None
 
     def take(self, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Fold a block, and yield emitted batches."""
+        if self._group_bytes is None and self._state_bytes is not None and block.num_rows:
+            keys = block.select(self._layout.keys.names)
+            self._group_bytes = keys.nbytes / block.num_rows + self._state_bytes
         start = 0
         while start < block.num_rows:
             yield from self._results()

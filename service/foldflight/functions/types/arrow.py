@@ -94,12 +94,23 @@ def is_nested(type_: pa.DataType) -> bool:
 
 def is_bounded(type_: pa.DataType) -> bool:
     """Return whether the values of a type have a bounded size."""
+    return width_of(type_) is not None
+
+
+def width_of(type_: pa.DataType) -> int | None:
+    """Return the bits of each value of a type, without those that tell NULLs; None if values differ in size."""
     if pa.types.is_struct(type_):
-        return all(is_bounded(field.type) for field in type_)
+        members = [width_of(field.type) for field in type_]
+        return None if None in members else sum(width for width in members if width is not None)
+    if pa.types.is_fixed_size_list(type_):
+        item = width_of(type_.value_type)
+        return None if item is None else type_.list_size * item
+    if pa.types.is_null(type_):
+        return 0
     try:
-        return bool(type_.bit_width >= 0)
+        return int(type_.bit_width)
     except ValueError:
-        return bool(pa.types.is_null(type_))
+        return None
 
 
 def _knows_dicts() -> bool:

@@ -38,9 +38,9 @@ def unfounded(page: str, printed: str) -> list[str]:
     ]
 
 
-def test_there_are_ten_tutorials() -> None:
+def test_there_are_eleven_tutorials() -> None:
     """Each tutorial has its page, and each page has cells and quotes their output."""
-    assert [page.name[:2] for page in PAGES] == [f"{number:02}" for number in range(1, 11)]
+    assert [page.name[:2] for page in PAGES] == [f"{number:02}" for number in range(1, 12)]
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert cells.cells_of(text)

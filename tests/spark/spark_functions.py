@@ -389,6 +389,44 @@ class Shortened(Latest):
         acc.last[kind] = v[:2]
 
 
+LONG = 3072
+V3072 = Annotated[np.ndarray, f"VECTOR({LONG})"]
+W3072 = Annotated[np.ndarray, f"VECTOR({LONG}, DOUBLE)"]
+
+
+@dataclass
+class LongVectors:
+    total: W3072 = field(default_factory=lambda: np.zeros(LONG))
+    n: int = 0
+
+
+@udaf(input_types=[V3072], result_type=V3072)
+class LongCentroid(Centroid):
+    """The mean of long vectors."""
+
+    def create_accumulator(self) -> LongVectors:
+        return LongVectors()
+
+
+class LastLongVectors:
+    last: MapView[str, V3072]
+
+
+@udaf(input_types=["VARCHAR", V3072], result_type=V3072)
+class LongLatest(Latest):
+    """The last long vectors of all kinds, in a view."""
+
+    def create_accumulator(self) -> LastLongVectors:
+        known = LastLongVectors()
+        known.last = MapView()
+        return known
+
+
+@udf
+def long_negated(v: V3072) -> V3072 | None:
+    return None if v is None else -v
+
+
 @udf
 def longer(v: V3) -> W4 | None:
     """The vector and its norm."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +18,7 @@ from foldflight import RejectedError
 from foldflight.client import Functions
 from foldflight.spark import dead_letters, group_by, over, register, results, sql, with_columns, write_table
 from foldflight.spark.errors import error_of
+from tests.spark.spark_functions import LONG
 from tests.spark.test_stream import Stream
 from tests.spark_sessions import since_spark
 
@@ -98,11 +101,98 @@ def test_other_lists_are_errors_with_column_and_row(
     assert [(letter["key"]["k"], why in letter["message"]) for letter in letters] == [("b", True)] * 2
 
 
+EXTREME = [math.nan, math.inf, -math.inf, -0.0] * (LONG // 4)
+# Whole numbers, so that sums have the same bits in any order.
+NUMBERS = np.random.default_rng(7).integers(-1000, 1000, (3, LONG)).astype(float).tolist()
+LONG_ROWS = [("a", 0, NUMBERS[0]), ("a", 1, None), ("a", 2, NUMBERS[1]), ("b", 3, None), ("c", 4, EXTREME)]
+GONE = [("d", 5, NUMBERS[2]), ("d", 6, None)]
+
+
+def texts(rows: Any) -> dict[str, str]:
+    """Return vectors by their key as texts, which tell -0.0 and NaN."""
+    return {key: str(vector) for key, vector in rows}
+
+
+def long_means() -> dict[str, str]:
+    mean = ((np.array(NUMBERS[0]) + NUMBERS[1]) / 2).astype(np.float32).tolist()
+    return texts([("a", mean), ("b", None), ("c", [item + 0.0 for item in EXTREME])])  # a sum begins with 0.0
+
+
+@pytest.mark.every_turn
+def test_long_and_extreme_vectors(spark: Any, functions: Functions) -> None:
+    """3,072 items, NaN, infinities, -0.0, NULL and groups without a row are NumPy's in each plan."""
+    df = spark.createDataFrame(LONG_ROWS, DDL).repartition(3)
+    df.createOrReplaceTempView("long_vectors")
+    register(spark, functions, {"long_centroid": "long_centroid"})
+    changes = [("+I", *row) for row in [*LONG_ROWS, *GONE]] + [("-D", *row) for row in GONE]
+    kinds = spark.createDataFrame(changes, f"op string, {DDL}").repartition(3)
+    mean = functions["long_centroid"]("v")
+    running = over(df, "k", order_by="i").agg(mean=mean.rows(-1, 0)).where("i IN (1, 3, 4)")
+    negated = with_columns(df, mean=functions["long_negated"]("v")).where("i IN (1, 2, 4)")
+    found = {
+        "two phases": group_by(df, "k").agg(mean=mean),
+        "one phase": results(group_by(df, "k", on_error="isolate").agg(mean=mean)),
+        "kinds": group_by(kinds, "k", row_kind="op").agg(mean=mean),
+        "statement": sql(spark, "SELECT k, long_centroid(v) AS mean FROM long_vectors GROUP BY k"),
+        "over": running.select("k", "mean"),
+        "scalar": negated.select("i", "mean"),
+    }
+    expected = dict.fromkeys(found, long_means())
+    expected["over"] = expected["over"] | texts([("a", NUMBERS[0])])
+    expected["scalar"] = texts([(1, None), (2, [-item for item in NUMBERS[1]]), (4, [-item for item in EXTREME])])
+    for path, rows in found.items():
+        assert texts(rows.collect()) == expected[path], path
+
+
+@since_spark("4.0", "a stream")
+@pytest.mark.every_turn
+def test_long_and_extreme_vectors_in_streams(classic: Any, embedded: Functions, tmp_path: Path) -> None:
+    """They come back from states and from views as they were, and groups without a row are gone."""
+    mean, latest = embedded["long_centroid"]("v"), embedded["long_latest"]("k", "v")
+    (tmp_path / "view").mkdir()
+    means = ChangeStream(
+        classic, tmp_path, lambda df: group_by(df, "k", row_kind="op", buckets=2, emit="changelog").agg(o=mean)
+    )
+    view = VectorStream(
+        classic, tmp_path / "view", lambda df: group_by(df, buckets=1).agg(o=latest, n=embedded.count())
+    )
+    columns = ("op", "k", "i", "v")
+    means.write([dict(zip(columns, ("+I", *row), strict=True)) for row in [*LONG_ROWS, *GONE]])
+    means.write([dict(zip(columns, ("-D", *row), strict=True)) for row in GONE])
+    means.write([{"op": "+I", "k": "c", "i": 7, "v": [0.0] * LONG}])
+    first, second, third = [[(row["row_kind"], row["k"], str(row["o"])) for row in epoch] for epoch in means.run()]
+    expected = long_means() | texts([("d", NUMBERS[2])])
+    assert sorted(first) == [("+I", key, text) for key, text in expected.items()]
+    assert second == [("-D", "d", expected["d"])]
+    assert third == []  # the half of infinity is the same, and so is that of 0.0
+    view.write([{"k": "a", "i": 0, "v": EXTREME}])
+    view.write([{"k": "b", "i": 1, "v": NUMBERS[0]}])
+    view.write([{"k": "a", "i": 2, "v": NUMBERS[1]}])
+    expected_rows = [(str(EXTREME), 1), (str(EXTREME), 2), (str(NUMBERS[1]), 3)]
+    assert [(str(row["o"]), row["n"]) for (row,) in view.run()] == expected_rows
+
+
+@pytest.mark.every_turn
+def test_many_groups_of_vectors(spark: Any, embedded: Functions) -> None:
+    """100,000 groups, each with rows of several tasks."""
+    df = spark.range(0, 200_000, 1, 2).selectExpr("id % 100000 AS k", "array(float(id), float(-id), float(1)) AS v")
+    means = group_by(df, "k").agg(mean=embedded["centroid"]("v"))
+    right = "mean[0] = k + 50000 AND mean[1] = -k - 50000 AND mean[2] = 1"
+    assert tuple(means.selectExpr("count(*)", f"count_if({right})").first()) == (100_000, 100_000)
+
+
 class VectorStream(Stream):
     """Epochs of vectors."""
 
     ddl = DDL
     schema = pa.schema([("k", pa.string()), ("i", pa.int32()), ("v", pa.list_(pa.float32()))])
+
+
+class ChangeStream(VectorStream):
+    """Epochs of vectors that come and go."""
+
+    ddl = f"op string, {DDL}"
+    schema = VectorStream.schema.insert(0, pa.field("op", pa.string()))
 
 
 @since_spark("4.0", "a stream")
@@ -129,20 +219,23 @@ def test_other_lists_end_a_stream(
 
 @since_spark("4.0", "a stream")
 @pytest.mark.parametrize(
-    ("call", "shape"), [("grown", "(6,) is not VECTOR(3, DOUBLE)"), ("shortened", "(2,) is not VECTOR(3)")]
+    ("call", "shape"),
+    [
+        ("grown", "total: an array of the shape (6,) is not VECTOR(3, DOUBLE)"),
+        ("shortened", "last: the value of the key 'a': an array of the shape (2,) is not VECTOR(3)"),
+    ],
 )
 def test_states_and_views_of_another_shape_end_a_stream(
     classic: Any, embedded: Functions, tmp_path: Path, call: str, shape: str
 ) -> None:
-    """The error names the function, the member of the state and the group."""
-    arguments, member = {"grown": (("v",), "total"), "shortened": (("k", "v"), "last")}[call]
+    """The error names the function, the member of the state, the key in its view, and the group."""
+    arguments = {"grown": ("v",), "shortened": ("k", "v")}[call]
     stream = VectorStream(classic, tmp_path, lambda df: group_by(df, "k", buckets=2).agg(o=embedded[call](*arguments)))
     stream.write([{"k": "a", "i": 1, "v": [1.0, 2.0, 3.0]}])
     with pytest.raises(PySparkException) as raised:
         stream.run()
     text = error_text(raised.value)
-    assert f"its accumulator does not fit its state: {member}: " in text
-    assert f"an array of the shape {shape}" in text
+    assert f"its accumulator does not fit its state: {shape}" in text
     assert f"function: {call}" in text
     assert "k='a'" in text
 

@@ -547,10 +547,11 @@ class ViewSerializer(StateSerializer):
         """Return n complete views, which have so many entries each. Without keys they are lists."""
         offsets = np.cumsum([0, *counts])
         if keys is None:
-            key_column = pa.array(np.arange(len(items)) - np.repeat(offsets[:-1], np.diff(offsets)), self.key.arrow)
+            numbers = np.arange(len(items)) - np.repeat(offsets[:-1], np.diff(offsets))
+            key_column = pa.array(numbers, self.key.arrow)
         else:
             key_column = self._key_column(keys, offsets)
-        value_column = self._value_column(items, offsets)
+        value_column = self._value_column(items, offsets, numbers if keys is None else keys)
         yes, no = (pa.repeat(pa.scalar(value), len(offsets) - 1) for value in (True, False))
         present = pa.repeat(pa.scalar(value=True), len(items))
         return self._array([yes, no], offsets, [key_column, value_column, present])
@@ -568,7 +569,8 @@ class ViewSerializer(StateSerializer):
                 present += part.present
             ends.append(len(keys))
         offsets = np.array(ends)
-        columns = [self._key_column(keys, offsets), self._value_column(items, offsets), pa.array(present, pa.bool_())]
+        columns = [self._key_column(keys, offsets), self._value_column(items, offsets, keys)]
+        columns.append(pa.array(present, pa.bool_()))
         flags = [
             pa.array([None if part is None else part.complete for part in parts], pa.bool_()),
             pa.array([None if part is None else part.cleared for part in parts], pa.bool_()),
@@ -590,13 +592,18 @@ class ViewSerializer(StateSerializer):
         return pa.StructArray.from_arrays([*flags, lists], fields=list(self.arrow), mask=mask)
 
     def _key_column(self, keys: list[Any], offsets: npt.NDArray[np.int64]) -> pa.Array:
-        column = _members(self.key, keys, offsets, "the key ")
+        column = _members(self.key, keys, offsets, lambda _: "the key ")
         if not self._has_normal_keys:
             self._check_exact(column, keys, offsets)
         return column
 
-    def _value_column(self, items: list[Any], offsets: npt.NDArray[np.int64]) -> pa.Array:
-        return _members(self.value, items, offsets, "the item " if self.is_list else "the value ")
+    def _value_column(
+        self, items: list[Any], offsets: npt.NDArray[np.int64], keys: Sequence[Any] | npt.NDArray[np.int64]
+    ) -> pa.Array:
+        def what(index: int) -> str:
+            return f"the item {keys[index]}: " if self.is_list else f"the value of the key {_brief(keys[index])}: "
+
+        return _members(self.value, items, offsets, what)
 
     def _check_exact(self, column: pa.Array, keys: list[Any], offsets: npt.NDArray[np.int64]) -> None:
         """Raise CastError for an integer that a float cannot represent: it would become the key of another entry."""
@@ -710,12 +717,24 @@ def _nulls_marked(offsets: npt.NDArray[np.int64], values: Sequence[Any]) -> pa.A
     return pa.array(offsets, pa.int32(), mask=is_null if is_null.any() else None)
 
 
-def _members(serializer: StateSerializer, flat: list[Any], offsets: npt.NDArray[np.int64], what: str = "") -> pa.Array:
-    """Convert the members of n collections. An error has the index of the collection, not of the member."""
+def _members(
+    serializer: StateSerializer,
+    flat: list[Any],
+    offsets: npt.NDArray[np.int64],
+    what: Callable[[int], str] = lambda _: "",
+) -> pa.Array:
+    """Convert the members of n collections. An error has the index of the collection, not of the member.
+
+    Args:
+        serializer: The layout of a member.
+        flat: The members of all collections.
+        offsets: Where the members of each collection begin, and the end of the last ones.
+        what: Names a member, by its index, in front of what is wrong with it.
+    """
     try:
         return serializer.to_arrow(flat)
     except CastError as error:
-        raise CastError(_owner(offsets, error.index), error.code, f"{what}{error}") from None
+        raise CastError(_owner(offsets, error.index), error.code, f"{what(error.index)}{error}") from None
 
 
 def _owner(offsets: npt.NDArray[np.int64], index: int) -> int:
@@ -724,8 +743,11 @@ def _owner(offsets: npt.NDArray[np.int64], index: int) -> int:
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
-    return f"{text[:200]} ({type(value).__name__})"
+    return f"{_brief(value)} ({type(value).__name__})"
+
+
+def _brief(value: Any) -> str:
+    return repr(value)[:200]
 
 
 _SCALARS: Final[dict[Any, pa.DataType]] = {

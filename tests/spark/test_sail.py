@@ -23,7 +23,7 @@ from foldflight.spark.versions.sessions import exact_sum, exact_wide_sum
 from foldflight.testing import run_over
 from tests.laws import lifted_functions
 from tests.spark import spark_functions
-from tests.spark.spark_functions import Median
+from tests.spark.spark_functions import LONG, Median
 from tests.spark.test_batch import SCHEMA, by_key, mixed, oracle, random_rows
 from tests.spark.test_lifted import SCHEMA as LIFTED_SCHEMA
 from tests.spark.test_lifted import calls as lifted_calls
@@ -334,3 +334,41 @@ def test_streams_are_refused_and_nothing_is_set(
         group_by(stream, "value").agg(n=ours["count"]())
     assert configure(classic, partitions=2) == {}
     assert "Sail needs none of the settings" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("items", [3, LONG])
+def test_vectors(classic: Any, functions: Functions, items: int) -> None:
+    """Arrays are vectors, with all their bits, in groups, OVER, SQL and scalar functions; NULL reaches the function."""
+    extreme = ([math.nan, math.inf, -math.inf, -0.0] * items)[:items]
+    whole = [float(number) for number in range(items)]
+    rows = [("a", 0, whole), ("a", 1, None), ("a", 2, [3 * each for each in whole]), ("b", 3, None), ("c", 4, extreme)]
+    df = classic.createDataFrame(rows, "k string, i int, v array<float>").repartition(3)
+    df.createOrReplaceTempView("vectors")
+    name = {3: "centroid", LONG: "long_centroid"}[items]
+    register(classic, functions, {name: "middle"})
+    double = [2 * each for each in whole]
+    expected = {"a": str(double), "b": "None", "c": str([each + 0.0 for each in extreme])}
+    running = over(df, "k", order_by="i").agg(mean=functions[name]("v").rows(-1, 0)).where("i IN (1, 3, 4)")
+    for found in (
+        group_by(df, "k").agg(mean=functions[name]("v")),
+        sql(classic, "SELECT k, middle(v) AS mean FROM vectors GROUP BY k"),
+    ):
+        assert {row["k"]: str(row["mean"]) for row in found.collect()} == expected
+    assert {row["k"]: str(row["mean"]) for row in running.collect()} == expected | {"a": str(whole)}
+    if items == LONG:
+        negated = with_columns(df, w=functions["long_negated"]("v")).where("i IN (1, 4)").collect()
+        assert {row["k"]: str(row["w"]) for row in negated} == {"a": "None", "c": str([-each for each in extreme])}
+
+
+@pytest.mark.parametrize(("wrong", "why"), [([1.0, 2.0], "it has 2 items"), ([1.0, None, 2.0], "its item 1 is NULL")])
+def test_other_lists_are_no_vectors(classic: Any, functions: Functions, wrong: list[float | None], why: str) -> None:
+    df = classic.createDataFrame([("a", 1, [1.0, 2.0, 3.0]), ("b", 2, wrong)], "k string, i int, v array<float>")
+    for found in (
+        group_by(df, "k").agg(mean=functions["centroid"]("v")),
+        over(df, "k", order_by="i").agg(mean=functions["centroid"]("v").rows(-1, 0)),
+        with_columns(df, longer=functions["longer"]("v")),
+    ):
+        with pytest.raises(Exception, match=rf"the argument v has a list that is no VECTOR\(3\): {why}"):
+            found.collect()
+    with pytest.raises(RejectedError, match=r"takes VECTOR\(3\)"):
+        group_by(df.selectExpr("k", "CAST(v AS array<double>) AS v"), "k").agg(mean=functions["centroid"]("v"))

@@ -393,7 +393,7 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
         (TurnsInt, "it assigns int to an attribute without annotation that is float at first"),
         (PicklesItself, "Reduced defines how it is pickled"),
         (HoldsBytes, "Grown.name is a bytes at first; annotate it"),
-        (HoldsCounter, "Held.counts is a Counter at first; make it a plain dict and annotate it, as in dict[str, int]"),
+        (HoldsCounter, "Held.counts is a Counter at first; annotate it, as in Counter[str]"),
         (Unsaid, "it is a Counter at first; annotate it, as in Counter[str]"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

@@ -27,7 +27,7 @@ from tests.wire.test_probes import page
 
 Spawn = Callable[..., ServerProcess]
 MODULE = "tests.unit.listed_functions"
-WHY = "accumulate uses try or with; test with `if` what would raise (listed_functions.py:20)"
+WHY = "accumulate uses with (listed_functions.py:23)"
 
 
 def folded(url: str) -> dict[str, str]:

@@ -242,6 +242,21 @@ def round_float(a: float) -> int:
 
 
 @register_jitable
+def round_int(a: int, places: int) -> int:
+    """Return `round(a, places)` of a whole number, halves to the even number."""
+    if places >= 0:
+        return a
+    if places < -18:
+        raise ValueError
+    unit = 10**-places
+    whole = a // unit
+    rest = a - whole * unit
+    if rest > unit - rest or (rest == unit - rest and whole & 1):
+        whole += 1
+    return mul_int(whole, unit)
+
+
+@register_jitable
 def sqrt(a: float) -> float:
     """Return `math.sqrt(a)`."""
     if a < 0.0:

@@ -181,6 +181,7 @@ def _check_type(type_: types.Type) -> None:
             types.Function,
             types.Dispatcher,
             types.Module,
+            types.NamedTupleClass,
             types.RangeType,
             types.RangeIteratorType,
             types.EnumerateType,

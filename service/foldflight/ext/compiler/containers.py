@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import heapq
-import operator
 import sys
 from collections import Counter, defaultdict, deque
 from typing import Any, Final
@@ -23,8 +22,18 @@ from foldflight.ext.compiler.control_block import load, store
 from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.iterators import IteratorType, lower_iterators
 from foldflight.ext.compiler.memory import dict_operations, word_at
-from foldflight.ext.compiler.strings import includes, size_of
-from foldflight.ext.compiler.value_types import KINDS, as_number, implementation, inner_kind, kind_of, require_value
+from foldflight.ext.compiler.strings import COMPARISONS, includes, size_of
+from foldflight.ext.compiler.value_types import (
+    KINDS,
+    as_number,
+    decode_kind,
+    implementation,
+    inner_kind,
+    kind_of,
+    number_type,
+    require_value,
+)
+from foldflight.fold.datetimes import MOMENTS
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.strings import TEXTS
 
@@ -76,10 +85,6 @@ register_model(ContainerType)(models.OpaqueModel)
 def _type_of(part: Element) -> types.Type:
     """Return the numba type of a key, value or item."""
     return types.Tuple([KINDS[kind] for kind in part.kinds]) if part.is_tuple else KINDS[part.kinds[0]]
-
-
-def _floats(part: Element) -> tuple[bool, ...]:
-    return tuple(kind == "float" for kind in part.kinds)
 
 
 # --- values and words -------------------------------------------------------------------------------------------------
@@ -607,7 +612,7 @@ def _sorted_of(me: ContainerType) -> Any:
     part = me.part
     assert part is not None
     _check_order(part)
-    sorting, words = memory.sorting(_floats(part)), _words_of(part, "an item")
+    sorting, words = memory.sorting(part.kinds), _words_of(part, "an item")
     stride, size_of = len(part.kinds), register_jitable(counting(me))
 
     @register_jitable
@@ -629,7 +634,7 @@ def _check_order(part: Element) -> None:
         raise Unsupported(f"it orders values of the kind {unordered.pop()}")
 
 
-_ORDERED: Final = {"int", "float", "bool", "date", "timestamp", "time", "duration"}
+_ORDERED: Final = {"int", "float", "bool", *MOMENTS, *TEXTS}
 
 METHODS: Final[dict[str, Any]] = {
     "append": _append,
@@ -886,24 +891,38 @@ def _number_kind(me: Any, name: str) -> str:
     return part.kinds[0]
 
 
-def _extreme_of(name: str, wins: Any) -> Any:
-    """Return the implementation of `min` or `max` of a container."""
-    beats = register_jitable(lambda one, other: wins(one, other))
+def _extreme_of(name: str, symbol: str) -> Any:
+    """Return the implementation of `min` or `max` of a container, with a default for an empty one or without."""
+    wins_text = COMPARISONS[symbol, "text", "text"][0]
+    beats = register_jitable((lambda one, other: one < other) if symbol == "<" else (lambda one, other: one > other))
 
     @implementation
-    def choose(me: Any) -> Any:
-        zero = {"int": 0, "float": 0.0}[_number_kind(me, name)]
+    def choose(me: Any, default: Any = None) -> Any:
+        part = me.part if isinstance(me, ContainerType) else None
+        kind = "" if part is None or part.is_tuple else part.kinds[0]
+        if kind not in _ORDERED:
+            raise Unsupported(f"it calls {name} of {me}")
+        wins = wins_text if kind in TEXTS else beats
+        decode, size_of, start = decode_kind(kind), register_jitable(counting(me)), number_type(kind)(0)
 
+        @register_jitable
         def extreme(me: Any) -> Any:
-            best, is_some = zero, False
+            best, is_some = start, False
             for each in _entries(me):
-                if not is_some or beats(each, best):
-                    best, is_some = each, True
+                number = as_number(each)
+                if not is_some or wins(number, best):
+                    best, is_some = number, True
             if not is_some:
                 raise ValueError
-            return best
+            return decode(best)
 
-        return extreme
+        if not _is_given(default) and not isinstance(default, types.NoneType):
+            return lambda me, default=None: extreme(me)
+        if isinstance(default, types.NoneType):
+            return lambda me, default=None: extreme(me) if size_of(me) > 0 else None
+        if kind_of(default) != kind:
+            raise Unsupported(f"it calls {name} of values of the kind {kind} with a default of another kind")
+        return lambda me, default=None: extreme(me) if size_of(me) > 0 else default
 
     return choose
 
@@ -983,7 +1002,7 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
 @functools.cache
 def _sifts(part: Element) -> tuple[Any, Any]:
     """Return heapq's `_siftdown(heap, start, position)` and `_siftup(heap, position)`."""
-    stride, is_less = len(part.kinds), memory.ordering(_floats(part))
+    stride, is_less = len(part.kinds), memory.ordering(part.kinds)
     whole = memory.words_tuple(stride)
     at = register_jitable(lambda header, position: memory.address_of(header, position * stride))
     less = register_jitable(lambda header, one, other: is_less(at(header, one), at(header, other)))
@@ -1035,6 +1054,92 @@ def _any_or_all(*, stops_at: bool) -> Any:
     return choose
 
 
+@implementation
+def reversed_of(me: Any) -> Any:
+    """Implement `me[::-1]` and `reversed(me)` of a list."""
+    _of(me, "list", "reversed")
+    as_container, stride = (
+        container_at(ContainerType(Contents("list", me.contents.key), changeable=False)),
+        me.contents.stride,
+    )
+    whole = memory.words_tuple(stride)
+
+    def backwards(me: Any) -> Any:
+        header = header_of(me)
+        into, used = memory.new_header(header), load(header + memory.USED)
+        for position in range(used):
+            memory.append(into, whole(memory.address_of(header, (used - 1 - position) * stride)))
+        return as_container(into)
+
+    return backwards
+
+
+@implementation
+def copy_of(me: Any) -> Any:
+    """Copy a list, or the keys or values of a dict, to a temporary list."""
+    part = me.part if isinstance(me, ContainerType) else None
+    if part is None or me.contents.shape == "set":
+        raise Unsupported(f"it sorts {me} with reverse=")
+    as_container, words = (
+        container_at(ContainerType(Contents("list", part), changeable=False)),
+        _words_of(part, "an item"),
+    )
+
+    def copied(me: Any) -> Any:
+        into = memory.new_header(header_of(me))
+        for item in _entries(me):
+            memory.append(into, words(item))
+        return as_container(into)
+
+    return copied
+
+
+def _bisect(*, right: bool) -> Any:
+    """Return `position(me, value, size, less)`: the algorithm of CPython's bisect."""
+
+    @register_jitable
+    def position(me: Any, value: Any, size: int, item: Any, less: Any) -> int:
+        low, high = 0, size
+        while low < high:
+            middle = (low + high) // 2
+            goes_left = less(value, item(me, middle)) if right else not less(item(me, middle), value)
+            if goes_left:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    return position
+
+
+def inserting(less: Any, *, right: bool) -> tuple[Any, Any]:
+    """Return the implementations of `bisect(me, value)` and `insort(me, value)`, with an operator for `<`.
+
+    `me` of `bisect` is a list or a tuple of values of one kind.
+    """
+    position = _bisect(right=right)
+
+    @implementation
+    def bisect(me: Any, value: Any) -> Any:
+        if isinstance(me, types.UniTuple):
+            size = len(me)
+            at = register_jitable(lambda me, index: me[index])
+            return lambda me, value: position(me, value, size, at, less)
+        if not isinstance(me, ContainerType) or me.part is None or me.contents.shape != "list" or me.contents.cls:
+            raise Unsupported(f"it calls bisect of {me}")
+        used, entry = register_jitable(counting(me)), register_jitable(_steps(me)[1])
+        return lambda me, value: position(me, value, used(me), entry, less)
+
+    insert = METHODS["insert"]
+
+    @implementation
+    def insort(me: Any, value: Any) -> Any:
+        _of(me, "list", "insort", changes=True)
+        return lambda me, value: insert(me, bisect(me, value), value)
+
+    return bisect, insort
+
+
 PUSHING: Final = (_heap("heappush", pushes=True, pops=False), _heap("heapreplace", pushes=True, pops=True))
 CALLS: Final[dict[Any, Any]] = {
     sorted: _ordered_list,
@@ -1048,5 +1153,5 @@ CALLS: Final[dict[Any, Any]] = {
     heapq.heapreplace: PUSHING[1],
     heapq.heappop: _heap("heappop", pushes=False, pops=True),
 }
-LEAST: Final = _extreme_of("min", operator.lt)
-GREATEST: Final = _extreme_of("max", operator.gt)
+LEAST: Final = _extreme_of("min", "<")
+GREATEST: Final = _extreme_of("max", ">")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from numba.extending import register_jitable
 
@@ -83,6 +83,12 @@ def _days_of(year: int, month: int, day: int) -> int:
     return days
 
 
+@register_jitable
+def day_of_year(days: int) -> int:
+    """Return which day of its year a number of days after 1970-01-01 is, from 1 on."""
+    return days - _days_of(civil(days)[0], 1, 1) + 1
+
+
 _day: Final = register_jitable(lambda a: a // _DAY)
 _since_midnight: Final = register_jitable(lambda a: a - a // _DAY * _DAY)
 _seconds: Final = register_jitable(lambda a: arithmetic.truediv_int(a, 1_000_000))
@@ -131,7 +137,39 @@ ATTRIBUTES: Final[dict[str, Any]] = {
     "seconds": _of_kinds("seconds", duration=(register_jitable(lambda a: _since_midnight(a) // 1_000_000), "int")),
     "microseconds": _of_kinds("microseconds", duration=(register_jitable(lambda a: a % 1_000_000), "int")),
 }
+
+
+class IsoCalendarDate(NamedTuple):
+    """What `isocalendar` returns: as in Python, a tuple with names."""
+
+    year: int
+    week: int
+    weekday: int
+
+
+@register_jitable
+def _iso_calendar(days: int) -> Any:
+    year, weekday = civil(days)[0], (days + 3) % 7
+    thursday = days - weekday + 3  # its year is the year of the week
+    if thursday < _days_of(year, 1, 1):
+        year -= 1
+    elif year < 9999 and thursday >= _days_of(year + 1, 1, 1):
+        year += 1
+    return IsoCalendarDate(year, (thursday - _days_of(year, 1, 1)) // 7 + 1, weekday + 1)
+
+
+@implementation
+def _iso_calendar_of(a: Any) -> Any:
+    """Implement `a.isocalendar()`."""
+    kind = inner_kind(a)
+    if kind not in ("date", "timestamp", "instant"):
+        raise Unsupported("it uses the attribute isocalendar of a value")
+    convert, is_date = CONVERTERS[kind], kind == "date"
+    return lambda a: _iso_calendar(as_number(convert(a)) if is_date else _day(as_number(convert(a))))
+
+
 METHODS: Final[dict[str, Any]] = {
+    "isocalendar": _iso_calendar_of,
     "weekday": _calendar("weekday", lambda a: (a + 3) % 7),
     "isoweekday": _calendar("isoweekday", lambda a: (a + 3) % 7 + 1),
     "toordinal": _calendar("toordinal", lambda a: a + _EPOCH),

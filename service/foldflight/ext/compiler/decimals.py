@@ -240,7 +240,8 @@ WITHIN: Final = [_within(digits) for digits in range(DIGITS_MAX + 1)]
 
 
 @llvm_function(types.int64, RAW)
-def _narrow(context: Any, builder: Any, value: Any) -> Any:
+def to_word(context: Any, builder: Any, value: Any) -> Any:
+    """Return a number as an int64. Raises if it does not fit."""
     narrow = builder.trunc(value, _WORD)
     _raise_if(context, builder, builder.icmp_signed("!=", builder.sext(narrow, _WIDE), value))
     return narrow
@@ -290,7 +291,7 @@ def to_float(a: Any, scale: int) -> float:
                 break
             a = quotient
             scale -= digits
-    whole = _narrow(a)
+    whole = to_word(a)
     if abs(whole) > _EXACT_MAX or scale >= len(_POWERS):
         raise OverflowError
     return whole / _POWERS[scale]
@@ -314,6 +315,20 @@ def round_half_up(a: Any, digits: int) -> Any:
 
 
 @register_jitable
+def round_half_even(a: Any, digits: int) -> Any:
+    """Return a number of at least 0 divided by ten to the power of `digits`, at least 1, halves to the even number."""
+    has_rest = False
+    for power, less in _STEPS:
+        while digits - 1 >= less:
+            a, rest = _division(a, power)
+            has_rest = has_rest or rest != 0
+            digits -= less
+    quotient, last = _division(a, 10)
+    is_odd = _division(quotient, 2)[1] == 1
+    return add(quotient, _sign(quotient)) if last > 5 or (last == 5 and (has_rest or is_odd)) else quotient
+
+
+@register_jitable
 def to_whole(a: Any, scale: int) -> int:
     """Return a decimal as an int, rounded toward zero; raise if it exceeds 64 bits."""
-    return _narrow(_shorten(a, scale))
+    return to_word(_shorten(a, scale))

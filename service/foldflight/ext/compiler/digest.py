@@ -12,6 +12,7 @@ from typing import Any, Final
 from foldflight.ext.compiler.kernels import CompilePlan
 from foldflight.ext.compiler.lookups import MISSING, PLAIN, Lookups
 from foldflight.ext.compiler.plan import LOOKED_AT
+from foldflight.ext.compiler.records import is_named_tuple
 from foldflight.fold.mode import Unsupported
 
 _REACHED_MAX: Final = 1000
@@ -35,8 +36,8 @@ def digest_of(plan: CompilePlan, lookups: Lookups) -> str:
     """
     seen: dict[int, Any] = {}
     parts = [repr((plan.accumulator, plan.instance, plan.arguments, plan.kinds, plan.result, plan.result_bits))]
-    parts.append(repr((sorted(plan.with_self), plan.accumulator_class is None)))
-    classes = tuple(each for each in (plan.cls, plan.accumulator_class) if each is not None)
+    parts.append(repr((sorted(plan.with_self), plan.accumulator_class is None, plan.named_tuple is None)))
+    classes = tuple(each for each in (plan.cls, plan.accumulator_class, plan.named_tuple) if each is not None)
     for cls in classes:
         lookups.class_entries(cls, (*LOOKED_AT, *(field.name for field in plan.accumulator.fields)))
     if "create_accumulator" in dict(plan.makers) and any("__slots__" in vars(each) for each in plan.cls.__mro__[:-1]):
@@ -122,5 +123,7 @@ def _text_of(value: Any) -> str:
         return f"{{{', '.join(f'{_text_of(key)}: {_text_of(each)}' for key, each in value.items())}}}"
     if isinstance(value, (set, frozenset)):
         return f"{{{', '.join(sorted(map(_text_of, value)))}}}"
+    if is_named_tuple(value):
+        return f"{value.__qualname__} {value._fields} {_text_of(value._field_defaults)}"
     # Classes and modules are represented by their names. Other objects are unsupported where they are used.
     return f"{type(value).__name__} {getattr(value, '__qualname__', getattr(value, '__name__', ''))}"

@@ -32,6 +32,7 @@ from foldflight.ext.compiler.records import (
     RecordLayout,
     Reference,
     cast_to,
+    class_of,
     copy,
     load_members,
     local_record,
@@ -60,6 +61,7 @@ class CompilePlan:
         instance: The attributes of the instance.
         accumulator_class: The class of the accumulator; None if it is a number or a list, in the field `value`, or a
             tuple with a field for each member.
+        named_tuple: The class of the accumulator if it is a NamedTuple.
         accumulator: The attributes of the accumulator.
         arguments: The NumPy types of the argument columns.
         kinds: The kinds of their values.
@@ -74,6 +76,7 @@ class CompilePlan:
     cls: type
     instance: RecordLayout
     accumulator_class: type | None
+    named_tuple: type | None
     accumulator: RecordLayout
     arguments: tuple[np.dtype[Any], ...]
     kinds: tuple[Kind, ...]
@@ -84,7 +87,8 @@ class CompilePlan:
     @property
     def is_tuple(self) -> bool:
         """Whether the accumulator is a tuple."""
-        return self.accumulator_class is None and "value" not in (field.name for field in self.accumulator.fields)
+        is_value = "value" in (field.name for field in self.accumulator.fields)
+        return self.named_tuple is not None or (self.accumulator_class is None and not is_value)
 
     @property
     def holds(self) -> bool:
@@ -153,10 +157,10 @@ class Kernels:
         self._store = store
         self._is_current = is_current
         self._ask = ask
-        self.author = ClassCompiler()
         self.instance = Reference(plan.cls, plan.instance, changeable=False)
-        cls = plan.accumulator_class or plan.cls
+        cls = plan.accumulator_class or plan.named_tuple or plan.cls
         self.accumulator = Reference(cls, plan.accumulator, changeable=True)
+        self.author = ClassCompiler(self.accumulator)
         self.read_only_record = Reference(cls, plan.accumulator, changeable=False)
         self._at = reference_at(self.accumulator)
         self._at_instance = reference_at(self.instance)
@@ -535,7 +539,7 @@ def _accumulator_type(plan: CompilePlan, record: Reference) -> types.Type:
     if plan.accumulator_class is not None or not record.fields:
         return record
     if plan.is_tuple:
-        return types.Tuple([record.type_of(name) for name in record.fields])
+        return record.as_tuple
     field = record.fields["value"]
     return record.type_of("value") if field.length or field.contents is not None else KINDS[field.kind]
 
@@ -558,7 +562,8 @@ def _fits(kind: str, field: RecordField) -> bool:
 def _write_back_tuple(record: Any, returned: Any) -> Any:
     """Store the tuple that accumulate, retract or merge returned."""
     members = list(record.fields.values())
-    actual = [str(kind_of(each)) for each in returned] if isinstance(returned, types.BaseTuple) else []
+    is_tuple = isinstance(returned, types.BaseTuple) and class_of(returned) is record.tuple_class
+    actual = [str(kind_of(each)) for each in returned] if is_tuple else []
     if len(actual) != len(members) or not all(map(_fits, actual, members)):
         expected = ", ".join(each.kind for each in members)
         raise Unsupported(

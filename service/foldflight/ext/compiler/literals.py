@@ -6,6 +6,7 @@ import dis
 import inspect
 import warnings
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any, Final
 
 from numba.core import ir, ir_utils, postproc, types
@@ -20,9 +21,17 @@ from foldflight.ext.compiler.value_types import KINDS, implementation, inner_kin
 from foldflight.fold.decimals import DECIMALS
 from foldflight.fold.mode import Unsupported
 
-_RUNS_IN_PLACE: Final = "LOAD_FAST_AND_CLEAR" in dis.opmap  # since Python 3.12
-# They consume the whole generator, unlike `any` and `all`, so its values may be calculated in advance.
+# They consume the whole generator, so its values may be calculated in advance.
 _TAKING: Final = (sum, sorted, min, max)
+# They may stop before its end. Its values are calculated in advance if that changes nothing: an exception has the row
+# interpreted in any case.
+_STOPPING: Final = (any, all)
+# What generators may call without changing anything: functions, and methods of texts, dates and dicts.
+_KNOWN_NAMES: Final = ("abs", "float", "int", "len", "max", "min", "round", "str")
+_READING: Final = (
+    *("date", "endswith", "find", "get", "isalnum", "isalpha", "isdecimal", "isdigit", "islower", "isoweekday"),
+    *("isspace", "isupper", "items", "keys", "lower", "startswith", "strip", "upper", "values", "weekday"),
+)
 
 
 def _empty(shape: str) -> Any:
@@ -56,15 +65,12 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
     Since Python 3.12 only generators are functions. Comprehensions are inlined, and a variable of the same name keeps
     its value.
     """
-    if not _RUNS_IN_PLACE and next(_called_closures(code), None) is None:
-        return
     ir_utils.remove_dels(code.blocks)
     while (call := next(_called_closures(code), None)) is not None:
         _inline(code, *call)
         code._definitions = ir_utils.build_definitions(code.blocks)
     ir_utils.remove_dels(code.blocks)
-    if _RUNS_IN_PLACE:
-        _join_copies(code)
+    _join_copies(code)
     _drop_unused_copies(code)
     postproc.PostProcessor(code).run()
     code._definitions = ir_utils.build_definitions(code.blocks)
@@ -134,7 +140,7 @@ def _inline(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> 
     """Inline a call. A generator becomes a list, because its consumer takes all values."""
     statement = block.body[index]
     is_generator = bool(made.code.co_flags & inspect.CO_GENERATOR)
-    if is_generator and not _is_taken_at_once(code, block, index):
+    if is_generator and not _is_taken_at_once(code, block, index, made):
         raise Unsupported("it makes a generator that is not an argument of sum, sorted or the like").at(statement.loc)
     result, scope, loc = statement.target, block.scope, statement.loc
     known = set(code.blocks)
@@ -162,7 +168,7 @@ def _inline(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> 
         inlined.body = body
 
 
-def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int) -> bool:
+def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> bool:
     """Return whether a generator is the argument of the next call, to a function that consumes all of it."""
     name = block.body[index].target.name
     uses = [
@@ -175,7 +181,21 @@ def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int) -> bool:
     callee = ir_utils.guard(ir_utils.get_definition, code, value.func)
     if isinstance(callee, ir.Expr):
         return callee.op == "getattr" and callee.attr == "join"
-    return isinstance(callee, ir.Global) and any(callee.value is each for each in _TAKING)
+    functions = _TAKING if _may_change(made.code) else (*_TAKING, *_STOPPING)
+    return isinstance(callee, ir.Global) and any(callee.value is each for each in functions)
+
+
+def _may_change(code: CodeType) -> bool:
+    """Return whether a generator may change something: it calls a method or a function that is not known."""
+    for step in dis.get_instructions(code):
+        calls = step.opname == "LOAD_METHOD" or (step.opname == "LOAD_ATTR" and "NULL|self" in step.argrepr)
+        if calls and step.argval not in _READING:
+            return True
+        if step.opname.startswith(("STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR", "STORE_ATTR", "MAKE_FUNCTION")):
+            return True
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval not in _KNOWN_NAMES:
+            return True
+    return False
 
 
 def _calls(code: ir.FunctionIR) -> Iterator[tuple[ir.Block, int, Any]]:

@@ -31,6 +31,8 @@ from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.strings import COMPARISONS
 from foldflight.fold.strings import ADDRESS_BITS, TEXTS
 
+_SAME: Final = COMPARISONS["==", "text", "text"][0]
+_BEFORE: Final = COMPARISONS["<", "text", "text"][0]
 # Offsets in bytes of the words that `arena.py` numbers.
 OFFSET, USED, CAPACITY, LIVE, INDEXED = (
     8 * word for word in (arena.OFFSET, arena.USED, arena.CAPACITY, arena.LIVE, arena.INDEXED)
@@ -215,20 +217,24 @@ def insert(header: int, position: int, words: Any) -> None:
 
 
 @functools.cache
-def ordering(floats: tuple[bool, ...]) -> Any:
-    """Return `less(one, other)` of the addresses of two values, whose words are floats or integers. Raises for NaN."""
-    (first, *rest) = floats
+def ordering(kinds: tuple[str, ...]) -> Any:
+    """Return `less(one, other)` of the addresses of two values with these kinds. Raises for NaN."""
+    (first, *rest) = kinds
     after = ordering(tuple(rest)) if rest else None
+    is_float, is_text, same, before = first == "float", first in TEXTS, _SAME, _BEFORE
 
     @register_jitable
     def less(one, other):
         a, b = load(one), load(other)
-        if first:
+        if is_float:
             x, y = _as_float(a), _as_float(b)
             if x != x or y != y:  # noqa: PLR0124 - Python's order of NaN depends on its algorithm
                 raise ValueError
             if after is None or x != y:
                 return x < y
+        elif is_text:
+            if after is None or not same(a, b):
+                return before(a, b)
         elif after is None or a != b:
             return a < b
         return False if after is None else after(one + 8, other + 8)
@@ -237,9 +243,9 @@ def ordering(floats: tuple[bool, ...]) -> Any:
 
 
 @functools.cache
-def sorting(floats: tuple[bool, ...]) -> Any:
+def sorting(kinds: tuple[str, ...]) -> Any:
     """Return `sort(header, scratch)`, which sorts a temporary list; `scratch` is another one of the same capacity."""
-    stride, less = len(floats), ordering(floats)
+    stride, less = len(kinds), ordering(kinds)
 
     @register_jitable
     def merge(source, into, low, middle, high):

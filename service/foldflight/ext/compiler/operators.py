@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import builtins
 import decimal
 import math
@@ -11,7 +12,7 @@ from typing import Any, Final
 from numba.core import types
 from numba.extending import overload, register_jitable
 
-from foldflight.ext.compiler import arithmetic, containers, datetimes, decimals, string_ops, strings
+from foldflight.ext.compiler import arithmetic, containers, datetimes, decimals, formats, string_ops, strings
 from foldflight.ext.compiler.records import Items, load_item, store_item
 from foldflight.ext.compiler.structs import Struct
 from foldflight.ext.compiler.value_types import (
@@ -298,6 +299,8 @@ def _equality(plain: Any, *, differ: bool) -> Any:
 
 
 _same: Final = register_jitable(lambda a: a)
+_RADIAN: Final = math.pi / 180.0  # as in Python's math module
+_DEGREE: Final = 180.0 / math.pi
 
 
 @implementation
@@ -310,6 +313,17 @@ def _decimal_of(a: Any) -> Any:
     return lambda a: compare(a)
 
 
+@implementation
+def _times(a: Any, b: Any) -> Any:
+    """Implement `a * b`."""
+    if inner_kind(a) in TEXTS and inner_kind(b) == "int":
+        return lambda a, b: string_ops.repeat(a, b)
+    if inner_kind(b) in TEXTS and inner_kind(a) == "int":
+        return lambda a, b: string_ops.repeat(b, a)
+    return lambda a, b: _product(a, b)
+
+
+_product: Final = _binary("*", arithmetic.mul_int, _plain(operator.mul))
 _sum: Final = _binary("+", arithmetic.add_int, _plain(operator.add))
 
 
@@ -332,10 +346,25 @@ def _int_of(a: Any) -> Any:
     return lambda a: _whole(a)
 
 
+_round_whole: Final = _unary("round()", _same, arithmetic.round_float)
+
+
+@implementation
+def _round(a: Any, places: Any = None) -> Any:
+    """Implement `round(a)` and `round(a, places)`."""
+    if places is None or kind_of(places) == "none":
+        return lambda a, places=None: _round_whole(a)
+    if inner_kind(a) not in ("int", "float") or kind_of(places) != "int":
+        raise Unsupported(f"round() of {inner_kind(a)} and {inner_kind(places)}; round in get_value")
+    if inner_kind(a) == "int":
+        return lambda a, places=None: arithmetic.round_int(_int(a), places)
+    return lambda a, places=None: formats.round_to(_float(a), places)
+
+
 OPERATORS: Final[dict[Any, Any]] = {
     operator.add: _plus,
     operator.sub: _binary("-", arithmetic.sub_int, _plain(operator.sub)),
-    operator.mul: _binary("*", arithmetic.mul_int, _plain(operator.mul)),
+    operator.mul: _times,
     operator.truediv: _binary("/", arithmetic.truediv_int, arithmetic.truediv_float),
     operator.floordiv: _binary("//", arithmetic.floordiv_int, arithmetic.floordiv_float),
     operator.mod: _binary("%", arithmetic.mod_int, arithmetic.mod_float),
@@ -374,7 +403,13 @@ CALLS: Final[dict[Any, Any]] = {
     bool: truth,
     int: _int_of,
     bytes: string_ops.bytes_of,
-    str: string_ops.text_of,
+    str: formats.text_of,
+    bin: formats.digits_of("#b"),
+    hex: formats.digits_of("#x"),
+    oct: formats.digits_of("#o"),
+    ord: string_ops.code_of,
+    chr: string_ops.character_of,
+    reversed: containers.reversed_of,
     float: _unary("float()", register_jitable(lambda a: builtins.float(a)), _same, of_decimals=decimals.to_float),
     abs: _unary(
         "abs()",
@@ -384,7 +419,7 @@ CALLS: Final[dict[Any, Any]] = {
         of_decimals=register_jitable(lambda a, scale: decimals.magnitude(a)),
     ),
     decimal.Decimal: _decimal_of,
-    round: _unary("round()", _same, arithmetic.round_float),
+    round: _round,
     min: _picking("min", _plain(operator.lt)),
     max: _picking("max", _plain(operator.gt)),
     range: range,
@@ -398,25 +433,41 @@ CALLS: Final[dict[Any, Any]] = {
     math.sqrt: _unary("math.sqrt", register_jitable(lambda a: arithmetic.sqrt(builtins.float(a))), arithmetic.sqrt),
     **{
         getattr(math, name): _math(name)
-        for name in ("exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "atan", "tanh")
+        for name in (
+            *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "expm1", "log"),
+            *("log10", "log1p", "log2", "sin", "sinh", "tan", "tanh"),
+        )
     },
-    **{getattr(math, name): _math(name, 2) for name in ("atan2", "copysign")},
+    **{getattr(math, name): _math(name, 2) for name in ("atan2", "copysign", "fmod", "pow")},
+    math.radians: _unary(
+        "math.radians", register_jitable(lambda a: a * _RADIAN), register_jitable(lambda a: a * _RADIAN)
+    ),
+    math.degrees: _unary(
+        "math.degrees", register_jitable(lambda a: a * _DEGREE), register_jitable(lambda a: a * _DEGREE)
+    ),
     len: containers.length_of,
     rank: _unary("rank", _same, _same),  # numbers are their own rank; `min` and `max` call it for structs and arrays
 }
 
 
+_NO_DEFAULT: Final = 0
+
+
 def _of_one(name: str, of_container: Any, of_several: Any) -> Any:
-    """Return the implementation of `min` or `max` of one argument."""
+    """Return the implementation of `min` or `max` of one argument, and of a default for an empty container."""
 
     @implementation
-    def choose(a: Any) -> Any:
+    def choose(a: Any, default: Any = _NO_DEFAULT) -> Any:
         if not isinstance(a, types.BaseTuple):
-            return lambda a: of_container(a)
+            if isinstance(default, types.Omitted) or default == _NO_DEFAULT:
+                return lambda a, default=_NO_DEFAULT: of_container(a)
+            return lambda a, default=_NO_DEFAULT: of_container(a, default)
+        if default != _NO_DEFAULT and not isinstance(default, types.Omitted):
+            raise Unsupported(f"it calls {name} of a tuple with a default")
         if len(a) == 2:
-            return lambda a: of_several(a[0], a[1])
+            return lambda a, default=_NO_DEFAULT: of_several(a[0], a[1])
         if len(a) == 3:
-            return lambda a: of_several(of_several(a[0], a[1]), a[2])
+            return lambda a, default=_NO_DEFAULT: of_several(of_several(a[0], a[1]), a[2])
         raise Unsupported(f"it calls {name} of a tuple of {len(a)}")
 
     return choose
@@ -433,6 +484,12 @@ def check_lengths(a: Any, b: Any) -> None:
     """Raise if the two iterables of `zip(a, b, strict=True)` have different lengths."""
     if containers.length_of(a) != containers.length_of(b):
         raise ValueError
+
+
+for _right, _names in ((True, ("bisect", "bisect_right")), (False, ("bisect_left",))):
+    _found, _insort = containers.inserting(OPERATORS[operator.lt], right=_right)
+    CALLS.update({getattr(bisect, name): _found for name in _names})
+    CALLS.update({getattr(bisect, name.replace("bisect", "insort")): _insort for name in _names})
 
 
 METHODS: Final[dict[str, Any]] = {
@@ -472,7 +529,7 @@ def get_item(items: Any, index: Any) -> Any:
                 raise Unsupported("it takes a part of a text with a step")
             return lambda items, index: strings.part_of(items, index.start, index.stop)
         return lambda items, index: strings.item_of(items, index)
-    if isinstance(items, types.UniTuple) and inner_kind(index) == "int":
+    if isinstance(items, (types.UniTuple, types.NamedUniTuple)) and inner_kind(index) == "int":
         size = len(items)
         return lambda items, index: items[arithmetic.index_of(_int(index), size)]
     if not isinstance(items, Items) or _kinds("[]", index)[0] == "float":
@@ -487,6 +544,14 @@ def _item_in_comprehension(items: Any, index: Any) -> Any:
     if isinstance(items, (containers.ContainerType, Items)) or inner_kind(items) in TEXTS:
         return lambda items, index: get_item(items, index)
     return None
+
+
+@implementation
+def reverse(items: Any) -> Any:
+    """Implement `items[::-1]`."""
+    if isinstance(items, containers.ContainerType):
+        return lambda items: containers.reversed_of(items)
+    return lambda items: string_ops.backwards(items)
 
 
 @implementation

@@ -7,6 +7,7 @@ import collections
 import datetime
 import decimal
 import dis
+import enum
 import functools
 import inspect
 import math
@@ -23,7 +24,7 @@ from foldflight.ext.compiler.columns import Items, Kind, Members
 from foldflight.ext.compiler.datetimes import number_of
 from foldflight.ext.compiler.decimals import constant_of
 from foldflight.ext.compiler.kernels import CompilePlan
-from foldflight.ext.compiler.records import RecordField, RecordLayout
+from foldflight.ext.compiler.records import RecordField, RecordLayout, is_named_tuple
 from foldflight.ext.compiler.strings import address_of
 from foldflight.ext.compiler.untyped_accumulators import (
     CONTAINERS,
@@ -33,6 +34,7 @@ from foldflight.ext.compiler.untyped_accumulators import (
     untyped_reason,
 )
 from foldflight.ext.compiler.value_types import ENCODED, KINDS
+from foldflight.fold.aggregate.reading import inner_codes
 from foldflight.fold.datetimes import moment_of
 from foldflight.fold.decimals import DECIMALS, decimal_of, scale_of, words_of
 from foldflight.fold.mode import Unsupported
@@ -51,6 +53,7 @@ _COPIED_MAX: Final = 64  # items of a list: compiled code copies the whole recor
 _MOMENTS: Final = ("date", "datetime", "time", "timedelta", "timezone", "UTC")
 _HARMLESS: Final = (
     *(None, int, float, bool, str, bytes, list, dict, set, super, object, math, datetime, decimal, collections),
+    *(abs, len, max, min, range, round, sum, tuple),
     *(decimal.Decimal, np, *CONTAINERS),
     *(getattr(datetime, name) for name in _MOMENTS),
 )
@@ -95,25 +98,31 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         maker = inspect.getattr_static(function.cls, "create_accumulator", None)
         cls = accumulator_class(function, getattr(maker, "__func__", maker))
     _check_hooks(function.cls)
+    named_tuple = cls if is_named_tuple(cls) else None
+    cls = None if named_tuple is not None else cls
     if cls is not None:
         _check_hooks(cls)
     makers = _makers(function.cls, cls, separate=separate)
     for what, maker in makers.items():
         try:
-            _check_pure(what, maker, {function.cls, cls})
+            _check_pure(what, maker, {function.cls, cls, named_tuple})
         except Unsupported as unsupported:
             raise Unsupported("; ".join(filter(None, (untyped, unsupported.reason)))) from None
     accumulators = _fresh(methods, cls)
-    if cls is None and has_members and type(accumulators[0]) is not tuple:
+    if cls is None and has_members and type(accumulators[0]) is not (named_tuple or tuple):
         raise Unsupported("its accumulator is neither a tuple nor an object with annotated attributes")
-    inferred = inferred_types(cls, accumulators[0], untyped, function.accumulator_hints) if untyped else None
+    arguments = [_argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
+    inferred = None
+    if untyped:
+        keys = {kind for _, kind in arguments if isinstance(kind, str)}
+        inferred = inferred_types(cls, accumulators[0], untyped, function.accumulator_hints, keys)
+        _check_keys(inferred, functions)
     layout = _layout(bound, cls, accumulators[0]) if inferred is None else inferred.layout
     fresh = _fresh_record(layout, cls, accumulators)
     try:
         (kind, bits), unresolved = _result_kind(bound.result_type), ""
     except Unsupported as unsupported:  # only get_value is interpreted; the other methods are compiled
         kind, bits, unresolved = "", 0, unsupported.reason
-    arguments = [_argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     plan = CompilePlan(
         functions=tuple(functions.items()),
         makers=tuple(makers.items()),
@@ -121,6 +130,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         cls=function.cls,
         instance=parameters,
         accumulator_class=cls,
+        named_tuple=named_tuple,
         accumulator=layout,
         arguments=tuple(dtype for dtype, _ in arguments),
         kinds=tuple(kind for _, kind in arguments),
@@ -129,6 +139,18 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         unresolved=unresolved,
     )
     return plan, Start(fresh, instance, inferred)
+
+
+def _check_keys(inferred: UntypedAccumulators, functions: dict[str, Any]) -> None:
+    """Raise Unsupported if a key of pickled accumulators may be the same str as the name of an attribute.
+
+    pickle writes such a str once, and records do not know it.
+    """
+    names = {each.name for each in inferred.fields} if any(each.refers_to_texts for each in inferred.fields) else set()
+    for each in functions.values():
+        for code in (each.__code__, *inner_codes(each.__code__)):
+            if inferred.cls is not None and not names.isdisjoint(map(str, code.co_consts)):
+                raise Unsupported("its states are not typed, and it uses a text that is the name of an attribute")
 
 
 def own_attributes(methods: Methods | ScalarMethods) -> dict[str, Any]:
@@ -162,6 +184,7 @@ def scalar_plan_of(bound: BoundScalar, methods: ScalarMethods) -> tuple[CompileP
         cls=cls,
         instance=parameters,
         accumulator_class=None,
+        named_tuple=None,
         accumulator=RecordLayout(()),
         arguments=tuple(dtype for dtype, _ in kinds),
         kinds=tuple(kind for _, kind in kinds),
@@ -185,7 +208,7 @@ def _attributes(methods: Methods | ScalarMethods, cls: type, functions: Collecti
 
 def _check_hooks(cls: type) -> None:
     if issubclass(cls, tuple):  # which has hooks of its own
-        raise Unsupported(f"{cls.__name__} is a named tuple; annotate tuple[...], or use a dataclass")
+        raise Unsupported(f"{cls.__name__} is a tuple with methods; use a NamedTuple or a dataclass")
     hooks = [name for name in _HOOKS if getattr(cls, name, None) not in (None, getattr(object, name, None))]
     if hooks:
         raise Unsupported(f"{cls.__name__} has {hooks[0]}")
@@ -490,7 +513,12 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
     for effect, name in _effects(inspect.unwrap(function).__code__):
         if effect == "uses":
             value = function.__globals__.get(name, getattr(builtins, name, None))
-            if not (plain_kind(value) is not None or any(value is each for each in (*classes, *_HARMLESS))):
+            is_plain = plain_kind(value) is not None or (
+                isinstance(value, enum.EnumType) and value.__module__ != "enum"
+            )
+            if isinstance(value, (list, tuple)):
+                is_plain = all(plain_kind(each) is not None for each in value)
+            if not (is_plain or any(value is each for each in (*classes, *_HARMLESS))):
                 raise Unsupported(f"{what} uses {name}")
         elif effect == "makes":
             module, _, maker = name.partition(".")

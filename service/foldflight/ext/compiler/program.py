@@ -307,9 +307,10 @@ def reason_of(error: BaseException) -> str:
             one, other, name, file, line = mixed[-1].groups()
             one, other = (_KIND.sub(lambda match: _KIND_NAMES[match.group(1)], each) for each in (one, other))
             return f"{name} is {one} in one place and {other} in another ({Path(file).name}:{line})"
-        # The first line of numba's message names the compiler pass; the second one describes the problem.
+        # The first lines of numba's message name the compiler pass; the next one describes the problem.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = f"numba: {type(error).__name__}: {lines[1] if len(lines) > 1 else ''.join(lines)}"
+        telling = [line for line in lines if not line.startswith("Failed in nopython mode")]
+        reason = f"numba: {type(error).__name__}: {(telling or lines or [''])[0]}"
     else:
         reason, location = str(seen.reason), seen.location or location
     return f"{reason} ({location})" if location else reason

@@ -128,6 +128,26 @@ class Reference(types.Type):
             return Items(field.kind, field.length, changeable=self.changeable)
         return types.Optional(KINDS[field.kind]) if field.optional else KINDS[field.kind]
 
+    @property
+    def tuple_class(self) -> type | None:
+        """The class of the object if it is a NamedTuple."""
+        return self.cls if is_named_tuple(self.cls) else None
+
+    @property
+    def as_tuple(self) -> types.BaseTuple:
+        """The type of the record as a tuple."""
+        return types.BaseTuple.from_types([self.type_of(name) for name in self.fields], self.tuple_class)
+
+
+def is_named_tuple(cls: Any) -> bool:
+    """Return whether a class is a NamedTuple or a namedtuple, whose construction cannot be overridden."""
+    return isinstance(cls, type) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults")
+
+
+def class_of(tuple_: types.BaseTuple) -> type | None:
+    """Return the class of a NamedTuple; None for other tuples."""
+    return getattr(tuple_, "instance_class", None)
+
 
 class Items(types.IterableType):
     """The numba type of a pointer to the items of a list of fixed length in a record.
@@ -251,7 +271,7 @@ def _write(context: Any, builder: Any, sig: Any, arguments: Any, attribute: str)
 def load_members(typing: Any, record: Any) -> Any:
     """Return the members of a record as a tuple, in the order of its layout."""
     names = list(record.fields)
-    result = types.Tuple([record.type_of(name) for name in names])
+    result = record.as_tuple
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         values = [_load(context, builder, record, arguments[0], name) for name in names]

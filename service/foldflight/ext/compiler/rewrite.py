@@ -12,6 +12,8 @@ import decimal
 import dis
 import inspect
 import operator
+import string
+import sys
 import types as python
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,11 +25,21 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
-from foldflight.ext.compiler import containers, datetimes, decimals, operators, string_ops, strings, structs, vectors
+from foldflight.ext.compiler import (
+    containers,
+    datetimes,
+    decimals,
+    formats,
+    operators,
+    string_ops,
+    strings,
+    structs,
+    vectors,
+)
 from foldflight.ext.compiler.check import Check
 from foldflight.ext.compiler.literals import EMPTY, Fill, inline_comprehensions
-from foldflight.ext.compiler.records import EXACTLY, Items, Reference
-from foldflight.ext.compiler.value_types import decode_kind, kind_of, require_value, takes
+from foldflight.ext.compiler.records import EXACTLY, Items, Reference, class_of, is_named_tuple
+from foldflight.ext.compiler.value_types import OPTIONALS, decode_kind, kind_of, require_value, takes
 from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.mode import Unsupported
 
@@ -39,10 +51,21 @@ _ALLOWED: Final = (
     *("static_getitem", "undef"),
 )
 _UTF8: Final = ("utf-8", "utf8", "UTF-8", "UTF8")
+_AS_TEXT, _HAS_FORMAT = 1, 4  # flags of the argument of FORMAT_VALUE
+_ARGUMENT_MAX: Final = 255  # of a step of one byte code
+_SEQUENCE_MAX: Final = 64  # items of a constant list or tuple
 _CHAINED_MAX: Final = 8  # constants of a collection that are compared one by one
 # The methods of str, bytes, numbers, dates and times.
-_OF_VALUES: Final = {**datetimes.METHODS, **strings.METHODS, **string_ops.METHODS, **operators.METHODS}
+_OF_VALUES: Final = {
+    **datetimes.METHODS,
+    **strings.METHODS,
+    **string_ops.METHODS,
+    **operators.METHODS,
+    **formats.METHODS,
+}
+_ENDS: Final = (strings.METHODS["startswith"], strings.METHODS["endswith"])
 _BUILT_IN: Final = python.BuiltinMethodType
+_REPLACE: Final = object()  # stands for the method `_replace` of a NamedTuple
 # Functions that accept a container that is None. All others raise, so the interpreter handles the row.
 _TAKING_NONE: Final = (require_value, operators.is_none, operators.is_some, operators.truth, operators.not_true)
 _NAMES: Final = {"build_string": "text", "make_function": "a generator or a function", "yield": "yield"}
@@ -56,8 +79,10 @@ class ClassCompiler:
         dispatchers: The dispatchers by function and result cast.
         calls: The functions that each function calls. Recursion is unsupported, because it could exhaust the stack.
         replacing: The functions that replace a container of an accumulator.
+        accumulator: The record of the accumulator, which may be a NamedTuple.
     """
 
+    accumulator: Reference | None = None
     dispatchers: dict[tuple[Any, Any], Any] = field(default_factory=dict)
     calls: dict[Any, set[Any]] = field(default_factory=dict)
     replacing: set[Any] = field(default_factory=set)
@@ -69,7 +94,7 @@ class ClassCompiler:
         key = (function, result)
         if key not in self.dispatchers:
             _check_code(function)
-            copied = _without_cleanup(function)
+            copied = _prepared(function)
             copied.__dict__["foldflight"] = _Role(self, function, result)
             self.dispatchers[key] = numba.njit(pipeline_class=_Pipeline, nogil=True)(copied)
         return self.dispatchers[key]
@@ -77,7 +102,7 @@ class ClassCompiler:
     def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:
         """Run only this pass, to find unsupported code early. Only the types of the first arguments are known."""
         _check_code(function)
-        code = run_frontend(_without_cleanup(function))
+        code = run_frontend(_prepared(function))
         inline_comprehensions(code)
         unknown = (types.undefined,) * (code.arg_count - len(arguments))
         _Rewriter(_Role(self, function, None), code, (*arguments, *unknown)).run()
@@ -104,19 +129,21 @@ class _Role:
 
 
 def _check_code(function: Any) -> None:
-    code, why, before = function.__code__, "", ""
+    code, why, before = function.__code__, "", None
     for step in dis.get_instructions(code):
         # Since Python 3.12 comprehensions also have exception tables, but only `try` and `with` handle exceptions.
-        if step.opname == "PUSH_EXC_INFO":
-            why = "uses try or with; test with `if` what would raise"
-        elif step.opname in ("DICT_UPDATE", "DICT_MERGE") and not before.startswith("BUILD_"):
+        if step.opname in ("BEFORE_WITH", "LOAD_SPECIAL"):
+            why = "uses with"
+        elif _is_unknown_format(step, before):
+            why = "writes a value with !r, !a or a format that is not constant"
+        elif step.opname in ("DICT_UPDATE", "DICT_MERGE") and not (before and before.opname.startswith("BUILD_")):
             why = (
                 "makes a dict of another one by **; make an empty one, and put the items into it by update or in a loop"
             )
         if why:
             line = step.positions.lineno if step.positions is not None else None
             raise Unsupported(f"{function.__name__} {why}").at(ir.Loc(code.co_filename, line or code.co_firstlineno))
-        before = step.opname
+        before = step
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         why = f"{function.__name__} is a generator or coroutine"
     elif code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
@@ -125,17 +152,64 @@ def _check_code(function: Any) -> None:
         raise Unsupported(why).at(ir.Loc(code.co_filename, code.co_firstlineno))
 
 
-def _without_cleanup(function: Any) -> Any:
-    """Return a copy of a function without the exception tables of comprehensions.
+def _is_unknown_format(step: dis.Instruction, before: dis.Instruction | None) -> bool:
+    if step.opname == "CONVERT_VALUE":
+        return step.arg != _AS_TEXT
+    writes = step.opname == "FORMAT_WITH_SPEC" or (step.opname == "FORMAT_VALUE" and step.arg not in (0, _AS_TEXT))
+    return writes and _format_of(step, before) is None
 
-    The interpreter repeats a row that raises. numba removes the exception table of comprehensions, but not of all.
+
+def _prepared(function: Any) -> Any:
+    """Return a copy of a function without exception tables, and with formats that numba can read.
+
+    The interpreter repeats a row that raises, with what `try` does then. So compiled code has no handlers.
     """
-    code = function.__code__.replace(co_exceptiontable=b"")
+    code = _with_formats(function.__code__.replace(co_exceptiontable=b""))
     copied = python.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     copied.__kwdefaults__ = function.__kwdefaults__
     return copied
+
+
+class _Format(str):
+    """A constant format of an f-string: the second item of a pair with the value, in the code that numba reads."""
+
+    __slots__ = ()
+
+
+class _TextFormat(_Format):
+    """A constant format of the text of a value, as in f"{day!s:>12}"."""
+
+    __slots__ = ()
+
+
+def _format_of(step: dis.Instruction, before: dis.Instruction | None) -> type[_Format] | None:
+    """Return how a step writes a value with a constant format; None if it does something else."""
+    is_constant = before is not None and before.opname == "LOAD_CONST"
+    if step.opname == "FORMAT_WITH_SPEC":  # since Python 3.13
+        return _Format if is_constant else None
+    known = {_HAS_FORMAT: _Format, _HAS_FORMAT | _AS_TEXT: _TextFormat}
+    return known.get(step.arg or 0) if step.opname == "FORMAT_VALUE" and is_constant else None
+
+
+def _with_formats(code: python.CodeType) -> python.CodeType:
+    """Replace the steps that write a value with a constant format, which numba refuses, by pairs of both."""
+    steps, constants = bytearray(code.co_code), [*code.co_consts]
+    constants = [_with_formats(each) if isinstance(each, python.CodeType) else each for each in constants]
+    before = None
+    for step in dis.get_instructions(code):
+        made = _format_of(step, before)
+        if made is not None and before is not None and len(constants) <= _ARGUMENT_MAX:
+            steps[before.offset + 1] = len(constants)
+            constants.append(made(before.argval))
+            steps[step.offset : step.offset + 2] = bytes((dis.opmap["BUILD_TUPLE"], 2))
+        elif step.opname == "FORMAT_VALUE" and step.arg == _AS_TEXT:  # numba reads it as `str` without the argument
+            steps[step.offset + 1] = 0
+        elif step.opname == "CONVERT_VALUE" and step.arg == _AS_TEXT:  # since Python 3.13
+            steps[step.offset : step.offset + 2] = bytes((dis.opmap["FORMAT_SIMPLE"], 0))
+        before = step
+    return code.replace(co_code=bytes(steps), co_consts=tuple(constants))
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -243,7 +317,7 @@ class _Rewriter:
 
     def is_opaque_object(self, value: Any) -> bool:
         """Return whether a constant is a Python object that compiled code cannot represent."""
-        if type(value) is tuple and all(type(each) in _CONSTANTS for each in value):
+        if (type(value) is tuple and all(type(each) in _CONSTANTS for each in value)) or _is_sequence(value):
             return False
         if type(value) is decimal.Decimal:
             return decimals.constant_of(value) is None
@@ -334,6 +408,8 @@ class _Rewriter:
             raise Unsupported(f"it uses the number {value}, which exceeds 64 bits")
         if type(value) in _CONSTANTS:
             self.output.append(ir.Assign(ir.Const(value, statement.loc), statement.target, statement.loc))
+        elif _is_sequence(value):
+            self.sequence(statement, value)
         elif type(value) in (str, bytes):
             function, written = strings.constant_of(value)
             self.emit_call(statement.target, function, (self.constant(written, statement.loc),), statement.loc)
@@ -343,6 +419,15 @@ class _Rewriter:
         elif (moment := datetimes.number_of(value)) is not None:
             number = self.constant(moment[1], statement.loc)
             self.emit_call(statement.target, decode_kind(moment[0]), (number,), statement.loc)
+
+    def sequence(self, statement: ir.Assign, values: Any) -> None:
+        """Make a tuple of a constant list or tuple."""
+        items = []
+        for value in values:
+            items.append(self.fresh(statement.loc))
+            self.object(ir.Assign(ir.Const(None, statement.loc), items[-1], statement.loc), value)
+        made = ir.Expr.build_tuple(items, statement.loc)
+        self.output.append(ir.Assign(made, statement.target, statement.loc))
 
     def expression(self, statement: ir.Assign, expr: ir.Expr) -> None:
         loc, target = statement.loc, statement.target
@@ -360,6 +445,11 @@ class _Rewriter:
             self.attribute(statement, expr)
         elif expr.op == "call":
             self.calling(statement, expr)
+        elif expr.op == "build_tuple" and self.is_format(expr.items):
+            value, spec = expr.items[0], self.constants[expr.items[1].name]
+            if type(spec) is _TextFormat:
+                value = self.call(operators.CALLS[str], (value,), loc)
+            self.write(target, value, str(spec), loc)
         elif expr.op == "build_tuple" and expr.items and all(item.name in self.constants for item in expr.items):
             self.constants[target.name] = tuple(self.constants[item.name] for item in expr.items)
             if not self.is_opaque(target.name):
@@ -370,6 +460,12 @@ class _Rewriter:
         elif expr.op in ("getitem", "static_getitem") and self.struct(expr.value) is not None:
             index = expr.index if expr.op == "static_getitem" else self.constants.get(expr.index.name)
             self.field(statement, expr.value, index)
+        elif expr.op == "getitem" and type(self.constants.get(expr.value.name)) is dict:
+            known = self.constants[expr.value.name]
+            find = strings.table_of(tuple(known), tuple(known.values()), must_exist=True)
+            self.emit_call(target, find, (expr.index,), loc)
+        elif expr.op == "getitem" and self.is_backwards(expr.index):
+            self.emit_call(target, operators.reverse, (expr.value,), loc)
         elif expr.op == "getitem":
             self.emit_call(target, operators.get_item, (expr.value, expr.index), loc)
         elif expr.op == "static_getitem" and expr.index_var is not None and self.holds_items(expr.value):
@@ -384,6 +480,79 @@ class _Rewriter:
             self.output.append(statement)
         else:
             raise Unsupported(f"it creates {_NAMES.get(expr.op, expr.op)}")
+
+    def is_backwards(self, index: ir.Var) -> bool:
+        """Return whether an index is `::-1`."""
+        root = self.root(index)
+        if type(root) is slice or isinstance(root, (ir.Const, ir.Global)):
+            return getattr(root, "value", root) == slice(None, None, -1)
+        made = self.constants.get(root.func.name) if isinstance(root, ir.Expr) and root.op == "call" else None
+        parts = [self.constants.get(each.name, "") for each in root.args] if made is slice else []
+        return parts == [None, None, -1]
+
+    def is_format(self, items: list[ir.Var]) -> bool:
+        return len(items) == 2 and isinstance(self.constants.get(items[1].name), _Format)
+
+    def write(self, target: ir.Var, value: ir.Var, spec: str, loc: Any) -> None:
+        """Write a value as a text with a format."""
+        self.emit_call(target, formats.format_value, (value, self.constant(spec, loc)), loc)
+
+    def join(self, target: ir.Var, pieces: list[Any], loc: Any) -> None:
+        """Concatenate constant texts and variables that are texts."""
+        parts = [each for each in pieces if each != ""]
+        made: Any = None
+        for each in parts:
+            part = each
+            if isinstance(each, str):
+                part = self.fresh(loc)
+                function, written = strings.constant_of(each)
+                self.emit_call(part, function, (self.constant(written, loc),), loc)
+            made = part if made is None else self.call(operators.OPERATORS[operator.add], (made, part), loc)
+        if made is None:
+            raise Unsupported("it writes an empty text with a format")
+        self.output.append(ir.Assign(made, target, loc))
+
+    def percent(self, statement: ir.Assign, template: str, values: ir.Var) -> None:
+        """Replace `template % values`, where `values` is a tuple display or one value that is no tuple."""
+        root, loc = self.root(values), statement.loc
+        is_tuple = isinstance(root, ir.Expr) and root.op == "build_tuple"
+        actual = list(root.items) if is_tuple else [values]
+        pieces: list[Any] = []
+        for literal, spec in formats.pieces_of(template):
+            pieces.append(literal)
+            if spec is None:
+                continue
+            if not actual:
+                raise Unsupported("it writes fewer values than its format has places")
+            value = actual.pop(0)
+            if spec.endswith("f"):  # it converts decimals to floats first
+                value = self.call(operators.CALLS[float], (value,), loc)
+            pieces.append(self.fresh(loc))
+            self.write(pieces[-1], value, spec, loc)
+        if actual:
+            raise Unsupported("it writes more values than its format has places")
+        self.join(statement.target, pieces, loc)
+
+    def template(self, statement: ir.Assign, expr: ir.Expr, template: str) -> None:
+        """Replace `template.format(...)`."""
+        pieces: list[Any] = []
+        named, numbered = dict(expr.kws), 0
+        if expr.vararg is not None:
+            raise Unsupported("it calls format with starred arguments")
+        for literal, name, spec, conversion in string.Formatter().parse(template):
+            pieces.append(literal)
+            if name is None:
+                continue
+            if conversion is not None or "{" in (spec or ""):
+                raise Unsupported(f"it uses the format {template!r}, which is not compiled")
+            key = name or str(numbered)
+            numbered += name == ""
+            value = expr.args[int(key)] if key.isdecimal() and int(key) < len(expr.args) else named.get(key)
+            if value is None:
+                raise Unsupported(f"it uses {{{name}}} in a format, which is no argument of format")
+            pieces.append(self.fresh(statement.loc))
+            self.write(pieces[-1], value, spec or "", statement.loc)
+        self.join(statement.target, pieces, statement.loc)
 
     def container(self, statement: ir.Assign, shape: str, items: list[Any]) -> None:
         """Replace a list, dict or set display by an empty container to which the items are added."""
@@ -407,6 +576,9 @@ class _Rewriter:
             self.of_vectors(statement, expr, function)
             return
         if function is operator.contains and self.contains(statement, expr.lhs, expr.rhs):
+            return
+        if function is operator.mod and type(self.constants.get(expr.lhs.name)) is str:
+            self.percent(statement, self.constants[expr.lhs.name], expr.rhs)
             return
         chosen = self.implementation(function)
         if expr.op == "inplace_binop":
@@ -482,12 +654,19 @@ class _Rewriter:
         base = expr.value.name
         if base in self.constants:
             known = self.constants[base]
+            if type(known) is str and expr.attr == "format":
+                self.methods[statement.target.name] = _Method(formats.format_value, expr.value)
+                return
             if type(known) in (str, bytes) and expr.attr in _OF_VALUES:
                 self.methods[statement.target.name] = _Method(_OF_VALUES[expr.attr], expr.value)
                 return
             if not hasattr(known, expr.attr):
                 raise Unsupported(f"{self.describe(base)} has no attribute {expr.attr}")
             self.object(statement, getattr(known, expr.attr))
+            return
+        named = self.named_tuple(expr.value)
+        if named is not None:
+            self.member(statement, expr, named)
             return
         reference = self.reference(expr.value)
         if expr.attr == "get" and self.struct(expr.value) is not None:
@@ -516,6 +695,60 @@ class _Rewriter:
         else:
             raise Unsupported(f"it uses {reference.cls.__name__}.{expr.attr}, a {type(attribute).__name__}")
 
+    def named_tuple(self, var: ir.Var) -> type | None:
+        """Return the class of a variable that is a NamedTuple; None for others, and if it is not known."""
+        type_, root = self.type_of(var), self.root(var)
+        if isinstance(type_, types.BaseTuple):
+            return class_of(type_)
+        made = root.func.name if isinstance(root, ir.Expr) and root.op == "call" else ""
+        if made in self.methods:
+            receiver = self.methods[made].receiver
+            if self.methods[made].dispatcher is datetimes.METHODS["isocalendar"]:
+                return datetimes.IsoCalendarDate
+            return self.named_tuple(receiver) if self.methods[made].dispatcher is _REPLACE and receiver else None
+        made_by = self.constants.get(made)
+        return made_by if is_named_tuple(made_by) else None
+
+    def member(self, statement: ir.Assign, expr: ir.Expr, cls: Any) -> None:
+        """Replace the use of an attribute of a NamedTuple."""
+        static = inspect.getattr_static(cls, expr.attr, None)
+        if expr.attr in cls._fields:
+            self.output.append(statement)
+        elif expr.attr == "_replace":
+            self.methods[statement.target.name] = _Method(_REPLACE, self.snapshot(expr.value, statement.loc))
+        elif isinstance(static, property):
+            self.emit_call(statement.target, self.compile_callee(static.fget), (expr.value,), statement.loc)
+        elif isinstance(static, python.FunctionType):
+            receiver = self.snapshot(expr.value, statement.loc)
+            self.methods[statement.target.name] = _Method(self.compile_callee(static), receiver)
+        else:
+            raise Unsupported(f"it uses {cls.__name__}.{expr.attr}")
+
+    def make_named(self, statement: ir.Assign, expr: ir.Expr, cls: Any, members: dict[str, ir.Var]) -> None:
+        """Replace a call that makes a NamedTuple; `members` has those that the call need not give."""
+        named = {**members, **dict(zip(cls._fields, expr.args, strict=False)), **dict(expr.kws)}
+        if expr.vararg is not None or len(expr.args) > len(cls._fields) or not named.keys() <= {*cls._fields}:
+            raise Unsupported(f"it makes a {cls.__name__} with unknown or starred arguments")
+        actual, known = [], self.role.author.accumulator
+        for name in cls._fields:
+            if name not in named:
+                if name not in cls._field_defaults:
+                    raise Unsupported(f"it makes a {cls.__name__} without {name}")
+                named[name] = self.fresh(statement.loc)
+                self.object(
+                    ir.Assign(ir.Const(None, statement.loc), named[name], statement.loc), cls._field_defaults[name]
+                )
+                if self.is_opaque(named[name].name):
+                    raise Unsupported(
+                        f"it makes a {cls.__name__} with the default of {name}, which is not a plain value"
+                    )
+            # Members that may be None have the same type in all branches.
+            type_ = None if known is None or known.tuple_class is not cls else known.type_of(name)
+            if isinstance(type_, types.Optional):
+                named[name] = self.call(OPTIONALS[str(kind_of(type_.type))], (named[name],), statement.loc)
+            actual.append(named[name])
+        self.emit_call(statement.target, cls, tuple(actual), statement.loc)
+
     def attribute_of_value(self, statement: ir.Assign, expr: ir.Expr) -> None:
         if expr.attr in datetimes.ATTRIBUTES:
             self.emit_call(statement.target, datetimes.ATTRIBUTES[expr.attr], (expr.value,), statement.loc)
@@ -530,6 +763,8 @@ class _Rewriter:
             raise Unsupported(f"it uses the attribute {expr.attr} of a value")
 
     def compile_callee(self, function: Any) -> Any:
+        if (function.__module__ or "").partition(".")[0] in sys.stdlib_module_names:  # reasons would name its lines
+            raise Unsupported(f"it calls {function.__module__}.{function.__qualname__}")
         return self.role.author.compile_callee(self.role.function, function)
 
     def calling(self, statement: ir.Assign, expr: ir.Expr) -> None:
@@ -541,6 +776,9 @@ class _Rewriter:
         if name not in self.constants:
             raise Unsupported("it calls a function that is not known when it is compiled")
         function = self.constants[name]
+        if is_named_tuple(function):
+            self.make_named(statement, expr, function, {})
+            return
         if isinstance(function, _BUILT_IN) and type(function.__self__) is dict and function.__name__ == "get":
             self.table(statement, expr, function.__self__)
         elif function is isinstance and len(arguments) == 2 and arguments[1].name in self.constants:
@@ -551,6 +789,11 @@ class _Rewriter:
             self.object(statement, self.fold_constant(function, expr))
         elif function in (list, dict, set) and not arguments and not expr.kws and expr.vararg is None:
             self.container(statement, function.__name__, [])
+        elif function is format and 1 <= len(arguments) <= 2 and not expr.kws:
+            spec = self.constants.get(arguments[1].name) if len(arguments) == 2 else ""
+            if type(spec) is not str:
+                raise Unsupported("it calls format with a format that is not constant")
+            self.write(statement.target, arguments[0], spec, statement.loc)
         elif function is datetime.timedelta:
             actual = self.by_name(statement, expr, tuple(datetimes.DURATION), 0)
             self.emit_call(statement.target, datetimes.duration_of, actual, statement.loc)
@@ -560,6 +803,10 @@ class _Rewriter:
                     self.call(operators.check_lengths, (arguments[0], each), statement.loc)
             self.emit_call(statement.target, zip, arguments, statement.loc)
         elif _is_known(function):
+            if len(arguments) == len(expr.kws) == 1 and self.with_option(
+                statement, function, arguments[0], *expr.kws[0]
+            ):
+                return
             if expr.kws or expr.vararg:
                 raise Unsupported(f"it calls {function.__name__} with named or starred arguments")
             if function in (min, max) and len(arguments) == 1:
@@ -579,8 +826,45 @@ class _Rewriter:
             name = getattr(function, "__name__", type(function).__name__)
             raise Unsupported(f"it calls {getattr(function, '__qualname__', name)}")
 
+    def with_option(self, statement: ir.Assign, function: Any, values: ir.Var, name: str, option: ir.Var) -> bool:
+        """Replace a call of one argument with an option by name. Return whether there is such a call."""
+        if function in (min, max) and name == "default":
+            self.emit_call(statement.target, operators.EXTREMES[function], (values, option), statement.loc)
+        elif function is enumerate and name == "start":
+            self.emit_call(statement.target, enumerate, (values, option), statement.loc)
+        elif function is sorted and name == "reverse":
+            self.sort(statement, values, option)
+        else:
+            return False
+        return True
+
+    def sort(self, statement: ir.Assign, values: ir.Var, reverse: ir.Var) -> None:
+        """Replace `sorted(values, reverse=...)`: Python reverses before and after, so equal values keep their order."""
+        if reverse.name not in self.constants:
+            raise Unsupported("it calls sorted with reverse=, which is not constant")
+        loc, ordered = statement.loc, operators.CALLS[sorted]
+        if not self.is_true(reverse):
+            self.emit_call(statement.target, ordered, (values,), loc)
+            return
+        backwards = self.call(containers.reversed_of, (self.call(containers.copy_of, (values,), loc),), loc)
+        self.emit_call(statement.target, containers.reversed_of, (self.call(ordered, (backwards,), loc),), loc)
+
     def calling_method(self, statement: ir.Assign, expr: ir.Expr, method: _Method) -> None:
         arguments, dispatcher = tuple(expr.args), method.dispatcher
+        if dispatcher is _REPLACE and method.receiver is not None:
+            cls: Any = self.named_tuple(method.receiver)
+            if arguments:
+                raise Unsupported("it calls _replace with arguments without names")
+            given = {name for name, _ in expr.kws}
+            members = {name: self.fresh(statement.loc) for name in cls._fields if name not in given}
+            for each, target in members.items():
+                read = ir.Expr.getattr(method.receiver, each, statement.loc)
+                self.output.append(ir.Assign(read, target, statement.loc))
+            self.make_named(statement, expr, cls, members)
+            return
+        if dispatcher is formats.format_value and method.receiver is not None:
+            self.template(statement, expr, self.constants[method.receiver.name])
+            return
         if method.dispatcher is structs.field_of and method.receiver is not None and 1 <= len(arguments) <= 2:
             self.field(statement, method.receiver, self.constants.get(arguments[0].name))
             return
@@ -589,12 +873,34 @@ class _Rewriter:
             if expr.kws or len(expr.args) > 2:  # `replace` of a text is compiled with two arguments by position
                 dispatcher = datetimes.replace_parts
             expr = ir.Expr.call(expr.func, (), (), expr.loc)
+        elif dispatcher is formats.written_time:
+            directives = self.constants.get(arguments[0].name) if len(arguments) == 1 else None
+            if type(directives) is not str:
+                raise Unsupported("it calls strftime with a format that is not constant")
+            arguments = (self.constant(directives, statement.loc),)
         elif dispatcher is strings.encoded:
             if not self.is_utf8(expr):
                 raise Unsupported("it calls encode with another encoding than UTF-8")
             arguments, expr = (), ir.Expr.call(expr.func, (), (), expr.loc)
+        elif dispatcher in _ENDS and len(arguments) == 1 and type(self.constants.get(arguments[0].name)) is tuple:
+            self.any_end(statement, method, self.constants[arguments[0].name])
+            return
         actual = arguments if method.receiver is None else (method.receiver, *arguments)
         self.emit_call(statement.target, dispatcher, actual, statement.loc, expr)
+
+    def any_end(self, statement: ir.Assign, method: _Method, ends: tuple[Any, ...]) -> None:
+        """Replace `text.startswith((one, other))`."""
+        loc = statement.loc
+        if not 0 < len(ends) <= _CHAINED_MAX or {*map(type, ends)} != {str} or method.receiver is None:
+            raise Unsupported(f"it compares the start or end of a text with {ends!r}")
+        answers = []
+        for each in ends:
+            function, written = strings.constant_of(each)
+            text = self.call(function, (self.constant(written, loc),), loc)
+            answers.append(self.call(method.dispatcher, (method.receiver, text), loc))
+        for answer in answers[1:]:
+            answers[0] = self.call(operators.OPERATORS[operator.or_], (answers[0], answer), loc)
+        self.output.append(ir.Assign(answers[0], statement.target, loc))
 
     def is_utf8(self, expr: ir.Expr) -> bool:
         """Return whether a call of `encode` has the constant arguments that mean UTF-8, whose errors never occur."""
@@ -725,6 +1031,15 @@ class _Rewriter:
         kws = () if like is None else like.kws
         vararg = None if like is None else like.vararg
         self.output.append(ir.Assign(ir.Expr.call(callee, arguments, kws, loc, vararg=vararg), target, loc))
+
+
+def _is_sequence(value: Any) -> bool:
+    """Return whether a value is a list or tuple of a few numbers, or of texts, with which code can work as a tuple."""
+    kinds = {*map(type, value)} if type(value) in (list, tuple) else set()
+    is_plain = len(kinds) == 1 and kinds <= {int, float, bool, str}
+    return (
+        is_plain and len(value) <= _SEQUENCE_MAX and all(type(each) is not int or abs(each) < 1 << 63 for each in value)
+    )
 
 
 def _is_known(function: Any) -> bool:

@@ -14,7 +14,6 @@ from foldflight.ext.compiler import memory
 from foldflight.ext.compiler.arena import Contents, Element
 from foldflight.ext.compiler.containers import ContainerType, container_at, counting
 from foldflight.ext.compiler.control_block import store_byte, text_room
-from foldflight.ext.compiler.datetimes import civil
 from foldflight.ext.compiler.iterators import lower_iterators
 from foldflight.ext.compiler.records import Items
 from foldflight.ext.compiler.strings import (
@@ -43,7 +42,7 @@ _DIGITS_MAX: Final = 18  # decimal digits that always fit an int64
 
 
 @register_jitable
-def _copy(address: int, a: int) -> int:
+def copy_text(address: int, a: int) -> int:
     """Copy a string to an address, and return the next free address."""
     for offset in range(length_of(a)):
         store_byte(address + offset, byte_at(a, offset))
@@ -51,14 +50,16 @@ def _copy(address: int, a: int) -> int:
 
 
 @register_jitable
-def _allocate(length: int) -> int:
+def allocate(length: int) -> int:
+    """Return the address of memory for a new string. Raises ValueError if it is too long for compiled code."""
     if length > LENGTH_MAX:
         raise ValueError  # the interpreter handles longer ones
     return text_room(length)
 
 
 @register_jitable
-def _text_at(address: int, length: int) -> int:
+def text_at(address: int, length: int) -> int:
+    """Return the integer form of the string at an address."""
     return address | length << ADDRESS_BITS
 
 
@@ -66,9 +67,9 @@ def _text_at(address: int, length: int) -> int:
 def _plus(a: int, b: int) -> int:
     if a == 0 or b == 0:
         return a + b
-    address = _allocate(length_of(a) + length_of(b))
-    _copy(_copy(address, a), b)
-    return _text_at(address, length_of(a) + length_of(b))
+    address = allocate(length_of(a) + length_of(b))
+    copy_text(copy_text(address, a), b)
+    return text_at(address, length_of(a) + length_of(b))
 
 
 concatenate: Final = asking("+", _plus, creates=True)
@@ -94,13 +95,13 @@ def _case_method(name: str, first: int, change: int) -> Any:
         length = length_of(number)
         if length == 0:
             return number
-        address = _allocate(length)
+        address = allocate(length)
         for offset in range(length):
             byte = byte_at(number, offset)
             if is_text and byte >= 0x80:
                 raise ValueError  # the interpreter handles other letters
             store_byte(address + offset, byte + change if first <= byte < first + 26 else byte)
-        return _text_at(address, length)
+        return text_at(address, length)
 
     return _of_one(name, change_case)
 
@@ -261,7 +262,7 @@ def _title_case(name: str, *, words: bool) -> Any:
         length = length_of(number)
         if length == 0:
             return number
-        address, is_first = _allocate(length), True
+        address, is_first = allocate(length), True
         for offset in range(length):
             byte = byte_at(number, offset)
             if is_text and byte >= 0x80:
@@ -269,7 +270,7 @@ def _title_case(name: str, *, words: bool) -> Any:
             is_letter = _is_letter(byte)
             store_byte(address + offset, (byte & ~0x20 if is_first else byte | 0x20) if is_letter else byte)
             is_first = words and not is_letter
-        return _text_at(address, length)
+        return text_at(address, length)
 
     return _of_one(name, title_case)
 
@@ -277,61 +278,13 @@ def _title_case(name: str, *, words: bool) -> Any:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-@implementation
-def text_of(a: Any) -> Any:
-    """Implement `str(a)` of a whole number, a date or a text, which f-strings call, too."""
-    kind = inner_kind(a)
-    if kind not in ("int", "date", "text"):
-        raise Unsupported(f"it calls str of a {kind}; texts, whole numbers and dates are compiled")
-    convert, decode = CONVERTERS[kind], decode_kind("text")
-    if kind == "text":
-        return lambda a: convert(a)
-    if kind == "date":
-        return lambda a: _date_text(convert(a))
-
-    def written(a: Any) -> Any:
-        number = convert(a)
-        if number == -(1 << 63):
-            raise ValueError  # its magnitude is no int64
-        magnitude, sign, digits = abs(number), 1 if number < 0 else 0, 1
-        rest = magnitude // 10
-        while rest > 0:
-            rest //= 10
-            digits += 1
-        address = _allocate(sign + digits)
-        if sign:
-            store_byte(address, 0x2D)
-        _put_digits(address + sign, magnitude, digits)
-        return decode(_text_at(address, sign + digits))
-
-    return written
-
-
 @register_jitable
-def _put_digits(address: int, number: int, digits: int) -> None:
+def put_digits(address: int, number: int, digits: int) -> int:
+    """Write the last digits of a number to an address, and return the next free address."""
     for offset in range(digits):
         store_byte(address + digits - 1 - offset, 0x30 + number % 10)
         number //= 10
-
-
-@implementation
-def _date_text(a: Any) -> Any:
-    """Implement `a.isoformat()` of a date."""
-    if inner_kind(a) != "date":
-        raise Unsupported(f"it uses the attribute isoformat of a {inner_kind(a)}")
-    convert, decode = CONVERTERS["date"], decode_kind("text")
-
-    def isoformat(a: Any) -> Any:
-        year, month, day = civil(as_number(convert(a)))
-        address = _allocate(10)
-        _put_digits(address, year, 4)
-        store_byte(address + 4, 0x2D)
-        _put_digits(address + 5, month, 2)
-        store_byte(address + 7, 0x2D)
-        _put_digits(address + 8, day, 2)
-        return decode(_text_at(address, 10))
-
-    return isoformat
+    return address + digits
 
 
 @implementation
@@ -350,14 +303,14 @@ def _filled(a: Any, width: Any) -> Any:
         length = length_of(number)
         if zeros > LENGTH_MAX:
             raise ValueError
-        address = _allocate(length + zeros)
+        address = allocate(length + zeros)
         sign = 1 if length > 0 and byte_at(number, 0) in (0x2B, 0x2D) else 0
         if sign:
             store_byte(address, byte_at(number, 0))
         for offset in range(zeros):
             store_byte(address + sign + offset, 0x30)
-        _copy(address + sign + zeros, substring(number, sign, length))
-        return decode(_text_at(address, length + zeros))
+        copy_text(address + sign + zeros, substring(number, sign, length))
+        return decode(text_at(address, length + zeros))
 
     return filled
 
@@ -400,16 +353,20 @@ def number_of(a: Any) -> Any:
 
 
 @implementation
-def _split(a: Any, b: Any = None) -> Any:
-    """Implement `a.split()` and `a.split(b)`."""
+def _split(a: Any, b: Any = None, most: Any = -1) -> Any:
+    """Implement `a.split()`, `a.split(b)` and `a.split(b, most)`."""
     kind = text_kind("split", a)
     result = ContainerType(Contents("list", Element((kind,))), changeable=True, temporary=True)
     as_container, convert, is_text = container_at(result), CONVERTERS[kind], kind == "text"
     at_spaces = b is None or isinstance(b, (types.Omitted, types.NoneType))
     if not at_spaces:
         text_kind("split", a, b)
+    elif most != -1 and not isinstance(most, types.Omitted):
+        raise Unsupported("it splits at white space a number of times")
+    count_of_splits = CONVERTERS["int"]
 
-    def split(a: Any, b: Any = None) -> Any:
+    def split(a: Any, b: Any = None, most: Any = -1) -> Any:
+        left = count_of_splits(most)
         number, other, parts = as_number(convert(a)), 0 if at_spaces else as_number(convert(b)), memory.fresh_header()
         if not at_spaces and other == 0:
             raise ValueError
@@ -420,7 +377,8 @@ def _split(a: Any, b: Any = None) -> Any:
                 width = _space_at(number, offset, end, is_text)
             elif offset + width > end or not includes_at(number, other, offset):
                 width = 0
-            if width > 0:
+            if width > 0 and left != 0:
+                left -= 1
                 if not at_spaces or begin < offset:
                     memory.append(parts, (substring(number, begin, offset),))
                 begin = offset + width
@@ -447,13 +405,13 @@ def _join(a: Any, parts: Any) -> Any:
             length += length_of(as_number(part)) + length_of(number)
         if length <= 0:
             return decode(0)
-        address = _allocate(length)
+        address = allocate(length)
         into = address
         for index, part in enumerate(parts):
             if index > 0:
-                into = _copy(into, number)
-            into = _copy(into, as_number(part))
-        return decode(_text_at(address, length))
+                into = copy_text(into, number)
+            into = copy_text(into, as_number(part))
+        return decode(text_at(address, length))
 
     return whole
 
@@ -506,17 +464,17 @@ def replace_text(a: Any, old: Any, new: Any) -> Any:
         length = length_of(number) + count * (length_of(put) - length_of(gone))
         if count == 0 or length == 0:
             return decode(number if count == 0 else 0)
-        address = _allocate(length)
+        address = allocate(length)
         into, offset = address, 0
         while offset < length_of(number):
             if offset + length_of(gone) <= length_of(number) and includes_at(number, gone, offset):
-                into = _copy(into, put)
+                into = copy_text(into, put)
                 offset += length_of(gone)
             else:
                 store_byte(into, byte_at(number, offset))
                 into += 1
                 offset += 1
-        return decode(_text_at(address, length))
+        return decode(text_at(address, length))
 
     return replace
 
@@ -536,14 +494,98 @@ def bytes_of(a: Any) -> Any:
         length = size_of(a)
         if length == 0:
             return decode(0)
-        address = _allocate(length)
+        address = allocate(length)
         for offset, byte in enumerate(a):
             if not 0 <= byte <= 255:
                 raise ValueError
             store_byte(address + offset, byte)
-        return decode(_text_at(address, length))
+        return decode(text_at(address, length))
 
     return of_list
+
+
+@implementation
+def backwards(a: Any) -> Any:
+    """Implement `a[::-1]`."""
+    kind = text_kind("[::-1]", a)
+    convert, decode, is_text = CONVERTERS[kind], decode_kind(kind), kind == "text"
+
+    def reverse(a: Any) -> Any:
+        number = as_number(convert(a))
+        length = length_of(number)
+        if length == 0:
+            return decode(0)
+        address, offset = allocate(length), 0
+        while offset < length:
+            end = _end_of_character(number, offset) if is_text else offset + 1
+            copy_text(address + length - end, substring(number, offset, end))
+            offset = end
+        return decode(text_at(address, length))
+
+    return reverse
+
+
+@implementation
+def repeat(a: Any, count: Any) -> Any:
+    """Implement `a * count`."""
+    kind = text_kind("*", a)
+    convert, decode, times = CONVERTERS[kind], decode_kind(kind), CONVERTERS["int"]
+
+    def repeated(a: Any, count: Any) -> Any:
+        number, actual = as_number(convert(a)), times(count)
+        length = length_of(number)
+        if length == 0 or actual <= 0:
+            return decode(0)
+        if actual > LENGTH_MAX:
+            raise ValueError  # the interpreter handles longer ones
+        address = allocate(length * actual)
+        into = address
+        for _ in range(actual):
+            into = copy_text(into, number)
+        return decode(text_at(address, length * actual))
+
+    return repeated
+
+
+@implementation
+def code_of(a: Any) -> Any:
+    """Implement `ord(a)` of a text."""
+    if inner_kind(a) != "text":
+        raise Unsupported(f"it calls ord of {a}")
+    convert = CONVERTERS["text"]
+
+    def code(a: Any) -> int:
+        number = as_number(convert(a))
+        length = length_of(number)
+        if length == 0 or _end_of_character(number, 0) != length:
+            raise ValueError
+        first = byte_at(number, 0)
+        if length == 1:
+            return first
+        code = first & (0x7F >> length)
+        for offset in range(1, length):
+            code = code << 6 | (byte_at(number, offset) & 0x3F)
+        return code
+
+    return code
+
+
+@implementation
+def character_of(a: Any) -> Any:
+    """Implement `chr(a)` of an ASCII character; the interpreter handles others."""
+    if inner_kind(a) not in ("int", "bool"):
+        raise Unsupported(f"it calls chr of {a}")
+    convert, decode = CONVERTERS["int"], decode_kind("text")
+
+    def character(a: Any) -> Any:
+        code = convert(a)
+        if not 0 <= code < 0x80:
+            raise ValueError
+        address = allocate(1)
+        store_byte(address, code)
+        return decode(text_at(address, 1))
+
+    return character
 
 
 METHODS: Final = {
@@ -553,7 +595,6 @@ METHODS: Final = {
     "isdecimal": _all_are("isdecimal", _is_digit),
     "isdigit": _all_are("isdigit", _is_digit),
     "islower": _is_cased("islower", 0x61, 0x41),
-    "isoformat": _date_text,
     "isnumeric": _all_are("isnumeric", _is_digit),
     "isupper": _is_cased("isupper", 0x41, 0x61),
     "join": _join,

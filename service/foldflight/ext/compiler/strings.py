@@ -83,6 +83,7 @@ def _constant(kind: str) -> Any:
 
 
 _CONSTANTS: Final = {kind: _constant(kind) for kind in TEXTS}
+text_constant: Final = _CONSTANTS["text"]
 
 
 def constant_of(value: str | bytes) -> tuple[Any, str]:
@@ -359,12 +360,13 @@ _EXACTLY: Final = {
 }
 
 
-def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+def table_of(keys: tuple[Any, ...], values: tuple[Any, ...], *, must_exist: bool = False) -> Any:
     """Return `find(key, default)` of a dict or another collection of constants. Raises Unsupported.
 
     Args:
         keys: Texts, bytes or ints, all of one type.
-        values: Their values, all of one type: ints, floats or booleans.
+        values: Their values, all of one type: ints, floats, booleans or texts.
+        must_exist: Whether the function has no default, and raises for another key.
     """
     kinds = {str: "text", bytes: "bytes", int: "int", float: "float", bool: "bool"}
     distinct = [{kinds.get(type(each)) for each in actual} for actual in (keys, values)]
@@ -373,10 +375,10 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
             f"it uses a collection that is empty, has more than {_ITEMS_MAX} items, or items of several types"
         )
     key, value = distinct[0].pop(), distinct[1].pop()
-    if key not in ("text", "bytes", "int") or value not in ("int", "float", "bool"):
+    if key not in ("text", "bytes", "int") or value not in ("int", "float", "bool", "text"):
         raise Unsupported(f"it uses a collection of {type(keys[0]).__name__} and {type(values[0]).__name__}")
     names: dict[str, Any] = {"number": as_number, "key_of": _EXACTLY[key], "value_of": _EXACTLY[value]}
-    lines = ["def find(key, default):", "    key = number(key_of(key))"]
+    lines = [f"def find(key{'' if must_exist else ', default'}):", "    key = number(key_of(key))"]
     for index, each in enumerate(keys):
         literal = repr(each)
         if key in TEXTS:
@@ -384,9 +386,14 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
             names["constant"], names["same"] = function, _same
             literal = f"number(constant({written!r}))"
         names[f"v{index}"] = values[index]
+        shown = f"v{index}"
+        if value == "text":
+            names["constant_text"], written = constant_of(values[index])
+            shown = f"constant_text({written!r})"
         lines += [
             f"    if same(key, {literal}):" if key in TEXTS else f"    if key == {literal}:",
-            f"        return v{index}",
+            f"        return {shown}",
         ]
-    exec("\n".join([*lines, "    return value_of(default)"]), names)  # noqa: S102 - the author's constants, written by repr
+    last = "    raise ValueError" if must_exist else "    return value_of(default)"
+    exec("\n".join([*lines, last]), names)  # noqa: S102 - the author's constants, written by repr
     return numba.njit(nogil=True)(names["find"])

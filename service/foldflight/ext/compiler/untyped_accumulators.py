@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final
@@ -174,7 +174,9 @@ def accumulator_class(function: Function, create_accumulator: Any) -> type | Non
     return cls
 
 
-def inferred_types(cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping[str, Any]) -> UntypedAccumulators:
+def inferred_types(
+    cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping[str, Any], keys: Collection[str] = ()
+) -> UntypedAccumulators:
     """Return the types of a new accumulator.
 
     Args:
@@ -182,6 +184,8 @@ def inferred_types(cls: type | None, fresh: Any, untyped: str, hints: typing.Map
         fresh: The new accumulator.
         untyped: The reason of `untyped_reason`.
         hints: The annotations of its attributes, or a container's annotation as `value`.
+        keys: The kinds of the function's arguments. If one of them alone can be a key, a Counter or defaultdict without
+            annotation has such keys: compiling refuses code that puts another one in.
 
     Raises:
         Unsupported: One of the types is not certain.
@@ -200,6 +204,9 @@ def inferred_types(cls: type | None, fresh: Any, untyped: str, hints: typing.Map
         raise Unsupported(f"{untyped}; {cls.__name__} defines how it is pickled")
     if not hints:
         hints = _hints(cls)
+    guesses = [type_ for type_, kind in (*_NUMBERS.items(), (str, "text")) if kind in keys and type_ is not float]
+    guess = guesses[0] if len(guesses) == 1 else None
+    hints = {name: hints.get(name) or _guessed(each, guess) for name, each in vars(fresh).items()}
     for name in vars(fresh):
         if inspect.isdatadescriptor(inspect.getattr_static(cls, name, None)):
             raise Unsupported(f"{untyped}; {cls.__name__}.{name} is a property")
@@ -207,9 +214,20 @@ def inferred_types(cls: type | None, fresh: Any, untyped: str, hints: typing.Map
         _field(name, each, hints.get(name), f"{cls.__name__}.{name}", untyped) for name, each in vars(fresh).items()
     ]
     # pickle writes a string once that two objects of an accumulator share, and records do not know which are shared.
-    if any(each.refers_to_texts for each in fields):
-        raise Unsupported(f"{untyped}; keys of attributes that are texts are compiled only where states are typed")
+    # The keys of one dict are different strings.
+    if sum(each.refers_to_texts for each in fields) > 1:
+        raise Unsupported(f"{untyped}; keys of two attributes that are texts are compiled only where states are typed")
     return UntypedAccumulators(cls, tuple(fields))
+
+
+def _guessed(value: Any, key: type | None) -> Any:
+    """Return the annotation of an empty Counter or defaultdict of numbers with keys of a type."""
+    if key is None or type(value) not in (Counter, defaultdict):
+        return None
+    if type(value) is Counter:
+        return Counter[key]  # type: ignore[valid-type]
+    made = getattr(value, "default_factory", None)
+    return defaultdict[key, made] if made in _NUMBERS else None  # type: ignore[valid-type]
 
 
 _AS_IN: Final[dict[type, str]] = {
@@ -240,13 +258,6 @@ def _field(name: str, value: Any, hint: Any, label: str, untyped: str) -> Record
         remedy = f"{label} is a {type(value).__name__} at first; annotate it"
         remedy += ", as in Counter[str], defaultdict[str, int] or deque[float]" if type(value) in CONTAINERS else ""
         remedy += _AS_IN.get(type(value), "")
-        if label != "it" and type(value) in _SHAPES and type(value) in CONTAINERS:
-            # Keys that are texts are compiled in plain containers only, whose states are typed.
-            shape = _SHAPES[type(value)]
-            plain = dict if shape == "dict" else list
-            remedy = (
-                f"{label} is a {type(value).__name__} at first; make it a plain {shape} and annotate it{_AS_IN[plain]}"
-            )
         if type(value) is list and len({*map(type, value)}) > 1:
             remedy = (
                 f"{label} is a list of several types at first; make it a class with an annotated attribute for each"

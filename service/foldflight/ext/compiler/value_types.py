@@ -6,6 +6,7 @@ are integers, as str and bytes are; a decimal is two integers.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, Final
@@ -97,6 +98,24 @@ def require_value(typing: Any, value: Any) -> Any:
 CONVERTERS: Final[dict[str, Callable[..., Any]]] = {kind: _convert(kind) for kind in KINDS}
 
 
+def _optional(kind: str) -> Callable[..., Any]:
+    @intrinsic
+    def optional(typing: Any, value: Any) -> Any:
+        if value != types.none and inner_kind(value) != kind:
+            raise Unsupported(f"it uses a {inner_kind(value)} as a member that is a {kind}")
+
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+            return context.cast(builder, arguments[0], sig.args[0], sig.return_type)
+
+        return signature(types.Optional(KINDS[kind]), types.unliteral(value)), generate
+
+    return optional
+
+
+# By kind: a function that makes an Optional of a value of the kind, of an Optional or of None.
+OPTIONALS: Final[dict[str, Callable[..., Any]]] = {kind: _optional(kind) for kind in KINDS}
+
+
 def _as_kind(kind: str) -> Callable[..., Any]:
     result = KINDS[kind] if kind in ENCODED else None
 
@@ -140,17 +159,21 @@ def inner_kind(type_: types.Type) -> str:
     return str(kind_of(type_)).removesuffix("?")
 
 
-def implementation(choose: Callable[..., Any]) -> Callable[..., Any]:
+def implementation(choose: Callable[..., Any] | None = None, *, literal: bool = False) -> Callable[..., Any]:
     """Return a function that compiled code can call, with an implementation for each combination of types.
 
     Args:
-        choose: Returns the implementation for the types of its arguments, or raises Unsupported.
+        choose: Returns the implementation for the types of its arguments, or raises Unsupported. Without it, a
+            decorator is returned.
+        literal: Whether constants have types with their values.
     """
+    if choose is None:
+        return functools.partial(implementation, literal=literal)
 
     def stub(*_: Any) -> Any:
         raise NotImplementedError(choose.__name__)
 
-    overload(stub, strict=False)(choose)
+    overload(stub, strict=False, prefer_literal=literal)(choose)
     stub.__signature__ = inspect.signature(choose)  # type: ignore[attr-defined]
     return stub
 

@@ -1,0 +1,481 @@
+# ruff: noqa: UP031, UP032, FURB161 - all ways of formatting are tried
+"""What authors write besides numbers and loops, and how each class is evaluated: `try`, formats, NamedTuple, Counter.
+
+Compiled classes have the interpreter's results on hostile rows. What stays interpreted says why, with its line.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import math
+import random
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from foldflight import udaf, udf
+from foldflight.client.process import PROGRAMS
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.program import NoProgram
+from foldflight.ext.compiler.scalar import CompiledScalar
+from foldflight.fold.accelerator import bind_fixed_types
+from foldflight.fold.rows import Column, Rows
+from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.functions import Registry
+from foldflight.testing import check_laws
+from tests.effort import examples_of
+
+BOUNDS = [1.0, 2.5, 10.0]
+POINTS = {"view": 1, "buy": 20}
+NAMES = ("no", "one", "two", "many")
+PATTERN = re.compile(r"\d+$")
+
+
+class Session(NamedTuple):
+    """The sessions of a visitor."""
+
+    last: int
+    sessions: int = 0
+    longest: float | None = None
+
+    def follows(self, at: int) -> bool:
+        """Return whether a visit starts a session."""
+        return self.last < 0 or at - self.last > 1800
+
+
+@udaf
+class Sessions:
+    """A NamedTuple with defaults, a method and `_replace`."""
+
+    def create_accumulator(self) -> Session:
+        return Session(-1)
+
+    def accumulate(self, session: Session, at: int) -> Session:
+        if session.follows(at):
+            return Session(at, sessions=session.sessions + 1, longest=session.longest)
+        gap = float(at - session.last)
+        longest = session.longest
+        return session._replace(last=at, longest=gap if longest is None else max(longest, gap))
+
+    def merge(self, session: Session, other: Session) -> Session:
+        last, sessions, _ = other
+        return session._replace(last=max(last, session[0]), sessions=session.sessions + sessions)
+
+    def get_value(self, session: Session) -> str | None:
+        return None if session.longest is None else f"{session.sessions}: {session.longest:.1f}"
+
+
+@udaf
+class StepCounts:
+    """A defaultdict in an attribute, with texts as keys."""
+
+    counts: defaultdict[str, int]
+    total: int
+
+    def __init__(self) -> None:
+        self.counts = defaultdict(int)
+        self.total = 0
+
+    def accumulate(self, step: str) -> None:
+        self.counts[step] += 1
+        self.total += 1
+
+    def merge(self, other: StepCounts) -> None:
+        for step, count in other.counts.items():
+            self.counts[step] += count
+        self.total += other.total
+
+    def get_value(self) -> int:
+        return max(self.counts.values(), default=0)
+
+
+@udaf
+class CommonStep:
+    """A Counter without annotation, whose keys are the only argument."""
+
+    def __init__(self) -> None:
+        self.counter = Counter()  # type: ignore[var-annotated]
+
+    def accumulate(self, step: str) -> None:
+        self.counter[step] += 1
+
+    def merge(self, other: CommonStep) -> None:
+        self.counter.update(other.counter)
+
+    def get_value(self) -> int:
+        return len(self.counter)
+
+
+@udaf
+class Parsed:
+    """Exceptions that the author handles: of texts that are no numbers, and of keys that are not there."""
+
+    totals: dict[str, int]
+    bad: int
+
+    def __init__(self) -> None:
+        self.totals = {}
+        self.bad = 0
+
+    def accumulate(self, text: str) -> None:
+        try:
+            number = int(text.split(":")[1])
+        except (ValueError, IndexError):
+            self.bad += 1
+            return
+        finally:
+            self.bad += 0
+        try:
+            self.totals[text[:1]] += number
+        except KeyError:
+            self.totals[text[:1]] = number
+
+    def merge(self, other: Parsed) -> None:
+        self.bad += other.bad
+        for key, number in other.totals.items():
+            self.totals[key] = self.totals.get(key, 0) + number
+
+    def get_value(self) -> int:
+        return sum(self.totals.values()) - self.bad
+
+
+@udaf
+class Median:
+    """A sorted list."""
+
+    def create_accumulator(self) -> list[float]:
+        return []
+
+    def accumulate(self, values: list[float], value: float) -> None:
+        bisect.insort(values, value)
+
+    def get_value(self, values: list[float]) -> float | None:
+        return values[bisect.bisect_left(values, values[0]) + len(values) // 2] if values else None
+
+
+class Width(Enum):
+    """How many buckets there are."""
+
+    BUCKETS = 4
+
+
+@udaf
+class Buckets:
+    """Buckets of a constant list, whose number `create_accumulator` computes."""
+
+    def create_accumulator(self) -> list[int]:
+        return [0] * max(len(BOUNDS) + 1, Width.BUCKETS.value)
+
+    def accumulate(self, counts: list[int], value: float) -> None:
+        counts[bisect.bisect(BOUNDS, value)] += 1
+
+    def merge(self, counts: list[int], other: list[int]) -> None:
+        for index, count in enumerate(other):
+            counts[index] += count
+
+    def get_value(self, counts: list[int]) -> str:
+        return ",".join(f"{NAMES[index]}={count:>3}" for index, count in enumerate(counts))
+
+
+@udaf
+class Cheapest:
+    """A heap of tuples with texts."""
+
+    def create_accumulator(self) -> list[tuple[float, str]]:
+        return []
+
+    def accumulate(self, heap: list[tuple[float, str]], price: float, name: str) -> None:
+        heapq.heappush(heap, (-price, name))
+        if len(heap) > 2:
+            heapq.heappop(heap)
+
+    def merge(self, heap: list[tuple[float, str]], other: list[tuple[float, str]]) -> None:
+        for item in other:
+            heapq.heappush(heap, item)
+
+    def get_value(self, heap: list[tuple[float, str]]) -> str:
+        return "|".join(name for _, name in sorted(heap))
+
+
+@udaf
+class Weeks:
+    """Weeks of the calendar, days as bits, and texts of dates."""
+
+    days: int
+    first: date | None
+    weeks: dict[int, int]
+
+    def __init__(self) -> None:
+        self.days = 0
+        self.first = None
+        self.weeks = {}
+
+    def accumulate(self, day: date) -> None:
+        self.first = day if self.first is None else min(self.first, day)
+        week = day.isocalendar()
+        self.weeks[week.week] = self.weeks.get(week[1], 0) + week.weekday
+        self.days |= 1 << (day - self.first).days % 60
+
+    def get_value(self) -> str:
+        if self.first is None:
+            return "none"
+        days = bin(self.days).count("1")
+        return f"{self.first:%Y-%m-%d} {self.first.strftime('%d.%m.%y')} {days} {max(self.weeks.values())}"
+
+
+@udaf
+class Invoice:
+    """Decimals with two places, thousands and a width."""
+
+    net: Decimal
+    lines: int
+
+    def __init__(self) -> None:
+        self.net = Decimal("0.00")
+        self.lines = 0
+
+    def accumulate(self, price: Decimal, pieces: int) -> None:
+        self.net += price * pieces
+        self.lines += 1
+
+    def merge(self, other: Invoice) -> None:
+        self.net += other.net
+        self.lines += other.lines
+
+    def get_value(self) -> str:
+        return f"{self.net:>12,.2f} in {self.lines:03d}"
+
+
+@udaf
+class Points:
+    """Lookups by key, letters as numbers, ends of texts, and any and all."""
+
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def accumulate(self, points: list[int], step: str) -> None:
+        known = POINTS[step] if step in ("view", "buy") else 0
+        points.append(known + sum(ord(letter) for letter in step))
+        if step.startswith(("b", "x")) or step[::-1] == "weiv":
+            points[-1] *= 2
+
+    def merge(self, points: list[int], other: list[int]) -> None:
+        points += other
+
+    def get_value(self, points: list[int]) -> str:
+        if any(each > 500 for each in points) and all(each > 0 for each in points):
+            return "*" * len(points)
+        return hex(sum(points)) + "".join(f"{each:x}" for each in sorted(points, reverse=True)[:3])
+
+
+@udf
+def growth(now: float, before: float) -> float | None:
+    """An error that is handled, and a result with two places."""
+    try:
+        return round((now - before) / before, 2)
+    except ZeroDivisionError:
+        return None
+
+
+@udf
+def checked(code: str) -> bool:
+    """The checksum of a card's number."""
+    digits = [int(each) for each in code if each.isdigit()]
+    total = 0
+    for index, digit in enumerate(reversed(digits), start=1):
+        total += digit if index % 2 else sum(int(each) for each in str(2 * digit))
+    return total % 10 == 0
+
+
+@udf
+def of_floats(value: float) -> str:
+    """Floats with formats, and the shortest text of one."""
+    return f"{value}|{value:.2f}|{value:+012.3f}|{value:,.1f}|{value:%}" + "|%7.0f" % value + f"|{round(value, 1)}"
+
+
+@udf
+def of_ints(value: int) -> str:
+    """Whole numbers with formats."""
+    return f"{value:05d}|{value:#x}|{value:>12,}|{value:^9}|{value!s:*<8}|" + "{:+d}{:b}".format(value, value)
+
+
+@udf
+def of_texts(value: str) -> str:
+    """Texts with a width, by three ways of formatting."""
+    return f"{value:>8}|{value:*^9}|" + "%6s|%-6s" % (value, value) + "|{0:<4}{name}".format(value, name=value[::-1])
+
+
+@udf
+def of_times(value: datetime) -> str:
+    """Times with directives, and in ISO's format."""
+    return f"{value:%d.%m.%y %H:%M:%S.%f %j}|{value}|{value.isoformat()}|{value.date().strftime('%Y/%m')}"
+
+
+@udf
+def of_decimals(value: Decimal) -> str:
+    """Decimals with places, whose halves go to the even digit."""
+    return f"{value:.2f}|{value:,.1f}|{value:.4f}|{value:>12.0f}"
+
+
+@udaf
+class Patterns:
+    """A regular expression, which is interpreted."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, count: int, text: str) -> int:
+        return count + (PATTERN.search(text) is not None)
+
+    def get_value(self, count: int) -> int:
+        return count
+
+
+@dataclass
+class Arm:
+    """A part of an experiment."""
+
+    count: int = 0
+
+
+@dataclass
+class Experiment:
+    """Objects in an object, which are interpreted."""
+
+    arms: list[Arm] = field(default_factory=list)
+    control: Arm = field(default_factory=Arm)
+
+
+@udaf
+class Nested:
+    """Counts in an object of an object."""
+
+    def create_accumulator(self) -> Experiment:
+        return Experiment()
+
+    def accumulate(self, experiment: Experiment, pieces: int) -> None:
+        experiment.control.count += pieces
+
+    def get_value(self, experiment: Experiment) -> int:
+        return experiment.control.count
+
+
+@udf
+def slug(name: str) -> str:
+    """A function of the standard library, which is interpreted."""
+    return re.sub(r"\W+", "-", name)
+
+
+COMPILED = (
+    Sessions,
+    StepCounts,
+    CommonStep,
+    Parsed,
+    Median,
+    Buckets,
+    Cheapest,
+    Weeks,
+    Invoice,
+    Points,
+    growth,
+    checked,
+)
+# Why the others are interpreted.
+INTERPRETED = {
+    Patterns: r"it calls Pattern.search \(test_compiled_idioms.py:\d+\)",
+    Nested: "arms holds objects",
+    slug: r"it calls re.sub \(test_compiled_idioms.py:\d+\)",
+}
+
+
+CHOSEN = random.Random(3)
+FLOATS = [
+    *(0.0, -0.0, 0.5, 1.5, 2.5, 0.125, 0.005, 1.005, 2.675, 1e15, 0.0001, 0.1 + 0.2, -0.001, 2.0**52 + 0.5, 1e-300),
+    *(CHOSEN.uniform(-1e4, 1e4) for _ in range(500)),
+    *(round(CHOSEN.uniform(-1e6, 1e6), CHOSEN.randrange(8)) for _ in range(500)),
+    *(math.nextafter(2.0 ** CHOSEN.randrange(-13, 50), CHOSEN.choice((0.0, math.inf))) for _ in range(500)),
+    *(CHOSEN.randrange(1, 10**17) / 10 ** CHOSEN.randrange(4, 20) for _ in range(500)),
+]
+VALUES: dict[Any, list[Any]] = {
+    of_floats: FLOATS,
+    of_ints: [0, -1, (1 << 63) - 1, 1 - (1 << 63), *(CHOSEN.randrange(-99_999, 99_999) for _ in range(200))],
+    of_texts: ["".join(CHOSEN.choices("abß漢😀 ", k=CHOSEN.randrange(12))) for _ in range(200)],
+    of_times: [
+        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=CHOSEN.randrange(-(10**16), 10**17) // unit * unit)
+        for unit in (1, 10**6)
+        for _ in range(200)
+    ],
+    of_decimals: [
+        *map(Decimal, ("-0.001", "0.005", "0.015", "2.5", "-0.5")),
+        *(Decimal(CHOSEN.randrange(-(10**9), 10**9)).scaleb(-CHOSEN.randrange(9)) for _ in range(300)),
+    ],
+}
+
+
+def program_of(target: Any) -> Any:
+    """Return the program of a function, and its binding."""
+    (function,) = Registry.load([target]).authored
+    bound = bind_fixed_types(function)
+    assert bound is not None
+    assert isinstance(PROGRAMS, Programs)
+    return PROGRAMS.program(bound, bound.instantiate()), function
+
+
+@pytest.mark.every_turn
+@pytest.mark.parametrize("target", COMPILED)
+def test_idioms_are_compiled(target: Any) -> None:
+    """All methods of the class are, also get_value."""
+    program, _ = program_of(target)
+    assert not isinstance(program, NoProgram), program.reason
+    assert program.interprets == ""
+
+
+@pytest.mark.parametrize("target", INTERPRETED)
+def test_the_others_say_why(target: Any) -> None:
+    """The reason that listings show before compiling is the one that compiling finds."""
+    program, function = program_of(target)
+    assert isinstance(program, NoProgram)
+    assert re.search(INTERPRETED[target], program.reason)
+    assert PROGRAMS.folding(function).reason == program.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", COMPILED)
+def test_compiled_idioms_agree_on_hostile_rows(target: Any) -> None:
+    """States, results and errors are equal, at the ends of the types and with NULL."""
+    found = {each.law: each for each in check_laws(target, examples=examples_of(60))}
+    (agrees,) = (each for law, each in found.items() if "compiled" in law)
+    assert agrees.passed, agrees.detail
+
+
+@pytest.mark.every_turn
+@pytest.mark.parametrize("target", VALUES)
+def test_formats_have_the_digits_of_python(target: Any) -> None:
+    """Compiled code writes each value as Python does; what it leaves to the interpreter is the minority."""
+    program, function = program_of(target)
+    assert not isinstance(program, NoProgram), program.reason
+    bound = bind_fixed_types(function)
+    values = pa.array(VALUES[target], bound.input_types[0])
+    left = 0
+
+    class Interpreter(InterpretedScalar):
+        def values(self, rows: Rows) -> pa.Array:
+            nonlocal left
+            left += 1
+            return super().values(rows)
+
+    interpreter = Interpreter(bound, bound.instantiate(), None)
+    step = CompiledScalar(interpreter, lambda _: program)
+    for index, value in enumerate(values.to_pylist()):
+        row = Rows(np.zeros(1, np.int32), None, [Column("value", values[index : index + 1])])
+        assert step.values(row).to_pylist() == [target(value)]
+    assert left < len(values) / 2

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import defaultdict, namedtuple
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -351,3 +352,33 @@ def test_shipped_code_with_the_modules_of_earlier_releases_is_read(module: str, 
 def test_pickled_rows_of_pyflink_keep_their_name() -> None:
     """So releases on both sides of a rolling upgrade read the states."""
     assert b"foldflight.functions.flink" in Pickles({}).dumps(flink.Row(1, 2))
+
+
+@udaf
+class Failing:
+    """Raises for 0."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, total: int, value: int) -> int:
+        return total + 1 // value
+
+    def get_value(self, total: int) -> int:
+        return total
+
+
+def test_the_file_of_the_code_is_pickled_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors in workers name the author's file and show its line, also with cloudpickle 3.1.3, which leaves it out."""
+    table = dict(cloudpickle.Pickler.dispatch_table)
+    reduce_code = table[CodeType]
+
+    def without_file(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
+        make, arguments = reduce_code(code)
+        return make, tuple("<dynamic-code>" if each == code.co_filename else each for each in arguments)
+
+    monkeypatch.setattr(cloudpickle.Pickler, "dispatch_table", {**table, CodeType: without_file})
+    with pytest.raises(FunctionError) as caught:
+        run_epochs({"n": connect(Failing)("value")}, [[{"value": 0}]])
+    assert f'File "{__file__}"' in (caught.value.trace or "")
+    assert "1 // value" in (caught.value.trace or "")

@@ -140,6 +140,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             # In Python 3.14 it has all variables of its module, also those that the class does not use.
             module, is_class = obj.__forward_module__, obj.__forward_is_class__
             return partial(ForwardRef, obj.__forward_arg__, module=module, is_class=is_class), ()
+        if isinstance(obj, CodeType):
+            # Since 3.1.3 cloudpickle writes this text in place of the file, which errors and debuggers show.
+            make, arguments = self.dispatch_table[CodeType](obj)
+            return make, tuple(obj.co_filename if each == "<dynamic-code>" else each for each in arguments)
         replacement = self._stand_ins.replacement(obj)
         if replacement is not None:
             return named, (replacement.__module__, replacement.__qualname__)

@@ -204,7 +204,9 @@ def _is_timestamp(type_: pa.DataType) -> bool:
 
 
 def _texts(values: Sequence[Any]) -> pa.Array | None:
-    return pa.array(values, pa.string()) if connectvalues.UNAVAILABLE_FORMS.isdisjoint(values) else None
+    texts = pa.array(values, pa.string())
+    is_unsent = pc.is_in(texts, pa.array([*connectvalues.UNAVAILABLE_FORMS], pa.string()))
+    return None if pc.any(is_unsent, min_count=0).as_py() else texts
 
 
 def _texts_of_no_decimals(values: Sequence[Any]) -> pa.Array | None:
@@ -263,9 +265,10 @@ def _decimals_of_texts(type_: pa.DataType, pattern: str, values: Sequence[Any]) 
 
 
 def _doubles(type_: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
-    if not _have_few_digits(values):
+    texts = [None if value is None else str(value) for value in values]
+    if max(map(len, filter(None, texts)), default=0) > _SEEN_DIGITS and not _have_few_digits(values):
         return None
-    found = pa.array([None if value is None else float(value) for value in values], pa.float64())
+    found = pa.array(texts, pa.string()).cast(pa.float64())
     if not _all(pc.is_finite(found)):
         return None
     if pa.types.is_float64(type_):

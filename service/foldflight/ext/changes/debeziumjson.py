@@ -9,21 +9,20 @@ which the caller does, and takes numbers there that `decimal` does not hold.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final, TypedDict
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
 # An optional package: without it events are read more slowly.
 _MSGSPEC: Final[Any] = importlib.import_module("msgspec") if importlib.util.find_spec("msgspec") else None
-_ENVELOPE: Final = (
-    "op",
-    "__op",
-    "__deleted",
-    "schema",
-)  # the members of an event that are read beside its rows and its source
 
 ParseEvent = Callable[[bytes], Any]
-"""Returns an event as a dict of its members, with rows as structs, or None for null; raises an error of `UNPARSED`."""
+"""Returns an event as a struct with `op`, `before`, `after` and `source`, which are None if it lacks them.
+
+Rows and the source are structs, too. It returns None for null, and raises an error of `UNPARSED`, also for an event
+with a member that it may not have.
+"""
 
 UNPARSED: Final[tuple[type[Exception], ...]] = (
     *(ArithmeticError, RecursionError, ValueError),
@@ -31,12 +30,13 @@ UNPARSED: Final[tuple[type[Exception], ...]] = (
 )
 
 
-def event_parser(columns: Sequence[str], source: Sequence[str]) -> ParseEvent | None:
+def event_parser(columns: Sequence[str], source: Sequence[str], without: Sequence[str]) -> ParseEvent | None:
     """Return what parses events whose rows have all of these columns; None without msgspec.
 
     Args:
         columns: The columns, in the order of `row_values`.
         source: The members of `source` that are read.
+        without: Members that an event may not have.
     """
     if _MSGSPEC is None:
         return None
@@ -45,13 +45,24 @@ def event_parser(columns: Sequence[str], source: Sequence[str]) -> ParseEvent | 
         row = _MSGSPEC.defstruct("Row", [(name, Any) for name in names], rename=names, gc=False)
     except ValueError:  # a name with a quote or a backslash
         return None
-    members = {**dict.fromkeys(_ENVELOPE, Any), **dict.fromkeys(("before", "after"), row | None)}
-    typed_dict: Any = TypedDict  # mypy takes literals only
-    if source:
-        members["source"] = typed_dict("Source", dict.fromkeys(source, Any), total=False) | None
-    event = typed_dict("Event", members, total=False)
+    place = _MSGSPEC.defstruct("Source", [(name, Any, None) for name in source], gc=False)
+    # No value is of this type, so an event that has such a member is not parsed.
+    nothing = Annotated[int, _MSGSPEC.Meta(gt=0, lt=0)]
+    absent = {f"absent_{at}": name for at, name in enumerate(without)}
+    members = {"op": Any, "before": row | None, "after": row | None, "source": place | None}
+    members |= dict.fromkeys(absent, nothing)
+    event = _MSGSPEC.defstruct(
+        "Event", [(name, type_, None) for name, type_ in members.items()], rename=absent, gc=False
+    )
     parse: ParseEvent = _MSGSPEC.json.Decoder(event | None, float_hook=Decimal).decode
     return parse
+
+
+def event_members(event: Any) -> Mapping[str, Any]:
+    """Return the members of a parsed event as a dict, with its source as a dict, and rows as structs."""
+    source = event.source
+    members = {"op": event.op, "before": event.before, "after": event.after}
+    return {**members, "source": None if source is None else _MSGSPEC.structs.asdict(source)}
 
 
 def row_values(row: Any) -> tuple[Any, ...]:
@@ -60,3 +71,8 @@ def row_values(row: Any) -> tuple[Any, ...]:
         raise TypeError("without msgspec no events are parsed to rows")
     values: tuple[Any, ...] = _MSGSPEC.structs.astuple(row)
     return values
+
+
+def column_values(rows: Sequence[Any], place: int) -> list[Any]:
+    """Return the values of a column of rows of parsed events, given the place of the column."""
+    return [*map(attrgetter(f"f{place}"), rows)]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,7 +29,14 @@ from foldflight.engine.stream.upserts import TIME
 from foldflight.errors import RejectedError
 from foldflight.ext.changes.connectcolumns import UNPROVEN, ReadColumn, column_reader
 from foldflight.ext.changes.connectvalues import COLUMN, Decode, Described, NotSent, Refused, Words, decoder
-from foldflight.ext.changes.debeziumjson import UNPARSED, ParseEvent, event_parser, row_values
+from foldflight.ext.changes.debeziumjson import (
+    UNPARSED,
+    ParseEvent,
+    column_values,
+    event_members,
+    event_parser,
+    row_values,
+)
 from foldflight.ext.changes.debeziumkinds import (
     FLATTENED,
     ROW_KINDS,
@@ -86,6 +94,8 @@ _TIME_MS_END: Final = 1 << 53
 _NO_ROWS: Final = (bool, int, str, list, Decimal)
 _NO_ENVELOPE: Final = FLATTENED | {"schema"}
 _UNPARSED: Final = object()  # an event that is left to `json`
+# What reading members raises of other events than plain changes, such as null.
+_OF_OTHERS: Final[tuple[type[Exception], ...]] = (*UNPARSED, AttributeError, TypeError)
 _WHOLE_ROWS: Final = "let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
 _SELECT_KEY: Final = "select Kafka's columns key, topic, partition and offset beside value"
 _SHOWN_CHARS: Final = 80
@@ -348,6 +358,11 @@ class Reader:
         """Return what `by_value` returns, or raise an error of `UNPARSED` or `UNPROVEN`, or one that refuses."""
         is_utf8 = _is_utf8(messages.rests)
         texts, common = self._without_common_block(messages) if is_utf8 else (messages.rests, None)
+        if is_utf8:
+            plan = common or (self._undescribed if messages.heads_of_values == {None} else None)
+            columns = None if plan is None else self._of_plain_changes(texts, plan, messages, tombstones)
+            if columns is not None:
+                return columns
         changes: list[_Change] = []
         for place, text in enumerate(texts.to_pylist()):
             event, plan = None, common or self._undescribed
@@ -361,6 +376,111 @@ class Reader:
                     event, plan = self._parsed(whole)
             changes.extend(self._changes(event, plan, messages, place, tombstones))
         return self._columns(changes)
+
+    def _of_plain_changes(
+        self, texts: pa.Array, plan: _Plan, messages: _Messages, tombstones: Tombstones | None
+    ) -> list[pa.Array] | None:
+        """Return what `by_column` returns, if each event changes one row of the same table, and is read alike.
+
+        Most batches are so. Members of events are collected in lists then, and no object is made for each change.
+
+        Args:
+            texts: The events without schema blocks.
+            plan: How to read them.
+            messages: The messages.
+            tombstones: Those that wait for a message.
+        """
+        if plan.parse is None or not len(texts) or texts.null_count or (tombstones and tombstones.is_waiting):
+            return None
+        first = texts[0].as_py()
+        try:
+            if plan.parse(first).op not in ROW_KINDS:  # before all are parsed, since events may have schema blocks
+                return None
+            events = [*map(plan.parse, texts.to_pylist())]
+            operations = [event.op for event in events]
+            tables = {(source.db, source.schema, source.table) for source in [event.source for event in events]}
+            if not set(operations) <= ROW_KINDS.keys() or len(tables) > 1:
+                return None
+        except _OF_OTHERS:
+            return None
+        if not self._is_read(dict(zip(_NAMES, *tables, strict=True))):
+            return self._columns([])
+        return (
+            self._of_last_rows(events, plan, messages, tombstones)
+            if tombstones
+            else self._of_both_rows(events, plan, messages)
+        )
+
+    def _of_both_rows(self, events: Sequence[Any], plan: _Plan, messages: _Messages) -> list[pa.Array] | None:
+        """Return the columns of plain changes, old rows and new ones."""
+        kinds: list[str] = []
+        rows: list[Any] = []
+        for place, event in enumerate(events):
+            match event.op:
+                case "u":
+                    kinds += ("-U", "+U")
+                    rows += (event.before, event.after)
+                case "d":
+                    if event.before is None or (
+                        not self.has_whole_rows and self._is_invented(event.before, plan, messages, place)
+                    ):
+                        return None
+                    kinds.append("-D")
+                    rows.append(event.before)
+                case _:
+                    kinds.append("+I")
+                    rows.append(event.after)
+        if type(None) in set(map(type, rows)):  # without comparing structs
+            return None
+        columns = [read(column_values(rows, at), None) for at, read in enumerate(plan.columns.values())]
+        return [pa.array(kinds, pa.string()), *columns]
+
+    def _of_last_rows(
+        self, events: Sequence[Any], plan: _Plan, messages: _Messages, tombstones: Tombstones
+    ) -> list[pa.Array] | None:
+        """Return the columns of plain changes with keys: the last row of each event, and its position.
+
+        Changes of MySQL, whose positions are of other kinds, are left to the other way.
+        """
+        sources = [event.source for event in events]
+        positions = [source.lsn for source in sources]
+        is_deleted = [event.op == "d" for event in events]
+        rows = [event.before if deleted else event.after for event, deleted in zip(events, is_deleted, strict=True)]
+        if type(None) in set(map(type, rows)) or set(map(type, positions)) != {int}:
+            return None
+        unsent: dict[int, list[str]] = {}
+        columns = []
+        deleted_places = [place for place, deleted in enumerate(is_deleted) if deleted]
+        for at, (name, read) in enumerate(plan.columns.items()):
+            values = column_values(rows, at)
+            is_key = name in (self.keys or ())
+            if not is_key:
+                for place in deleted_places:
+                    values[place] = None
+            own: list[int] | None = [] if self._keeps_unsent and not is_key else None
+            columns.append(read(values, own))
+            for place in own or ():
+                unsent.setdefault(place, []).append(name)
+        count = len(events)
+        log = {
+            "log": pa.array([""] * count),
+            "position": pa.array(positions, pa.int64()),
+            "row": pa.array(np.zeros(count, np.int64)),
+            "offset": pa.array([offset or 0 for offset in messages.offsets], pa.int64()),
+            "partition": pa.array([*map(_number_of, messages.partitions)], pa.int32()),
+            "is_snapshot": pa.array([event.op == "r" for event in events]),
+            TIME: pa.array([_committed_ms(source.ts_ms, source.ts_us) for source in sources], pa.int64()),
+        }
+        for partition, place in dict(zip(messages.partitions, range(count), strict=True)).items():
+            last = event_members(events[place])
+            position = _position(last["source"], messages, place, is_snapshot=last["op"] == "r")
+            assert not [*tombstones.before(position, partition)]  # none waits
+        own_columns = [
+            pa.StructArray.from_arrays([log[field.name] for field in POSITION], fields=[*POSITION]),
+            pa.array(is_deleted),
+            pa.array([unsent.get(place) for place in range(count)], pa.list_(pa.string())),
+        ]
+        return [*columns, *own_columns, *([pa.nulls(count, LETTER)] if self.isolates else [])]
 
     def _columns(self, changes: Sequence[_Change]) -> list[pa.Array]:
         """Return the columns of rows. Those of the table are read together for the rows that are read alike."""
@@ -615,7 +735,7 @@ class Reader:
         """Return whether the old row of a delete may hold the key only, and values of the connector."""
         key, has_key = messages.key(place), messages.keys is not None
         if not isinstance(before, dict):  # a struct, which holds the declared columns
-            row = dict(zip(self.types, row_values(before), strict=True))
+            row = zip(self.types, row_values(before), strict=True)
             if has_own_values(row, plan.defaults, key, has_key=has_key):
                 return False
         return self._old_rows.is_invented(messages.value(place) or b"", key, has_key=has_key)
@@ -781,8 +901,9 @@ class Reader:
             event = plan.parse(text)
         except UNPARSED:
             return _UNPARSED
-        is_envelope = event is None or (event.get("op") is not None and _NO_ENVELOPE.isdisjoint(event))
-        return event if is_envelope else _UNPARSED
+        if event is None:
+            return None
+        return _UNPARSED if event.op is None else event_members(event)
 
     def _parsed(self, value: bytes) -> tuple[Any, _Plan]:
         """Return the event without its schema block, and how to read its rows."""
@@ -840,7 +961,8 @@ class Reader:
 
     @functools.cached_property
     def _parse(self) -> ParseEvent | None:
-        return event_parser(tuple(self.types), (*_NAMES, *((*_LOG, *_COMMITTED) if self.keys else ())))
+        source = (*_NAMES, *((*_LOG, *_COMMITTED) if self.keys else ()))
+        return event_parser(tuple(self.types), source, sorted(_NO_ENVELOPE))
 
 
 def _is_utf8(values: pa.Array) -> bool:
@@ -876,7 +998,7 @@ def _not_json(constant: str) -> Any:
 def _position(source: Any, messages: _Messages, place: int, *, is_snapshot: bool) -> Row:
     """Return the position of an event in the log of its database. Raises RejectedError SCHEMA_MISMATCH without one."""
     log = source if isinstance(source, dict) else {}
-    rest, time = _place(messages, place, is_snapshot=is_snapshot), {TIME: _committed_ms(log)}
+    rest, time = _place(messages, place, is_snapshot=is_snapshot), {TIME: _committed_ms(*map(log.get, _COMMITTED))}
     if type(log.get("lsn")) is int:
         return {"log": "", "position": log["lsn"], "row": 0, **rest, **time}
     if type(log.get("file")) is str and type(log.get("pos")) is int:
@@ -889,13 +1011,12 @@ def _position(source: Any, messages: _Messages, place: int, *, is_snapshot: bool
     )
 
 
-def _committed_ms(log: Mapping[str, Any]) -> int | None:
+def _committed_ms(milliseconds: Any, microseconds: Any) -> int | None:
     """Return when the database committed an event, in whole milliseconds; None if it does not say that.
 
     Not all versions of Debezium tell microseconds, and an event that is sent again by a later one would seem later.
     """
-    for name, times in _COMMITTED.items():
-        time = log.get(name)
+    for time, times in zip((milliseconds, microseconds), _COMMITTED.values(), strict=True):
         if type(time) is int and 0 < time // times < _TIME_MS_END:
             return time // times
     return None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
@@ -33,6 +33,8 @@ _ZERO_TEXT: Final = re.compile(
     r"|\s+|[0-]+|[-+]?0+\.0*|(A{4})*(AA==|AAA=|A{4})|\{\s*\}|\[\s*\]|P(T?0+(\.0+)?[YMWDHS])+(T(0+(\.0+)?[HMS])+)?"
     rf"|{_ZERO_TIME}{_ZERO_ZONE}|1970-01-01([T ]{_ZERO_TIME})?{_ZERO_ZONE}"
 )
+
+_FIRST_OF_ZERO: Final = "0-+A{[P1"  # with what such texts begin, beside space
 
 
 @dataclass(frozen=True)
@@ -81,18 +83,20 @@ class OldRows:
         return self._by_block[head]
 
 
-def has_own_values(row: Mapping[str, Any], defaults: Mapping[str, Any], key: bytes | None, *, has_key: bool) -> bool:
+def has_own_values(
+    row: Iterable[tuple[str, Any]], defaults: Mapping[str, Any], key: bytes | None, *, has_key: bool
+) -> bool:
     """Return whether an old row has so many values that are not invented that `OldRows.is_invented` does not hold.
 
     Args:
-        row: Columns of the old row, not necessarily all.
+        row: Names and values of columns of the old row, not necessarily of all.
         defaults: Those of the schema block, as `defaults_of` returns them.
         key: The key of the message.
         has_key: Whether the key is known.
     """
     of_key = key_names(key) if has_key else None
     doubtful = 0 if of_key is not None else -1
-    for name, value in row.items():
+    for name, value in row:
         known = float(value) if isinstance(value, Decimal) else value
         if type(known) not in (int, float, str) or _is_zero(known) or known == defaults.get(name):
             continue
@@ -159,6 +163,8 @@ def _may_be_invented(value: Any, column: _Column | None) -> bool:
 
 def _is_zero(value: Any) -> bool:
     if isinstance(value, str):
+        if value[:1] not in _FIRST_OF_ZERO and not value[0].isspace():
+            return False
         return _ZERO_TEXT.fullmatch(value) is not None
     if isinstance(value, dict):  # a decimal with its scale; a geometry
         return all(each is None or _is_zero(each) for each in value.values())

@@ -261,8 +261,10 @@ def from_canal(
     of_tidb = "isDdl STRING, _tidb STRING"
     rows = _json(f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>, {of_tidb}")
     events = _read_of_canal(df, row, missing)
-    event = _name_of(events)
-    events = events.select(_VALUE, _EVENT, _READ, rows.alias("parsed"))
+    # A column, since it is in each error, and Spark's planning takes longer the longer the expressions are.
+    name = sf.when(sf.col(_VALUE).isNotNull(), _name_of(events)).alias(_EVENT)
+    events = events.select(_VALUE, name, _READ, rows.alias("parsed"))
+    event = sf.col(_EVENT)
     kind = _of_canal(_kind("parsed.type", "Canal", event), event)
     parts = sf.arrays_zip("parsed.data", sf.coalesce("parsed.old", sf.array()).alias("old"))
     # An event without rows has one of NULL, because some of them must be refused.
@@ -543,18 +545,30 @@ def _typed(values: Column, texts: Column, row: st.StructType, missing: str, even
         missing: `refuse`, if the query fails at a column that `texts` lacks.
         event: The name of the event, for errors.
     """
-    fields = (_typed_field(values[field.name], texts, field, missing, event).alias(field.name) for field in row)
+    fields = (_typed_field(values[field.name], texts, field, event).alias(field.name) for field in row)
     names = sf.map_keys(texts)
-    refusal = _refused(
-        sf.concat(sf.lit("the row of an event has a column twice: "), sf.concat_ws(", ", names)),
+    listed = sf.concat_ws(", ", names)
+    repeated = _refused(
+        sf.concat(sf.lit("the row of an event has a column twice: "), listed),
         "; what writes the events must name each once",
         event,
     )
     has_repeated_name = sf.size(names) != sf.size(sf.array_distinct(names))
-    return sf.when(has_repeated_name, refusal).when(texts.isNotNull(), sf.struct(*fields))
+    checked = sf.when(has_repeated_name, repeated)
+    if missing != "null":
+        # One expression for all columns, since Spark's planning takes longer the more functions of items there are.
+        lacking = sf.array_except(sf.array(*map(sf.lit, row.names)), names)
+        first = lacking[0]
+        lacks = _refused(
+            sf.concat(sf.lit("an event lacks the column "), first, sf.lit("; it has "), listed, _nearest(first, names)),
+            ". A column that was added later is NULL in older events with missing='null'",
+            event,
+        )
+        checked = checked.when(sf.size(lacking) > 0, lacks)
+    return checked.when(texts.isNotNull(), sf.struct(*fields))
 
 
-def _typed_field(value: Column, texts: Column, field: st.StructField, missing: str, event: Column) -> Column:
+def _typed_field(value: Column, texts: Column, field: st.StructField, event: Column) -> Column:
     type_, text = field.dataType, texts[field.name]
     name = type_.simpleString().upper()
     found = value.try_cast(type_) if isinstance(type_, (st.DecimalType, *_TIMES)) else value
@@ -576,33 +590,19 @@ def _typed_field(value: Column, texts: Column, field: st.StructField, missing: s
         f", {why}; give the column another type in the schema, such as STRING",
         event,
     )
-    checked = sf.when(text.isNull(), sf.lit(None)).when(is_wrong, wrong).otherwise(found)
-    if missing == "null":
-        return checked
-    names = sf.map_keys(texts)
-    lacks = _refused(
-        sf.concat(
-            sf.lit(f"an event lacks the column {field.name}; it has "),
-            sf.concat_ws(", ", names),
-            _nearest(field.name, names),
-        ),
-        ". A column that was added later is NULL in older events with missing='null'",
-        event,
-    )
-    return sf.when(~sf.map_contains_key(texts, field.name), lacks).otherwise(checked)
+    return sf.when(text.isNull(), sf.lit(None)).when(is_wrong, wrong).otherwise(found)
 
 
-def _nearest(name: str, names: Column) -> Column:
+def _nearest(name: Column, names: Column) -> Column:
     """Return a question with the most similar one of some names, if there is one that differs in few letters."""
     distances = sf.transform(
         names,
-        lambda each: sf.struct(
-            sf.levenshtein(sf.lower(each), sf.lit(name.lower())).alias("distance"), each.alias("name")
-        ),
+        lambda each: sf.struct(sf.levenshtein(sf.lower(each), sf.lower(name)).alias("distance"), each.alias("name")),
     )
     nearest = sf.array_min(distances)
     question = sf.concat(sf.lit("; did you mean "), nearest["name"], sf.lit("?"))
-    return sf.when(nearest["distance"] <= max(1, len(name) // 3), question).otherwise("")
+    few = sf.greatest(sf.lit(1), sf.length(name) / 3)
+    return sf.when(nearest["distance"] <= few, question).otherwise("")
 
 
 def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> Column:

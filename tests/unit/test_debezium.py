@@ -340,6 +340,8 @@ TIME_NAME, DATA_NAME, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.a
         ({"type": "double"}, "-Infinity", pa.float64(), float("-inf")),
         ({"type": "float"}, 1.1, pa.float32(), pa.scalar(1.1, pa.float32()).as_py()),
         ({"type": "int64"}, 2**53 + 1, pa.decimal128(20, 0), Decimal(2**53 + 1)),
+        ({"type": "int64", "parameters": {"__debezium.source.column.type": "BIGINT UNSIGNED"}}, 7, pa.int64(), 7),
+        ({"type": "int64", "parameters": {"__debezium.source.column.type": "BIGINT"}}, -7, pa.int64(), -7),
         ({"type": "bytes"}, "/wA=", pa.binary(), b"\xff\x00"),
         (
             {"type": "array", "items": {"type": "int64", "name": f"{TIME_NAME}MicroTimestamp"}},
@@ -363,6 +365,15 @@ def test_the_schema_block_says_what_a_value_is(described: Any, value: Any, type_
     ("described", "value", "type_", "said"),
     [
         ({"type": "int64"}, 1704067200000, NTZ, "a int, which timestamp"),
+        *(
+            (
+                {"type": "int64", "parameters": {"__debezium.source.column.type": "BIGINT UNSIGNED"}},
+                -1,
+                type_,
+                "UNSIGNED",
+            )
+            for type_ in (pa.int64(), pa.decimal128(20, 0))
+        ),
         (
             {"name": f"{TIME_NAME}MicroTimestamp", "type": "int64"},
             9223372036825200000,
@@ -781,6 +792,15 @@ def test_an_error_names_the_event_and_all_columns() -> None:
     assert said.endswith(second)
     with pytest.raises(RejectedError, match=r"an event lacks the columns x, y; did you mean yy for y\?"):
         rows(reader({"x": pa.int64(), "y": pa.int64()}), [event("c", after={"yy": 1})])
+
+
+def test_columns_that_differ_by_case_are_told_apart() -> None:
+    """A name that is written as the database has it is that column; another one may be either, and is refused."""
+    twice = event("c", after={"Ab": 1, "AB": 2})
+    assert [row["AB"] for row in rows(reader({"AB": pa.int64()}), [twice])] == [2]
+    assert [row["ab"] for row in rows(reader({"ab": pa.int64()}), [event("c", after={"Ab": 1, "c": 2})])] == [1]
+    with pytest.raises(RejectedError, match="has the columns Ab and AB, and the column ab may be either"):
+        rows(reader({"ab": pa.int64()}), [twice])
 
 
 def test_events_that_are_refused_are_dead_letters() -> None:

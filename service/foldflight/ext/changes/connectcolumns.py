@@ -106,7 +106,7 @@ def _described(type_: pa.DataType, described: Described, words: Words) -> _Conve
         return _unscaled_decimals(type_, int(scale)) if scale.removeprefix("-").isdecimal() else {}
     if name in connectvalues.SEMANTIC:
         return _semantic(type_, name)
-    if name in connectvalues.REFUSED_TYPES:
+    if name in connectvalues.REFUSED_TYPES or described.is_unsigned:
         return {}
     match described.type:
         case "int8" | "int16" | "int32" | "int64" if types.is_signed_integer(type_):

@@ -129,6 +129,14 @@ class Described:
         """Return a parameter; None without it."""
         return dict(self.parameters).get(name)
 
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether it is MySQL's BIGINT UNSIGNED in a signed integer, whose upper half arrives as negative numbers.
+
+        The block tells it with `datatype.propagate.source.type` or `column.propagate.source.type` only.
+        """
+        return self.type == "int64" and "UNSIGNED" in (self.parameter("__debezium.source.column.type") or "").upper()
+
 
 @dataclass(frozen=True)
 class Words:
@@ -243,6 +251,8 @@ def _described(described: Described) -> Decode:
         return lambda value: _of_scale(value, int(scale))
     if described.name in SEMANTIC:
         return SEMANTIC[described.name]
+    if described.is_unsigned:
+        return _unsigned
     if described.type in _PLAIN:
         return _PLAIN[described.type]
     return _refusing(
@@ -254,6 +264,15 @@ def _integer(value: Any) -> int:
     if type(value) is not int:
         raise Refused("which is not an integer")
     return value
+
+
+def _unsigned(value: Any) -> int:
+    if _integer(value) < 0:
+        raise Refused(
+            "which stands for a number that a signed integer does not hold: the column is UNSIGNED in the database; "
+            "set bigint.unsigned.handling.mode=precise in the connector"
+        )
+    return int(value)
 
 
 def _number(value: Any) -> float:

@@ -828,12 +828,24 @@ class Reader:
         return plan.values[name] is None if is_there else not self.fills_missing
 
     def _members(self, row: Any) -> Mapping[str, str]:
-        """Return the names of a row by their lower case; nothing if that is not needed."""
+        """Return the names of a row by their lower case; nothing if that is not needed.
+
+        Raises:
+            RefusedColumns: If two differ by case only, and the declared name is neither.
+            RefusedEvent: If the row is no object.
+        """
         if not isinstance(row, dict):
             raise RefusedEvent(f"the row of an event is not an object: {_text_of(row)}")
         if self.is_case_sensitive or self.types.keys() <= row.keys():  # most events have the names as declared
             return {}
-        return {each.casefold(): each for each in row}
+        members: dict[str, str] = {}
+        for each in row:
+            other = members.setdefault(each.casefold(), each)
+            name = next((name for name in self.types if name.casefold() == each.casefold()), each)
+            if other != each and name not in row:
+                why = f"an event has the columns {other} and {each}, and the column {name} may be either; "
+                raise RefusedColumns({name: f"{why}write its name as the database has it"})
+        return members
 
     def _has(self, row: Any, name: str) -> bool:
         return isinstance(row, dict) and (name in row or name.casefold() in self._members(row))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,8 +28,8 @@ UNREAD: Final = "unread"
 VALUE: Final = "value"
 
 _MSGSPEC: Final[Any] = importlib.import_module("msgspec") if importlib.util.find_spec("msgspec") else None
+_NOTHING: Final = b"null"
 _KINDS: Final = {"INSERT": "+I", "DELETE": "-D", "UPDATE": "+U"}
-_SPACE_BEHIND_QUOTE: Final = (b'" ', b'"\t', b'"\n', b'"\r')
 _INTEGER: Final = r"^-?[0-9]{1,18}$"
 _DOUBLE: Final = r"^-?[0-9]{1,15}(\.[0-9]{1,30})?$"  # an integer of more digits may be rounded
 _BOOLEAN: Final = r"^(0|1|true|false)$"
@@ -105,22 +105,23 @@ class CanalReader:
         parse_event, parse_rows = self._parsers
         try:
             event = parse_event(value)
-            kind, data, old = _KINDS.get(event.get("type")), event.get("data"), event.get("old")
+            kind = _KINDS.get(event.type)
             # Without isDdl, or with _tidb, it is of another tool.
-            if kind is None or data is None or event.get("isDdl") is None or event.get("_tidb") is not None:
+            if kind is None or event.data is None or event.isDdl is None or event.is_tidb is not None:
                 return None
+            data, old = bytes(event.data), _NOTHING if event.old is None else bytes(event.old)
             new_rows = parse_rows(data)
-            changed = None if old is None else parse_rows(old)
+            changed = None if old == _NOTHING else parse_rows(old)
         except UNPARSED:
             return None
-        if not new_rows or None in new_rows or _may_repeat_names(bytes(data), new_rows):
+        if not new_rows or None in new_rows or _may_repeat_names(data, new_rows):
             return None
         try:
             if kind != "+U":
                 return None if changed is not None else [(kind, self._texts(row)) for row in new_rows]
             if changed is None or len(changed) != len(new_rows) or None in changed:
                 return None
-            if _may_repeat_names(bytes(old), changed):
+            if _may_repeat_names(old, changed):
                 return None
             changes: list[tuple[str, _Texts]] = []
             for row, before in zip(new_rows, changed, strict=True):
@@ -149,9 +150,15 @@ class CanalReader:
         """What parses an event, and the JSON of its rows."""
         if _MSGSPEC is None:  # of a worker, while the driver has it
             return _parse_nothing, _parse_nothing
-        members = {"type": str | None, **dict.fromkeys(("data", "old"), _MSGSPEC.Raw), "isDdl": Any, "_tidb": Any}
-        typed_dict: Any = TypedDict  # mypy takes literals only
-        event = _MSGSPEC.json.Decoder(typed_dict("Event", members, total=False))
+        members = {"type": str | None, "data": _MSGSPEC.Raw, "old": _MSGSPEC.Raw, "isDdl": Any, "is_tidb": Any}
+        event = _MSGSPEC.json.Decoder(
+            _MSGSPEC.defstruct(
+                "Event",
+                [(name, type_, None) for name, type_ in members.items()],
+                rename={"is_tidb": "_tidb"},
+                gc=False,
+            )
+        )
         rows = _MSGSPEC.json.Decoder(list[dict[str, str | None] | None] | None)
         return event.decode, rows.decode
 
@@ -165,7 +172,11 @@ def _may_repeat_names(text: bytes, rows: Sequence[Mapping[str, Any]]) -> bool:
     """
     # Each name ends with a quote and a colon. There are more of both if a text has them, and fewer only if there is
     # space between them.
-    return text.count(b'":') != sum(map(len, rows)) or any(each in text for each in _SPACE_BEHIND_QUOTE)
+    return text.count(b'":') != sum(map(len, rows)) or _has_space_behind_quote(text)
+
+
+def _has_space_behind_quote(text: bytes) -> bool:
+    return b'" ' in text or b'"\t' in text or b'"\n' in text or b'"\r' in text
 
 
 def _parse_nothing(value: bytes) -> Any:  # noqa: ARG001

@@ -12,7 +12,7 @@ NEWEST := 3.14
 SPARK ?= 3.5
 
 help: ## Say what can be made
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 21
 
 setup: $(STAMP) ## Make .venv with the locked requirements (repeats only when they changed)
 

@@ -394,6 +394,20 @@ def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer
     assert why in give_up.error.message
 
 
+def test_older_states_do_not_turn_failover_off() -> None:
+    """Of a few states that change in each epoch the newest are kept, though all their versions exceed the bound."""
+    shell = Shell(kept_bytes_max=200).start()
+    for epoch in range(1, 101):
+        shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(epoch)), SENT, REQUESTED)
+        shell.report(AnswerReceived(results(slot_0=epoch, slot_2=2 * epoch)))
+        assert shell.coordinator.held_bytes <= 200
+    shell.report(FrameSubmitted(CHUNK))
+    _, open_connection = shell.report(ConnectionLost(GONE))
+    assert isinstance(open_connection, OpenConnection)
+    (send,) = shell.report(ServerOpened(reply_of("t")))
+    assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [100, 200]}
+
+
 def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
     """An exchange that could not move can move again when all slots are forgotten."""
     shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=10).start()

@@ -362,10 +362,12 @@ class Coordinator:
         return self._open_request.keeps_views and is_over and not self._is_saving
 
     def _check_stored_bytes(self) -> None:
-        stored_bytes = self._replay_log.states.nbytes
-        if stored_bytes > self._bounds.kept_bytes_max:
+        states = self._replay_log.states
+        if states.nbytes > self._bounds.kept_bytes_max:
+            states.compact()  # most of them may be older states of a few groups
+        if states.nbytes > self._bounds.kept_bytes_max:
             self._disable_failover(
-                f"its states have {stored_bytes} bytes, and the client keeps at most {self._bounds.kept_bytes_max}"
+                f"its states have {states.nbytes} bytes, and the client keeps at most {self._bounds.kept_bytes_max}"
             )
 
     def _disable_failover(self, reason: str) -> None:

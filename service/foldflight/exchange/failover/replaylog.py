@@ -186,7 +186,7 @@ class ReplayStates:
             self.nbytes += int(batch.nbytes)
             self._rows += batch.num_rows
         if self._rows > 2 * int((self._row_by_slot >= 0).sum()) + _STALE_ROWS_MIN:
-            self._compact()
+            self.compact()
 
     def forget(self, slots: Slots) -> None:
         """Remove the states of n slots."""
@@ -200,10 +200,11 @@ class ReplayStates:
         """Return all states as one batch, with ascending slots; None if there are none."""
         if not self._batches:
             return None
-        self._compact()
+        self.compact()
         return self._batches[0]
 
-    def _compact(self) -> None:
+    def compact(self) -> None:
+        """Remove stale rows."""
         indexes = self._row_by_slot[self._row_by_slot >= 0]
         table = pa.Table.from_batches(self._batches).take(pa.array(indexes)).combine_chunks()
         self._batches = [

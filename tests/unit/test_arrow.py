@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import warnings
 
 import pyarrow as pa
@@ -70,3 +71,18 @@ def test_json_needs_a_newer_arrow(monkeypatch):
     monkeypatch.setattr("foldflight.functions.types.sql.JSON", None)
     with pytest.raises(RejectedError, match=r"JSONB needs pyarrow 19 or newer, and this is .*; declare STRING"):
         parse_type("ARRAY<JSONB >")  # not one that is kept from another test
+
+
+def test_more_than_an_array_holds():
+    """Arrow says in several ways that offsets of 32 bits do not suffice. Other errors are not about the size."""
+    content = pa.py_buffer(mmap.mmap(-1, (1 << 31) - 1))  # the memory is never touched
+    long = pa.Array.from_buffers(pa.binary(), 1, [None, pa.array([0, (1 << 31) - 1], pa.int32()).buffers()[1], content])
+    with pytest.raises(pa.ArrowException) as overflow:
+        pa.concat_arrays([long, long])
+    with pytest.raises(TypeError) as chunked:
+        pa.RecordBatch.from_arrays([pa.chunked_array([[1], [2]])], names=["v"])
+    with pytest.raises(pa.ArrowException) as other:
+        pa.array(["x"]).cast(pa.int64())
+    assert [arrow.is_overflow(each.value) for each in (overflow, chunked, other)] == [True, True, False]
+    assert arrow.is_overflow(pa.ArrowCapacityError("too much"))
+    assert not arrow.is_overflow(TypeError("an int is no text"))

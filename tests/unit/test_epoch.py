@@ -1,5 +1,7 @@
 """Epochs of one bucket of a stream: the start of the only group of a query without keys."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -61,6 +63,21 @@ def test_strict_mode_tells_why_a_retraction_has_no_row(epochs: list[list[RowKind
     with pytest.raises(RejectedError, match=f"a row is retracted from a group that {reason}") as caught:
         BucketEpoch(exchange, layout, table, is_strict=True).run(iter([last]))
     assert caught.value.code == "CANNOT_RETRACT"
+
+
+def test_states_that_no_array_holds_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch whose groups have too many bytes is refused with what helps. Other errors of Arrow stay."""
+    layout, exchange, table = _bucket()
+    BucketEpoch(exchange, layout, table, is_strict=True).run(iter([_block(layout, [INSERT])]))
+    for text, expected in (("offset overflow while concatenating arrays", RejectedError), ("else", pa.ArrowInvalid)):
+
+        def lookup(*_: Any, text: str = text) -> Any:
+            raise pa.ArrowInvalid(text)
+
+        monkeypatch.setattr(table, "lookup", lookup)
+        with pytest.raises(expected) as caught:
+            BucketEpoch(exchange, layout, table, is_strict=True).run(iter([_block(layout, [INSERT])]))
+        assert expected is pa.ArrowInvalid or "LIMIT: the states or results of the 1 groups" in str(caught.value)
 
 
 def test_the_key_of_each_group_is_hashed_once_an_epoch() -> None:

@@ -107,6 +107,36 @@ def test_columns_not_asked_for_are_null() -> None:
     assert fold.collect(outputs=False).column("output_0").null_count == 1
 
 
+@pytest.mark.parametrize(
+    ("large", "slot", "reason"),
+    [
+        (lambda slots: 2 in slots, 2, "a state or result of weighted_avg has more than 2 GiB"),
+        (lambda slots: len(slots) > 2, None, "the states or results of weighted_avg in 3 groups have more than 2 GiB"),
+    ],
+)
+@pytest.mark.parametrize("raises", [True, False])
+def test_results_that_no_array_holds(
+    large: Any, slot: int | None, reason: str, raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the group whose state alone is too large, however Arrow says that it is."""
+    fold = new_fold(WEIGHTED)
+    fold.fold(chunk((0, INSERT, 10, 1), (2, INSERT, 7, 1), (3, INSERT, 7, 1)))
+    (accumulators,) = fold._accumulators
+    state = accumulators.state
+
+    def bounded(slots: Any) -> Any:
+        if not large(slots):
+            return state(slots)
+        if raises:
+            raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+        return pa.chunked_array([state(slots)])
+
+    monkeypatch.setattr(accumulators, "state", bounded)
+    with pytest.raises(RejectedError, match=reason) as caught:
+        fold.collect()
+    assert (caught.value.code, caught.value.slot) == ("LIMIT", slot)
+
+
 def test_forgotten_slots_are_empty_again() -> None:
     """A forgotten slot is clean and has no accumulator."""
     fold = new_fold(WEIGHTED)

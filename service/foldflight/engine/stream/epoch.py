@@ -25,7 +25,7 @@ from foldflight.engine.state.table import StateTable
 from foldflight.engine.state.viewtable import ViewLookup, ViewTable, one_row_each
 from foldflight.engine.stream.views import EpochViews
 from foldflight.errors import RejectedError
-from foldflight.functions.types.arrow import concat_batches
+from foldflight.functions.types.arrow import concat_batches, is_overflow
 
 _NO_ROW_LEFT: Final = "has no row left"
 _NO_EQUAL_ROW: Final = "had no row before this epoch, and no equal row is accumulated in it"
@@ -139,8 +139,21 @@ class BucketEpoch:
 
         Raises:
             FunctionError: With the group's keys.
-            RejectedError: CANNOT_RETRACT, in strict mode, with the group.
+            RejectedError: CANNOT_RETRACT, in strict mode, with the group. LIMIT, if a column exceeds 2 GiB.
         """
+        try:
+            return self._run(blocks)
+        except (pa.ArrowException, TypeError) as error:
+            if not is_overflow(error):
+                raise
+            raise RejectedError(
+                "LIMIT",
+                f"the states or results of the {len(self._groups)} groups that an epoch touches in one bucket have "
+                "more than 2 GiB together, which a column of Arrow cannot hold; use more buckets or smaller epochs, or "
+                "keep entries in views",
+            ) from error
+
+    def _run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
         before_s = self._exchange.elapsed_s
         with self._exchange.turn(self._groups, self._views):
             try:

@@ -26,6 +26,7 @@ from foldflight.fold.request import CachedView, Options, Request, Resources
 from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
 from foldflight.functions.query.rowkind import RowKind
 from foldflight.functions.registry import Registry
+from foldflight.functions.types.arrow import is_overflow
 
 _DEFAULTS, _NOTHING = Options(), Resources()
 _SLOT, _KIND, _EMIT = "slot", "kind", "emit"
@@ -354,22 +355,58 @@ class Fold:
         is_sound = ~self.failures.among(slots)
         sound = slots[is_sound]
         columns: list[pa.Array] = []
-        types = self.schema.types
-        for index, accumulators in enumerate(self._accumulators):
-            state_type, result_type = types[2 * index + 1], types[2 * index + 2]
-            columns.append(accumulators.state(sound) if states else pa.nulls(len(sound), state_type))
-            if not outputs:
-                columns.append(pa.nulls(len(sound), result_type))
-            else:
-                columns.append(
-                    accumulators.evaluate_states(sound, columns[-1]) if states else accumulators.evaluate(sound)
-                )
+        for index in range(len(self.calls)):
+            found = self._results_of(index, sound, states=states, outputs=outputs)
+            if found is None:
+                raise self._too_large(index, sound, states=states, outputs=outputs)
+            columns += found
         if self.failures:  # includes slots that have failed just now
             indexes = pa.array(np.cumsum(is_sound) - 1, mask=self.failures.among(slots))
             columns = [column.take(indexes) for column in columns]
         if self.failures.isolates:
             columns.append(self.failures.column(slots))
         return pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *columns], schema=self.schema)
+
+    def _results_of(self, index: int, slots: Slots, *, states: bool, outputs: bool) -> tuple[pa.Array, pa.Array] | None:
+        """Return the states and outputs of a call in n slots, NULL if not wanted; None if they do not fit an array."""
+        accumulators = self._accumulators[index]
+        state_type, result_type = self.schema.types[2 * index + 1 : 2 * index + 3]
+        values = pa.nulls(len(slots), result_type)
+        try:
+            state = accumulators.state(slots) if states else pa.nulls(len(slots), state_type)
+            if outputs and isinstance(state, pa.Array):
+                values = accumulators.evaluate_states(slots, state) if states else accumulators.evaluate(slots)
+        except (pa.ArrowException, TypeError) as error:
+            if not is_overflow(error):
+                raise
+            return None
+        return (state, values) if isinstance(state, pa.Array) and isinstance(values, pa.Array) else None
+
+    def _too_large(self, index: int, slots: Slots, *, states: bool, outputs: bool) -> RejectedError:
+        """Return the error for results of a call that an array cannot hold, with the slot if one alone is too large."""
+        is_divided = True
+        while is_divided and len(slots) > 1:
+            half = len(slots) // 2
+            parts = [slots[:half], slots[half:]]
+            large = [part for part in parts if self._results_of(index, part, states=states, outputs=outputs) is None]
+            is_divided = bool(large)
+            slots = large[0] if large else slots
+        name = self.calls[index].bound.function.name
+        if len(slots) > 1:
+            return RejectedError(
+                "LIMIT",
+                f"the states or results of {name} in {len(slots)} groups have more than 2 GiB together, which a column "
+                "of Arrow cannot hold; fold fewer groups at once: use more buckets or partitions, or smaller epochs",
+                function=name,
+            )
+        return RejectedError(
+            "LIMIT",
+            f"a state or result of {name} has more than 2 GiB, which Arrow cannot hold, whatever state_bytes_max is; "
+            "keep less in the accumulator, or keep entries in a view",
+            function=name,
+            slot=int(slots[0]),
+            limit="state_bytes_max",
+        )
 
     def forget(self, slots: pa.Array) -> None:
         """Empty n slots and mark them as clean."""

@@ -53,6 +53,18 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
+def is_overflow(error: Exception) -> bool:
+    """Return whether an operation failed because an array would have more than 2 GiB.
+
+    Arrow's arrays of texts, bytes and lists have offsets of 32 bits. Beyond them some operations raise an error that
+    says so, and others return several chunks, which are refused where an array is expected.
+    """
+    if isinstance(error, pa.ArrowCapacityError):
+        return True
+    sign = "ChunkedArray" if isinstance(error, TypeError) else "overflow"
+    return isinstance(error, (TypeError, pa.ArrowInvalid)) and sign in str(error)
+
+
 def with_column(batch: pa.RecordBatch, field: pa.Field | str, column: pa.Array) -> pa.RecordBatch:
     """Return a batch of n rows with a column of n values in the place of the one of its name, or after the last one.
 

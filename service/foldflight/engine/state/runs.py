@@ -59,7 +59,7 @@ def encode_piece(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema.remove_metadata()) as writer:
         writer.write_batch(batch)
-    return seal(_MAGIC, sink.getvalue().to_pybytes())
+    return seal(_MAGIC, sink.getvalue())
 
 
 def decode_piece(data: bytes | memoryview, run_id: str, *, is_checked: bool = False) -> Piece:
@@ -77,9 +77,9 @@ def decode_piece(data: bytes | memoryview, run_id: str, *, is_checked: bool = Fa
         raise CorruptError("STATE_CHECKSUM", f"{what} of a state table cannot be read: {error}") from error
 
 
-def seal(magic: bytes, payload: bytes) -> bytes:
+def seal(magic: bytes, payload: bytes | pa.Buffer) -> bytes:
     """Return a payload with its magic and checksum in front."""
-    return magic + zlib.crc32(payload).to_bytes(4, "big") + payload
+    return b"".join((magic, zlib.crc32(payload).to_bytes(4, "big"), payload))
 
 
 def unseal(magic: bytes, data: bytes | memoryview, what: str) -> memoryview:

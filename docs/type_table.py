@@ -129,7 +129,9 @@ INT)`. Calendar intervals, which `make_interval` gives, cannot be passed to Pyth
 | `TIMESTAMP_NTZ(n)`, `TIMESTAMP_LTZ(n)`, n from 7 to 9 | refused | refused | refused | refused |
 | `GEOMETRY`, `GEOGRAPHY` | refused | yes, as a STRUCT; no order, `min`, `max` | refused | refused |
 
-It is the same in batches and in streams. A table of Spark's catalogue takes what its format takes.
+It is the same in batches and in streams. A table of Spark's catalogue takes what its format takes. Spark 4.3 has a
+setting for TIME, `spark.sql.timeType.enabled=true`. Without it, aggregates by TIME are refused (UNSUPPORTED_TIME_TYPE),
+as Spark's own `groupBy` is, and so are casts.
 
 ## Which column fits which argument
 

@@ -6,14 +6,17 @@ No suite of `python -m bench`: a case takes minutes. Each prints a line of JSON 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import logging
 import os
 import platform
 import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from bench.spark_batch import consume, session
+from examples.different import CountDifferent
 from examples.flights_stream import SETTINGS
-from foldflight import connect
+from foldflight import ListView, connect, udaf
 from foldflight.cli.demo import server_process
+from foldflight.client import EmbeddedTransport, OpenExchange
+from foldflight.client.failover import FailoverExchange
 from foldflight.engine.keys.grouped import GroupedExchange
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
@@ -37,13 +43,22 @@ from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout
 from foldflight.engine.state.viewtable import table_of
 from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.errors import FoldflightError
-from foldflight.functions import Call
+from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.frames import Open, Returns
+from foldflight.exchange.serving import describe
+from foldflight.functions import Call, Registry
+from foldflight.functions.types.arrow import concat_batches
 from foldflight.spark import group_by
 from foldflight.spark.errors import error_of
+from tests.simulation.functions import functions as simulated_functions
+from tests.simulation.running import SimulatedTransport
+from tests.simulation.workloads import LIMITS
+from tests.simulation.world import World
 
 Record = dict[str, Any]
 
 EPOCHS, EPOCH_ROWS, EPOCH_GROUPS = 100_000, 100, 10_000
+SPARK_EPOCHS = 2_000
 
 
 def machine() -> str:
@@ -136,15 +151,58 @@ def refusal(action: Callable[[], Any]) -> Record:
     return {"refused": None if found is None else str(found)}
 
 
+class FolderStore:
+    """A store of files, so that the memory of this process is that of the engine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def manifest(self) -> bytes | None:
+        """Return the manifest."""
+        return self.run("manifest")
+
+    def put_manifest(self, data: bytes) -> None:
+        """Replace the manifest."""
+        self.put_run("manifest", data)
+
+    def run(self, run_id: str) -> bytes | None:
+        """Return a run."""
+        path = self._folder / run_id
+        return path.read_bytes() if path.exists() else None
+
+    def put_run(self, run_id: str, data: bytes) -> None:
+        """Add a run."""
+        path = self._folder / run_id
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(data)
+
+    def remove_run(self, run_id: str) -> None:
+        """Remove a run."""
+        (self._folder / run_id).unlink()
+
+
 class Bucket:
     """A stream of one bucket in this process, without Spark: keys and one column of values.
 
     Args:
         calls: The calls of the query, by the names of their outputs.
         type_: The type of the values.
+        functions: The functions of the calls, beside the built-in ones.
+        folder: Where the states are. Default: in memory.
+
+    Attributes:
+        store: The store of the states.
+        values: The last value of the last epoch.
     """
 
-    def __init__(self, calls: dict[str, Call], type_: pa.DataType) -> None:
+    def __init__(
+        self,
+        calls: dict[str, Call],
+        type_: pa.DataType,
+        *,
+        functions: Sequence[type] = (),
+        folder: Path | None = None,
+    ) -> None:
         layout = QueryLayout(
             keys=pa.schema([("key_0", pa.int64())]),
             names=("k",),
@@ -152,27 +210,30 @@ class Bucket:
             display_names=("v",),
             has_kinds=False,
         )
-        transport = connect("embedded:").transport
+        transport = connect(list(functions) or "embedded:").transport
         self._query = Query.of(transport, calls, layout, stream=StreamOptions())
         opening = self._query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
         self._exchange = GroupedExchange(transport, opening, self._query.layout)
         self._cache = RunCache(bytes_max=256 << 20)
-        self.store = CountingStore()
+        self.store: CountingStore | FolderStore = CountingStore() if folder is None else FolderStore(folder)
+        self.values: list[Any] = []
 
-    def epoch(self, keys: npt.NDArray[np.int64], values: pa.Array) -> float:
-        """Run an epoch with n rows, and return its seconds of CPU."""
+    def epoch(self, keys: npt.NDArray[np.int64], values: pa.Array, *, times: int = 1) -> float:
+        """Run an epoch with n rows, a number of times, and return its seconds of CPU."""
         layout, rows_max = self._query.layout, 1 << 16
         rows = pa.RecordBatch.from_arrays([pa.array(keys), values], schema=layout.rows)
         start = time.process_time()
         storage = Storage(self.store, self._cache)
         table = table_of(TableLayout(keys=layout.keys, states=layout.states), self._query.views, storage)
-        blocks = (rows.slice(first, rows_max) for first in range(0, rows.num_rows, rows_max))
-        BucketEpoch(self._exchange, layout, table, is_strict=False).run(blocks)
+        blocks = (rows.slice(first, rows_max) for _ in range(times) for first in range(0, rows.num_rows, rows_max))
+        _, changes = BucketEpoch(self._exchange, layout, table, is_strict=False).run(blocks)
+        self.values = changes.column(changes.num_columns - 1)[-1:].to_pylist()
         return round(time.process_time() - start, 3)
 
     @property
     def kept(self) -> Record:
-        """What the store has."""
+        """What the store in memory has."""
+        assert isinstance(self.store, CountingStore)
         runs = self.store.runs.values()
         return {"runs": len(runs), "MiB of runs": sum(map(len, runs)) >> 20, "peak MiB": peak_mib()}
 
@@ -219,21 +280,28 @@ def stream(spark: Any, folder: Path, query: Callable[[Any], Any], ddl: str, file
     ]
 
 
-def progress(writer: Any) -> Iterator[Any]:
-    """Run a query to its end, and give the progress of each of its epochs.
+def progress(writer: Any, epochs_max: int | None = None) -> Iterator[Any]:
+    """Run a query to its end, or until it has run a number of epochs, and give the progress of each epoch.
 
     On a busy machine Spark gives up a Python worker that takes too long to connect. The query is then started again.
     """
+    seen = -1
     is_over = False
     while not is_over:
         running = writer.start()
         try:
-            running.awaitTermination()
-            is_over = True
+            while not is_over:
+                is_over = running.awaitTermination(1)  # Spark keeps the progress of the last 100 epochs
+                for each in running.recentProgress:
+                    if each.batchId > seen:
+                        seen = each.batchId
+                        yield each
+                is_over = is_over or (epochs_max is not None and seen + 1 >= epochs_max)
         except PySparkException as error:
             if "Python worker failed to connect back" not in str(error):
                 raise
-        yield from running.recentProgress
+        finally:
+            running.stop()
 
 
 def put(folder: Path, epoch: int, rows: pa.Table) -> None:
@@ -284,6 +352,44 @@ def plan_of(df: Any) -> Any:
     return "auto" if df.isStreaming else "fold"
 
 
+def size_of(folder: Path) -> Record:
+    """Return the number and the size of the files below a folder. Spark may delete some of them meanwhile."""
+    sizes = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                sizes.append(path.stat().st_size)
+    return {"files": len(sizes), "KiB of files": sum(sizes) // 1024}
+
+
+def epochs_in_spark() -> Iterator[Record]:
+    """100 rows of 10,000 groups in each of 2,000 epochs, in our aggregate and then in Spark's own."""
+    functions = connect("embedded:")
+    ways: dict[str, Callable[[Any], Any]] = {
+        "fold": lambda df: group_by(df, "k", buckets=1).agg(v=functions["sum"]("v")),
+        "Spark's sum": lambda df: df.groupBy("k").sum("v"),
+    }
+    part = SPARK_EPOCHS // 20
+    for way, query in ways.items():
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, session(SETTINGS) as spark:
+            spark.conf.set("spark.sql.shuffle.partitions", "1")
+            rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", EPOCH_ROWS).load()
+            changed = query(rows.selectExpr(f"pmod(xxhash64(value), {EPOCH_GROUPS}) AS k", "value AS v"))
+            writer = changed.writeStream.format("noop").outputMode("update").option("checkpointLocation", name)
+            taken: list[int] = []
+            for each in progress(writer, SPARK_EPOCHS):
+                taken.append(each.durationMs["triggerExecution"])
+                if len(taken) % part == 0:
+                    yield {
+                        "way": way,
+                        "epochs": len(taken),
+                        "median ms": statistics.median(taken[-part:]),
+                        "p99 ms": round(float(np.quantile(taken[-part:], 0.99))),
+                        **size_of(Path(name)),
+                        **processes(),
+                    }
+
+
 def calls_in_spark() -> Iterator[Record]:
     """1,000 calls over 100,000 rows of 100 groups, in Spark's own aggregate and in ours."""
     functions = connect("embedded:")
@@ -317,15 +423,221 @@ def groups_in_spark() -> Iterator[Record]:
 
 
 def kept() -> Iterator[Record]:
-    """One group that keeps texts of 100 MB in the process that folds, until its state has more than 2 GiB."""
+    """One group that keeps 24 texts of 100 MB, so that its state has more than 2 GiB."""
     bucket = Bucket({"all": Call("string_agg", ("v",))}, pa.string())
-    text_ = "z" * 100_000_000
+    texts = pa.array(["z" * 100_000_000] * 8)
+    yield {**refusal(lambda: bucket.epoch(np.zeros(8, np.int64), texts, times=3)), **bucket.kept}
 
-    def fold() -> None:
-        for _ in range(3):
-            bucket.epoch(np.zeros(8, np.int64), pa.array([text_] * 8))
 
-    yield {**refusal(fold), **bucket.kept}
+def large_states() -> Iterator[Record]:
+    """24 groups of one bucket with texts of 100 MB: eight in each of three epochs, then short texts for all of them."""
+    with tempfile.TemporaryDirectory() as name:
+        bucket = Bucket({"all": Call("string_agg", ("v",))}, pa.string(), folder=Path(name))
+        text_ = "z" * 100_000_000
+        for first in range(0, 24, 8):
+            taken = bucket.epoch(np.arange(first, first + 8), pa.array([text_] * 8))
+            yield {"groups": first + 8, "s of CPU": taken, **size_of(Path(name)), "peak MiB": peak_mib()}
+        yield {
+            **refusal(lambda: bucket.epoch(np.arange(24), pa.array(["a"] * 24))),
+            **size_of(Path(name)),
+            "peak MiB": peak_mib(),
+        }
+
+
+def columns_in_spark() -> Iterator[Record]:
+    """A table of 10,000 columns and 1,000 rows: one call of one column."""
+    functions = connect("embedded:")
+    width = 10_000
+    ways: dict[str, Callable[[Any], Any]] = {
+        "Spark's sum": lambda df: df.groupBy("k").sum("c9998"),
+        "fold": lambda df: group_by(df, "k", buckets=1, plan=plan_of(df)).agg(n=functions["sum"]("c9998")),
+    }
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, session(SETTINGS) as spark:
+        values = np.arange(1_000)
+        columns = [f"c{number}" for number in range(width - 1)]
+        for epoch in range(3):
+            put(Path(name), epoch, pa.table({"k": values % 100} | dict.fromkeys(columns, values)))
+        ddl = "k BIGINT, " + ", ".join(f"{column} BIGINT" for column in columns)
+        for way, query in ways.items():
+            yield from queries_in_spark(spark, Path(name), {way: query}, ddl)
+
+
+def groups_of_a_stream_in_spark() -> Iterator[Record]:
+    """1 M and 5 M groups in a stream of Spark: epochs of 500,000 new groups, and then five of 1,000 of them."""
+    functions = connect("embedded:")
+    ways: dict[str, Callable[[Any], Any]] = {
+        "Spark's sum": lambda df: df.groupBy("k").sum("v"),
+        "fold": lambda df: group_by(df, "k", buckets=8).agg(v=functions["sum"]("v")),
+    }
+    part = 500_000
+    for count in (1_000_000, 5_000_000):
+        for way, query in ways.items():
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, session(SETTINGS) as spark:
+                folder = Path(name)
+                for epoch, first in enumerate(range(0, count, part)):
+                    keys = np.arange(first, first + part)
+                    put(folder, epoch, pa.table({"k": keys, "v": keys}))
+                chosen = np.random.default_rng(1)
+                for few in range(5):
+                    keys = chosen.integers(0, count, 1_000)
+                    put(folder, count // part + few, pa.table({"k": keys, "v": keys}))
+                taken = stream(spark, folder, query, "k BIGINT, v BIGINT")
+                yield {
+                    "way": way,
+                    "groups": count,
+                    "s of the epochs": taken[:-5],
+                    "s for 1,000": taken[-5:],
+                    **size_of(folder / "checkpoint"),
+                    **processes(),
+                }
+
+
+class Texts:
+    """Texts, and their length when it was last asked for."""
+
+    length: int
+    all: ListView[str]
+
+    def __init__(self) -> None:
+        self.length, self.all = 0, ListView()
+
+
+@udaf(input_types=["STRING"], result_type="BIGINT", name="kept_texts")
+class KeptTexts:
+    """Keeps texts in a list, and reads all of them at an empty one."""
+
+    def create_accumulator(self) -> Texts:
+        """Begin without texts."""
+        return Texts()
+
+    def accumulate(self, texts: Texts, text: str) -> None:
+        """Keep a text, or read all."""
+        if text:
+            texts.all.append(text)
+        else:
+            texts.length = sum(len(each) for each in texts.all)
+
+    def get_value(self, texts: Texts) -> int:
+        """Return the length of all texts at the last empty one."""
+        return texts.length
+
+
+def views() -> Iterator[Record]:
+    """One group with 2.4 GB of texts in a map and in a list: 60 epochs of 40 MB, and then all items of the list."""
+    rows, epochs_ = 40_000, 60
+    for function, name in ((CountDifferent, "count_different"), (KeptTexts, "kept_texts")):
+        with tempfile.TemporaryDirectory() as folder:
+            bucket = Bucket({"n": Call(name, ("v",))}, pa.string(), functions=[function], folder=Path(folder))
+            taken = []
+            for epoch in range(1, epochs_ + 1):
+                texts = pa.array([f"{number:01000d}" for number in range((epoch - 1) * rows, epoch * rows)])
+                taken.append(bucket.epoch(np.zeros(rows, np.int64), texts))
+                if epoch % 10 == 0:
+                    yield {
+                        "function": name,
+                        "epochs": epoch,
+                        "s of CPU": statistics.median(taken[-10:]),
+                        "longest": max(taken[-10:]),
+                        **size_of(Path(folder)),
+                        "peak MiB": peak_mib(),
+                    }
+            last = bucket.epoch(np.zeros(1, np.int64), pa.array([""]))
+            yield {"function": name, "value": bucket.values, "s of CPU": last, "peak MiB": peak_mib()}
+
+
+class DrainingWorld(World):
+    """Three servers, of which one drains about every minute. Nothing else goes wrong.
+
+    Args:
+        registry: The functions of the servers.
+        until_s: The simulated time after which none drains.
+    """
+
+    def __init__(self, registry: Registry, until_s: float) -> None:
+        super().__init__(1, registry, registry, LIMITS, servers=3, steps_max=1 << 40, idle_s_max=120.0)
+        self._harms, self._rate, self.heals_at_s = ["drain"], 1 / 700, until_s
+
+
+class Side:
+    """An exchange whose groups are loaded and forgotten: that over servers, or the oracle.
+
+    Args:
+        exchange: The exchange.
+    """
+
+    def __init__(self, exchange: OpenExchange) -> None:
+        self.exchange = exchange
+        self._states: dict[int, pa.RecordBatch] = {}
+        self._loaded: set[int] = set()
+
+    def epoch(self, number: int, rows: pa.RecordBatch, gone: Sequence[int]) -> list[dict[str, Any]]:
+        """Run an epoch, forget some groups, and return its results but for pickled states, which may differ."""
+        touched = set(rows.column("slot").to_pylist())
+        cold = sorted(touched - self._loaded & self._states.keys())
+        if cold:
+            self.exchange.states(concat_batches([self._states[slot] for slot in cold]))
+        self._loaded |= touched
+        self.exchange.chunk(rows)
+        self.exchange.barrier(number)
+        results = self.exchange.results(number).combine_chunks().to_batches()[0]
+        names = ["slot", *(name for name in results.schema.names if name.startswith("state_"))]
+        for place, slot in enumerate(results.column("slot").to_pylist()):
+            self._states[slot] = results.select(names).slice(place, 1)
+        self.exchange.forget(pa.array(gone, pa.int32()))
+        self._loaded.difference_update(gone)
+        shown = [field.name for field in results.schema if field.type != pa.binary()]
+        return list(results.select(shown).to_pylist())
+
+
+def drains() -> Iterator[Record]:
+    """A week of one exchange in the simulation, with an epoch each half minute. The oracle compares each of them."""
+    day_s, epoch_s, slots = 86_400.0, 30.0, 12
+    registry = simulated_functions()
+    columns = pa.schema([("slot", pa.int32()), ("v", pa.int64())])
+    request = Open(
+        calls=(
+            Call("digest", ("v",)),
+            Call("custom", ("v",)),
+            Call("pickled", ("v",)),
+            Call("count", ("v",), distinct=True),
+        ),
+        columns=columns,
+        returns=Returns(states=True, outputs=True),
+    )
+    named = zip(request.calls, describe(request, registry, LIMITS, "plan").fingerprints, strict=True)
+    request = replace(request, calls=tuple(replace(call, fingerprint=each) for call, each in named))
+    world, bounds, chance = (
+        DrainingWorld(registry, 7 * day_s),
+        FailoverBounds(replay_bytes_max=15_000),
+        np.random.default_rng(1),
+    )
+    transport = SimulatedTransport(world, registry, bounds)
+    oracle = EmbeddedTransport(registry, state_key=b"the key of the oracle, never compared")
+    logging.getLogger("foldflight.client").addHandler(logging.NullHandler())
+    number, held = 0, 0
+    with transport.open(request) as ours, oracle.open(request) as theirs:
+        assert isinstance(ours, FailoverExchange)
+        sides = Side(ours), Side(theirs)
+        for day in range(1, 8):
+            while world.now_s() < day * day_s:
+                number += 1
+                values = [chance.integers(0, slots, 5).astype(np.int32), chance.integers(0, 100, 5)]
+                rows = pa.RecordBatch.from_arrays([pa.array(each) for each in values], schema=columns)
+                gone = np.flatnonzero(chance.random(slots) < 0.1).tolist()
+                found, wanted = (side.epoch(number, rows, gone) for side in sides)
+                if found != wanted:
+                    raise AssertionError(f"epoch {number}: {found} instead of {wanted}")
+                held = max(held, ours.coordinator.held_bytes)
+                world.rest_until(world.now_s() + epoch_s)
+            yield {
+                "days": day,
+                "epochs": number,
+                "drains": world.harms["drain"],
+                **vars(transport.stats[0]),
+                "most bytes held for failover": held,
+                "s of CPU": round(time.process_time()),
+                "peak MiB": peak_mib(),
+            }
 
 
 _CALL = {b"function": b"count", b"version": b"1", b"fingerprint": b"0"}
@@ -337,9 +649,15 @@ CASES: dict[str, Callable[[], Iterator[Record]]] = {
         groups,
         text,
         kept,
+        large_states,
+        views,
+        drains,
         state,
+        epochs_in_spark,
         calls_in_spark,
         groups_in_spark,
+        groups_of_a_stream_in_spark,
+        columns_in_spark,
     )
 }
 

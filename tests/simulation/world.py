@@ -32,9 +32,7 @@ from foldflight.functions import Registry
 __all__ = ["HARMS", "EngineCrashed", "SimulatedConnection", "StuckError", "World"]
 
 _DEADLINE_S: Final = 1.0
-_IDLE_S_MAX: Final = 5.0
 _DRAIN_S: Final = 2.0
-_STEPS_MAX: Final = 200_000
 _TRACE_MAX: Final = 400
 _KEY: Final = b"the key of the simulated fleet"
 _NEW_KEY: Final = b"the key that some servers sign with already, and all know"
@@ -190,6 +188,8 @@ class World:
         limits: The limits of the servers.
         servers: The number of servers.
         is_calm: Whether no faults are injected.
+        steps_max: The number of steps after which a run counts as stuck.
+        idle_s_max: The time after which servers end an exchange that is idle.
 
     Attributes:
         urls: The URLs of the servers.
@@ -207,8 +207,12 @@ class World:
         *,
         servers: int = 2,
         is_calm: bool = False,
+        steps_max: int = 200_000,
+        idle_s_max: float = 5.0,
     ) -> None:
         self.random = random.Random(f"world {seed}")
+        self._steps_max = steps_max
+        self._idle_s_max = idle_s_max
         self.harms: Counter[str] = Counter()
         self.trace: deque[str] = deque(maxlen=_TRACE_MAX)
         self.steps = 0
@@ -247,9 +251,9 @@ class World:
     def step(self, at_most_s: float = 1.0) -> None:
         """Run one step: time passes, a fault may be injected, and a server may handle a message."""
         self.steps += 1
-        if self.steps > _STEPS_MAX:
+        if self.steps > self._steps_max:
             raise StuckError(
-                f"not finished after {_STEPS_MAX} steps, {self._now_s - self.heals_at_s:.1f} s after the last fault"
+                f"not finished after {self.steps - 1} steps, {self._now_s - self.heals_at_s:.1f} s after the last fault"
             )
         ready = [server for server in self._servers if self._is_able(server) and any(s.inbound for s in server.streams)]
         self._now_s += min(self.random.expovariate(500.0 if ready else 10.0), at_most_s)
@@ -276,7 +280,7 @@ class World:
                 self._start(server)
             if self.is_healed:
                 server.down_until_s = server.hung_until_s = server.slow_until_s = server.full_until_s = 0.0
-            for stream in [each for each in server.streams if self._now_s - each.heard_at_s > _IDLE_S_MAX]:
+            for stream in [each for each in server.streams if self._now_s - each.heard_at_s > self._idle_s_max]:
                 stream.outbound.append(RetryableError("DEADLINE", "the exchange was idle"))
                 self._end(server, stream)
             if server.drains_until_s is not None and (not server.streams or self._now_s > server.drains_until_s):

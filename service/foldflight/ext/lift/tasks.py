@@ -17,6 +17,9 @@ from foldflight.ext.lift.plan import FieldOverflow, LiftPlan, SumOverflow
 ROWS: Final = "rows"
 """The number of rows of the one group of a query without keys, which may have none."""
 
+AGGREGATES: Final = "aggregates"
+"""A column with all aggregates: PySpark makes each column of a step, and of mapInArrow, by several calls of Java."""
+
 OVERFLOWED: Final = (
     "a sum of the lifted plan does not hold its total: the group has 2**31 rows or more, a total beyond 2**95, or a "
     "total of DECIMALs beyond 38 digits; plan='fold' holds more"
@@ -62,11 +65,18 @@ class LiftedFold(FinalFold):
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Finish the groups of one partition."""
         with Folding(self.query, states=False, outputs=True) as folding:
-            for block in gather(batches, self.input, self.query.bounds):
+            for block in gather(map(self._unpack, batches), self.input, self.query.bounds):
                 yield from self._take_results(folding)
                 self._load(folding, block)
                 folding.barrier()
             yield from self._take_results(folding)
+
+    def _unpack(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the columns of `input`, whose aggregates may be in one column."""
+        if AGGREGATES not in batch.schema.names:
+            return batch
+        columns = [*(batch.column(name) for name in self.layout.keys.names), *batch.column(AGGREGATES).flatten()]
+        return pa.RecordBatch.from_arrays(columns, names=self.input.names)
 
     def _load(self, folding: Folding, block: pa.RecordBatch) -> None:
         slots = folding.groups.slots(block)

@@ -32,7 +32,7 @@ from foldflight.engine.query.query import Query
 from foldflight.ext.lift.plan import Aggregate, LiftPlan
 from foldflight.ext.lift.spark.expressions import expression
 from foldflight.ext.lift.spark.finishing import finish
-from foldflight.ext.lift.tasks import ROWS, LiftedFold, aggregate_name
+from foldflight.ext.lift.tasks import AGGREGATES, ROWS, LiftedFold, aggregate_name
 from foldflight.ext.lift.tree import TRUE, Expr
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.expressions import SIGN, Text, error_text, text
@@ -46,9 +46,11 @@ def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     """Return the result of a batch query that is lifted; see `SparkPlanner.result`."""
     columns = {name: name for name in rows.columns}
     task, grouped = _aggregate_groups(query, _by_bytes(rows), columns, rows.sparkSession)
-    if query.finished_by_host.holds:
-        return finish(task, grouped, outputs)
-    return finished_by_python(query, grouped.selectExpr(*task.input.names), rows.schema, outputs)
+    if not query.finished_by_host.holds:
+        return finished_by_python(query, grouped, rows.schema, outputs)
+    if is_spark(rows.sparkSession):
+        grouped = grouped.selectExpr(*query.layout.keys.names, f"{AGGREGATES}.*")
+    return finish(task, grouped, outputs)
 
 
 def finished_by_python(
@@ -72,13 +74,19 @@ def lifted_text(
     task, grouped = _aggregate_groups(query, rows, columns, session)
     if query.finished_by_host.holds:
         return finish(task, grouped, outputs, names)
-    return grouped.selectExpr(*task.input.names)
+    if not is_spark(session):
+        return grouped.selectExpr(*task.input.names)
+    keys = query.layout.keys.names
+    return grouped.selectExpr(*keys, f"struct({', '.join(task.input.names[len(keys) :])}) AS {AGGREGATES}")
 
 
 def _aggregate_groups(
     query: Query, rows: _Rows, columns: Mapping[str, str], session: SparkSession
 ) -> tuple[LiftedFold, _Rows]:
-    """Return the rows of keys and aggregates, and the task that makes states and results of them in Python."""
+    """Return keys and aggregates, and the task that makes states and results of them in Python.
+
+    The aggregates of a DataFrame of Spark are the members of one column, `AGGREGATES`.
+    """
     plans = cast("tuple[LiftPlan, ...]", query.lifting.plans)  # `lifting_of` has made them
     layout = query.layout
     keys = [columns[name] for name in layout.keys.names]
@@ -128,6 +136,8 @@ def _aggregate(rows: _Rows, keys: Mapping[str, str], aggregates: Sequence[str]) 
     if isinstance(rows, Text):
         grouped = rows.selectExpr(*(f"{key} AS {name}" for name, key in keys.items()), *aggregates)
         return Text(f"{grouped.sql} GROUP BY {', '.join(keys.values())}") if keys else grouped
+    if is_spark(rows.sparkSession):
+        return rows.groupBy(*keys).agg(sf.expr(f"struct({', '.join(aggregates)})").alias(AGGREGATES))
     return rows.groupBy(*keys).agg(*map(sf.expr, aggregates))
 
 

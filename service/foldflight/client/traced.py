@@ -19,7 +19,7 @@ Dial: TypeAlias = Callable[[str, Open], Connection]
 def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial:
     """Return a function that opens the connections of one exchange as `dial`, each with its span.
 
-    `versions` are those of the function of each call or step, if they are known here.
+    `versions` has the version of the function of each call or step, if it is known here.
     """
     tracer = tracer_of(endpoint)
     known = {"foldflight.versions": list(versions)} if versions else {}

@@ -538,7 +538,7 @@ def _log_records(logger: Logger, log: Log) -> None:
 
 
 def _check_kind(function: AnyFunction, *, takes_lists: bool) -> None:
-    """Raise RejectedError SIGNATURE if the path of an external function is that of another kind of functions."""
+    """Raise RejectedError SIGNATURE if the path of an external function names a function of another kind."""
     if takes_lists == (not isinstance(function, ScalarFunction)):
         return
     if takes_lists:

@@ -241,8 +241,8 @@ def result_type(info: FunctionInfo, argument_types: Iterable[st.DataType], type_
     """Return Spark's type of a result.
 
     Several types of Spark have the same Arrow type, such as INTERVAL DAY and INTERVAL DAY TO SECOND, texts of all
-    collations, and VARIANT and a STRUCT. Where the type of a result depends on the arguments, as that of `max` does,
-    and is that of an argument, Spark's type of this argument is kept.
+    collations, and VARIANT and a STRUCT. A function such as `max` may return the type of an argument; the result then
+    keeps Spark's type of this argument.
 
     Args:
         info: The function.

@@ -103,8 +103,8 @@ def upserts(
         DataFrame: The column `row_kind`, then the columns of `df`. A batch has the last row of each key that is not
             deleted, as `+I`. In a stream, an epoch has at most one change of a key: `+I`, or `-U` and `+U`, or `-D`,
             each with the whole old or new row; none if only the sequence has changed. A column under `withWatermark`
-            keeps its watermark. The time of `-U` and `-D` is that of the old row, so they may be late where the new
-            row is not.
+            keeps its watermark. `-U` and `-D` have the time of the old row, so they may be late where the new row is
+            not.
 
     Raises:
         RejectedError: SIGNATURE, if `keys` or `sequence_by` are empty, or `ttl` is no interval; SCHEMA_MISMATCH, if a
@@ -134,7 +134,8 @@ def last_events(
         sequence: The column with the position of an event.
         deleted: The column that tells whether an event deletes its key.
         unsent: The column with the names of columns that an event did not send, because their values did not change:
-            the row keeps those of the event before it, also if that arrives later. The query fails if there is none.
+            the row keeps their values from the event before it, also if that event arrives later. The query fails if
+            there is none.
         ttl: For streams: as of `upserts`.
         buckets: For streams: the number of parts of the state.
 

@@ -255,7 +255,7 @@ class Planner:
             return False
         for name, sql in folded.tails.items():
             self._folds.replace(query.tails[name], sql)
-        if query.is_bare_part(self.analysis.text):  # whose tails would be those of the union
+        if query.is_bare_part(self.analysis.text):  # its ORDER BY and LIMIT would belong to the union
             self._folds.replace(block.span, f"({folded.sql}")
             self._folds.insert(query.span.stop, ")")
         else:

@@ -97,11 +97,12 @@ def from_debezium(
 
     `group_by(changes, "customer", row_kind="row_kind")` takes the old rows back.
 
-    With the schema block (`value.converter.schemas.enable=true`), units of times and scales of decimals are those of
-    each event. Without it, a value that may mean several things fails the query with the column, the value, and what to
-    write: an integer for TIMESTAMP or TIME (`times`), a text of digits or base64 for DECIMAL (`decimals`), a text that
-    is both base64 and hexadecimal for BINARY (`binary`). Values are exact: one that the declared type would round fails
-    the query, as do PostgreSQL's infinite times, and without `keys` large values that an update did not send.
+    With the schema block (`value.converter.schemas.enable=true`), each event tells the units of its times and the
+    scales of its decimals. Without it, a value that may mean several things fails the query with the column, the value,
+    and what to write: an integer for TIMESTAMP or TIME (`times`), a text of digits or base64 for DECIMAL (`decimals`),
+    a text that is both base64 and hexadecimal for BINARY (`binary`). Values are exact: one that the declared type would
+    round fails the query, as do PostgreSQL's infinite times, and without `keys` large values that an update did not
+    send.
 
     Snapshots (`r`) and inserts (`c`) accumulate a row, deletes (`d`) retract one, and updates (`u`) do both. Messages
     (`m`), heartbeats, transaction markers and changes of the schema are skipped, and tombstones without `keys`. The
@@ -123,11 +124,11 @@ def from_debezium(
             in the log of the database. Then events that come again or in another order do no harm, `before` is not
             needed, tombstones delete (by the columns `key`, `partition` and `offset` of the input, without which they
             are refused; with `table`, those whose key has a schema block that names the table), a large value that an
-            update did not send (`__debezium_unavailable_value`) is that of the event before, and flattened events
+            update did not send (`__debezium_unavailable_value`) stays as it was, and flattened events
             (`ExtractNewRecordState` with `add.fields=op,lsn` or `add.fields=op,source.file,source.pos,source.row`) are
             read, too.
         decimals: Without schema block: the connector's `decimal.handling.mode`, also by column: `{"amount": "string"}`,
-            as all of these words. With `precise`, the scale is that of the declared type.
+            as all of these words. With `precise`, the declared type has the scale.
         times: Without schema block: the connector's `time.precision.mode`, if it is `connect`, `microseconds`,
             `nanoseconds` or `isostring`; for the default, `adaptive`, the unit of each column by name:
             `{"ordered": "microseconds"}`, with `milliseconds` for columns of up to three digits.
@@ -144,7 +145,7 @@ def from_debezium(
         ttl: For streams with `keys`: an interval after which a deleted key is forgotten, as of `upserts`.
         buckets: For streams with `keys`: the number of parts of the state, fixed for the life of a checkpoint.
         on_error: `isolate`, with `keys`: an event that is refused for what it alone has, such as a value, becomes a
-            dead letter, and the row of its key remains that of before until its next event. A value that an update did
+            dead letter, and the row of its key stays as it was until its next event. A value that an update did
             not send is refused then, since the event that set it may be a dead letter. What concerns all events, such
             as a truncated table, events of two tables or without a position in the log, fails the query nevertheless.
             The events are read twice, once for the rows and once for the dead letters.

@@ -66,8 +66,8 @@ def write_table(
     """Keep a table up to date with a stream, and start the query.
 
     Each epoch reaches the table exactly once, whatever dies: the table stores the query's id and the epoch in the
-    transaction that changes its rows, and an epoch that it has already is not applied again. The id is that of the
-    checkpoint. A query with a new checkpoint is another query, which begins with an empty table.
+    transaction that changes its rows, and an epoch that it has already is not applied again. The id belongs to the
+    checkpoint: a query with a new checkpoint is another query, which begins with an empty table.
 
     >>> target = "duckdb:///totals.db?table=totals"  # or postgresql://me@host/db?table=totals, delta:///folder, ...
     >>> query = write_table(

@@ -191,7 +191,7 @@ def table_of(
     The function yields rows, or returns a list of them; None means no rows. A row is a tuple with a value for each
     column, a dict, or an object with an attribute for each column. With one column, a row may also be the value itself.
 
-    A class has `eval(self, *arguments)`; `open`, `close` and direct arguments are those of `udf`.
+    A class has `eval(self, *arguments)`, and `open`, `close` and direct arguments as under `udf`.
 
     Args:
         target: The function or class.

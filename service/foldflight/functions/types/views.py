@@ -119,7 +119,7 @@ class MapView(Generic[K, V]):
     `MapView`. Keys are numbers, texts, bytes, dates, times, or tuples of these. None is a key like others, NaN is equal
     to itself. The order of the entries is undefined.
 
-    A value that is changed in place must be put again, because only what is put is stored.
+    A value that is changed in place must be put again: only values that are put are stored.
 
     Args:
         items: The first entries: a mapping, or pairs.

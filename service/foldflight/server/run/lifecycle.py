@@ -128,7 +128,7 @@ class Probes:
         return self._http.port if self._http is not None else None
 
     def ready_line(self, port: int) -> dict[str, Any]:
-        """Return the ready line: the ports and functions of the server, for programs. `port` is that of Flight."""
+        """Return the ready line: the ports and functions of the server, for programs. `port` is the port of Flight."""
         ports = {"flight": port, "health": self.health_port, "http": self.http_port}
         return {"event": "ready", **self._named, **ports, "functions": self._functions}
 
@@ -156,8 +156,7 @@ class ProcessServer:
         status: Returns the answer to the action `status`, if another process knows more than this one.
         compiles: Whether another process compiles functions from their first rows on, instead of this one when they are
             hot. What is compiled already is loaded before the server is ready.
-        spare: A folder for compiled code in the place of that of the settings, if there is none or it cannot be
-            written to.
+        spare: A folder for compiled code, if the settings name none, or one that cannot be written to.
         on_spent: Called when this process should end: a function cannot be interrupted, or memory was not released.
         share: The part of the rates of functions that this process has: 1 divided by the number of workers.
 

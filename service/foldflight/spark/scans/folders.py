@@ -30,7 +30,7 @@ class Folders:
     Args:
         df: Spark's read of them, with all columns and rows.
         paths: The paths and patterns that were given.
-        open_filesystem: Makes the file system; None: that of this machine.
+        open_filesystem: Makes the file system. None: the one of this machine.
     """
 
     df: DataFrame
@@ -100,7 +100,7 @@ def check_no_table(spark: SparkSession, paths: Iterable[str]) -> None:
 
 
 def _places_of_logs(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the folders that may be tables with files of some paths: these, and those of which they are partitions.
+    """Yield the folders that may be tables with files of some paths: these, and the folders whose partitions they are.
 
     Each is a call of Spark, so one path stands for the other partitions of a folder, and for the other files in it.
     """

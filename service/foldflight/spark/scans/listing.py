@@ -57,7 +57,7 @@ class Files(Protocol):
 
     @property
     def open_filesystem(self) -> OpenFilesystem | None:
-        """Makes the file system; None: that of this machine."""
+        """Makes the file system. None: the one of this machine."""
 
     def listing(self) -> Listing:
         """Return the files with rows. Raises UnreadableError."""

@@ -179,7 +179,7 @@ def _type(column: st.StructField, *, has_ids: bool) -> pa.DataType:
 def _paths_that_pass(
     listing: Listing, constants: Mapping[str, Mapping[str, Any]], predicate: Predicate, types: Mapping[str, pa.DataType]
 ) -> list[str]:
-    """Return the paths without those of files of which the values of partitions show that no row passes."""
+    """Return the paths, except of files in whose partition no row can pass."""
     compared = [name for name in predicate.columns if name in constants]
     if not compared:
         return list(listing.paths)

@@ -39,7 +39,7 @@ class PlainTable:
         df: Spark's read of it.
         name: Its name, as it was given.
         why: Why Spark reads it, as text for users.
-        open_filesystem: Makes the file system; None: that of this machine.
+        open_filesystem: Makes the file system. None: the one of this machine.
     """
 
     df: DataFrame
@@ -65,7 +65,7 @@ class DeltaTable:
         location: The address of its folder, not encoded.
         table: The identity of the table, which another one of the same name does not have.
         version: The number of the version.
-        open_filesystem: Makes the file system; None: that of this machine.
+        open_filesystem: Makes the file system. None: the one of this machine.
     """
 
     df: DataFrame
@@ -143,11 +143,11 @@ def table_of(spark: SparkSession, name: str, open_filesystem: OpenFilesystem | N
     Args:
         spark: The session.
         name: The name, as `spark.table` takes it.
-        open_filesystem: Makes the file system; None: that of this machine.
+        open_filesystem: Makes the file system. None: the one of this machine.
 
     Raises:
         AnalysisException: Spark's error, if there is no such table.
-        RejectedError: SETTINGS, if the name is that of a folder, as in delta.`/lake/orders`, and the session has
+        RejectedError: SETTINGS, if the name is a folder, as in delta.`/lake/orders`, and the session has
             nothing that reads such tables.
     """
     try:

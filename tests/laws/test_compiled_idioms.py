@@ -297,6 +297,35 @@ def checked(code: str) -> bool:
 
 
 @udf
+def moved(text: str, day: date) -> str:
+    """An assignment in a condition, a date of numbers, lists that are compared, and an alignment."""
+    if (length := len(text)) > 3 and (left := (date(day.year, 12, 31) - day).days) < 300:
+        return f"{length} {left}".rjust(9, "_")
+    letters = [each for each in text]  # noqa: C416 - a list that code makes
+    return "palindrome" if letters == letters[::-1] else text.ljust(5)
+
+
+@udaf
+class Funnel:
+    """A lookup in a dict of the class, without a default."""
+
+    STEPS = {"view": 1, "cart": 2, "buy": 3}
+    LABELS = ("none", "one", "two", "three")
+    state: int
+
+    def __init__(self) -> None:
+        self.state = 0
+
+    def accumulate(self, step: str) -> None:
+        target = self.STEPS.get(step)
+        if target is not None and target == self.state + 1:
+            self.state = target
+
+    def get_value(self) -> str:
+        return self.LABELS[self.state]
+
+
+@udf
 def of_floats(value: float) -> str:
     """Floats with formats, and the shortest text of one."""
     return f"{value}|{value:.2f}|{value:+012.3f}|{value:,.1f}|{value:%}" + "|%7.0f" % value + f"|{round(value, 1)}"
@@ -386,8 +415,10 @@ COMPILED = (
     Weeks,
     Invoice,
     Points,
+    Funnel,
     growth,
     checked,
+    moved,
 )
 # Why the others are interpreted.
 INTERPRETED = {

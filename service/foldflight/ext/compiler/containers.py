@@ -1074,6 +1074,26 @@ def reversed_of(me: Any) -> Any:
     return backwards
 
 
+def equality(me: Any, other: Any, same: Any) -> Any:
+    """Return the implementation of `me == other` of two lists of one kind, whose items are compared by `same`."""
+    for each in (me, other):
+        if not isinstance(each, ContainerType) or each.contents.shape != "list" or each.contents.cls:
+            raise Unsupported(f"== of {me} and {other}")
+    if me.contents.key != other.contents.key or me.contents.key.is_tuple or "float" in me.contents.key.kinds:
+        raise Unsupported(f"== of {me} and {other}")
+    size, item = register_jitable(counting(me)), register_jitable(_steps(me)[1])
+
+    def equal(me: Any, other: Any) -> bool:
+        if size(me) != size(other):
+            return False
+        for index in range(size(me)):  # noqa: SIM110 - numba has no `all`
+            if not same(item(me, index), item(other, index)):
+                return False
+        return True
+
+    return equal
+
+
 @implementation
 def copy_of(me: Any) -> Any:
     """Copy a list, or the keys or values of a dict, to a temporary list."""

@@ -270,6 +270,15 @@ def duration_of(
     return duration
 
 
+@implementation
+def date_of(year: Any, month: Any, day: Any) -> Any:
+    """Implement `date(year, month, day)`."""
+    if any(kind_of(each) != "int" for each in (year, month, day)):
+        raise Unsupported("it calls date with something other than whole numbers")
+    decode = decode_kind("date")
+    return lambda year, month, day: decode(_days_of(year, month, day))
+
+
 REPLACE_PARAMETERS: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond")
 
 

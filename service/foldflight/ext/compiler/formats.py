@@ -23,7 +23,7 @@ from foldflight.ext.compiler.control_block import store_byte
 from foldflight.ext.compiler.datetimes import civil, day_of_year
 from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.string_ops import allocate, copy_text, put_digits, text_at
-from foldflight.ext.compiler.strings import character_count, length_of, text_constant
+from foldflight.ext.compiler.strings import byte_at, character_count, length_of, text_constant
 from foldflight.ext.compiler.value_types import CONVERTERS, as_number, decode_kind, implementation, inner_kind
 from foldflight.fold.decimals import DECIMALS, scale_of
 from foldflight.fold.mode import Unsupported
@@ -538,4 +538,42 @@ def digits_of(spec: str) -> Any:
     return choose
 
 
-METHODS: Final = {"isoformat": iso_format, "strftime": written_time}
+def _aligned(name: str, align: int) -> Any:
+    """Return the implementation of `ljust` or `rjust` of a text, with spaces or another character."""
+
+    @implementation
+    def choose(a: Any, width: Any, fill: Any = None) -> Any:
+        is_plain = fill is None or isinstance(fill, (types.Omitted, types.NoneType))
+        if inner_kind(a) != "text" or inner_kind(width) != "int" or not (is_plain or inner_kind(fill) == "text"):
+            raise Unsupported(f"{name} of {a} and {width}")
+        convert, decode, whole = CONVERTERS["text"], decode_kind("text"), CONVERTERS["int"]
+
+        def justify(a: Any, width: Any, fill: Any = None) -> Any:
+            number = as_number(convert(a))
+            missing = whole(width) - character_count(number)
+            byte = 0x20
+            if not is_plain:
+                other = as_number(convert(fill))
+                if length_of(other) != 1:
+                    raise ValueError  # no character, or one beyond ASCII
+                byte = byte_at(other, 0)
+            if missing <= 0:
+                return decode(number)
+            if missing > _WIDTH_MAX:
+                raise ValueError
+            start = allocate(length_of(number) + missing)
+            end = copy_text(_fill(start, byte, missing if align == 1 else 0), number)
+            _fill(end, byte, missing if align == 0 else 0)
+            return decode(text_at(start, length_of(number) + missing))
+
+        return justify
+
+    return choose
+
+
+METHODS: Final = {
+    "isoformat": iso_format,
+    "ljust": _aligned("ljust", 0),
+    "rjust": _aligned("rjust", 1),
+    "strftime": written_time,
+}

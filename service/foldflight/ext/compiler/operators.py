@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import builtins
+import datetime
 import decimal
 import math
 import operator
@@ -277,11 +278,17 @@ def _comparison(symbol: str, function: Any) -> Any:
     return _binary(symbol, ints=plain, floats=plain, bools=plain, compares=True)
 
 
+_is_equal: Final = _comparison("==", operator.eq)
+
+
 def _equality(plain: Any, *, differ: bool) -> Any:
     """Return the implementation of `==`, or of `!=` if `differ`, where values may be None."""
 
     @implementation
     def choose(a: Any, b: Any) -> Any:
+        if isinstance(a, containers.ContainerType) and isinstance(b, containers.ContainerType):
+            equal = register_jitable(containers.equality(a, b, _is_equal))
+            return lambda a, b: equal(a, b) != differ
         kinds = [str(kind_of(a)), str(kind_of(b))]
         if "None" in kinds or not any(each == "none" or each.endswith("?") for each in kinds):
             return lambda a, b: plain(a, b)
@@ -419,6 +426,7 @@ CALLS: Final[dict[Any, Any]] = {
         of_decimals=register_jitable(lambda a, scale: decimals.magnitude(a)),
     ),
     decimal.Decimal: _decimal_of,
+    datetime.date: datetimes.date_of,
     round: _round,
     min: _picking("min", _plain(operator.lt)),
     max: _picking("max", _plain(operator.gt)),

@@ -164,7 +164,7 @@ def _prepared(function: Any) -> Any:
 
     The interpreter repeats a row that raises, with what `try` does then. So compiled code has no handlers.
     """
-    code = _with_formats(function.__code__.replace(co_exceptiontable=b""))
+    code = _readable(function.__code__.replace(co_exceptiontable=b""))
     copied = python.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
@@ -193,10 +193,14 @@ def _format_of(step: dis.Instruction, before: dis.Instruction | None) -> type[_F
     return known.get(step.arg or 0) if step.opname == "FORMAT_VALUE" and is_constant else None
 
 
-def _with_formats(code: python.CodeType) -> python.CodeType:
-    """Replace the steps that write a value with a constant format, which numba refuses, by pairs of both."""
+def _readable(code: python.CodeType) -> python.CodeType:
+    """Replace the steps that numba does not read.
+
+    Those that write a value with a constant format become pairs of both. In `(name := value)`, the copy of the value
+    becomes another use of the variable: numba forgets the copy.
+    """
     steps, constants = bytearray(code.co_code), [*code.co_consts]
-    constants = [_with_formats(each) if isinstance(each, python.CodeType) else each for each in constants]
+    constants = [_readable(each) if isinstance(each, python.CodeType) else each for each in constants]
     before = None
     for step in dis.get_instructions(code):
         made = _format_of(step, before)
@@ -206,6 +210,10 @@ def _with_formats(code: python.CodeType) -> python.CodeType:
             steps[step.offset : step.offset + 2] = bytes((dis.opmap["BUILD_TUPLE"], 2))
         elif step.opname == "FORMAT_VALUE" and step.arg == _AS_TEXT:  # numba reads it as `str` without the argument
             steps[step.offset + 1] = 0
+        elif step.opname == "STORE_FAST" and before is not None and before.opname == "COPY" and before.arg == 1:
+            steps[before.offset : step.offset + 2] = bytes(
+                (dis.opmap["STORE_FAST"], step.arg or 0, dis.opmap["LOAD_FAST"], step.arg or 0)
+            )
         elif step.opname == "CONVERT_VALUE" and step.arg == _AS_TEXT:  # since Python 3.13
             steps[step.offset : step.offset + 2] = bytes((dis.opmap["FORMAT_SIMPLE"], 0))
         before = step
@@ -462,7 +470,7 @@ class _Rewriter:
             self.field(statement, expr.value, index)
         elif expr.op == "getitem" and type(self.constants.get(expr.value.name)) is dict:
             known = self.constants[expr.value.name]
-            find = strings.table_of(tuple(known), tuple(known.values()), must_exist=True)
+            find = strings.table_of(tuple(known), tuple(known.values()), without="error")
             self.emit_call(target, find, (expr.index,), loc)
         elif expr.op == "getitem" and self.is_backwards(expr.index):
             self.emit_call(target, operators.reverse, (expr.value,), loc)
@@ -639,11 +647,11 @@ class _Rewriter:
 
     def table(self, statement: ir.Assign, expr: ir.Expr, known: dict[Any, Any]) -> None:
         """Replace `known.get(key, default)` of a dict of constants."""
-        if len(expr.args) != 2 or expr.kws:
-            raise Unsupported("it calls get of a dict without a default")
-        self.emit_call(
-            statement.target, strings.table_of(tuple(known), tuple(known.values())), tuple(expr.args), expr.loc
-        )
+        if not 1 <= len(expr.args) <= 2 or expr.kws:
+            raise Unsupported("it calls get of a dict with named arguments")
+        without = "none" if len(expr.args) == 1 else "default"
+        find = strings.table_of(tuple(known), tuple(known.values()), without=without)
+        self.emit_call(statement.target, find, tuple(expr.args), expr.loc)
 
     def implementation(self, function: Any) -> Any:
         if function not in operators.OPERATORS:
@@ -690,7 +698,7 @@ class _Rewriter:
             self.methods[statement.target.name] = _Method(self.compile_callee(attribute.__func__), None)
         elif isinstance(attribute, python.FunctionType):
             self.methods[statement.target.name] = _Method(self.compile_callee(attribute), expr.value)
-        elif type(attribute) in (*_CONSTANTS, decimal.Decimal):
+        elif type(attribute) in (*_CONSTANTS, decimal.Decimal, str, bytes, dict, list, tuple, set, frozenset):
             self.object(statement, attribute)
         else:
             raise Unsupported(f"it uses {reference.cls.__name__}.{expr.attr}, a {type(attribute).__name__}")

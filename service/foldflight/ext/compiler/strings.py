@@ -360,13 +360,14 @@ _EXACTLY: Final = {
 }
 
 
-def table_of(keys: tuple[Any, ...], values: tuple[Any, ...], *, must_exist: bool = False) -> Any:
+def table_of(keys: tuple[Any, ...], values: tuple[Any, ...], *, without: str = "default") -> Any:
     """Return `find(key, default)` of a dict or another collection of constants. Raises Unsupported.
 
     Args:
         keys: Texts, bytes or ints, all of one type.
         values: Their values, all of one type: ints, floats, booleans or texts.
-        must_exist: Whether the function has no default, and raises for another key.
+        without: What the function does for another key: it returns its argument `default`, or `none`, or has an
+            `error`. Only the first form has this argument.
     """
     kinds = {str: "text", bytes: "bytes", int: "int", float: "float", bool: "bool"}
     distinct = [{kinds.get(type(each)) for each in actual} for actual in (keys, values)]
@@ -378,7 +379,7 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...], *, must_exist: bool
     if key not in ("text", "bytes", "int") or value not in ("int", "float", "bool", "text"):
         raise Unsupported(f"it uses a collection of {type(keys[0]).__name__} and {type(values[0]).__name__}")
     names: dict[str, Any] = {"number": as_number, "key_of": _EXACTLY[key], "value_of": _EXACTLY[value]}
-    lines = [f"def find(key{'' if must_exist else ', default'}):", "    key = number(key_of(key))"]
+    lines = [f"def find(key{', default' * (without == 'default')}):", "    key = number(key_of(key))"]
     for index, each in enumerate(keys):
         literal = repr(each)
         if key in TEXTS:
@@ -394,6 +395,6 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...], *, must_exist: bool
             f"    if same(key, {literal}):" if key in TEXTS else f"    if key == {literal}:",
             f"        return {shown}",
         ]
-    last = "    raise ValueError" if must_exist else "    return value_of(default)"
-    exec("\n".join([*lines, last]), names)  # noqa: S102 - the author's constants, written by repr
+    last = {"default": "return value_of(default)", "none": "return None", "error": "raise ValueError"}[without]
+    exec("\n".join([*lines, f"    {last}"]), names)  # noqa: S102 - the author's constants, written by repr
     return numba.njit(nogil=True)(names["find"])

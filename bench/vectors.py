@@ -46,7 +46,7 @@ ROWS_MAX, GROUPS, CHUNK_ROWS = 200_000, 1_000, 1 << 13
 # Spark needs a quarter of a second to start a query, in which it could read a tenth of the rows. So it reads the files
 # this many times, by other names, which take no place on the disk.
 TIMES_READ = 4
-CPU = "CPU of a million rows of a batch in Spark"
+CPU = "CPU of a million rows in Spark"
 CALL = Call("centroid", ("v",))
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", parse_type(f"VECTOR({ITEMS})"))])
 OPENING = Open(calls=(CALL,), columns=COLUMNS, returns=Returns(states=False, outputs=True))

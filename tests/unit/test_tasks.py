@@ -309,6 +309,21 @@ def test_states_are_merged_in_any_order(room: int, monkeypatch: pytest.MonkeyPat
     assert max(deepest) == {50: 3, 1_000: 1, 1 << 20: 0}[room]
 
 
+def test_keys_with_a_dictionary_take_the_memory_of_texts() -> None:
+    """A scan gives texts as indexes. The groups that fit are those of the texts themselves."""
+    layout = QueryLayout(
+        pa.schema([("key_0", pa.string())]), ("k",), pa.schema([("column_0", pa.int64())]), ("v",), False
+    )
+    query = Query.of(TRANSPORT, {"o": Call("sum", ("v",))}, layout, types=CARRIED)
+    texts = pa.array([f"{number:0200}" for number in range(5_000)])
+    encoded = pa.DictionaryArray.from_arrays(pa.array(np.arange(20_000) % 5_000, pa.int32()), texts)
+    for keys in (encoded, encoded.cast(pa.string())):
+        rows = pa.RecordBatch.from_arrays([keys, pa.array(np.ones(20_000, np.int64))], names=query.layout.rows.names)
+        batches = list(PartialFold(query, BlockBounds(group_bytes_max=500_000))([rows]))
+        assert 1_000 < max(batch.num_rows for batch in batches) < 4_000
+        assert sum(batch.num_rows for batch in batches) >= 20_000 * 0.9
+
+
 class Total:
     """A state of a fixed size."""
 

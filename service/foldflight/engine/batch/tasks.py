@@ -194,8 +194,7 @@ class _PartialPartition:
     def take(self, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Fold a block, and yield emitted batches."""
         if self._group_bytes is None and self._state_bytes is not None and block.num_rows:
-            keys = block.select(self._layout.keys.names)
-            self._group_bytes = keys.nbytes / block.num_rows + self._state_bytes
+            self._group_bytes = self._state_bytes + _key_bytes(block.select(self._layout.keys.names))
         start = 0
         while start < block.num_rows:
             yield from self._results()
@@ -393,6 +392,12 @@ class FinalFold:
         if not self.layout.has_kinds or not len(self.layout.keys):
             return part
         return part.filter(pa.array(groups.live[part.column(SLOT).to_numpy()] > 0))
+
+
+def _key_bytes(keys: pa.RecordBatch) -> float:
+    """Return the mean bytes of a key of rows; of texts with a dictionary, those of its values."""
+    columns = [each.dictionary if isinstance(each, pa.DictionaryArray) else each for each in keys.columns]
+    return float(sum(each.nbytes / max(len(each), 1) for each in columns))
 
 
 def _last_hash(block: pa.RecordBatch) -> int:

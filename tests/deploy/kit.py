@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from foldflight.client import FlightTransport, OpenExchange
 from foldflight.errors import RetryableError
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.functions.query.call import Call
 from tests.ports import free_port
 from tests.wire.kit import end_epoch, open_request, rows

@@ -14,7 +14,7 @@ import pytest
 from testcontainers.core.container import DockerContainer
 
 from foldflight.client import FlightTransport, close_connections
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from tests.deploy.kit import COUNT, docker
 from tests.wire.kit import end_epoch, eventually, open_request, rows
 

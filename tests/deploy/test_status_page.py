@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 
 from foldflight.client import FlightTransport, close_connections
 from foldflight.errors import FunctionError
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import ProcessServer, serving
 from tests.browser import browser_page

@@ -29,7 +29,17 @@ from foldflight.engine.state.stores import TableStores
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FoldflightError, FunctionError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.encoding import Message, decode, decode_open, encode, encode_open
+from foldflight.exchange.encoding import (
+    Message,
+    decode,
+    decode_error,
+    decode_info,
+    decode_open,
+    encode,
+    encode_error,
+    encode_info,
+    encode_open,
+)
 from foldflight.exchange.frames import (
     Barrier,
     Chunk,
@@ -44,7 +54,6 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.ipc import BatchReader
 from foldflight.exchange.machine import Role
-from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Registry, parse_type

@@ -32,9 +32,7 @@ from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.query import StreamOptions
 from foldflight.errors import RetryableError
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_open, encode, encode_open
-from foldflight.exchange.failover.circuits import Circuits
-from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import Circuits, Coordinator, FailoverBounds
 from foldflight.exchange.frames import Frame, FunctionInfo, Limits, Open, Opened, Returns, Wanted
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe

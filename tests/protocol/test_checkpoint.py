@@ -9,8 +9,8 @@ import pytest
 
 from examples.weighted_avg import WeightedAvg
 from foldflight.client import EmbeddedTransport
-from foldflight.exchange.answers import Saved
 from foldflight.exchange.frames import Limits, Log, Open, Results, Returns, SavedStates
+from foldflight.exchange.machine import Saved
 from foldflight.functions import Call, Registry
 from foldflight.testing.pair import LIMITS, ExchangePair
 

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.encoding import Message, decode, decode_open, encode, encode_open
+from foldflight.exchange.encoding import (
+    Message,
+    decode,
+    decode_error,
+    decode_info,
+    decode_open,
+    encode,
+    encode_error,
+    encode_info,
+    encode_open,
+)
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
@@ -38,7 +48,6 @@ from foldflight.exchange.frames import (
     sliced_to,
 )
 from foldflight.exchange.machine import Role
-from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call, LogRecord, Order, Registry, ViewSpec
 from foldflight.functions.types.arrow import JSON

@@ -18,9 +18,7 @@ from foldflight.client import OpenExchange
 from foldflight.client.connection import Resolve
 from foldflight.client.failover import FailoverExchange
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.failover.circuits import Circuits
-from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.steps import FailoverBounds, FailoverStats
+from foldflight.exchange.failover.coordinator import Circuits, Coordinator, FailoverBounds, FailoverStats
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 from foldflight.exchange.serving import describe
 from foldflight.functions import Registry

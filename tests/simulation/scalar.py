@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.client import OpenExchange
 from foldflight.client.failover import FailoverExchange
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.exchange.serving import describe
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf

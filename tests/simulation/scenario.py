@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport
 from foldflight.client.failover import FailoverExchange
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.fold.failures import ERROR
 from foldflight.functions import Registry
 from tests.simulation.functions import functions

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from foldflight.exchange.failover.replaylog import ReplayEntry, ReplayLog
-from foldflight.exchange.slots import NO_SLOTS, Slots
+from foldflight.exchange.frames import NO_SLOTS, Slots
 from tests.simulation.scalar import run_scalar_seed
 
 

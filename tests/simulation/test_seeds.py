@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foldflight.exchange.answers import Saved
 from foldflight.exchange.failover import replaylog
-from foldflight.exchange.failover.coordinator import Coordinator
+from foldflight.exchange.failover.coordinator import AnswerReceived, Coordinator
 from foldflight.exchange.failover.replaylog import ReplayLog, ReplayStates
-from foldflight.exchange.failover.steps import AnswerReceived
 from foldflight.exchange.frames import Checkpoint, Chunk, Open
+from foldflight.exchange.machine import Saved
 from tests.simulation.running import Report
 from tests.simulation.scenario import run_seed
 from tests.simulation.world import HARMS

@@ -18,7 +18,7 @@ from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.state.viewtable import ViewTable
 from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.errors import FoldflightError
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, MapView, Registry, RowKind, function_of, udaf
 from tests.laws.test_statetable_model import Store, skewed

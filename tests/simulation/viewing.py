@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call, ListView, MapView, Registry, udaf
 from foldflight.testing.views import CachedViews

@@ -21,10 +21,9 @@ from typing import Final
 
 from foldflight.client.connection import Connection, Resolve
 from foldflight.errors import FoldflightError, RetryableError
-from foldflight.exchange.encoding import Message, decode, decode_open, encode, encode_open
+from foldflight.exchange.encoding import Message, decode, decode_error, decode_open, encode, encode_error, encode_open
 from foldflight.exchange.frames import Entries, Frame, Limits, Open
 from foldflight.exchange.machine import Role
-from foldflight.exchange.messages import decode_error, encode_error
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Registry

@@ -1,6 +1,6 @@
 """The choice of the next server."""
 
-from foldflight.exchange.failover.circuits import Circuits
+from foldflight.exchange.failover.coordinator import Circuits
 
 URLS = ("a", "b", "c")
 

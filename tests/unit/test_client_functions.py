@@ -21,8 +21,8 @@ from foldflight.client import Functions, connect
 from foldflight.client.functions import FunctionHandle
 from foldflight.errors import RejectedError
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.encoding import decode_info, encode_info
 from foldflight.exchange.frames import FunctionInfo
-from foldflight.exchange.messages import decode_info, encode_info
 from foldflight.functions import Registry
 from foldflight.shipping.pickling import pickle_functions
 

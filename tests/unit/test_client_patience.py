@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from foldflight.client.patience import Patience
+from foldflight.client.failover import Patience
 from foldflight.errors import RetryableError
 
 PROBLEM = RetryableError("UNREACHABLE", "grpc://a:1 is not reachable or was lost: refused")

@@ -8,14 +8,13 @@ import pyarrow as pa
 import pytest
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
-from foldflight.exchange.answers import Saved
-from foldflight.exchange.failover.circuits import Circuits
-from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.steps import (
+from foldflight.exchange.failover.coordinator import (
     AnswerReceived,
     AnswerRequested,
     AwaitAnswer,
+    Circuits,
     ConnectionLost,
+    Coordinator,
     CutConnection,
     Deliver,
     Event,
@@ -45,6 +44,7 @@ from foldflight.exchange.frames import (
     Returns,
     States,
 )
+from foldflight.exchange.machine import Saved
 from foldflight.functions import Call, LogRecord
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64())])

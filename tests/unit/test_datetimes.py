@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from foldflight import RejectedError, connect
+from foldflight.exchange.encoding import decode_info, encode_info
 from foldflight.exchange.frames import FunctionInfo
-from foldflight.exchange.messages import decode_info, encode_info
 from foldflight.functions.author.udaf import function_of
 from foldflight.testing import run_epochs
 from tests import datetime_functions as those

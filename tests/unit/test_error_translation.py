@@ -11,7 +11,7 @@ import pytest
 from foldflight.client.error_translation import translated
 from foldflight.client.watchdog import Guard
 from foldflight.errors import FunctionError, RejectedError, RetryableError
-from foldflight.exchange.messages import encode_error
+from foldflight.exchange.encoding import encode_error
 from foldflight.server.error_translation import ERROR_BYTES_MAX, to_flight_error
 
 URL = "grpc://127.0.0.1:1"

@@ -12,9 +12,7 @@ import pytest
 from foldflight.client import connect, failover
 from foldflight.client.failover import FailoverExchange
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.exchange.failover.circuits import Circuits
-from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import Circuits, Coordinator, FailoverBounds
 from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Forget, Open
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight.errors import RejectedError
-from foldflight.exchange.fields import fields_of, part
-from foldflight.exchange.ipc import BatchReader, split
-from foldflight.exchange.slots import SlotSet
+from foldflight.exchange.frames import SlotSet
+from foldflight.exchange.ipc import BatchReader, fields_of, part, split
 from foldflight.server import flightbase
 
 SCHEMA = pa.schema([("slot", pa.int32()), ("v", pa.int64())])

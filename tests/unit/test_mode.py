@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.encoding import decode_info, encode_info
 from foldflight.exchange.frames import FunctionInfo
-from foldflight.exchange.messages import decode_info, encode_info
 from foldflight.fold.mode import Folding, Mode
 from foldflight.functions import Registry
 

@@ -14,8 +14,8 @@ from pyspark.taskcontext import TaskContext
 
 from foldflight import FoldflightError, FunctionError, RejectedError, RetryableError, connect, udaf
 from foldflight.client.process import take_first_turn
-from foldflight.exchange.failover.circuits import Circuits
-from foldflight.exchange.messages import decode_error, encode_error
+from foldflight.exchange.encoding import decode_error, encode_error
+from foldflight.exchange.failover.coordinator import Circuits
 from foldflight.fold.failures import user_failure
 from foldflight.spark import attempts
 from foldflight.spark.attempts import attempt

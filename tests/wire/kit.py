@@ -21,7 +21,7 @@ from foldflight import udaf
 from foldflight.client import OpenExchange
 from foldflight.client.exchange import SingleServerExchange
 from foldflight.client.flight import FlightConnection
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions.query.call import Call
 from tests.wire.forked import ForkedProcess

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 import grpc
 
 from foldflight.errors import FoldflightError
-from foldflight.exchange.encoding import encode_open
+from foldflight.exchange.encoding import decode_error, encode_open
 from foldflight.exchange.frames import Open
-from foldflight.exchange.messages import decode_error
 from tests.hostile.forging import IpcMessage
 from tests.wire.kit import DEADLINE_S
 

@@ -13,9 +13,8 @@ import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
-from foldflight.exchange.encoding import encode, encode_open
+from foldflight.exchange.encoding import decode_error, encode, encode_open
 from foldflight.exchange.frames import Barrier, Chunk
-from foldflight.exchange.messages import decode_error
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import ProcessServer, serving

@@ -19,7 +19,7 @@ import pytest
 
 from foldflight.client import FlightTransport
 from foldflight.exchange import exchange_pb2
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions.query.call import Call
 from foldflight.testing.conformance import ENGINE_RULES, Outcome, check_engine

@@ -25,7 +25,7 @@ from foldflight.cli.status import status_view
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections, flight
 from foldflight.client.failover import FailoverExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.fold.mode import Mode
 from foldflight.functions.query.call import Call

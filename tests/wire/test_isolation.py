@@ -10,7 +10,7 @@ import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport
 from foldflight.errors import RejectedError
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Returns
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry

@@ -15,7 +15,7 @@ import pytest
 
 from foldflight import RejectedError, RetryableError
 from foldflight.client import FlightTransport
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.functions.query.call import Call
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, open_request, rows
 

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 
 from foldflight.client import FlightTransport, OpenExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.ext.compiler import Programs
 from foldflight.functions.query.call import Call
 from foldflight.functions.query.rowkind import RowKind

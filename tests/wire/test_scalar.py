@@ -15,7 +15,7 @@ from foldflight.client.functions import Functions
 from foldflight.engine.batch import scalar
 from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.fold.scalar import table
 from foldflight.functions import Registry, Step, StepArgument

@@ -20,7 +20,7 @@ import pytest
 
 from foldflight import RejectedError, connect, udaf
 from foldflight.client import FlightTransport, close_connections
-from foldflight.client.transport import Transport
+from foldflight.client.exchange import Transport
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.functions import aggregate_of
 from foldflight.functions.query.call import Call

@@ -11,7 +11,7 @@ import pytest
 
 from foldflight.client import FlightTransport, close_connections
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import ProcessServer, serving

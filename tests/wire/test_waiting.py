@@ -28,7 +28,7 @@ from foldflight.coroutines import PROCESS_LOOP
 from foldflight.engine.batch.scalar import ScalarQuery, Steps
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.ext.recording.file import read_recording
 from foldflight.ext.recording.replay import differences, fold_again

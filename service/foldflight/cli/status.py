@@ -16,9 +16,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from foldflight.cli.target import target_options
-from foldflight.client.connect import credentials
+from foldflight.client.connect import credentials, server_urls
 from foldflight.client.flight import FlightTransport
-from foldflight.client.urls import server_urls
 from foldflight.errors import FoldflightError
 
 EXIT_NO_ANSWER = 1

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from foldflight.client.connect import connect
 from foldflight.client.embedded import EmbeddedTransport
-from foldflight.client.exchange import OpenExchange
-from foldflight.client.functions import Aggregate, FunctionHandle, Functions
-from foldflight.client.transport import Transport
-from foldflight.client.uses import Use, UseMember, uses_in
+from foldflight.client.exchange import OpenExchange, Transport
+from foldflight.client.functions import Aggregate, FunctionHandle, Functions, Use, UseMember, uses_in
 
 if TYPE_CHECKING:
     from foldflight.client.flight import FlightTransport, close_connections

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from foldflight.client.logs import set_up
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.exchange.answers import Answer, EngineExchange
 from foldflight.exchange.frames import (
     SLOT_BYTES,
     Barrier,
@@ -38,7 +37,7 @@ from foldflight.exchange.frames import (
     Wanted,
 )
 from foldflight.exchange.ipc import arrays_in
-from foldflight.exchange.machine import Role
+from foldflight.exchange.machine import Answer, EngineExchange, Role
 from foldflight.exchange.views import split_entries
 from foldflight.fold.mode import Mode
 from foldflight.fold.scalar.bound import ROW

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.messages import decode_error
+from foldflight.exchange.encoding import decode_error
 
 _LOST = (fl.FlightUnavailableError, fl.FlightCancelledError, fl.FlightInternalError, pa.ArrowCancelled)
 _TEXT_MAX = 300

@@ -1,18 +1,32 @@
-"""An open exchange for an engine: its operations, and the one place where the answers to them wait."""
+"""An open exchange for an engine: its operations, and the one place where the answers to them wait.
+
+The interface of transports, which open exchanges, is the same embedded and over Flight.
+"""
 
 from __future__ import annotations
 
 import abc
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from foldflight.client.connection import Connection
+from foldflight.client.connection import Connection, Resolve
 from foldflight.errors import RejectedError
-from foldflight.exchange.answers import Answer, Saved
-from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, Open, Opened, States
+from foldflight.exchange.frames import (
+    Barrier,
+    Checkpoint,
+    Chunk,
+    EngineFrame,
+    Entries,
+    Forget,
+    FunctionInfo,
+    Open,
+    Opened,
+    States,
+)
+from foldflight.exchange.machine import Answer, Saved
 from foldflight.fold.mode import Mode
 from foldflight.functions.author.context import LogRecord
 
@@ -225,3 +239,33 @@ class SingleServerExchange(OpenExchange):
 def closed_error() -> RejectedError:
     """Return the error for the use of an exchange that has ended."""
     return RejectedError("BAD_FRAME", "the exchange is closed")
+
+
+class Transport(Protocol):
+    """A connection to functions. It can be pickled, so that the workers of an engine can use it.
+
+    Attributes:
+        otlp_endpoint: The collector to which spans are sent; None: there are no spans.
+    """
+
+    otlp_endpoint: str | None
+
+    def infos(self, *, look: bool = False) -> list[FunctionInfo]:
+        """Return the descriptions of all functions, sorted by name.
+
+        Args:
+            look: Whether to determine how each function is folded. This creates an instance of each class and inspects
+                its code. Servers did so at their start, and always report it.
+        """
+
+    def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
+        """Return the Opened of an exchange without opening it."""
+
+    def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
+        """Open an exchange.
+
+        Args:
+            open: The frame that opens it.
+            resolve: For `Open.keeps_views`: answers questions for entries of views, within any operation of the
+                exchange. Its errors are raised by that operation.
+        """

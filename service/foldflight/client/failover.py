@@ -1,23 +1,25 @@
-"""Failover with real connections and a real clock: carry out the instructions of the coordinator."""
+"""Failover with real connections and a real clock: carry out the instructions of the coordinator.
+
+Tell a user who waits for servers why, and for how much longer.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from foldflight.client.connection import Connection
 from foldflight.client.exchange import OpenExchange, closed_error
 from foldflight.client.logs import log_event, set_up
-from foldflight.client.patience import Clock
-from foldflight.errors import FoldflightError
-from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.steps import (
+from foldflight.errors import FoldflightError, RetryableError
+from foldflight.exchange.failover.coordinator import (
     AnswerReceived,
     AnswerRequested,
     ConnectionLost,
+    Coordinator,
     CutConnection,
     Deliver,
     Event,
@@ -38,7 +40,62 @@ from foldflight.exchange.frames import Chunk, EngineFrame, Open
 from foldflight.fold.mode import Mode
 from foldflight.functions.types.arrow import concat_batches
 
-_LOGGER = "foldflight.client"
+_LOGGER: Final = "foldflight.client"
+_FIRST_S: Final = 3.0  # most waits are shorter, and need no word
+_NEXT_S: Final = 10.0
+
+
+class Clock(Protocol):
+    """A monotonic clock."""
+
+    def now_s(self) -> float:
+        """Return the current time, in seconds."""
+
+    def rest_until(self, until_s: float) -> None:
+        """Sleep until this time."""
+
+
+class Patience:
+    """Waits for servers, and logs a warning from the third second on, so that a notebook does not seem to hang.
+
+    Args:
+        urls: The servers that are waited for.
+        patience_s: Longest wait, from now on.
+        clock: Tells the time, and sleeps.
+    """
+
+    def __init__(self, urls: Sequence[str], patience_s: float, clock: Clock) -> None:
+        self._urls = urls
+        self._clock = clock
+        self._patience_s = patience_s
+        self._ends_s = clock.now_s() + patience_s
+        self._told_next_s = clock.now_s() + _FIRST_S
+
+    def lasts_until(self, until_s: float) -> bool:
+        """Return whether the wait may go on until this time."""
+        return until_s < self._ends_s
+
+    def rest_until(self, until_s: float, problem: RetryableError) -> None:
+        """Sleep until this time. A warning tells the error every ten seconds.
+
+        Args:
+            until_s: When servers are asked again, in seconds of the clock.
+            problem: The last error.
+        """
+        while (now_s := self._clock.now_s()) < until_s:
+            if now_s >= self._told_next_s:
+                self._told_next_s = now_s + _NEXT_S
+                set_up(_LOGGER, logging.WARNING).warning(
+                    "waiting for %s, %.0f s left (patience_s=%g): %s: %s",
+                    ", ".join(self._urls),
+                    self._ends_s - now_s,
+                    self._patience_s,
+                    problem.code,
+                    problem.message,
+                )
+            self._clock.rest_until(min(until_s, self._told_next_s))
+
+
 # A frame costs as much as the fold of 10,000 rows. Chunks with fewer are joined up to these rows, bytes and seconds.
 _SMALL_ROWS_MAX: Final = 1 << 13
 _JOINED_ROWS_MAX: Final = 1 << 14

@@ -24,20 +24,22 @@ import pyarrow.flight as fl
 
 from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.error_translation import translated
-from foldflight.client.failover import FailoverExchange
+from foldflight.client.failover import FailoverExchange, Patience
 from foldflight.client.logs import set_up
-from foldflight.client.patience import Patience
 from foldflight.client.process import call_scope, take_first_turn
 from foldflight.client.watchdog import Guard
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, encode_open
-from foldflight.exchange.failover.circuits import Circuits, problem_of
-from foldflight.exchange.failover.coordinator import Coordinator, strict_code_error
-from foldflight.exchange.failover.steps import FailoverBounds
-from foldflight.exchange.fields import app_metadata_in
+from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_info, encode_open
+from foldflight.exchange.failover.coordinator import (
+    Circuits,
+    Coordinator,
+    FailoverBounds,
+    problem_of,
+    strict_code_error,
+)
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
+from foldflight.exchange.ipc import app_metadata_in
 from foldflight.exchange.machine import Role
-from foldflight.exchange.messages import decode_info
 from foldflight.functions.author.codedigest import other_code
 from foldflight.functions.author.scalar import AnyFunction
 from foldflight.shipping.bundles import REGISTER_ACTION

@@ -32,11 +32,13 @@ from foldflight.exchange.frames import (
     SavedStates,
     States,
     Wanted,
+    check_chunk,
+    check_slots,
+    check_states,
     columns_text,
     sliced_to,
 )
 from foldflight.exchange.machine import Exchange, Role
-from foldflight.exchange.slots import check_chunk, check_slots, check_states
 from foldflight.exchange.views import split_entries
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.aggregate.calls import BoundCall

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import pyarrow.flight as fl
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RetryableError
-from foldflight.exchange.messages import encode_error
+from foldflight.exchange.encoding import encode_error
 from foldflight.server.masking import error_without_secrets
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics

@@ -21,11 +21,10 @@ import pyarrow.flight as fl
 from foldflight.coroutines import PROCESS_LOOP
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_open, encode
-from foldflight.exchange.fields import app_metadata_in
+from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_open, encode, encode_info
 from foldflight.exchange.frames import Barrier, Chunk, Entries, Frame, FunctionInfo, Limits, Log, Open, Wanted
+from foldflight.exchange.ipc import app_metadata_in
 from foldflight.exchange.machine import Role
-from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.mode import Mode

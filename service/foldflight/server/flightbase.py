@@ -18,8 +18,17 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.exchange.fields import HEAD_MAX, Ranges, fields_of, head, part, ranges_of, with_app_metadata
-from foldflight.exchange.ipc import BatchReader, split
+from foldflight.exchange.ipc import (
+    HEAD_MAX,
+    BatchReader,
+    Ranges,
+    fields_of,
+    head,
+    part,
+    ranges_of,
+    split,
+    with_app_metadata,
+)
 from foldflight.server.calls import CallServer, CallStatus, IncomingCall, RefusedError, ServedMethod
 from foldflight.server.ports import connections_max
 

@@ -68,7 +68,7 @@ def unseal(sealed: bytes, keys: Sequence[bytes]) -> Bundle:
         RejectedError: BAD_FRAME for damaged bytes; UNAUTHENTICATED if no key matches the signature.
     """
     from foldflight.exchange import exchange_pb2 as pb
-    from foldflight.exchange.messages import parse_message
+    from foldflight.exchange.encoding import parse_message
 
     message = parse_message(pb.Bundle, sealed, "a bundle")
     if hashlib.sha256(message.content).digest() != message.digest:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 from foldflight.client.process import PROGRAMS
-from foldflight.exchange.answers import Answer, EngineExchange
 from foldflight.exchange.encoding import decode, decode_open, encode, encode_open
 from foldflight.exchange.frames import (
     Barrier,
@@ -25,10 +24,10 @@ from foldflight.exchange.frames import (
     Open,
     States,
     Wanted,
+    check_chunk,
 )
-from foldflight.exchange.machine import Role
+from foldflight.exchange.machine import Answer, EngineExchange, Role
 from foldflight.exchange.serving import ServerExchange
-from foldflight.exchange.slots import check_chunk
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Registry
 

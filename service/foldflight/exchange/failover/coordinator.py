@@ -20,47 +20,34 @@ servers.
   the other.
 - The coordinator gives up after `losses_max` losses without an answer, or after `patience_s` without a server. After
   three seconds without a server it says once that it waits, and for how much longer.
+
+The events that a coordinator handles, the instructions that it returns, its bounds and its statistics.
+
+Circuit breakers: choose the server to try next.
+
+A server that fails is skipped for a time that doubles with each failure and has jitter, so that not all exchanges of a
+fleet return to it at once. After that time one exchange may try it while others still skip it. The first success
+closes the circuit. Exchanges that lose a server at the same time count as one failure.
+
+Source: M. Nygard, "Release It!" (2007), circuit breaker; M. Brooker, "Exponential backoff and jitter" (2015).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.answers import Saved
-from foldflight.exchange.failover.circuits import Circuits, problem_of
 from foldflight.exchange.failover.replaylog import ReplayEntry, ReplayLog
-from foldflight.exchange.failover.steps import (
-    AnswerReceived,
-    AnswerRequested,
-    AwaitAnswer,
-    ConnectionLost,
-    CutConnection,
-    Deliver,
-    Event,
-    ExchangeStarted,
-    FailoverBounds,
-    FailoverStats,
-    FrameSent,
-    FrameSubmitted,
-    GiveUp,
-    Instruction,
-    LeaveConnection,
-    LogEvent,
-    OpenConnection,
-    SendFrame,
-    ServerOpened,
-    Sleep,
-    TimerFired,
-)
 from foldflight.exchange.frames import (
+    NO_SLOTS,
+    ONE_SLOT,
     Barrier,
     Checkpoint,
     Chunk,
@@ -70,12 +57,285 @@ from foldflight.exchange.frames import (
     Forget,
     Open,
     Opened,
+    Slots,
     States,
+    check_chunk,
+    check_slots,
+    check_states,
 )
-from foldflight.exchange.machine import check_epoch, check_none_due
-from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, check_chunk, check_slots, check_states
+from foldflight.exchange.machine import Answer, Saved, check_epoch, check_none_due
 from foldflight.exchange.views import without_entries
 from foldflight.functions.author.codedigest import other_code
+from foldflight.functions.author.context import LogRecord
+
+
+@dataclass(frozen=True)
+class FailoverBounds:
+    """Limits on the cost of failover.
+
+    Args:
+        patience_s: Longest time without a server that takes the exchange. 0: every server is tried once.
+        replay_bytes_max: Bytes of frames that are stored for replay. Beyond it, a checkpoint replaces them by states.
+        kept_bytes_max: Bytes of states that are stored for replay. Beyond it, failover is off, and the loss of a
+            server is an error.
+        losses_max: Consecutive losses without an answer. Beyond it, the input itself probably crashes the servers.
+        ask_s: Interval within an epoch at which the server is asked whether the exchange should reopen elsewhere. It
+            must be well below the drain time of servers.
+    """
+
+    patience_s: float = 60.0
+    replay_bytes_max: int = 64 << 20
+    kept_bytes_max: int = 256 << 20
+    losses_max: int = 8
+    ask_s: float = 1.0
+
+
+@dataclass
+class FailoverStats:
+    """The cost of failover so far.
+
+    Args:
+        losses: Number of lost connections.
+        replays: Number of connections that took the exchange over, after a loss or at the request of a server.
+        rows_refolded: Number of rows that were sent again.
+        checkpoints: Number of checkpoints that returned states.
+        stall_s_max: The longest time from a loss until another server was up to date.
+    """
+
+    losses: int = 0
+    replays: int = 0
+    rows_refolded: int = 0
+    checkpoints: int = 0
+    stall_s_max: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStarted:
+    """The engine starts the exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSubmitted:
+    """The engine submits a frame to send."""
+
+    frame: EngineFrame
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequested:
+    """The engine waits for the next answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOpened:
+    """The server opened the exchange."""
+
+    open_reply: Opened
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSent:
+    """The frame of the last `SendFrame` was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReceived:
+    """The answer to the frame of `AwaitAnswer` arrived in full.
+
+    Args:
+        answer: `Saved` for a checkpoint, otherwise rows in the schema of `Opened`.
+        logs: The log records of functions before it.
+        reopen: Whether the server requests that the engine reopen the exchange elsewhere.
+    """
+
+    answer: Answer
+    logs: Sequence[LogRecord] = ()
+    reopen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time of the instruction `Sleep` was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """The connection, or the attempt to open it, ended with an error."""
+
+    error: FoldflightError
+
+
+Event = (
+    ExchangeStarted
+    | FrameSubmitted
+    | AnswerRequested
+    | ServerOpened
+    | FrameSent
+    | AnswerReceived
+    | TimerFired
+    | ConnectionLost
+)
+"""What the shell reports to `Coordinator.handle`. The first three come from the engine, the others end instructions."""
+
+
+@dataclass(frozen=True)
+class OpenConnection:
+    """Open the exchange on this server, and report `ServerOpened` or `ConnectionLost`."""
+
+    url: str
+    open_request: Open
+
+
+@dataclass(frozen=True)
+class SendFrame:
+    """Send a frame, and report `FrameSent` or `ConnectionLost`."""
+
+    frame: EngineFrame
+
+
+@dataclass(frozen=True)
+class AwaitAnswer:
+    """Wait for the answer to this frame, and report `AnswerReceived` or `ConnectionLost`."""
+
+    frame: EngineFrame
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """Wait until this time, and report `TimerFired`."""
+
+    until_s: float
+
+
+@dataclass(frozen=True)
+class Deliver:
+    """Hand an answer to the engine; None if there are log records only."""
+
+    frame: EngineFrame
+    answer: Any
+    logs: Sequence[LogRecord]
+
+
+@dataclass(frozen=True)
+class CutConnection:
+    """Cancel the connection, and ignore everything that still arrives on it."""
+
+
+@dataclass(frozen=True)
+class LeaveConnection:
+    """End the connection in the regular way. All answers have arrived."""
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """Log an event for the operator.
+
+    Args:
+        event: What happened.
+        fields: Details, by name.
+        once: Whether an equal event is logged once in a process.
+    """
+
+    event: str
+    fields: Mapping[str, str | int | float]
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Raise this error; the exchange is over."""
+
+    error: FoldflightError
+
+
+Waiting = OpenConnection | SendFrame | AwaitAnswer | Sleep
+"""The instructions that wait for a server or the clock. Their end is reported to the coordinator."""
+
+Instruction = Waiting | Deliver | CutConnection | LeaveConnection | LogEvent | GiveUp
+
+
+_REST_S_MIN: Final = 0.1
+_REST_S_MAX: Final = 5.0
+_DOUBLINGS_MAX: Final = 10
+
+
+def problem_of(errors: Mapping[str, FoldflightError]) -> str:
+    """Describe the errors of servers: the first one in full, and the event of each other one."""
+    (first, error), *others = errors.items()
+    texts = [error.message if not others or first in error.message else f"{first}: {error.message}"]
+    for url, other in others:
+        happened = other.message.split("; ", 1)[0]  # without the remedy, which often is the same
+        texts.append(happened if url in happened else f"{url}: {happened}")
+    return "; ".join(texts)
+
+
+@dataclass
+class _Circuit:
+    failures: int = 0
+    rests_until_s: float = 0.0
+    is_tried: bool = False
+
+
+class Circuits:
+    """The servers of a process, shared by its exchanges.
+
+    Args:
+        draw: Returns a random number in [0, 1).
+        first_turn: Start of the rotation over servers. A different number in each process spreads the exchanges.
+    """
+
+    def __init__(self, draw: Callable[[], float], first_turn: int = 0) -> None:
+        self._draw = draw
+        self._turns = first_turn
+        self._circuits: dict[str, _Circuit] = {}
+
+    def begin(self, turn: int) -> None:
+        """Continue the rotation over servers at this number."""
+        self._turns = turn
+
+    def turn(self, urls: Sequence[str], now_s: float) -> list[str]:
+        """Return all servers in round-robin order; resting servers come last."""
+        first = self._turns % len(urls)
+        self._turns += 1
+        return sorted([*urls[first:], *urls[:first]], key=lambda url: self._rests_until_s(url) > now_s)
+
+    def choose(self, urls: Sequence[str], now_s: float) -> str | None:
+        """Return the server to try; None if all servers rest."""
+        for url in self.turn(urls, now_s):
+            if self._rests_until_s(url) > now_s:
+                continue
+            circuit = self._circuits.get(url)
+            if circuit is not None and circuit.failures:
+                circuit.is_tried = True
+                circuit.rests_until_s = now_s + self._rest_s(circuit)
+            return url
+        return None
+
+    def available_at_s(self, urls: Collection[str]) -> float:
+        """Return the earliest time at which one of these servers may be tried again, in seconds of the clock."""
+        return min(self._rests_until_s(url) for url in urls)
+
+    def record_failure(self, url: str, now_s: float) -> None:
+        """Record that a server refused an exchange or was lost."""
+        circuit = self._circuits.setdefault(url, _Circuit())
+        if circuit.rests_until_s > now_s and not circuit.is_tried:
+            return
+        circuit.failures += 1
+        circuit.is_tried = False
+        circuit.rests_until_s = now_s + self._rest_s(circuit)
+
+    def record_success(self, url: str) -> None:
+        """Record a success of a server."""
+        self._circuits.pop(url, None)
+
+    def _rest_s(self, circuit: _Circuit) -> float:
+        doublings = min(circuit.failures - 1, _DOUBLINGS_MAX)
+        return min(_REST_S_MIN * 2.0**doublings, _REST_S_MAX) * (0.5 + self._draw())
+
+    def _rests_until_s(self, url: str) -> float:
+        circuit = self._circuits.get(url)
+        return float("-inf") if circuit is None else circuit.rests_until_s
+
 
 _STORY_STEPS: Final = 30
 _LOG_WAIT_AFTER_S: Final = 3.0  # most waits for a server are shorter, so they are not logged

@@ -17,8 +17,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.exchange.frames import SLOT_BYTES, Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, States
-from foldflight.exchange.slots import NO_SLOTS, Slots, SlotSet
+from foldflight.exchange.frames import (
+    NO_SLOTS,
+    SLOT_BYTES,
+    Barrier,
+    Checkpoint,
+    Chunk,
+    EngineFrame,
+    Entries,
+    Forget,
+    Slots,
+    SlotSet,
+    States,
+)
 from foldflight.fold.failures import ERROR
 
 # Number of stale rows that is tolerated, in addition to one for each live row, before the batches are compacted.

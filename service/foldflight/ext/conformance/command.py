@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from foldflight.cli.target import target_options
-from foldflight.client.connect import credentials
-from foldflight.client.urls import server_url
+from foldflight.client.connect import credentials, server_url
 
 if TYPE_CHECKING:
     from foldflight.ext.conformance import Outcome

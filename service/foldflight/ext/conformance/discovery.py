@@ -11,7 +11,7 @@ import pyarrow.flight as fl
 from google.protobuf.message import DecodeError
 
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.fields import app_metadata_in
+from foldflight.exchange.ipc import app_metadata_in
 from foldflight.ext.conformance.checks import rule
 from foldflight.ext.conformance.raw import COLUMNS, RawServer, opening, refused
 from foldflight.ext.conformance.rules import BrokenError, NotTriedError, expect

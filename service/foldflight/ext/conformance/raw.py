@@ -15,8 +15,7 @@ from google.protobuf.message import DecodeError
 
 from foldflight.client.watchdog import Guard
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.fields import app_metadata_in
-from foldflight.exchange.ipc import write_batch
+from foldflight.exchange.ipc import app_metadata_in, write_batch
 from foldflight.ext.conformance.rules import BrokenError, expect
 
 # The columns of the kit's chunks. A row is (slot, kind, value, wanted); missing values are 0, 0, NULL and true.

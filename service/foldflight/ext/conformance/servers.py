@@ -9,7 +9,7 @@ import pyarrow.flight as fl
 
 from foldflight.client.error_translation import translated
 from foldflight.errors import RejectedError
-from foldflight.exchange.messages import decode_error
+from foldflight.exchange.encoding import decode_error
 from foldflight.ext.conformance import discovery, epochs, opening, states
 from foldflight.ext.conformance.checks import SERVER_CHECKS, ServerCheck
 from foldflight.ext.conformance.raw import RawServer

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.exchange.encoding import Message, decode, decode_open, encode
+from foldflight.exchange.encoding import Message, decode, decode_open, encode, encode_info
 from foldflight.exchange.frames import EngineFrame, Entries, Frame, FunctionInfo, Limits, Open, Results
 from foldflight.exchange.machine import Role
-from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.ext.conformance.watching import Observed, Record
 from foldflight.fold.signing import StateSigner

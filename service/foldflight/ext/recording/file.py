@@ -21,10 +21,9 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange import frames as fr
-from foldflight.exchange.encoding import Decoder, Message, decode_open, read_batch
+from foldflight.exchange.encoding import Decoder, Message, decode_error, decode_open, read_batch
 from foldflight.exchange.ipc import write_batch
 from foldflight.exchange.machine import Role
-from foldflight.exchange.messages import decode_error
 from foldflight.functions.types.arrow import rows_to_display, to_pylist
 
 MAGIC: Final = b"foldflight recording 1\n"

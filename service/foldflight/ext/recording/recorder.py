@@ -25,11 +25,23 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.encoding import Encoder, encode_open
-from foldflight.exchange.frames import Chunk, Forget, Frame, Log, Mapped, Open, States, Wanted
+from foldflight.exchange.encoding import Encoder, encode_error, encode_open
+from foldflight.exchange.frames import (
+    NO_SLOTS,
+    ONE_SLOT,
+    Chunk,
+    Forget,
+    Frame,
+    Log,
+    Mapped,
+    Open,
+    Slots,
+    SlotSet,
+    States,
+    Wanted,
+    check_slots,
+)
 from foldflight.exchange.ipc import write_batch
-from foldflight.exchange.messages import encode_error
-from foldflight.exchange.slots import NO_SLOTS, ONE_SLOT, Slots, SlotSet, check_slots
 from foldflight.ext.recording import file as format_
 from foldflight.ext.recording.code import facts_of, module_of, options_for
 from foldflight.ext.recording.file import RecordingPart, parts_in, write_part, write_recording

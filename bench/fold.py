@@ -16,8 +16,8 @@ from foldflight.engine.keys.index import KeyIndex
 from foldflight.exchange.frames import Open, Returns
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls
 from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.pickles import StateSigner
 from foldflight.fold.request import Resources
-from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Registry
 
 SUITE = "fold"

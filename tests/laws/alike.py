@@ -17,8 +17,8 @@ from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import Program
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.pickles import StateSigner
 from foldflight.fold.rows import Column, Rows
-from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
 

@@ -18,7 +18,7 @@ from foldflight.ext.compiler.program import Program
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
 from foldflight.fold.rows import Column, Rows
-from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.fold.scalar.evaluation import InterpretedScalar
 from foldflight.functions import FunctionContext, Registry
 from foldflight.functions.types.sql import parse_type
 from tests.effort import examples

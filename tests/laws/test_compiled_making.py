@@ -20,7 +20,7 @@ from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
-from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.fold.scalar.evaluation import InterpretedScalar
 from foldflight.functions import FunctionContext, Registry
 from foldflight.functions.author.scalar import ScalarFunction
 from tests.effort import examples

@@ -20,7 +20,7 @@ from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
-from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.fold.scalar.evaluation import InterpretedScalar
 from foldflight.functions import function_of, parse_type
 from foldflight.functions.types.vectors import from_matrix
 from tests.effort import examples

@@ -14,7 +14,7 @@ from foldflight import RejectedError, udaf
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.migration import StateOrigin
+from foldflight.fold.aggregate.states import StateOrigin
 from foldflight.fold.aggregate.vectorised import vectorised_accumulators
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Call, Registry

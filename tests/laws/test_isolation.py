@@ -14,7 +14,7 @@ from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.failures import ERROR
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Registry
 from tests.effort import examples
 from tests.folds import open_fold

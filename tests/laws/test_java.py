@@ -18,7 +18,7 @@ from foldflight.ext.java import bridge, classes, machine
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.functions.author.java import java_functions
 from foldflight.testing import check_laws

@@ -17,7 +17,7 @@ from foldflight.fold.accelerator import PendingLoop
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode, Unsupported
 from foldflight.fold.rows import Column, Rows
-from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.fold.scalar.evaluation import InterpretedScalar
 from foldflight.functions import Registry
 from foldflight.functions.author.context import FunctionContext
 from tests.laws.alike import interpreted

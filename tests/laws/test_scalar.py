@@ -22,7 +22,7 @@ from foldflight.fold.accelerator import INTERPRETER
 from foldflight.fold.evaluators import bind
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources
-from foldflight.fold.scalar import evaluation, table
+from foldflight.fold.scalar import evaluation
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
 from foldflight.functions.types.values import cast_results
 from foldflight.functions.types.vectors import Vector
@@ -153,7 +153,7 @@ class Count:
 
 def test_a_row_of_one_column() -> None:
     """It is the value itself, or has the value: in a tuple, a dict, or an attribute of its own."""
-    split = table._splitter(["count"])
+    split = evaluation._splitter(["count"])
     rows = ["a", ("a",), ["a"], {"count": "a"}, Count("a"), SimpleNamespace(count="a"), {"a": 1}, None]
     assert [split(row)[0] for row in rows] == ["a", "a", ["a"], "a", "a", "a", {"a": 1}, None]
 
@@ -176,7 +176,7 @@ def test_generators_that_never_end_are_stopped() -> None:
 
 def test_generators_of_large_values_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows may be too large, too. They are stopped before they use up the memory, and isolated like errors."""
-    monkeypatch.setattr(table, "_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(evaluation, "_BYTES_MAX", 1 << 20)
     taken = []
 
     @udtf(input_types=["BIGINT"], result_types={"text": "STRING"})
@@ -414,7 +414,7 @@ def test_answers_of_table_functions_come_in_parts(monkeypatch: pytest.MonkeyPatc
     rows = [(x, x % 4, " ".join("abcd"[: x % 5])) for x in range(20)] + [(7, 0, None), (8, 1, "a b")]
     whole = opened(*steps, outputs=(0, 2), isolates=isolates).chunk(chunk(rows))
     assert whole.num_rows > len(rows)
-    monkeypatch.setattr(table, "_PART_ROWS", 1)
+    monkeypatch.setattr(evaluation, "_PART_ROWS", 1)
     program = opened(*steps, outputs=(0, 2), isolates=isolates)
     parts = list(program.program.chunk(chunk(rows)))
     assert len(parts) > 5

@@ -36,7 +36,7 @@ from foldflight.exchange.failover.coordinator import Circuits, Coordinator, Fail
 from foldflight.exchange.frames import Frame, FunctionInfo, Limits, Open, Opened, Returns, Wanted
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Registry
 from foldflight.testing import run_epochs, run_over
 from foldflight.testing.overstream import run_over_epochs

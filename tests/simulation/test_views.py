@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from foldflight.client.connection import Connection
-from foldflight.fold.aggregate.cached import CachedList, CachedMap
 from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.aggregate.viewed import CachedList, CachedMap
 from tests.simulation.viewing import run_views_seed
 
 

@@ -25,7 +25,7 @@ from foldflight.exchange.encoding import Message, decode, decode_error, decode_o
 from foldflight.exchange.frames import Entries, Frame, Limits, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry
 
 __all__ = ["HARMS", "EngineCrashed", "SimulatedConnection", "StuckError", "World"]

@@ -20,7 +20,7 @@ from foldflight.ext.dialects.snowflake import Handled
 from foldflight.ext.dialects.spark_aggregator import Aggregator
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.mode import Mode
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Registry, aggregate_of, function_of
 from foldflight.functions.author.adapters import adapter_of
 from foldflight.functions.flink import AggregateFunction, DataTypes, ListView, MapView, Row

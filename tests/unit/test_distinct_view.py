@@ -21,8 +21,8 @@ from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.distinct import key_type
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
+from foldflight.fold.pickles import StateSigner
 from foldflight.fold.request import CachedView
-from foldflight.fold.signing import StateSigner
 from foldflight.functions import Applied, Call, Order, Registry, Segment
 from foldflight.functions.types.arrow import with_column
 from foldflight.testing.pair import ExchangePair

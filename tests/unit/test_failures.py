@@ -10,7 +10,7 @@ from foldflight import FunctionError, RejectedError, udaf
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.failures import ERROR, ERROR_TYPE
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Registry
 from foldflight.functions.types.arrow import with_column
 from tests.folds import open_fold

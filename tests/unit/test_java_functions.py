@@ -19,7 +19,7 @@ from foldflight import FunctionError, RejectedError, connect
 from foldflight.ext.java import classes, machine
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Function, Registry
 from foldflight.functions.author.java import java_functions
 from foldflight.shipping.pickling import unpickled_copy

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from foldflight.fold.rows import Column, frozen
-from foldflight.fold.sorting import codes_of, codes_of_numbers, sort
+from foldflight.fold.rows import Column, codes_of, codes_of_numbers, frozen, sort
 from foldflight.functions.query.call import Order
 
 VALUES: dict[pa.DataType, list[Any]] = {

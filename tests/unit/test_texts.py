@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from foldflight.fold import strings
-from foldflight.fold.strings import from_addresses, to_addresses
+from foldflight.fold import machine_values
+from foldflight.fold.machine_values import from_addresses, to_addresses
 
 WORDS = ["", "a", "büy", "\U0001f600", "a text of more than eight bytes", "\0"]
 
@@ -17,8 +17,8 @@ def test_texts_come_back_in_any_order(
     length: int, ordered: bool, type_: pa.DataType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts in the order of memory are taken by runs, short ones gathered in parts, others copied one by one."""
-    monkeypatch.setattr(strings, "_EXTENT", 1 << 12)
-    monkeypatch.setattr(strings, "_GATHERED_TEXTS", 7)
+    monkeypatch.setattr(machine_values, "_EXTENT", 1 << 12)
+    monkeypatch.setattr(machine_values, "_GATHERED_TEXTS", 7)
     chosen = np.random.default_rng(length)
     made = [WORDS[place] + "x" * (length and int(chosen.integers(0, length))) for place in chosen.integers(0, 6, 50)]
     arrays = [pa.array(part).cast(type_) for part in (made[:20], made[20:])]  # two regions of memory

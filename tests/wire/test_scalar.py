@@ -17,7 +17,7 @@ from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
-from foldflight.fold.scalar import table
+from foldflight.fold.scalar import evaluation
 from foldflight.functions import Registry, Step, StepArgument
 from foldflight.server.run.lifecycle import ProcessServer, serving
 from foldflight.testing import run_epochs
@@ -92,7 +92,7 @@ def test_a_table_function_may_log_between_the_parts_of_an_answer(
     transport: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each row of the chunk is a part of the answer, and what is logged for the parts comes with the answer."""
-    monkeypatch.setattr(table, "_PART_ROWS", 1)
+    monkeypatch.setattr(evaluation, "_PART_ROWS", 1)
     open_request = Open((), COLUMNS, steps=(Step("told", (X,)),), outputs=(0,))
     with transport.open(open_request) as exchange:
         for _ in range(2):

@@ -1,7 +1,4 @@
-"""`connect`: get functions, embedded or from servers.
-
-The URLs of servers.
-"""
+"""`connect`: get functions, embedded or from servers at their URLs."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from foldflight.client.functions import Functions
 from foldflight.client.process import PROGRAMS
 from foldflight.errors import RejectedError
 from foldflight.exchange.failover.coordinator import FailoverBounds
-from foldflight.fold.signing import STATE_KEY_BYTES_MIN
+from foldflight.fold.pickles import STATE_KEY_BYTES_MIN
 from foldflight.functions.author.java import java_functions
 from foldflight.functions.registry import Registry
 from foldflight.recording import RECORDING, Recordings

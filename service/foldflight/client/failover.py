@@ -1,6 +1,6 @@
 """Failover with real connections and a real clock: carry out the instructions of the coordinator.
 
-Tell a user who waits for servers why, and for how much longer.
+A user who waits for servers is told why, and for how much longer.
 """
 
 from __future__ import annotations

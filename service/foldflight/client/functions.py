@@ -1,7 +1,4 @@
-"""Functions by name, and calls of aggregates over columns in a query.
-
-Uses of scalar and table functions over columns in a query. They nest.
-"""
+"""Functions by name, calls of aggregates over columns, and uses of scalar and table functions, which nest."""
 
 from __future__ import annotations
 

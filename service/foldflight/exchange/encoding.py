@@ -4,7 +4,7 @@ A message is a record batch with metadata (protobuf). No code may read a receive
 `decode` has validated it in full. Offsets outside their buffers, invalid UTF-8 and wrong lengths are errors here;
 reading them without validation can crash the process.
 
-Encoding of messages that are not frames: errors (extra info of a Flight error) and descriptions of functions.
+Two messages are not frames: errors (extra info of a Flight error) and descriptions of functions.
 """
 
 from __future__ import annotations

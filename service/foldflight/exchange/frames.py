@@ -1,8 +1,7 @@
 """The frames of an exchange, as values.
 
-`encoding` converts frames to bytes. `machine` defines the order in which frames may be sent.
-
-Checks of received chunks and slots, and sets of slots.
+`encoding` converts frames to bytes. `machine` defines the order in which frames may be sent. Received chunks and slots
+are checked here.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Messages of an Arrow IPC stream, checked by their headers before Arrow unpacks them.
+"""Messages of Arrow, read from their bytes: those of an IPC stream, and those of Flight around them.
 
+The messages of an IPC stream are checked by their headers before Arrow unpacks them.
 A few kilobytes can unpack to gigabytes, and pyarrow has no bound on that: it takes as much memory as the message claims
 to need. The header and the first bytes of each buffer tell how much that is.
 
 Source: Apache Arrow, `Message.fbs`, and the FlatBuffers binary format.
 
-Messages of Arrow Flight in protobuf's encoding, as bytes: their fields are found and written without copying bodies.
-
-Arrow's Python shows the `app_metadata` of a FlightInfo in its newer versions only; its C++ keeps it since version 14.
+Messages of Flight are in protobuf's encoding: their fields are found and written without copying bodies. Arrow's Python
+shows the `app_metadata` of a FlightInfo in its newer versions only; its C++ keeps it since version 14.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The rules:
 
 `python -m foldflight.exchange.machine` prints the table of proto/README.md.
 
-The engine's end of one exchange: it checks frames and replies, and assembles answers.
+`EngineExchange` is the engine's end of one exchange: it checks frames and replies, and assembles answers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from foldflight.exchange.frames import (
     States,
     Wanted,
 )
-from foldflight.fold.scalar.bound import ROW
+from foldflight.fold.scalar.expressions import ROW
 
 _STORY_STEPS: Final = 20  # steps that an error message lists
 

@@ -45,9 +45,9 @@ from foldflight.fold.aggregate.calls import BoundCall
 from foldflight.fold.coroutines import Calls, Coroutines, RecordedCoroutines
 from foldflight.fold.evaluators import BoundRequest, bind
 from foldflight.fold.mode import Mode
+from foldflight.fold.pickles import StateSigner
 from foldflight.fold.request import CachedView, Resources, Unanswered
-from foldflight.fold.scalar.bound import BoundStep
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.scalar.expressions import BoundStep
 from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.query.literals import text_of_literals

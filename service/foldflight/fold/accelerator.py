@@ -11,10 +11,9 @@ from foldflight.errors import RejectedError
 from foldflight.extensions import Extension
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
-from foldflight.fold.aggregate.tables import fresh_table
+from foldflight.fold.aggregate.vectorised import fresh_table
 from foldflight.fold.mode import Folding, Mode
-from foldflight.fold.scalar.evaluation import Scalar
-from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
 from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction
 from foldflight.functions.author.spec import BoundFunction, Function, Methods
 from foldflight.functions.types.serializer import views_in

@@ -28,7 +28,7 @@ from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.mode import Mode
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.lift import lift_text, listed_lift

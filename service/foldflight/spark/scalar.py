@@ -33,7 +33,7 @@ from foldflight.exchange.frames import FunctionInfo, Open
 from foldflight.fold.failures import ERROR
 from foldflight.fold.rows import Column as Argument
 from foldflight.fold.rows import Rows
-from foldflight.fold.scalar.bound import ROW
+from foldflight.fold.scalar.expressions import ROW
 from foldflight.functions import Step, StepArgument, can_widen, parse_type
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.literals import check_names

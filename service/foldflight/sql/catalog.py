@@ -20,7 +20,7 @@ from foldflight.client.connect import EMBEDDED
 from foldflight.engine.query.layout import chunk_names
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
-from foldflight.fold.aggregate.waiting import no_running_values
+from foldflight.fold.coroutines import no_running_values
 from foldflight.functions import Call, Function, FunctionKind, Order, Registry, parse_type
 from foldflight.spark.columns import text_of
 from foldflight.spark.months import is_months, storage_types_of

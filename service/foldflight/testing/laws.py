@@ -28,8 +28,8 @@ from foldflight.extensions import Extension
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
+from foldflight.fold.pickles import StateSigner
 from foldflight.fold.request import Options, Resources
-from foldflight.fold.signing import StateSigner
 from foldflight.functions import AnyFunction, Call, Function, Registry, RowKind, ScalarFunction, function_of
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.arrow import concat_batches, is_json

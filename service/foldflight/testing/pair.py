@@ -28,7 +28,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import Answer, EngineExchange, Role
 from foldflight.exchange.serving import ServerExchange
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry
 
 LIMITS = Limits(

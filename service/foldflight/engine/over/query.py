@@ -16,7 +16,7 @@ from foldflight.engine.query.layout import EMIT, QueryLayout
 from foldflight.engine.query.query import ARROW, HostTypes, Query, mode_of, written
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, OpenedCall, Returns
-from foldflight.fold.aggregate.waiting import no_running_values
+from foldflight.fold.coroutines import no_running_values
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.functions.registry import can_be_changed

@@ -21,13 +21,10 @@ servers.
 - The coordinator gives up after `losses_max` losses without an answer, or after `patience_s` without a server. After
   three seconds without a server it says once that it waits, and for how much longer.
 
-The events that a coordinator handles, the instructions that it returns, its bounds and its statistics.
-
-Circuit breakers: choose the server to try next.
-
-A server that fails is skipped for a time that doubles with each failure and has jitter, so that not all exchanges of a
-fleet return to it at once. After that time one exchange may try it while others still skip it. The first success
-closes the circuit. Exchanges that lose a server at the same time count as one failure.
+Circuit breakers choose the server to try next. A server that fails is skipped for a time that doubles with each failure
+and has jitter, so that not all exchanges of a fleet return to it at once. After that time one exchange may try it while
+others still skip it. The first success closes the circuit. Exchanges that lose a server at the same time count as one
+failure.
 
 Source: M. Nygard, "Release It!" (2007), circuit breaker; M. Brooker, "Exponential backoff and jitter" (2015).
 """

@@ -11,9 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.fold.aggregate.records import column_of, fill_member, record_dtype
-from foldflight.fold.datetimes import MOMENTS
-from foldflight.fold.decimals import DECIMALS
-from foldflight.fold.strings import TEXTS
+from foldflight.fold.machine_values import DECIMALS, MOMENTS, TEXTS
 
 if TYPE_CHECKING:
     from foldflight.ext.compiler.records import RecordField

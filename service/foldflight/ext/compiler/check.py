@@ -16,7 +16,7 @@ from foldflight.ext.compiler.records import Items, Reference
 from foldflight.ext.compiler.structs import Struct
 from foldflight.ext.compiler.value_types import kind_of
 from foldflight.ext.compiler.vectors import VectorType
-from foldflight.fold.decimals import DECIMALS
+from foldflight.fold.machine_values import DECIMALS
 from foldflight.fold.mode import Unsupported
 
 

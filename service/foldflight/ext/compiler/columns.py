@@ -17,10 +17,8 @@ import pyarrow.compute as pc
 
 from foldflight.ext.compiler.arena import FORMATS, Contents
 from foldflight.fold.aggregate.records import fill_nulls
-from foldflight.fold.datetimes import MOMENTS, to_numbers
-from foldflight.fold.decimals import DECIMALS, to_words
+from foldflight.fold.machine_values import DECIMALS, MOMENTS, TEXTS, to_addresses, to_numbers, to_words, too_long
 from foldflight.fold.rows import Mask, Rows
-from foldflight.fold.strings import TEXTS, to_addresses, too_long
 from foldflight.functions.types.vectors import matrix_of
 
 

@@ -22,14 +22,19 @@ from foldflight.ext.compiler.columns import Members, columns_of
 from foldflight.ext.compiler.program import NoProgram, Program
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
-from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, records_at, struct_of
-from foldflight.fold.aggregate.states import UnconvertibleState
-from foldflight.fold.datetimes import from_numbers, moment_of
-from foldflight.fold.decimals import DECIMALS, from_words
+from foldflight.fold.aggregate.states import StateOrigin, UnconvertibleState
+from foldflight.fold.machine_values import (
+    DECIMALS,
+    from_addresses,
+    from_numbers,
+    from_words,
+    moment_of,
+    text_of,
+    to_addresses,
+)
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
-from foldflight.fold.strings import from_addresses, text_of, to_addresses
 from foldflight.functions.types.vectors import from_matrix, is_vector
 
 if TYPE_CHECKING:

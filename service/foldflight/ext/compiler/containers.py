@@ -33,9 +33,9 @@ from foldflight.ext.compiler.value_types import (
     number_type,
     require_value,
 )
-from foldflight.fold.datetimes import MOMENTS
+from foldflight.fold.machine_values import MOMENTS
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.strings import TEXTS
+from foldflight.fold.machine_values import TEXTS
 
 
 class ContainerType(types.IterableType):

@@ -14,9 +14,8 @@ from numba.extending import register_jitable
 
 from foldflight.ext.compiler import arithmetic
 from foldflight.ext.compiler.value_types import CONVERTERS, as_number, decode_kind, implementation, inner_kind, kind_of
-from foldflight.fold.datetimes import MOMENTS
+from foldflight.fold.machine_values import MOMENTS, TEXTS
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.strings import TEXTS
 
 _DAY: Final = 86_400_000_000  # microseconds
 _EPOCH: Final = datetime.date(1970, 1, 1).toordinal()  # days

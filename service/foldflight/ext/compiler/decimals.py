@@ -19,7 +19,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable, register_model
 
 from foldflight.ext.compiler.generated import llvm_function
-from foldflight.fold.decimals import DECIMALS, DIGITS_MAX, scale_of, words_of
+from foldflight.fold.machine_values import DECIMALS, DIGITS_MAX, scale_of, words_of
 
 _WIDE: Final = llvm.IntType(128)
 _WORD: Final = llvm.IntType(64)

@@ -45,7 +45,7 @@ from foldflight.ext.compiler.value_types import CONVERTERS, KINDS, as_number, im
 from foldflight.ext.compiler.vectors import VectorType, row_address
 from foldflight.ext.compiler.vectors import result_of as vector_result_of
 from foldflight.fold.accelerator import PendingLoop
-from foldflight.fold.decimals import DECIMALS
+from foldflight.fold.machine_values import DECIMALS
 from foldflight.fold.mode import Unsupported
 
 

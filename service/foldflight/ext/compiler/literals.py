@@ -18,7 +18,7 @@ from numba.core.typed_passes import type_inference_stage
 from foldflight.ext.compiler import containers, operators
 from foldflight.ext.compiler.arena import Contents, Element
 from foldflight.ext.compiler.value_types import KINDS, implementation, inner_kind
-from foldflight.fold.decimals import DECIMALS
+from foldflight.fold.machine_values import DECIMALS
 from foldflight.fold.mode import Unsupported
 
 # They consume the whole generator, so its values may be calculated in advance.

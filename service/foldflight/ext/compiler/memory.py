@@ -29,7 +29,7 @@ from foldflight.ext.compiler import arena
 from foldflight.ext.compiler.control_block import current, load, load_byte, load_short, store, store_short
 from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.strings import COMPARISONS
-from foldflight.fold.strings import ADDRESS_BITS, TEXTS
+from foldflight.fold.machine_values import ADDRESS_BITS, TEXTS
 
 _SAME: Final = COMPARISONS["==", "text", "text"][0]
 _BEFORE: Final = COMPARISONS["<", "text", "text"][0]

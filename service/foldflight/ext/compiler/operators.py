@@ -27,10 +27,8 @@ from foldflight.ext.compiler.value_types import (
     require_value,
 )
 from foldflight.ext.compiler.vectors import VectorType
-from foldflight.fold.datetimes import MOMENTS
-from foldflight.fold.decimals import DECIMALS, scale_of
+from foldflight.fold.machine_values import DECIMALS, MOMENTS, TEXTS, scale_of
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.strings import TEXTS
 from foldflight.functions.types.ranking import rank
 
 # --- conversions to the kind of a calculation, from values that may be None, bool or int ------------------------------

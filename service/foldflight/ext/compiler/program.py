@@ -23,7 +23,7 @@ from foldflight.ext.compiler.arena import FORMATS
 from foldflight.ext.compiler.columns import Items
 from foldflight.fold.accelerator import PendingLoop
 from foldflight.fold.aggregate.reading import inner_codes
-from foldflight.fold.decimals import DECIMALS
+from foldflight.fold.machine_values import DECIMALS
 
 if TYPE_CHECKING:
     from foldflight.ext.compiler.kernels import CompilePlan, Kernels  # brings numba

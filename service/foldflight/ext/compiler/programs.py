@@ -22,8 +22,7 @@ from foldflight.fold.accelerator import HOT_ROWS, Accelerator, CompileQueue, Pen
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode, Unsupported
-from foldflight.fold.scalar.evaluation import Scalar
-from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
 from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.vectors import is_vector

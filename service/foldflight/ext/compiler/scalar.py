@@ -18,8 +18,7 @@ from foldflight.ext.compiler.compiled import results_of
 from foldflight.ext.compiler.program import Loops, NoProgram
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Rows
-from foldflight.fold.scalar.evaluation import Scalar
-from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
 
 
 class CompiledScalar(Scalar):

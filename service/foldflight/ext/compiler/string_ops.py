@@ -34,8 +34,8 @@ from foldflight.ext.compiler.value_types import (
     inner_kind,
     kind_of,
 )
+from foldflight.fold.machine_values import ADDRESS_BITS, LENGTH_MAX
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.strings import ADDRESS_BITS, LENGTH_MAX
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
 _DIGITS_MAX: Final = 18  # decimal digits that always fit an int64

@@ -1,7 +1,8 @@
 """Compiled operations on str and bytes that allocate no memory: comparison, length, search, slices.
 
-A string is one number: the address and length of its UTF-8 bytes (`fold/strings.py`), which sort as the characters do.
-So nothing is copied, and a slice is another address. Operations that allocate, such as `+`, are in `string_ops.py`.
+A string is one number: the address and length of its UTF-8 bytes (`fold/machine_values.py`), which sort as the
+characters do. So nothing is copied, and a slice is another address. Operations that allocate, such as `+`, are in
+`string_ops.py`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from foldflight.ext.compiler.value_types import (
     inner_kind,
     kind_of,
 )
+from foldflight.fold.machine_values import ADDRESS_BITS, LENGTH_MAX, TEXTS
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.strings import ADDRESS_BITS, LENGTH_MAX, TEXTS
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
 _ITEMS_MAX: Final = 64  # constants of a collection that are compared one by one

@@ -19,10 +19,8 @@ from numba.extending import intrinsic, overload, register_model
 
 from foldflight.ext.compiler.decimals import Scaled
 from foldflight.ext.compiler.iterators import IteratorType
-from foldflight.fold.datetimes import MOMENTS
-from foldflight.fold.decimals import DECIMALS, scale_of
+from foldflight.fold.machine_values import DECIMALS, MOMENTS, TEXTS, scale_of
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.strings import TEXTS
 
 
 class EncodedType(types.IterableType):

@@ -27,7 +27,7 @@ from foldflight.ext.conformance.provocations import (
 from foldflight.ext.conformance.rules import BrokenError, NotTriedError, Outcome, Rule
 from foldflight.ext.conformance.strict import LostError, Provocation, StrictServer
 from foldflight.ext.conformance.watching import ENGINE_FRAME_RULES, Record
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry
 
 _MARK: Final = "deliberately refused by the conformance kit"

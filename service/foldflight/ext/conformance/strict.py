@@ -17,7 +17,7 @@ from foldflight.exchange.frames import EngineFrame, Entries, Frame, FunctionInfo
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.ext.conformance.watching import Observed, Record
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry
 from foldflight.server.calls import VanishedError
 from foldflight.server.error_translation import to_flight_error

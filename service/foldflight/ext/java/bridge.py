@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from foldflight.ext.java.values import Value
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted
-from foldflight.fold.aggregate.migration import StateOrigin
+from foldflight.fold.aggregate.states import StateOrigin
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 

@@ -21,7 +21,7 @@ from foldflight.ext.recording.file import Recording
 from foldflight.ext.recording.groups import of_groups, slots_in, slots_of
 from foldflight.fold.coroutines import Answer, Bound, Calls, Check, M, SharedInstance
 from foldflight.fold.failures import ERROR
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import Function
 from foldflight.functions.registry import Registry

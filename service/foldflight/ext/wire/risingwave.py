@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from foldflight.ext.wire.adapter import EXTENSION, WireAdapter
 from foldflight.fold.failures import ERROR
-from foldflight.fold.scalar.bound import ROW
+from foldflight.fold.scalar.expressions import ROW
 from foldflight.functions import AnyFunction, FunctionKind
 from foldflight.functions.types.arrow import is_json
 

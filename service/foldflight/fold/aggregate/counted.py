@@ -22,12 +22,10 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.states import unreadable
+from foldflight.fold.aggregate.states import StateOrigin, unreadable
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
-from foldflight.fold.rows import Column, Mask, Rows, Slots
-from foldflight.fold.sorting import Codes, Positions, codes_of, codes_of_numbers, sort
+from foldflight.fold.rows import Codes, Column, Mask, Positions, Rows, Slots, codes_of, codes_of_numbers, sort
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.query.call import Order

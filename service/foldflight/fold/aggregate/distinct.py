@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
-from foldflight.fold.aggregate.cached import UNREADABLE, AskView, CachedMap, Source, entries_of, largest_of, no_state
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import cannot_merge
-from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.states import unreadable
+from foldflight.fold.aggregate.states import StateOrigin, unreadable
+from foldflight.fold.aggregate.viewed import UNREADABLE, AskView, CachedMap, Source, entries_of, largest_of, no_state
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import CachedView

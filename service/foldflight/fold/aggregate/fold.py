@@ -18,7 +18,7 @@ from foldflight.fold.aggregate.calls import BoundCall, bind_calls, demand_instan
 from foldflight.fold.aggregate.distinct import Distinct
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
-from foldflight.fold.aggregate.migration import StateOrigin
+from foldflight.fold.aggregate.states import StateOrigin
 from foldflight.fold.aggregate.viewed import Viewed
 from foldflight.fold.failures import ERROR, Failures, close_all
 from foldflight.fold.mode import Mode

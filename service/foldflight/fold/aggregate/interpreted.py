@@ -17,15 +17,14 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.reading import Reading, is_harmless
-from foldflight.fold.aggregate.states import Typed, UnconvertibleState, state_codec
-from foldflight.fold.aggregate.waiting import Waits, no_running_values
+from foldflight.fold.aggregate.states import StateOrigin, Typed, UnconvertibleState, state_codec
+from foldflight.fold.coroutines import Waits, no_running_values
 from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
+from foldflight.fold.pickles import StateSigner
 from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.fold.scalar.evaluation import cast_around
-from foldflight.fold.signing import StateSigner
 from foldflight.functions.author.adapters import adapter_named
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction, Methods

@@ -10,9 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.fold.datetimes import from_numbers, moment_of, to_numbers
-from foldflight.fold.decimals import DIGITS_MAX, from_words, to_words
-from foldflight.fold.strings import from_addresses, text_of, to_addresses
+from foldflight.fold.machine_values import (
+    DIGITS_MAX,
+    from_addresses,
+    from_numbers,
+    from_words,
+    moment_of,
+    text_of,
+    to_addresses,
+    to_numbers,
+    to_words,
+)
 from foldflight.functions.types.values import narrow_floats
 from foldflight.functions.types.vectors import from_matrix, is_vector, matrix_of
 

@@ -6,24 +6,27 @@ Typed states are Arrow values, checked by their type. Custom and pickled states 
     pickle   HMAC-SHA256 of the rest, 32 bytes | magic "FFP1" | fingerprint, 8 bytes | the pickle
 
 The envelope distinguishes states of another function, version or schema from damaged bytes.
+
+States of other versions of a function are decoded for the function's `migrate`.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from foldflight.errors import CorruptError, FunctionError, RejectedError
 from foldflight.fold.failures import user_failure
-from foldflight.fold.pickles import Pickles, UnknownName
-from foldflight.fold.signing import StateSigner
-from foldflight.functions.author.spec import BoundFunction, Methods
+from foldflight.fold.pickles import Pickles, StateSigner, UnknownName
+from foldflight.functions.author.spec import BoundFunction, Function, Methods
 from foldflight.functions.types.serializer import StateSerializer
-from foldflight.functions.types.values import CastError
+from foldflight.functions.types.values import CastError, to_python
 from foldflight.functions.types.views import ListView, MapView
 
 _CUSTOM: Final = b"FFC1"
@@ -327,3 +330,56 @@ def state_codec(bound: BoundFunction, methods: Methods, signer: StateSigner | No
     if signer is None:
         raise _no_key(bound.function.name, bound.function.capabilities.codec_reason)
     return Pickled(bound, methods, signer)
+
+
+@dataclass(frozen=True)
+class StateOrigin:
+    """The origin of a column of states: the function version that wrote it.
+
+    Args:
+        version: The function's version.
+        fingerprint: The fingerprint of the call that wrote the states, 16 hexadecimal digits.
+        codec: The codec of the states: typed, custom, pickle or rows.
+    """
+
+    version: str
+    fingerprint: str
+    codec: str
+
+    def values(self, function: Function, states: pa.Array, signer: StateSigner | None) -> list[Any]:
+        """Decode n states that are not NULL to values, return values of `serialize`, or unpickled objects.
+
+        Raises:
+            RejectedError: STATE_MISMATCH, if a state has another form; SETTINGS, for pickles without a key.
+            CorruptError: STATE_CHECKSUM, for damaged bytes.
+        """
+        name = function.name
+        if self.codec in ("custom", "pickle") and states.type != pa.binary():
+            raise unreadable(name, f"its codec is {self.codec}, and its type {states.type}")
+        match self.codec:
+            case "custom":
+                fingerprint = self._fingerprint(name)
+                return [custom_payload(name, self.version, fingerprint, state) for state in states.to_pylist()]
+            case "pickle":
+                fingerprint = self._fingerprint(name)
+                pickles = Pickles(function.own)
+                return [
+                    pickled_object(name, self.version, fingerprint, state, signer, pickles)
+                    for state in states.to_pylist()
+                ]
+            case "typed":
+                return _python_values(name, states)
+            case _:
+                raise unreadable(name, f"its codec {self.codec!r} is unknown")
+
+    def _fingerprint(self, function: str) -> bytes:
+        if re.fullmatch("[0-9a-f]{16}", self.fingerprint) is None:
+            raise unreadable(function, f"its fingerprint {self.fingerprint!r} is malformed")
+        return bytes.fromhex(self.fingerprint)
+
+
+def _python_values(function: str, states: pa.Array) -> list[Any]:
+    try:
+        return to_python(states)
+    except (ValueError, TypeError, ArithmeticError, KeyError, pa.ArrowException) as error:
+        raise unreadable(function, f"{type(error).__name__}: {error}") from error

@@ -39,7 +39,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold.accelerator import Accelerator, CompileQueue, accelerator_of
 from foldflight.fold.coroutines import Bound, Opening, SharedInstance
 from foldflight.fold.mode import Mode
-from foldflight.fold.signing import StateSigner
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.java import JAVA, java_functions
 from foldflight.functions.author.scalar import AnyFunction

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from foldflight.errors import RejectedError
-from foldflight.fold.signing import STATE_KEY_BYTES_MIN
+from foldflight.fold.pickles import STATE_KEY_BYTES_MIN
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
 from foldflight.tracing import check_endpoint
 

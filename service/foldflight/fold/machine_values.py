@@ -1,11 +1,14 @@
-"""Strings and bytes as integers for compiled code: the address in the low 48 bits, the length in bytes above it.
+"""Strings, bytes, datetimes and decimals as machine integers, as compiled code reads and writes them.
 
-No content is copied, so the arrays must live as long as the integers are used. Zero is an empty text.
+A string is the address in the low 48 bits of an integer, with the length in bytes above it. A decimal is a scaled
+integer of two 64-bit words, the low one first, as in Arrow.
 """
 
 from __future__ import annotations
 
 import ctypes
+from datetime import date
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -125,3 +128,112 @@ def _gather(data: Any, positions: Any, lengths: Any, ends: Any, part: slice) -> 
     memory = np.frombuffer(memoryview(extent.from_address(first)), np.uint8)
     index = np.repeat(positions - first - (ends - lengths), lengths) + np.arange(begin, int(ends[-1]))
     np.take(memory, index, out=data[begin : int(ends[-1])], mode="clip")
+
+
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
+_DAY: Final = 86_400_000_000
+# The ranges of the kinds: days for dates, microseconds for all others.
+MOMENTS: Final[dict[str, tuple[int, int]]] = {
+    "date": (_FIRST, _LAST),
+    "timestamp": (_FIRST * _DAY, (_LAST + 1) * _DAY - 1),
+    "instant": (_FIRST * _DAY, (_LAST + 1) * _DAY - 1),
+    "time": (0, _DAY - 1),
+    # Arrow has no durations of fewer days, because their microseconds would exceed 64 bits.
+    "duration": (-((1 << 63) // _DAY) * _DAY, (1 << 63) - 1),
+}
+
+
+def moment_of(type_: pa.DataType) -> str | None:
+    """Return the key of `MOMENTS` for the values of a type, or None for other types.
+
+    Of timestamps with a zone only those in UTC are included, as instants: Python compares local times of other zones,
+    which repeat when clocks go back.
+    """
+    if type_ == pa.date32():
+        return "date"
+    if pa.types.is_timestamp(type_):
+        return {None: "timestamp", "UTC": "instant"}.get(type_.tz)
+    return {pa.time64("us"): "time", pa.duration("us"): "duration"}.get(type_)
+
+
+def to_numbers(array: pa.Array, moment: str) -> Any | None:
+    """Return n values as int64, with 0 for NULL, or None if a value is not one of Python's type."""
+    if moment == "date":
+        array = array.cast(pa.int32())
+    elif moment in ("timestamp", "instant"):
+        try:
+            array = array.cast(pa.timestamp("us", array.type.tz))
+        except pa.ArrowInvalid:  # nanoseconds, or microseconds that exceed 64 bits
+            return None
+    numbers = pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    low, high = MOMENTS[moment]
+    return numbers if not len(numbers) or (numbers.min() >= low and numbers.max() <= high) else None
+
+
+def from_numbers(numbers: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return n integers as values of `type_`: the inverse of `to_numbers`. NULL stays NULL."""
+    return numbers.cast(pa.int32()).cast(type_) if type_ == pa.date32() else numbers.cast(type_)
+
+
+DIGITS_MAX: Final = 38
+_PREFIX: Final = "decimal"
+DECIMALS: Final = tuple(f"{_PREFIX}{scale}" for scale in range(DIGITS_MAX + 1))
+"""The kinds of decimals, by the number of digits after the point."""
+_HIGH_MAX: Final = 10**DIGITS_MAX >> 64  # decimals with this high word may have 39 digits
+
+
+def decimal_of(type_: pa.DataType) -> str | None:
+    """Return the kind of decimals of a type; None for other types."""
+    is_known = pa.types.is_decimal128(type_) and 0 <= type_.scale <= DIGITS_MAX
+    return DECIMALS[type_.scale] if is_known else None
+
+
+def scale_of(kind: str) -> int:
+    """Return the number of digits after the point of a kind of decimals."""
+    return int(kind.removeprefix(_PREFIX))
+
+
+def words_of(value: Decimal, scale: int) -> Any | None:
+    """Return a decimal as two words, int64, shape (1, 2); None if it has too many digits."""
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or abs(exponent) > DIGITS_MAX:
+        return None
+    number = int("".join(map(str, digits))) * 10 ** max(exponent + scale, 0)
+    rest = 10 ** max(-exponent - scale, 0)
+    if number % rest or number // rest >= 10**DIGITS_MAX:
+        return None
+    signed = -(number // rest) if value.is_signed() else number // rest
+    return np.frombuffer(signed.to_bytes(16, "little", signed=True), np.int64).reshape(1, 2)
+
+
+def to_words(array: pa.Array) -> Any | None:
+    """Return n decimals as int64, shape (n, 2), with 0 for NULL; None if one has more than 38 digits.
+
+    Args:
+        array: DECIMAL, with n values. Without NULL its memory is shared, so it must live as long as the result.
+    """
+    if not len(array):
+        return np.zeros((0, 2), np.int64)
+    words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)[array.offset : array.offset + len(array)]
+    if array.null_count:
+        words = np.where(array.is_valid().to_numpy(zero_copy_only=False)[:, None], words, 0)
+    high = words[:, 1]
+    if high.max() < _HIGH_MAX and high.min() >= -_HIGH_MAX:
+        return words
+    edge = np.ascontiguousarray(words[(high >= _HIGH_MAX) | (high < -_HIGH_MAX)])
+    numbers = (int.from_bytes(each.tobytes(), "little", signed=True) for each in edge)
+    return words if all(abs(each) < 10**DIGITS_MAX for each in numbers) else None
+
+
+def from_words(words: Any, mask: Any, type_: pa.Decimal128Type) -> pa.Array:
+    """Return n pairs of words as decimals of `type_`: the inverse of `to_words`.
+
+    Args:
+        words: int64, shape (n, 2).
+        mask: True for NULL, bool, shape (n,); None: there is none.
+        type_: DECIMAL, with the scale that the words have.
+    """
+    valid = None if mask is None else pa.array(~mask).buffers()[1]
+    data = pa.py_buffer(np.ascontiguousarray(words))
+    return pa.Array.from_buffers(type_, len(words), [valid, data])

@@ -20,7 +20,7 @@ from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import NoProgram
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.functions import Call, Registry
-from foldflight.functions.author.scalar import ScalarFunction
+from foldflight.functions.author.spec import ScalarFunction
 
 __all__ = ["SUITE", "measure", "reasons"]
 

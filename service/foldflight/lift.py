@@ -12,8 +12,7 @@ import logging
 from typing import Final, Protocol
 
 from foldflight.extensions import Extension
-from foldflight.functions.author.scalar import AnyFunction
-from foldflight.functions.author.spec import BoundFunction, Function
+from foldflight.functions.author.spec import AnyFunction, BoundFunction, Function
 
 MISSING: Final = "this installation of foldflight lifts nothing: it lacks the package foldflight.ext.lift"
 """Why a call is not lifted, if the extension is missing."""

@@ -21,8 +21,7 @@ from foldflight.ext.compiler.program import Loops, NoProgram, Program
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
-from foldflight.functions.author.scalar import BoundScalar
-from foldflight.functions.author.spec import Function
+from foldflight.functions.author.spec import BoundScalar, Function
 from foldflight.functions.author.udaf import function_of
 from foldflight.functions.types.values import cast_results
 from tests.effort import examples

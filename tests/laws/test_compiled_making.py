@@ -22,7 +22,7 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
 from foldflight.fold.scalar.evaluation import InterpretedScalar
 from foldflight.functions import FunctionContext, Registry
-from foldflight.functions.author.scalar import ScalarFunction
+from foldflight.functions.author.spec import ScalarFunction
 from tests.effort import examples
 from tests.laws.alike import WHOLE, folds_alike, interpreted, outcome
 

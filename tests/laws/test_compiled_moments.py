@@ -17,7 +17,7 @@ from foldflight.ext.compiler.columns import columns_of
 from foldflight.ext.compiler.program import Loops
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
-from foldflight.functions.author.scalar import BoundScalar
+from foldflight.functions.author.spec import BoundScalar
 from foldflight.functions.author.udaf import function_of
 from tests.effort import examples
 

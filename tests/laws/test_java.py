@@ -20,7 +20,7 @@ from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
-from foldflight.functions.author.java import java_functions
+from foldflight.functions.registry import java_functions
 from foldflight.testing import check_laws
 from tests.effort import examples
 from tests.folds import open_fold

@@ -13,12 +13,11 @@ import pyarrow as pa
 import pytest
 
 from foldflight import udf
-from foldflight.coroutines.queues import FunctionCalls, Queue
-from foldflight.coroutines.retries import may_pass, pause_s, retry_after_s, status_of
+from foldflight.coroutines.queues import FunctionCalls, Queue, may_pass, pause_s, retry_after_s, status_of
 from foldflight.fold.coroutines import Calls, call_ids
 from foldflight.functions import function_of
-from foldflight.functions.author.bounds import CallBounds
 from foldflight.functions.author.context import OPEN_CALL
+from foldflight.functions.author.spec import CallBounds
 
 
 class Clock(asyncio.SelectorEventLoop):

@@ -12,13 +12,12 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionContext, FunctionError, RejectedError, udaf, udf
-from foldflight.coroutines import eventloop, instances
+from foldflight.coroutines import eventloop
 from foldflight.coroutines.eventloop import BlockedLoop, EventLoop, _raise_in
 from foldflight.exchange.frames import UNBOUNDED, Chunk, Open
 from foldflight.exchange.serving import ServerExchange
 from foldflight.functions import Call, Registry, Step, StepArgument
-from foldflight.functions.author.scalar import BoundScalar
-from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.author.spec import BoundFunction, BoundScalar
 
 NUMBER = pa.schema([("x", pa.int64())])
 CLOSED: list[str] = []
@@ -228,7 +227,7 @@ def bounded(number: int) -> type:
 
 def test_an_instance_that_does_not_close_holds_up_nobody(monkeypatch, caplog) -> None:
     """A server that ends cancels a `close` that hangs, and logs its function."""
-    monkeypatch.setattr(instances, "_CLOSE_S", 0.2)
+    monkeypatch.setattr(eventloop, "_CLOSE_S", 0.2)
     loop = EventLoop()
     opened(loop, "never_closed").close()
     loop.close_instances()

@@ -21,7 +21,7 @@ from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Function, Registry
-from foldflight.functions.author.java import java_functions
+from foldflight.functions.registry import java_functions
 from foldflight.shipping.pickling import unpickled_copy
 from tests.folds import open_fold
 from tests.java_classes import SUM_OF_BOXES, WEIGHTED_AVG, jar, needs_javac

@@ -47,7 +47,7 @@ from foldflight.ext.recording.shrink import shrink
 from foldflight.ext.recording.testfile import test_text as text_of_test
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
-from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.query.call import Step, StepArgument
 from foldflight.functions.types.arrow import JSON
 from foldflight.testing import run_epochs, run_over
 from tests.java_classes import jar

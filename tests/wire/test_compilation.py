@@ -19,8 +19,7 @@ from foldflight.client import FlightTransport
 from foldflight.fold.accelerator import PendingLoop, accelerator_of
 from foldflight.fold.mode import Mode, Unsupported
 from foldflight.functions import Registry
-from foldflight.functions.author.scalar import BoundScalar
-from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.author.spec import BoundFunction, BoundScalar
 from foldflight.functions.query.call import Call
 from foldflight.server.ops.logs import make_logger
 from foldflight.server.ops.metrics import Metrics

@@ -24,8 +24,7 @@ from foldflight.client import FlightTransport, OpenExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.ext.compiler import Programs
-from foldflight.functions.query.call import Call
-from foldflight.functions.query.rowkind import RowKind
+from foldflight.functions.query.call import Call, RowKind
 from foldflight.functions.registry import Registry
 from foldflight.server.ops import http
 from foldflight.server.ops.health import HealthServer

@@ -12,8 +12,7 @@ import pytest
 from foldflight import FunctionError, RejectedError, RetryableError, connect, udaf
 from foldflight.client import FlightTransport, OpenExchange, close_connections
 from foldflight.exchange.frames import Open, Returns
-from foldflight.functions.query.call import Call
-from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.query.call import Call, Step, StepArgument
 from foldflight.server.run.lifecycle import EXIT_SPENT, ProcessServer, serving
 from foldflight.shipping.bundles import Bundle, made_here, seal
 from tests.wire import limit_functions

@@ -18,7 +18,7 @@ from rich.text import Text
 from foldflight.client.connect import EMBEDDED
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import AnyFunction, Function, Registry, ScalarFunction
-from foldflight.functions.author.java import java_functions
+from foldflight.functions.registry import java_functions
 
 if TYPE_CHECKING:
     from foldflight.testing import LawResult  # imports Hypothesis, which servers do not have

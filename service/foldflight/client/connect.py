@@ -17,8 +17,7 @@ from foldflight.client.process import PROGRAMS
 from foldflight.errors import RejectedError
 from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.fold.pickles import STATE_KEY_BYTES_MIN
-from foldflight.functions.author.java import java_functions
-from foldflight.functions.registry import Registry
+from foldflight.functions.registry import Registry, java_functions
 from foldflight.recording import RECORDING, Recordings
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
 from foldflight.tracing import check_endpoint, tracer_of

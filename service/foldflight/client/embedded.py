@@ -27,7 +27,7 @@ from foldflight.fold.coroutines import Coroutines
 from foldflight.fold.failures import missing_module
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
-from foldflight.functions.author.scalar import AnyFunction
+from foldflight.functions.author.spec import AnyFunction
 from foldflight.functions.registry import Registry
 from foldflight.lift import lift_text, listed_lift
 from foldflight.recording import RECORDING, Recordings

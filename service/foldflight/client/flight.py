@@ -41,7 +41,7 @@ from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.ipc import app_metadata_in
 from foldflight.exchange.machine import Role
 from foldflight.functions.author.codedigest import other_code
-from foldflight.functions.author.scalar import AnyFunction
+from foldflight.functions.author.spec import AnyFunction
 from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.shipping.pickling import bundle_of
 

@@ -51,8 +51,7 @@ from foldflight.exchange.machine import Role
 from foldflight.fold.mode import Folding, Mode
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.author.spec import FunctionKind
-from foldflight.functions.query.call import Call, Order
-from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.query.call import Call, Order, Step, StepArgument
 from foldflight.functions.types.arrow import is_nested, to_pylist
 from foldflight.functions.types.sql import check_plain
 from foldflight.functions.types.views import ViewSpec

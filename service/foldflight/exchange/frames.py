@@ -20,8 +20,7 @@ from foldflight.errors import RejectedError
 from foldflight.fold.mode import Folding, Mode
 from foldflight.fold.request import Request
 from foldflight.functions.author.context import LogRecord
-from foldflight.functions.author.scalar import AnyFunction
-from foldflight.functions.author.spec import Function, FunctionKind
+from foldflight.functions.author.spec import AnyFunction, Function, FunctionKind
 from foldflight.functions.types.sql import needs_zone, parse_type, sql_name
 from foldflight.functions.types.views import ViewSpec
 

@@ -14,8 +14,7 @@ from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.vectorised import fresh_table
 from foldflight.fold.mode import Folding, Mode
 from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
-from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction
-from foldflight.functions.author.spec import BoundFunction, Function, Methods
+from foldflight.functions.author.spec import AnyFunction, BoundFunction, BoundScalar, Function, Methods, ScalarFunction
 from foldflight.functions.types.serializer import views_in
 
 HOT_ROWS: Final = 1 << 18

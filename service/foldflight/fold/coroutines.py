@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.failures import Failures, user_failure
-from foldflight.functions.author.bounds import CallBounds
 from foldflight.functions.author.context import OPEN_FOLD, FunctionContext, LogRecord, OpenFold
-from foldflight.functions.author.spec import BoundFunction, Methods, Registered
+from foldflight.functions.author.spec import BoundFunction, CallBounds, Methods, Registered
 
 if TYPE_CHECKING:
     from foldflight.fold.request import Resources

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.fold import BoundAggregates
 from foldflight.fold.request import Request
-from foldflight.fold.scalar.bound import BoundExpressions
+from foldflight.fold.scalar.expressions import BoundExpressions
 from foldflight.functions.registry import Registry
 
 BoundRequest: TypeAlias = BoundAggregates | BoundExpressions

@@ -16,8 +16,7 @@ from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.coroutines import Check, Coroutines, go_on
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions.author.context import LogRecord, MetricSink
-from foldflight.functions.query.call import Call
-from foldflight.functions.query.step import Step
+from foldflight.functions.query.call import Call, Step
 
 
 class Unanswered(BaseException):

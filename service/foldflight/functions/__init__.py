@@ -2,13 +2,21 @@
 
 from foldflight.functions.author.bundled import Applied, Segment
 from foldflight.functions.author.context import FunctionContext, LogRecord, MetricSink, NullMetrics
-from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarFunction, ScalarMethods
-from foldflight.functions.author.spec import BoundFunction, Capabilities, Function, FunctionKind, Methods, Parameter
+from foldflight.functions.author.spec import (
+    AnyFunction,
+    BoundFunction,
+    BoundScalar,
+    Capabilities,
+    Function,
+    FunctionKind,
+    Methods,
+    Parameter,
+    ScalarFunction,
+    ScalarMethods,
+)
 from foldflight.functions.author.udaf import aggregate_of, function_of, udaf
 from foldflight.functions.author.udf import udf, udtf
-from foldflight.functions.query.call import Call, Order
-from foldflight.functions.query.rowkind import RowKind
-from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.query.call import Call, Order, RowKind, Step, StepArgument
 from foldflight.functions.registry import Registry, import_module, unknown_function
 from foldflight.functions.types.exact import ExactSum, ExactSums
 from foldflight.functions.types.lists import Lists

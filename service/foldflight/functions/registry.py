@@ -1,4 +1,4 @@
-"""The registry of functions by name, loaded from modules and classes."""
+"""The registry of functions by name, loaded from modules, from classes, and from jars by the extension `java`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from types import ModuleType
-from typing import Any
+from typing import Any, Final, Protocol
 
 from foldflight.errors import FoldflightError, RejectedError
+from foldflight.extensions import Extension
 from foldflight.functions import builtin
-from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
-from foldflight.functions.author.spec import Function
+from foldflight.functions.author.spec import AnyFunction, Function, ScalarFunction
 from foldflight.functions.author.udaf import function_of
 
 
@@ -166,3 +166,34 @@ def _display_path(path: PurePath) -> str:
     written = path.stem if elsewhere else ".".join(path.with_suffix("").parts)
     folder = f", and start foldflight in {path.parent}" if elsewhere else ""
     return f"'{path}' is a file, and modules are given by name: write {written}, without .py{folder}"
+
+
+class JavaReader(Protocol):
+    """What the extension provides."""
+
+    def java_functions(self, named: Iterable[str], jar: str | None = None) -> list[Function]:
+        """Return the functions of classes in jars."""
+
+    def function_name(self, class_name: str) -> str:
+        """Return the name of the function of a Java class: `com.acme.WeightedAvg` is `weighted_avg`."""
+
+    def limit_heap(self, heap_bytes: int) -> None:
+        """Limit the heap of the virtual machine, before it starts."""
+
+
+JAVA: Final = Extension[JavaReader]("java")
+
+
+def java_functions(named: Iterable[str], jar: str | None = None) -> list[Function]:
+    """Return the functions of classes in jars.
+
+    Args:
+        named: `"functions.jar::com.acme.WeightedAvg"`, or `"com.acme.WeightedAvg"` for a class of `jar`.
+        jar: The path of the jar of classes that are named without one.
+
+    Raises:
+        RejectedError: MODULE, if a jar cannot be read, a class is not in it or cannot be loaded, or Java or the
+            extension is missing; SIGNATURE, for a class that is not a function.
+    """
+    names = list(named)
+    return JAVA.load().java_functions(names, jar) if names else []

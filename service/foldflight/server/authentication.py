@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.scalar import AnyFunction
-from foldflight.functions.author.spec import Function
+from foldflight.functions.author.spec import AnyFunction, Function
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.run.settings import SECRET_BYTES_MIN, SETTINGS, Settings

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.scalar import AnyFunction
-from foldflight.functions.author.spec import Registered
+from foldflight.functions.author.spec import AnyFunction, Registered
 from foldflight.functions.registry import Registry
 from foldflight.server.authentication import bundle_keys_of, check_allowed, check_state_keys
 from foldflight.server.ops.logs import Logger

@@ -14,7 +14,7 @@ from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, Frame, Open, States, Wanted
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold.mode import Mode
-from foldflight.functions.query.rowkind import RowKind
+from foldflight.functions.query.call import RowKind
 from foldflight.functions.types.arrow import is_bounded
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.spans import FoldSpans

@@ -29,7 +29,7 @@ from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
-from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
+from foldflight.functions.author.spec import AnyFunction, ScalarFunction
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.lift import lift_text, listed_lift
 from foldflight.recording import RECORDING, Recordings

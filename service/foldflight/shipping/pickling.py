@@ -18,8 +18,7 @@ import cloudpickle
 from foldflight.errors import RejectedError
 from foldflight.fold.pickles import named
 from foldflight.functions.author.adapters import Shipped, systems, written_by_author
-from foldflight.functions.author.scalar import AnyFunction
-from foldflight.functions.author.spec import Function
+from foldflight.functions.author.spec import AnyFunction, Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickle
 from foldflight.shipping.secrets import secrets_of_environment
 

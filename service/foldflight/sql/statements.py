@@ -52,7 +52,7 @@ from foldflight.functions import (
     udf,
     udtf,
 )
-from foldflight.functions.author.java import JAVA, java_functions
+from foldflight.functions.registry import JAVA, java_functions
 from foldflight.spark.columns import spark_name
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.functions.query.rowkind import RowKind
+from foldflight.functions.query.call import RowKind
 from foldflight.functions.types.arrow import concat_batches, is_nested
 
 Mask = npt.NDArray[np.bool_]

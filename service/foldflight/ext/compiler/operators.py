@@ -29,7 +29,7 @@ from foldflight.ext.compiler.value_types import (
 from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.machine_values import DECIMALS, MOMENTS, TEXTS, scale_of
 from foldflight.fold.mode import Unsupported
-from foldflight.functions.types.ranking import rank
+from foldflight.functions.types.sql import rank
 
 # --- conversions to the kind of a calculation, from values that may be None, bool or int ------------------------------
 

@@ -39,7 +39,7 @@ from foldflight.fold.machine_values import moment_of
 from foldflight.fold.machine_values import DECIMALS, decimal_of, scale_of, words_of
 from foldflight.fold.mode import Unsupported
 from foldflight.fold.machine_values import text_of
-from foldflight.functions.author.scalar import BoundScalar, ScalarMethods
+from foldflight.functions.author.spec import BoundScalar, ScalarMethods
 from foldflight.functions.author.spec import BoundFunction, Methods
 from foldflight.functions.types.serializer import Nullable, may_be_none
 from foldflight.functions.types.sql import sql_name

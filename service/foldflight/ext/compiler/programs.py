@@ -23,8 +23,7 @@ from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode, Unsupported
 from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
-from foldflight.functions.author.scalar import AnyFunction, BoundScalar, ScalarMethods
-from foldflight.functions.author.spec import BoundFunction, Methods
+from foldflight.functions.author.spec import AnyFunction, BoundFunction, BoundScalar, Methods, ScalarMethods
 from foldflight.functions.types.vectors import is_vector
 
 if TYPE_CHECKING:

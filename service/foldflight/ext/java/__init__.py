@@ -6,7 +6,7 @@ the first Java function is loaded, and the virtual machine of a process starts t
 """
 
 from foldflight.ext.java import sources
-from foldflight.functions.author.java import JavaReader
+from foldflight.functions.registry import JavaReader
 
 
 def provide() -> JavaReader:

@@ -13,9 +13,9 @@ from typing import Any
 
 from foldflight.errors import RejectedError
 from foldflight.ext.recording.file import Recording
+from foldflight.fold.pickles import current_module
 from foldflight.functions import AnyFunction, Function
-from foldflight.functions.author.java import java_functions
-from foldflight.functions.registry import Registry, import_module, unknown_function
+from foldflight.functions.registry import Registry, import_module, java_functions, unknown_function
 from foldflight.shipping.bundles import check_made_with, unpickle, unseal
 
 
@@ -84,7 +84,7 @@ def function_at(reference: str) -> AnyFunction:
     module_name, _, name = reference.rpartition(":") if ".py:" in reference else reference.partition(":")
     if module_name.endswith(".py"):
         module_name = _as_module(Path(module_name))
-    module = import_module(module_name)
+    module = import_module(current_module(module_name))
     if not name:
         (function, *others) = Registry.load([module]).authored
         if others:

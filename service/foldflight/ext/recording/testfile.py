@@ -19,7 +19,7 @@ from foldflight.ext.recording.file import Pair, Recording
 from foldflight.ext.recording.groups import slots_in
 from foldflight.ext.recording.replay import Difference
 from foldflight.functions import Call, Registry, RowKind, ScalarFunction
-from foldflight.functions.author.scalar import AnyFunction
+from foldflight.functions.author.spec import AnyFunction
 from foldflight.functions.types.arrow import rows_to_display
 from foldflight.functions.types.sql import sql_name
 

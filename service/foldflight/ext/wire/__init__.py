@@ -28,7 +28,7 @@ from foldflight.ext.wire.calls import GroupCall, ScalarCall
 from foldflight.ext.wire.databend import Databend
 from foldflight.ext.wire.risingwave import RisingWave
 from foldflight.functions import AnyFunction
-from foldflight.functions.author.scalar import ScalarFunction
+from foldflight.functions.author.spec import ScalarFunction
 from foldflight.server.stateless import StatelessCall, StatelessClients
 
 _DATABEND: Final = "databend:"

@@ -14,10 +14,8 @@ import pyarrow.compute as pc
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Forget, Open, Returns
 from foldflight.ext.wire.adapter import WireAdapter, is_list
-from foldflight.functions.author.scalar import AnyFunction
-from foldflight.functions.author.spec import FunctionKind
-from foldflight.functions.query.call import Call
-from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.author.spec import AnyFunction, FunctionKind
+from foldflight.functions.query.call import Call, Step, StepArgument
 from foldflight.functions.types.arrow import is_json, is_nested
 from foldflight.functions.types.sql import check_plain, sql_name
 from foldflight.functions.types.values import CastError, cast_results, to_python

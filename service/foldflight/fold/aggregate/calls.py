@@ -24,10 +24,8 @@ from foldflight.fold.aggregate.viewed import AskView, Viewed
 from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, user_failure
 from foldflight.fold.request import Options, Resources
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.scalar import BoundScalar
-from foldflight.functions.author.spec import BoundFunction, Function
-from foldflight.functions.query.call import Call
-from foldflight.functions.query.step import Step
+from foldflight.functions.author.spec import BoundFunction, BoundScalar, Function
+from foldflight.functions.query.call import Call, Step
 from foldflight.functions.registry import Registry, is_built_in, unknown_function
 from foldflight.functions.types.arrow import is_nested
 from foldflight.functions.types.sql import sql_name

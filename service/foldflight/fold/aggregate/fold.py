@@ -24,7 +24,7 @@ from foldflight.fold.failures import ERROR, Failures, close_all
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import CachedView, Options, Request, Resources
 from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
-from foldflight.functions.query.rowkind import RowKind
+from foldflight.functions.query.call import RowKind
 from foldflight.functions.registry import Registry
 from foldflight.functions.types.arrow import is_overflow
 

@@ -34,7 +34,7 @@ from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.functions.author.spec import BoundFunction, Methods
-from foldflight.functions.types.columns import AttributeColumn, number_format
+from foldflight.functions.types.lists import AttributeColumn, number_format
 from foldflight.functions.types.serializer import Nullable, may_be_none, members_of
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import CastError, cast_results, narrow_floats, to_python

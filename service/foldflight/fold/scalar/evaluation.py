@@ -21,9 +21,9 @@ from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.scalar import BoundScalar
+from foldflight.functions.author.spec import BoundScalar
 from foldflight.functions.types.arrow import in_microseconds, is_nested
-from foldflight.functions.types.columns import number_format
+from foldflight.functions.types.lists import number_format
 from foldflight.functions.types.sql import can_widen, sql_name
 from foldflight.functions.types.values import CastError, cast_arguments, cast_results, to_python
 from foldflight.functions.types.vectors import ignore_float_errors, is_vector, masked_matrix_of, rows_of_matrix

@@ -35,8 +35,8 @@ from foldflight.fold.scalar.evaluation import (
     cast,
 )
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.scalar import BoundScalar, ScalarFunction
-from foldflight.functions.query.step import Step, StepArgument
+from foldflight.functions.author.spec import BoundScalar, ScalarFunction
+from foldflight.functions.query.call import Step, StepArgument
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.types.sql import is_larger_than
 from foldflight.functions.types.values import exact_types

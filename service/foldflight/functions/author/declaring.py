@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeV
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.scalar import ScalarFunction
-from foldflight.functions.author.spec import Declared, Function, Parameter
+from foldflight.functions.author.spec import Declared, Function, Parameter, ScalarFunction
 from foldflight.functions.query.literals import names_values
 from foldflight.functions.types.annotations import annotations_of, signature_of
 from foldflight.functions.types.serializer import StateSerializer, Untyped, serializer_of_annotation

@@ -1,4 +1,8 @@
-"""Functions: a function's registration, the forms of its class, and its binding to the types of one call."""
+"""Functions: a function's registration, the forms of its class, and its binding to the types of one call.
+
+`Function` is an aggregate, `ScalarFunction` a scalar or table function. `CallBounds` are for functions that wait for
+something outside: how many calls at once, for how long, how often.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import functools
 import hashlib
 import inspect
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.bounds import CallBounds
 from foldflight.functions.author.codedigest import code_digest
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.query.literals import check_names, fits
@@ -27,6 +31,80 @@ from foldflight.functions.types.annotations import signature_of
 from foldflight.functions.types.serializer import StateSerializer, serializer_of_type, views_in
 from foldflight.functions.types.sql import can_widen, needs_zone, parse_type, sql_name, type_variables
 from foldflight.functions.types.views import ViewSpec
+
+_CONCURRENCY_MAX = 4096
+_BATCH_MAX = 65536
+
+
+@dataclass(frozen=True)
+class CallBounds:
+    """The bounds of an `async def` function. They hold for a process, over all of its exchanges.
+
+    Args:
+        concurrency: The number of calls that are open at once.
+        batch: The number of rows, or of groups, of a call, at most; its arguments are lists. None: a call has one row.
+        batch_wait_s: The time for which a call waits for further rows if it has fewer, in seconds.
+        timeout_s: The time after which a call is cancelled, in seconds.
+        retries: How often a call is repeated after an error that may pass.
+        rate: The number of calls that begin within a second. None: no bound.
+    """
+
+    concurrency: int = 64
+    batch: int | None = None
+    batch_wait_s: float = 0.005
+    timeout_s: float = 30.0
+    retries: int = 3
+    rate: float | None = None
+
+    @property
+    def rows_at_once(self) -> int:
+        """The number of rows that a process evaluates at once."""
+        return self.concurrency * (self.batch or 1)
+
+
+def bounds_of(function: str, is_async: bool, **given: Any) -> CallBounds | None:
+    """Return the bounds of a function; None for one that is not async.
+
+    Args:
+        function: Its name, for errors.
+        is_async: Whether it is `async def`.
+        given: The fields of `CallBounds` as the author gave them; None stands for the default.
+
+    Raises:
+        RejectedError: SIGNATURE, for a bound out of its range, and for any bound of a function that is not async.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if not is_async:
+        if chosen:
+            name, value = next(iter(chosen.items()))
+            raise RejectedError(
+                "SIGNATURE",
+                f"{function} is declared {name}={value!r} and is no async def, so none of its calls waits; write async "
+                f"def, or drop {name}",
+                function=function,
+            )
+        return None
+    for name, value in chosen.items():
+        expected = _misfit(name, value)
+        if expected:
+            raise RejectedError(
+                "SIGNATURE", f"{function} is declared {name}={value!r}; give {expected}", function=function
+            )
+    return CallBounds(**chosen)
+
+
+def _misfit(name: str, value: Any) -> str:
+    """Return a sentence about what a bound must be; empty if the value is fine."""
+    most = {"concurrency": _CONCURRENCY_MAX, "batch": _BATCH_MAX, "retries": 100}.get(name)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if most is not None:
+        least = 0 if name == "retries" else 1
+        fits = is_number and isinstance(value, int) and least <= value <= most
+        return "" if fits else f"a whole number from {least} to {most}"
+    least_s = "0 or more" if name == "batch_wait_s" else "more than 0"
+    fits = is_number and math.isfinite(value) and (value > 0 or (value == 0 and name == "batch_wait_s"))
+    return "" if fits else f"a number, {least_s}"
+
 
 Declared: TypeAlias = str | pa.DataType | Callable[..., Any]
 
@@ -577,3 +655,132 @@ class BoundFunction:
     def instantiate(self) -> Methods:
         """Return the methods of a fresh instance of the author's class."""
         return self.function.instantiate(self.literals)
+
+
+Vectorised = Literal["arrow", "numpy", "pandas"]
+
+
+@dataclass(frozen=True)
+class ScalarMethods:
+    """The methods of one instance of an author's class, or the author's function as `eval`.
+
+    `eval` takes the arguments of one row or, if the function is vectorised, whole columns. All three may be coroutines
+    if `eval` is one.
+    """
+
+    eval: Callable[..., Any]
+    open: Callable[[FunctionContext], Any] | None = None
+    close: Callable[[], Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalarFunction(Registered):
+    """A registered scalar or table function. The result of a table function is a struct, whose fields are the columns.
+
+    Args:
+        is_table: Whether it is a table function; otherwise it is a scalar function.
+        target: The author's function, or a class with `eval`.
+        deterministic: Whether equal arguments always give the same result.
+        vectorised: The form of the columns of a vectorised function; None if it takes one row at a time.
+    """
+
+    is_table: bool
+    target: type | FunctionType
+    deterministic: bool = True
+    vectorised: Vectorised | None = None
+    zoned: ScalarFunction | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def source(self) -> type | FunctionType:
+        """The author's class or function."""
+        return self.target
+
+    @property
+    def kind(self) -> FunctionKind:
+        """Whether it is a scalar or a table function."""
+        return FunctionKind.TABLE if self.is_table else FunctionKind.SCALAR
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether equal arguments always give the same result."""
+        return self.deterministic
+
+    @property
+    def result_text(self) -> str:
+        """The type of the result as text; for a table function, its columns."""
+        type_ = self.result_type
+        if not self.is_table or type_ is None:
+            return super().result_text
+        return f"TABLE({', '.join(f'{field.name} {sql_name(field.type)}' for field in type_)})"
+
+    def bind(self, argument_types: Sequence[pa.DataType], literals: Mapping[str, Any]) -> BoundScalar:
+        """Fix the types and direct arguments of one call.
+
+        Args:
+            argument_types: The types of the arguments.
+            literals: Direct arguments by name.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH for a wrong number or type of arguments, SIGNATURE for direct arguments that
+                the class does not take.
+        """
+        if self.zoned is not None and self.takes_zoned(argument_types):
+            return replace(self.zoned, name=self.name).bind(argument_types, literals)
+        inputs, result, version, _ = self.bind_types(argument_types, literals)
+        if self.is_table and not pa.types.is_struct(result):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{self.name} is a table function, but its result_types are {result}; return a dict of columns",
+                function=self.name,
+            )
+        return BoundScalar(
+            function=self,
+            version=version,
+            input_types=inputs,
+            result_type=result,
+            literals=dict(literals),
+        )
+
+
+AnyFunction: TypeAlias = Function | ScalarFunction
+"""A registered function of any kind."""
+
+
+@dataclass(frozen=True)
+class BoundScalar:
+    """A scalar or table function with the types and direct arguments of one call.
+
+    Args:
+        function: The function.
+        version: Its version for these types.
+        input_types: The types to which its arguments are cast.
+        result_type: The type to which its results are cast; for a table function, the struct of its columns.
+        literals: The direct arguments.
+    """
+
+    function: ScalarFunction
+    version: str
+    input_types: tuple[pa.DataType, ...]
+    result_type: pa.DataType
+    literals: Mapping[str, Any]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of everything that must be equal on all servers of a fleet, as 16 hexadecimal digits."""
+        parts = [
+            self.function.kind,
+            self.function.name,
+            self.version,
+            [str(type_) for type_ in self.input_types],
+            str(self.result_type),
+            literal_texts(self.function, self.literals, len(self.input_types)),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def instantiate(self) -> ScalarMethods:
+        """Return the methods of a new instance of the author's class, or the author's function."""
+        target = self.function.target
+        if not isinstance(target, type):
+            return ScalarMethods(target)
+        instance: Any = target(**self.literals)
+        return ScalarMethods(instance.eval, getattr(instance, "open", None), getattr(instance, "close", None))

@@ -14,19 +14,21 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.adapters import AdaptedForm, Adapter, adapter_of
-from foldflight.functions.author.bounds import CallBounds, bounds_of
 from foldflight.functions.author.bundled import Applied, BundledForm, Segment, arguments_of
 from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, registering, snake_case
-from foldflight.functions.author.scalar import AnyFunction, ScalarFunction
 from foldflight.functions.author.spec import (
     METHODS,
     AccumulatorForm,
+    AnyFunction,
+    CallBounds,
     Capabilities,
     ClassForm,
     Declared,
     Function,
     Methods,
     Parameter,
+    ScalarFunction,
+    bounds_of,
 )
 from foldflight.functions.types.annotations import annotations_of, signature_of
 from foldflight.functions.types.serializer import (

@@ -13,10 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.bounds import CallBounds, bounds_of
 from foldflight.functions.author.declaring import Inputs, SignatureBuilder, registering, snake_case
-from foldflight.functions.author.scalar import ScalarFunction, Vectorised
-from foldflight.functions.author.spec import Declared
+from foldflight.functions.author.spec import CallBounds, Declared, ScalarFunction, Vectorised, bounds_of
 from foldflight.functions.types.annotations import signature_of
 from foldflight.functions.types.sql import parse_type, sql_name, type_variables
 

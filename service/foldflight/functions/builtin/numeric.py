@@ -1,4 +1,4 @@
-"""The most common built-in functions (count, sum, avg, min, max, bool_and, bool_or) with vectorised methods.
+"""Built-in functions: count, sum, avg, min, max, bool_and, bool_or with vectorised methods; first, last, string_agg.
 
 The scalar methods define a function. The vectorised methods (see `udaf`) fold whole chunks of numbers with NumPy and
 give bit-identical results. Decimals, texts and sums that may exceed 64 bits are left to the scalar methods.
@@ -20,8 +20,7 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.functions.author.udaf import udaf
 from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
-from foldflight.functions.types.ranking import is_nan, is_ordered, rank
-from foldflight.functions.types.sql import sql_name
+from foldflight.functions.types.sql import is_nan, is_ordered, rank, sql_name
 
 # ruff: noqa: D101 - `udaf` documents the methods; each class documents its result.
 
@@ -550,3 +549,64 @@ class BoolOr(_Voted):
     def get_values(self, accumulators: Any) -> Any:
         true, false = accumulators["true"], accumulators["false"]
         return np.ma.array(true != 0, mask=(true == 0) & (false == 0))
+
+
+class _Picked:
+    """The common part of `first` and `last`. The engine decides the order of rows, so they are not deterministic."""
+
+    def __init__(self, ignore_nulls: bool = False) -> None:
+        self.ignore_nulls = ignore_nulls
+
+    def create_accumulator(self) -> Extreme:
+        return Extreme()
+
+    def get_value(self, accumulator: Extreme) -> Any:
+        return accumulator.value
+
+
+@udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", deterministic=False)
+class First(_Picked):
+    """Take the value of the first row. With `ignore_nulls`, rows whose value is NULL are skipped."""
+
+    def accumulate(self, accumulator: Extreme, value: Any) -> None:
+        if not accumulator.seen and not (value is None and self.ignore_nulls):
+            accumulator.value = value
+            accumulator.seen = True
+
+    def merge(self, accumulator: Extreme, other: Extreme) -> None:
+        if other.seen:
+            self.accumulate(accumulator, other.value)
+
+
+@udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", deterministic=False)
+class Last(_Picked):
+    """Take the value of the last row. With `ignore_nulls`, rows whose value is NULL are skipped."""
+
+    def accumulate(self, accumulator: Extreme, value: Any) -> None:
+        if not (value is None and self.ignore_nulls):
+            accumulator.value = value
+            accumulator.seen = True
+
+    def merge(self, accumulator: Extreme, other: Extreme) -> None:
+        if other.seen:
+            self.accumulate(accumulator, other.value)
+
+
+@udaf(input_types=["STRING"], result_type="STRING", skip_nulls=True, deterministic=False)
+class StringAgg:
+    """Join the strings with `delimiter` between them; NULL if there are none."""
+
+    def __init__(self, delimiter: str = ",") -> None:
+        self.delimiter = delimiter
+
+    def create_accumulator(self) -> list[str]:
+        return []
+
+    def accumulate(self, accumulator: list[str], value: str) -> None:
+        accumulator.append(value)
+
+    def merge(self, accumulator: list[str], other: list[str]) -> None:
+        accumulator.extend(other)
+
+    def get_value(self, accumulator: list[str]) -> str | None:
+        return self.delimiter.join(accumulator) if accumulator else None

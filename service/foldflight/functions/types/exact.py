@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from foldflight.functions.types.columns import AttributeColumn
+from foldflight.functions.types.lists import AttributeColumn
 
 # The product of the two smallest floats is 2**-2148; 2176 is the next multiple of 32, the bits of a digit.
 UNIT_BITS: Final = 2176

@@ -27,9 +27,8 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.functions.types.annotations import annotations_of
 from foldflight.functions.types.arrow import is_json
-from foldflight.functions.types.columns import AttributeColumn, number_format
 from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
-from foldflight.functions.types.lists import Lists
+from foldflight.functions.types.lists import AttributeColumn, Lists, number_format
 from foldflight.functions.types.sql import parse_type, sql_name
 from foldflight.functions.types.values import (
     CastError,

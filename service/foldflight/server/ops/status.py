@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry
 
 from foldflight.errors import RetryableError
 from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode
-from foldflight.functions.author.scalar import AnyFunction
+from foldflight.functions.author.spec import AnyFunction
 from foldflight.functions.registry import Registry
 from foldflight.server.ops.build import BUILD, PARENT
 from foldflight.server.ports import authority

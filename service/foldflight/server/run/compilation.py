@@ -29,8 +29,7 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 from foldflight.fold.accelerator import HOT_ROWS, Accelerator, PendingLoop
 from foldflight.fold.mode import Folding, Mode, Unsupported
-from foldflight.functions.author.scalar import BoundScalar
-from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.author.spec import BoundFunction, BoundScalar
 from foldflight.functions.registry import Registry
 from foldflight.server.limits.memory import container_room
 from foldflight.server.ops.logs import Logger

@@ -41,10 +41,8 @@ from foldflight.fold.coroutines import Bound, Opening, SharedInstance
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.java import JAVA, java_functions
-from foldflight.functions.author.scalar import AnyFunction
-from foldflight.functions.author.spec import Function
-from foldflight.functions.registry import Registry
+from foldflight.functions.author.spec import AnyFunction, Function
+from foldflight.functions.registry import JAVA, Registry, java_functions
 from foldflight.server.authentication import check_keys
 from foldflight.server.flight import FlightServer, recordings_of
 from foldflight.server.limits.memory import memory_limit_of, reuse_freed

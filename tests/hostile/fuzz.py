@@ -25,8 +25,8 @@ import pyarrow as pa
 from foldflight.engine.query.layout import HASH, LIVE
 from foldflight.engine.state.manifest import Manifest, Merge, PieceMeta, SortedRun, TableLayout, manifests_of
 from foldflight.engine.state.runs import decode_piece, encode_piece
-from foldflight.engine.state.stores import TableStores
 from foldflight.engine.state.table import MemoryStore
+from foldflight.engine.state.viewtable import TableStores
 from foldflight.errors import FoldflightError, FunctionError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.encoding import (

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import connect, udaf
+from foldflight.engine.over import bucket
 from foldflight.engine.over import bucket as over_bucket
-from foldflight.engine.over import lastrows
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
 from foldflight.engine.over.stored import StoredOver, sizes_of
 from foldflight.engine.over.stream import StreamedOver
@@ -328,13 +328,13 @@ def test_due_rows_are_in_memory_a_piece_of_each_run_at_once() -> None:
 def test_kept_rows_are_in_memory_for_some_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step folds the frames of as many groups as have kept rows of a block, and stores these before it goes on."""
     sizes = []
-    store = lastrows.RowsFold._store
+    store = bucket.RowsFold._store
 
     def counted(self: Any, step: Any, rows: Any, owners: Any, starts: Any) -> Any:
         sizes.append(rows.num_rows)
         return store(self, step, rows, owners, starts)
 
-    monkeypatch.setattr(lastrows.RowsFold, "_store", counted)
+    monkeypatch.setattr(bucket.RowsFold, "_store", counted)
     epochs = [[at(10 * epoch + minute, k=k, v=1) for k in range(40) for minute in range(10)] for epoch in range(3)]
     calls = watched({"n": FUNCTIONS["sum"]("v").rows(-19, 0)}, slots_max=400, exchange_state_bytes_max=8000)
     found = run_over_epochs(calls, epochs, keys=["k"], order_by=["at"])

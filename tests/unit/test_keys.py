@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.engine.keys import encoders
+from foldflight.engine.keys import index
+from foldflight.engine.keys import index as index_module
 from foldflight.engine.keys.hashes import key_hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.keys.keytables import KeyLoops, NumberTable, TextTable
@@ -217,9 +218,9 @@ def test_keys_are_found_where_loops_cannot_be_compiled() -> None:
 def test_lookups_stay_short_however_numbers_lie(step: int) -> None:
     """Numbers that differ in few bits are spread over the table: none is far from where its search begins."""
     numbers = np.arange(4000, dtype=np.int64) * np.int64(step)
-    table = NumberTable(compiled_loops(), encoders._SEED, np.unique(numbers))
+    table = NumberTable(compiled_loops(), index._SEED, np.unique(numbers))
     taken = np.flatnonzero(table._cells)
-    begins = encoders._mix(table._table_keys[table._cells[taken].astype(np.int64) - 1].view(np.uint64))
+    begins = index._mix(table._table_keys[table._cells[taken].astype(np.int64) - 1].view(np.uint64))
     assert int(((taken - begins.astype(np.int64)) % len(table._cells)).max()) < 64
 
 
@@ -228,8 +229,8 @@ def test_lookups_stay_short_however_numbers_lie(step: int) -> None:
 )
 def test_lookups_of_texts_stay_short_however_they_differ(pattern: str) -> None:
     """Texts that differ in few bytes, wherever those are, are spread over the table, and their hashes differ."""
-    table = TextTable(compiled_loops(), encoders._SEED)
-    table.ids(*encoders._parts(pa.array([pattern.format(number) for number in range(4000)], pa.large_binary())))
+    table = TextTable(compiled_loops(), index._SEED)
+    table.ids(*index._parts(pa.array([pattern.format(number) for number in range(4000)], pa.large_binary())))
     taken = np.flatnonzero(table._cells)
     hashes = table._hashes[(table._cells[taken] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1]
     begins = (hashes & np.uint64(len(table._cells) - 1)).astype(np.int64)
@@ -274,7 +275,7 @@ def test_compiled_loops_compare_texts_with_one_hash(monkeypatch: pytest.MonkeyPa
     table = TextTable(loops, np.uint64(0))
     texts = [text for number in range(40) for text in (f"{number}", f"{number} is a longer text")]
     encoded = pa.array([*texts, "", *texts], pa.large_binary())
-    ids, firsts = table.ids(*encoders._parts(encoded))
+    ids, firsts = table.ids(*index._parts(encoded))
     assert ids.tolist() == [*range(81), *range(80)]
     assert firsts.tolist() == list(range(81))
 
@@ -294,28 +295,28 @@ def test_keys_that_were_made_to_meet_do_not() -> None:
     """Numbers whose plain MurmurHash3 has the same lowest 24 bits are spread over the table."""
     ends_alike = (np.arange(4096, dtype=np.uint64) << np.uint64(24)) | np.uint64(5)
     words = ends_alike.copy()
-    for factor in (encoders._MIX_2, encoders._MIX_1):
+    for factor in (index._MIX_2, index._MIX_1):
         words ^= words >> np.uint64(33)
         words *= np.uint64(pow(int(factor), -1, 1 << 64))
     words ^= words >> np.uint64(33)
-    places = encoders._mix(words) & np.uint64((1 << 24) - 1)
+    places = index._mix(words) & np.uint64((1 << 24) - 1)
     assert len(np.unique(places)) > 4000
 
 
 def test_the_seed_of_hashes_is_not_pythons() -> None:
     """Spark sets PYTHONHASHSEED=0 in its workers, so a seed derived from it would be known to everybody."""
-    again = importlib.util.spec_from_file_location("encoders_again", encoders.__file__)
+    again = importlib.util.spec_from_file_location("encoders_again", index.__file__)
     assert again is not None
     assert again.loader is not None
     module = importlib.util.module_from_spec(again)
     again.loader.exec_module(module)
-    assert module._SEED != encoders._SEED
+    assert module._SEED != index._SEED
 
 
 def test_texts_with_one_hash_are_different_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys with equal hashes are compared, in one batch and across batches."""
     monkeypatch.setattr(
-        encoders, "_hash_texts", lambda texts: np.array([int(each) % 500 for each in texts.to_pylist()], np.uint64)
+        index_module, "_hash_texts", lambda texts: np.array([int(each) % 500 for each in texts.to_pylist()], np.uint64)
     )
     index = KeyIndex(pa.schema([("k", pa.string())]))
     batches = [[str(number * factor) for number in range(1200)] for factor in (1, 7, 1001)]

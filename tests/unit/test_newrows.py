@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.engine.keys import newrows
-from foldflight.engine.keys.deadletters import BufferedRows
-from foldflight.engine.keys.newrows import NewRows
+from foldflight.engine.keys.bufferedrows import BufferedRows
 from foldflight.engine.query.layout import QueryLayout
+from foldflight.engine.stream import epoch
+from foldflight.engine.stream.epoch import NewRows
 from tests.effort import examples
 
 NAN = float("nan")
@@ -48,7 +48,7 @@ def comparable(slot: int, row: Any) -> Any:
 def test_a_retraction_counts_if_an_equal_row_is_left(steps: list[tuple[Any, Any]], bytes_max: int) -> None:
     """Rows may be in memory or in a file, and groups may come after others were retracted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(newrows, "BufferedRows", partial(BufferedRows, bytes_max=bytes_max))
+        patch.setattr(epoch, "BufferedRows", partial(BufferedRows, bytes_max=bytes_max))
         rows = NewRows(LAYOUT)
     left: Counter[Any] = Counter()
     for step, both in enumerate(steps):

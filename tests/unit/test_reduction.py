@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from foldflight.engine.batch.reduction import Reduction, expected_groups
+from foldflight.engine.batch.tasks import Reduction, expected_groups
 
 ROOM = 1_800_000
 SEEN = 1 << 18

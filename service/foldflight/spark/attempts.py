@@ -21,7 +21,7 @@ from zlib import crc32
 
 from foldflight import errors
 from foldflight.client.process import begin_task
-from foldflight.engine.state.hostcache import private_folder
+from foldflight.engine.state.runs import private_folder
 from foldflight.errors import FoldflightError
 from foldflight.spark.worker import hide_traceback
 

@@ -20,9 +20,8 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.blocks import BlockBounds, gather
 from foldflight.engine.query.layout import BUCKET
-from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.manifest import RunStore, TableBounds, naming_bucket
-from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.runs import HostCache, RunCache, private_folder
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import BLOB, BLOCK, rows_of

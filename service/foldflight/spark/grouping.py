@@ -14,8 +14,7 @@ from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, FunctionHandle, Transport, Use
 from foldflight.engine.query.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, QueryLayout
-from foldflight.engine.query.lifting import BatchPlan, Groups
-from foldflight.engine.query.query import Emit, Query, StreamOptions
+from foldflight.engine.query.query import BatchPlan, Emit, Groups, Query, StreamOptions
 from foldflight.errors import RejectedError
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call

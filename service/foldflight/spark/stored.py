@@ -23,11 +23,17 @@ from pyspark.sql import types as st
 from foldflight.engine.over.stored import StoredOver, sizes_of
 from foldflight.engine.query.blocks import convert
 from foldflight.engine.query.layout import BUCKET, LIVE, CallView
-from foldflight.engine.state.manifest import Manifest, manifests_of, naming_bucket
+from foldflight.engine.state.manifest import (
+    CurrentViews,
+    Manifest,
+    VersionColumns,
+    manifests_of,
+    naming_bucket,
+    with_older,
+)
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout
-from foldflight.engine.state.versions import CurrentViews, VersionColumns, with_older
 from foldflight.engine.state.viewtable import ViewTable, stored_views
 from foldflight.engine.stream.upserts import KIND_OF_TABLE
 from foldflight.errors import RejectedError

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from foldflight.client import OpenExchange, Transport
 from foldflight.client.logs import log_records
-from foldflight.engine.keys.deadletters import BufferedRows
+from foldflight.engine.keys.bufferedrows import BufferedRows
 from foldflight.engine.keys.hashes import Hashes, key_hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import EMIT, QueryLayout

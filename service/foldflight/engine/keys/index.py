@@ -1,33 +1,522 @@
 """Mapping of group keys to dense slots: the engine's part of GROUP BY.
 
-Each column has an encoder (`encoders.py`), which assigns ids to its values. The ids of several columns are numbered in
+Each column has a `KeyEncoder`, which assigns ids to its values. The ids of several columns are numbered in
 pairs. Keys are encoded without Python code for each row.
 
 NULL is a group, all NaN values are one group, and -0.0 equals 0.0: floats are made canonical before they are compared.
 Nested keys (struct, list, map) are compared by the ids of their members or items, by the same rules at every depth.
+
+Encoders assign ids 0, 1, 2... to values in order of first appearance, consistently over all batches.
+
+They run no Python code for a row or a value. `Numbers` looks up 64-bit numbers in an array (if they are dense) or in a
+hash table. `Texts` hashes bytes and compares values with equal hashes. `Chain` numbers the pairs of ids of several
+columns. `Values` finds few numbers or texts in a dict.
+
+The hash table uses open addressing with linear probing (D. E. Knuth, "The Art of Computer Programming", 6.4) and is at
+most half full. All rows of a batch are searched at once: each step probes the next entry for rows not found yet. When a
+process has looked up many keys, compiled loops take over (`engine/keys/keytables.py`); the ids are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from foldflight.engine.keys.encoders import Chain, KeyEncoder, Numbers, Texts, WithNull
-from foldflight.engine.keys.keytables import KEY_LOOPS, KeyLoops
+from foldflight.engine.keys.keytables import KEY_LOOPS, KeyLoops, NumberTable, TextTable
 from foldflight.engine.query.blocks import is_encoded
 from foldflight.errors import RejectedError
 from foldflight.functions.types.arrow import with_members
 from foldflight.functions.types.sql import check_plain, has_floats, sql_name
 from foldflight.functions.types.values import to_python
 
-__all__ = ["KeyIndex", "canonical", "key_values"]
-
+Ids = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.intp]
+Words = npt.NDArray[np.uint64]
 Codes = npt.NDArray[np.int64]
+
+_NONE: Final = np.zeros(0, np.intp)
+# The finalizer of MurmurHash3 (Austin Appleby, public domain).
+_MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_HALF: Final = np.uint64(33)
+# The seed differs between processes, so that nobody can construct colliding keys. Python's hash seed is not used: Spark
+# sets it to 0 in all its workers. Ids do not depend on the seed.
+_SEED: Final = np.uint64(int.from_bytes(os.urandom(8), "little"))
+# Maximum number of entries of a lookup array for each number that it may hold.
+_ENTRIES_PER_NUMBER: Final = 16
+_SMALLEST: Final = 1 << 8
+# For so many lookups in an array, a compiled loop saves as much time as for one in a hash table.
+_DENSE_ROWS: Final = 16
+_SAMPLE: Final = 1 << 10
+# Maximum number of values whose ids are looked up in a dict.
+_FEW: Final = 1 << 10
+# Texts up to this length are hashed eight bytes at a time; longer ones are hashed by Python.
+_WORDS_MAX: Final = 16
+_MASKS: Final = np.array([(1 << (8 * size)) - 1 for size in range(9)], np.uint64)
+
+
+class KeyEncoder(Protocol):
+    """Assigns ids to the values of one column."""
+
+    def __len__(self) -> int:
+        """Return the number of distinct values."""
+
+    def ids(self, values: Any) -> tuple[Ids, Rows]:
+        """Return the ids of n values, and the rows in which new values appear first, ascending."""
+
+
+class Values:
+    """Ids of Python objects: the fastest encoder for few values."""
+
+    def __init__(self) -> None:
+        self._ids: defaultdict[Any, int] = defaultdict(count().__next__)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._ids)
+
+    def ids(self, values: Sequence[Any]) -> tuple[Ids, Rows]:
+        known = len(self._ids)
+        ids = np.fromiter(map(self._ids.__getitem__, values), np.int32, len(values))
+        if len(self._ids) == known:
+            return ids, _NONE
+        rows = np.flatnonzero(ids >= known)
+        return ids, _firsts(ids[rows] - known, len(self._ids) - known, rows)
+
+
+class Numbers:
+    """Ids of numbers of 64 bits: int64, shape (n,).
+
+    Args:
+        loops: The compiled loops, once they pay.
+    """
+
+    def __init__(self, loops: KeyLoops) -> None:
+        self._loops = loops
+        self._few: Values | None = Values()
+        self._held = _Growing(np.int64)
+        # Either an array of ids, indexed by number minus the least number, or a hash table.
+        self._base = 0
+        self._by_number: Ids | None = np.zeros(0, np.int32)
+        self._table = _Table()
+        self._compiled: NumberTable | None = None  # takes the place of the hash table when it pays
+
+    def __len__(self) -> int:
+        if self._compiled is not None:
+            return len(self._compiled)
+        return len(self._held) if self._few is None else len(self._few)
+
+    @property
+    def codes_by_id(self) -> Codes:
+        """The numbers, by id."""
+        if self._few is not None:
+            return np.array(list(self._few), np.int64)
+        return self._held.values if self._compiled is None else self._compiled.keys
+
+    def ids(self, values: Codes) -> tuple[Ids, Rows]:
+        if self._few is not None:
+            if len(self._few) + len(values) <= _FEW:
+                return self._few.ids(values.tolist())
+            few, self._few = self.codes_by_id, None
+            self.ids(few)
+        if not len(values):
+            return np.zeros(0, np.int32), _NONE
+        if self._by_number is not None:
+            self._reach(int(values.min()), int(values.max()), len(values))
+        if self._by_number is not None:
+            loops = self._loops.when_hot(-(-len(values) // _DENSE_ROWS))
+            if loops is not None:
+                return self._place(loops, self._by_number, values)
+            return self._assign_ids(values, self._by_number[values - self._base if self._base else values])
+        if self._compiled is None:
+            loops = self._loops.when_hot(len(values))
+            if loops is None:
+                return _by_different(self._looked_up, pa.array(values))
+            self._compiled = NumberTable(loops, _SEED, self._held.values)
+            self._held, self._table = _Growing(np.int64), _Table()
+        return self._compiled.ids(values)
+
+    def _place(self, loops: Mapping[str, Any], by_number: Ids, values: Codes) -> tuple[Ids, Rows]:
+        """Find or add n numbers in the array of ids, which reaches to all of them."""
+        known = len(self._held)
+        ids, firsts = np.empty(len(values), np.int32), np.empty(len(values), np.intp)
+        codes_by_id = self._held.reserve(len(values))
+        count = loops["dense"](np.ascontiguousarray(values), self._base, by_number, ids, firsts, codes_by_id, known)
+        self._held.lengthen(count)
+        return ids, firsts[: count - known].copy()
+
+    def _looked_up(self, array: pa.Array) -> tuple[Ids, Rows]:
+        values = array.to_numpy()
+        return self._assign_ids(values, self._table.find(_mix(values.view(np.uint64))))
+
+    def _assign_ids(self, values: Codes, ids: Ids) -> tuple[Ids, Rows]:
+        """Assign ids to the values without one (-1), and return the ids of all n values."""
+        unknown = np.flatnonzero(ids < 0)
+        if not len(unknown):
+            return ids, _NONE
+        encoded = pa.array(values[unknown]).dictionary_encode()
+        indexes, fresh = encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
+        known = len(self._held)
+        self._held.extend(fresh)
+        if self._by_number is not None:
+            self._by_number[fresh - self._base] = np.arange(known, len(self._held), dtype=np.int32)
+        else:
+            self._table.extend(_mix(fresh.view(np.uint64)))
+        ids[unknown] = indexes + known
+        return ids, _firsts(indexes, len(fresh), unknown)
+
+    def _reach(self, least: int, most: int, rows: int) -> None:
+        """Extend the array to the numbers from `least` to `most`, or replace it by a hash table."""
+        assert self._by_number is not None
+        base, end = self._base, self._base + len(self._by_number)
+        if base <= least and most < end:
+            return
+        if len(self._by_number):
+            least, most = min(least, base), max(most, end - 1)
+        span, span_max = most + 1 - least, max(_SMALLEST, _ENTRIES_PER_NUMBER * (len(self._held) + rows))
+        if span > span_max:
+            self._by_number = None
+            self._table.extend(_mix(self._held.values.view(np.uint64)))
+            return
+        if 0 <= least < span:  # start at zero, so that nothing needs to be subtracted
+            least = 0
+        # Reserve space for further growth.
+        size = max(most + 1 - least, min(2 * len(self._by_number), span_max))
+        reaching = np.full(size, -1, np.int32)
+        reaching[base - least : end - least] = self._by_number
+        self._base, self._by_number = least, reaching
+
+
+class Texts:
+    """Ids of texts or bytes: an Arrow array of n values without NULLs, or one with a dictionary of texts.
+
+    Args:
+        loops: The compiled loops, once they pay.
+    """
+
+    def __init__(self, loops: KeyLoops) -> None:
+        self._loops = loops
+        self._few: Values | None = Values()
+        self._data = _Growing(np.uint8)
+        self._ends = _Growing(np.int64)
+        self._ends.extend(np.zeros(1, np.int64))
+        self._table = _Table()
+        # Different texts with the same hash, and their ids.
+        self._doubles: dict[bytes, int] = {}
+        self._compiled: TextTable | None = None  # takes the place of all of these when it pays
+
+    def __len__(self) -> int:
+        if self._compiled is not None:
+            return len(self._compiled)
+        return len(self._ends) - 1 if self._few is None else len(self._few)
+
+    def ids(self, values: pa.Array) -> tuple[Ids, Rows]:
+        if isinstance(values, pa.DictionaryArray):
+            return self._of_dictionary(values)
+        values = values.cast(pa.large_binary())  # Spark's texts need not be UTF-8
+        if self._few is not None:
+            if len(self._few) + len(values) <= _FEW:
+                return self._few.ids(values.to_numpy(zero_copy_only=False).tolist())
+            few, self._few = pa.array(list(self._few), values.type), None
+            self.ids(few)
+        if not len(values):
+            return np.zeros(0, np.int32), _NONE
+        if self._compiled is None:
+            loops = self._loops.when_hot(len(values))
+            if loops is None:
+                return _by_different(self._looked_up, values)
+            self._compiled = TextTable(loops, _SEED)
+            self._compiled.ids(self._ends.values, self._data.values)
+            self._data, self._ends, self._table, self._doubles = _Growing(np.uint8), _Growing(np.int64), _Table(), {}
+        return self._compiled.ids(*_parts(values))
+
+    def _of_dictionary(self, values: pa.DictionaryArray) -> tuple[Ids, Rows]:
+        """Look up each text of a dictionary that rows have, in the order in which they have it."""
+        indexes, used = values.indices.to_numpy(), pc.unique(values.indices)
+        found, fresh = self.ids(values.dictionary.take(used))
+        by_index = np.zeros(len(values.dictionary), np.int32)
+        by_index[used.to_numpy()] = found
+        if not len(fresh):
+            return by_index[indexes], _NONE
+        firsts = _firsts(indexes, len(by_index), np.arange(len(indexes)))
+        return by_index[indexes], firsts[used.to_numpy()[fresh]]
+
+    def _looked_up(self, texts: pa.Array) -> tuple[Ids, Rows]:
+        hashes = _hash_texts(texts)
+        ids = self._table.find(hashes)
+        codes_by_id = np.flatnonzero(ids >= 0)
+        those = texts if len(codes_by_id) == len(texts) else texts.take(pa.array(codes_by_id))
+        same = pc.equal(self._texts().take(pa.array(ids[codes_by_id])), those)
+        for row in codes_by_id[~same.to_numpy(zero_copy_only=False)].tolist():
+            ids[row] = self._doubles.get(texts[row].as_py(), -1)
+        unknown = np.flatnonzero(ids < 0)
+        if not len(unknown):
+            return ids, _NONE
+        encoded = texts.take(pa.array(unknown)).dictionary_encode()
+        indexes, fresh = encoded.indices.to_numpy(), encoded.dictionary
+        first = _firsts(indexes, len(fresh), unknown)
+        ids[unknown] = indexes + len(self)
+        self._extend(fresh, hashes[first])
+        return ids, first
+
+    def _extend(self, fresh: pa.Array, hashes: Words) -> None:
+        before = self._table.find(hashes)
+        known = len(self)
+        starts, data = _parts(fresh)
+        self._ends.extend(starts[1:] - starts[0] + len(self._data))
+        self._data.extend(data[starts[0] : starts[-1]])
+        self._table.extend(hashes)
+        doubles = (before >= 0) | (self._table.find(hashes) != np.arange(known, len(self)))
+        for index in np.flatnonzero(doubles).tolist():
+            for each in (known + index, int(self._table.find(hashes[index : index + 1])[0])):
+                self._doubles[self._texts()[each].as_py()] = each
+
+    def _texts(self) -> pa.Array:
+        buffers = [None, pa.py_buffer(self._ends.values), pa.py_buffer(self._data.values)]
+        return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
+
+
+class WithNull:
+    """Ids of values some of which are NULL. NULL has an id of its own.
+
+    Args:
+        inner: Assigns ids to the values that are not NULL.
+        prepare: Converts n values that are not NULL to the input of `inner`.
+    """
+
+    def __init__(self, inner: KeyEncoder, prepare: Callable[[pa.Array], Any]) -> None:
+        self._inner = inner
+        self._prepare = prepare
+        self._null: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._inner) + (self._null is not None)
+
+    def ids(self, values: pa.Array) -> tuple[Ids, Rows]:
+        if not values.null_count:
+            ids, fresh = self._inner.ids(self._prepare(values))
+            return self._beside_null(ids), fresh
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(valid)
+        known = len(self._inner)
+        inner, fresh = self._inner.ids(self._prepare(values.drop_null()))
+        fresh = rows[fresh]
+        if self._null is None:
+            # The id of NULL follows the ids of all values before it, also of values in this batch.
+            first = int(np.argmin(valid))
+            self._null = max(known, int(inner[: np.searchsorted(rows, first)].max(initial=-1)) + 1)
+            fresh = np.sort(np.append(fresh, first))
+        ids = np.full(len(values), self._null, np.int32)
+        ids[rows] = self._beside_null(inner)
+        return ids, fresh
+
+    def _beside_null(self, ids: Ids) -> Ids:
+        return ids if self._null is None else ids + (ids >= self._null)
+
+
+class Chain:
+    """Ids of the rows of several columns of equal length.
+
+    Args:
+        parts: The encoder of each column.
+        loops: The compiled loops, once they pay.
+    """
+
+    def __init__(self, parts: Sequence[KeyEncoder], loops: KeyLoops) -> None:
+        self._parts = parts
+        self._pairs = [Pairs(loops) for _ in parts[1:]]
+
+    def __len__(self) -> int:
+        return len(self._pairs[-1]) if self._pairs else len(self._parts[0])
+
+    def ids(self, values: Sequence[Any]) -> tuple[Ids, Rows]:
+        ids, fresh = self._parts[0].ids(values[0])
+        for part, pairs, column in zip(self._parts[1:], self._pairs, values[1:], strict=True):
+            others, _ = part.ids(column)
+            ids, fresh = pairs.ids(ids, others)
+        return ids, fresh
+
+
+class Pairs:
+    """Ids of pairs of ids. Pairs become numbers as small as the ids allow, so that few pairs are found in an array.
+
+    Args:
+        loops: The compiled loops, once they pay.
+    """
+
+    def __init__(self, loops: KeyLoops) -> None:
+        self._loops = loops
+        self._numbers = Numbers(loops)
+        self._bits = 0  # of the second id
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def ids(self, firsts: Ids, seconds: Ids) -> tuple[Ids, Rows]:
+        needed = int(seconds.max(initial=0)).bit_length()
+        if needed > self._bits:
+            codes_by_id, narrow = self._numbers.codes_by_id, self._bits
+            self._numbers, self._bits = Numbers(self._loops), needed
+            self._numbers.ids((codes_by_id >> narrow << needed) | (codes_by_id & ((1 << narrow) - 1)))
+        pairs = firsts.astype(np.int64)
+        pairs <<= self._bits
+        pairs |= seconds
+        return self._numbers.ids(pairs)
+
+
+class _Growing:
+    """A growable array."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._reserved = np.zeros(0, dtype)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        return self._reserved[: self._length]
+
+    def extend(self, values: npt.NDArray[Any]) -> None:
+        needed = self._length + len(values)
+        self.reserve(len(values))[self._length : needed] = values
+        self._length = needed
+
+    def reserve(self, more: int) -> npt.NDArray[Any]:
+        """Return the values with reserved memory for at least so many more; `lengthen` tells how many are used."""
+        needed = self._length + more
+        if needed > len(self._reserved):
+            grown = np.zeros(max(needed, 2 * self._length), self._reserved.dtype)
+            grown[: self._length] = self.values
+            self._reserved = grown
+        return self._reserved
+
+    def lengthen(self, length: int) -> None:
+        """Set the number of values. Those that were written into the reserved memory count as values."""
+        self._length = length
+
+
+class _Table:
+    """Ids by hash: the id of a hash is the number of hashes added before it."""
+
+    def __init__(self) -> None:
+        self._hashes = _Growing(np.uint64)
+        self._ids: Ids = np.full(_SMALLEST, -1, np.int32)
+
+    def find(self, hashes: Words) -> Ids:
+        """Return an id for each of n hashes (any one if several values have the hash), or -1 if it is not present."""
+        if not len(self._hashes):
+            return np.full(len(hashes), -1, np.int32)
+        codes_by_id = self._hashes.values
+        indexes = self._indexes(hashes)
+        ids = self._ids[indexes]
+        pending = np.flatnonzero((codes_by_id[ids] != hashes) & (ids >= 0))
+        while len(pending):
+            further = indexes[pending] + 1
+            further &= len(self._ids) - 1
+            indexes[pending] = further
+            probed = self._ids[further]
+            ids[pending] = probed
+            pending = pending[(codes_by_id[probed] != hashes[pending]) & (probed >= 0)]
+        return ids
+
+    def extend(self, hashes: Words) -> None:
+        """Add n hashes."""
+        known = len(self._hashes)
+        self._hashes.extend(hashes)
+        if 2 * len(self._hashes) > len(self._ids):
+            size = len(self._ids)
+            while size < 8 * len(self._hashes):
+                size *= 2
+            self._ids = np.full(size, -1, np.int32)
+            known, hashes = 0, self._hashes.values
+        pending = np.arange(known, len(self._hashes), dtype=np.int32)
+        indexes = self._indexes(hashes)
+        while len(pending):
+            free = self._ids[indexes] < 0
+            self._ids[indexes[free]] = pending[free]
+            # If several hashes probe the same free entry, one of them gets it.
+            lost = self._ids[indexes] != pending
+            pending, indexes = pending[lost], (indexes[lost] + 1) & (len(self._ids) - 1)
+
+    def _indexes(self, hashes: Words) -> Rows:
+        return (hashes & np.uint64(len(self._ids) - 1)).view(np.intp)
+
+
+def _by_different(looked_up: Callable[[pa.Array], tuple[Ids, Rows]], values: pa.Array) -> tuple[Ids, Rows]:
+    """Return the result of `looked_up` for n values. If values repeat often, only distinct values are looked up.
+
+    Arrow finds distinct values faster than all values can be looked up.
+    """
+    sample = values[:_SAMPLE]
+    if 2 * len(sample.dictionary_encode().dictionary) > len(sample):
+        return looked_up(values)
+    encoded = values.dictionary_encode()
+    indexes = encoded.indices.to_numpy()
+    ids, fresh = looked_up(encoded.dictionary)
+    if not len(fresh):
+        return ids[indexes], _NONE
+    return ids[indexes], _firsts(indexes, len(ids), np.arange(len(indexes)))[fresh]
+
+
+def _mix(words: Words) -> Words:
+    """Return n words with mixed bits; the mapping is one-to-one."""
+    mixed = words ^ _SEED
+    mixed ^= mixed >> _HALF
+    mixed *= _MIX_1
+    mixed ^= mixed >> _HALF
+    mixed *= _MIX_2
+    mixed ^= mixed >> _HALF
+    return mixed
+
+
+def _firsts(indexes: npt.NDArray[Any], size: int, rows: Rows) -> Rows:
+    """Return the first row of each of `size` indexes. NumPy keeps the last of several rows for an index."""
+    firsts = np.zeros(size, np.intp)
+    firsts[indexes[::-1]] = rows[::-1]
+    return firsts
+
+
+def _parts(texts: pa.Array) -> tuple[Codes, npt.NDArray[np.uint8]]:
+    """Return the n + 1 offsets of n texts, and the bytes that they refer to."""
+    _, bounds, data = texts.buffers()
+    starts = np.frombuffer(bounds, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return starts, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+
+
+def _hash_texts(texts: pa.Array) -> Words:
+    """Return the hashes of n texts. Each step processes eight bytes of all texts."""
+    starts, data = _parts(texts)
+    padded = np.concatenate([data[starts[0] : starts[-1]], np.zeros(8, np.uint8)])
+    words: Any = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
+    at, left = starts[:-1] - starts[0], np.diff(starts)
+    hashes = left.view(np.uint64).copy()
+    long = np.flatnonzero(left > 8 * _WORDS_MAX)
+    rows: Any = slice(None)
+    for _ in range(_WORDS_MAX):
+        hashes[rows] = _mix(hashes[rows] ^ (words[at] & _MASKS[np.minimum(left, 8)]))
+        more = left > 8
+        if not more.any():
+            break
+        if not more.all():
+            rows = np.arange(len(hashes))[rows][more]
+            at, left = at[more], left[more]
+        at, left = at + 8, left - 8
+    for row in long.tolist():
+        hashes[row] = hash(texts[row].as_py()) & (2**64 - 1)
+    hashes[long] = _mix(hashes[long])
+    return hashes
 
 
 class KeyIndex:

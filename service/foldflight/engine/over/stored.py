@@ -13,11 +13,10 @@ import pyarrow as pa
 from foldflight.engine.keys.grouped import Groups
 from foldflight.engine.over.stream import CALLS, GROUPS, WAITING, WINDOW_FRAMES
 from foldflight.engine.query.layout import QueryLayout
-from foldflight.engine.state.manifest import Manifest, TableLayout, calls_of
+from foldflight.engine.state.manifest import Manifest, TableLayout, VersionColumns, calls_of, with_older
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import StateTable
 from foldflight.engine.state.timelog import TimeLog, is_time_log, read_manifest
-from foldflight.engine.state.versions import VersionColumns, with_older
 from foldflight.functions.types.arrow import one_array
 
 _LATEST: Final = np.iinfo(np.int64).max

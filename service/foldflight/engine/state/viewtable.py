@@ -8,14 +8,21 @@ A view in states of the exchange is `struct<complete, cleared, entries: list<str
 a group has `struct<generation, entries: list<struct<key, value>>>` in its place, where generation 0 means inline. For a
 list it also has the number of its items. In states of the exchange this number is the key of an entry that does not
 exist, if the items are not there, so that a server can append items without reading any.
+
+Several state tables share one store, with their manifests in one. A bucket of a query with views has a table of groups,
+and a table of entries for each view. The runs of all tables share a map, since their names are unique. Their manifests
+are stored together, because a checkpoint of Spark has one variable for the manifest, and because they must be of the
+same commit.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +33,90 @@ from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import SLOT, CallView
 from foldflight.engine.state.entries import ENTRY, GENERATION, VALUE, EntryTable, Page
-from foldflight.engine.state.manifest import Committed, Lookup, TableLayout, calls_of
+from foldflight.engine.state.manifest import (
+    FORMAT_OF_SEVERAL,
+    MAGIC,
+    Committed,
+    Lookup,
+    RunStore,
+    TableLayout,
+    calls_of,
+    manifests_of,
+)
+from foldflight.engine.state.runs import seal
 from foldflight.engine.state.storage import Storage
-from foldflight.engine.state.stores import GROUPS, TableStores
 from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.functions.types.arrow import with_column
 from foldflight.functions.types.views import ViewSpec
+
+GROUPS: Final = ""
+"""The name of the table of groups."""
+
+
+class TableStores:
+    """The stores of several tables, by name.
+
+    Manifests are stored when `write` is called. The store of a query that had no views before has one manifest, that of
+    the table of groups, and is continued.
+
+    Args:
+        store: The storage of the bytes.
+
+    Attributes:
+        commits: The number of commits so far.
+        is_changed: Whether there are manifests to write.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, for a manifest of another format.
+        CorruptError: STATE_CHECKSUM, if the manifest is damaged.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._manifests: dict[str, bytes] = {}
+        self.commits = 0
+        self.is_changed = False
+        data = store.manifest()
+        if data is not None:
+            self._manifests, self.commits = manifests_of(data)
+
+    def of(self, name: str) -> RunStore:
+        """Return the store of a table."""
+        return _Part(self, name, self._store)
+
+    def manifest(self, name: str) -> bytes | None:
+        """Return the manifest of a table."""
+        return self._manifests.get(name)
+
+    def put_manifest(self, name: str, data: bytes) -> None:
+        """Replace the manifest of a table; `write` stores it."""
+        self._manifests[name] = data
+        self.is_changed = True
+
+    def write(self) -> None:
+        """Store the manifests, if one of them has changed."""
+        if not self.is_changed:
+            return
+        self.is_changed = False
+        tables = {name: base64.b64encode(data).decode() for name, data in self._manifests.items()}
+        content: dict[str, Any] = {"format": FORMAT_OF_SEVERAL, "commits": self.commits, "tables": tables}
+        self._store.put_manifest(seal(MAGIC, json.dumps(content).encode()))
+
+
+class _Part:
+    """The store of one table."""
+
+    def __init__(self, tables: TableStores, name: str, store: RunStore) -> None:
+        self._tables = tables
+        self._name = name
+        self.run, self.put_run, self.remove_run = store.run, store.put_run, store.remove_run
+
+    def manifest(self) -> bytes | None:
+        return self._tables.manifest(self._name)
+
+    def put_manifest(self, data: bytes) -> None:
+        self._tables.put_manifest(self._name, data)
+
 
 ITEMS: Final = "items"
 """The member of a stored list with the number of its items."""

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys.deadletters import BufferedRows, Failed
+from foldflight.engine.keys.bufferedrows import BufferedRows, Failed
 from foldflight.engine.keys.grouped import GroupedExchange, Groups
 from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.query.blocks import one_batch

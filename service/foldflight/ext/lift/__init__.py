@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import types as st
 
-    from foldflight.engine.query.lifting import Lifting
-    from foldflight.engine.query.query import Query
+    from foldflight.engine.query.query import Lifting, Query
     from foldflight.ext.lift.law import LiftedForm
     from foldflight.functions.author.spec import BoundFunction
     from foldflight.spark.expressions import Text

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from foldflight.engine.query.lifting import Lifting
-from foldflight.engine.query.query import Query
+from foldflight.engine.query.query import Lifting, Query
 from foldflight.errors import RejectedError
 from foldflight.ext.lift.checks import check_lift
 from foldflight.ext.lift.descriptions import lifted_of

@@ -19,7 +19,6 @@ HANDED_OVER = {
     "exchange/failover/coordinator.py",
     "exchange/encoding.py",
     "exchange/ipc.py",
-    "server/stream.py",
 }
 
 

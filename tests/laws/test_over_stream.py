@@ -26,7 +26,7 @@ from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.types.sql import parse_type
-from foldflight.testing import over, overstream, run_over, run_over_epochs
+from foldflight.testing import over, run_over, run_over_epochs
 from tests.effort import examples
 from tests.laws.test_over import FUNCTIONS
 from tests.watched import watched
@@ -377,7 +377,7 @@ def test_a_changed_query_is_refused() -> None:
         resolved = over.Resolved.of(calls, [row], keys=keys, order_by=["at"], types={}, has_ends=False)
         layout = dataclasses.replace(resolved.layout, names=columns)
         streamed = StreamedOver.of(resolved.transport, resolved.calls, layout)
-        (epoch,) = overstream._run(streamed, resolved.rows, [[row]], stores, TableBounds(), 0)
+        (epoch,) = over._run(streamed, resolved.rows, [[row]], stores, TableBounds(), 0)
         return epoch.rows
 
     kept = {"total": total.range("-2 minutes", 0), "n": count.rows(-1, 0)}
@@ -410,7 +410,7 @@ class _Stream:
 
     def epoch(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Rows:
         streamed, given = self.streamed(calls, rows, idle)
-        (found,) = overstream._run(streamed, given, [rows], self.stores, self.bounds, 0)
+        (found,) = over._run(streamed, given, [rows], self.stores, self.bounds, 0)
         return found.rows
 
     def bucket(self, folds: StreamFolds) -> OverBucket:
@@ -694,7 +694,7 @@ def test_a_group_without_rows_in_its_frame_is_gone() -> None:
     calls = {"n": FUNCTIONS["count"]().range("-5 minutes", 0)}
     resolved = over.Resolved.of(calls, given, keys=["k"], order_by=["at"], types={}, has_ends=False)
     streamed = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
-    overstream._run(streamed, resolved.rows, epochs, stores, TableBounds(), 0)
+    over._run(streamed, resolved.rows, epochs, stores, TableBounds(), 0)
     with StreamFolds(streamed) as folds:
         bucket = OverBucket(folds, lambda name: Storage(stores[name]))
         ((table, log),) = bucket._stores

@@ -39,7 +39,7 @@ from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Registry
 from foldflight.testing import run_epochs, run_over
-from foldflight.testing.overstream import run_over_epochs
+from foldflight.testing.over import run_over_epochs
 from tests import scalar_functions
 from tests.laws.stream_engine import StreamEngine
 from tests.spark import spark_functions

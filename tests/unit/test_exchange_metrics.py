@@ -10,7 +10,7 @@ from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Forget, Open, Returns
 from foldflight.exchange.serving import ServerExchange
 from foldflight.functions import Call, Registry, udaf
-from foldflight.server.exchange_metrics import Account
+from foldflight.server.exchanges import Account
 from foldflight.server.ops.metrics import Metrics
 from tests.simulation.workloads import LIMITS
 

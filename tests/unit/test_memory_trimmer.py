@@ -12,11 +12,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from foldflight.server import flightbase
-from foldflight.server.limits import memory
+from foldflight.server import flightbase, limits
+from foldflight.server.flightbase import connections_max
 from foldflight.server.ops import health, http
-from foldflight.server.ports import connections_max
-from foldflight.server.run import relay
+from foldflight.server.run import workers
 
 
 def test_what_stays_is_asked_for_less_and_less_often() -> None:
@@ -24,7 +23,7 @@ def test_what_stays_is_asked_for_less_and_less_often() -> None:
     resident = 100 << 20
     now_s = 1000.0
     given: list[float] = []
-    surplus = memory.MemoryTrimmer(lambda: resident, lambda: given.append(now_s), lambda: now_s)
+    surplus = limits.MemoryTrimmer(lambda: resident, lambda: given.append(now_s), lambda: now_s)
 
     def looks(count: int) -> list[float]:
         nonlocal now_s
@@ -46,7 +45,7 @@ def test_what_stays_is_asked_for_less_and_less_often() -> None:
 
 _FAULTS = """
 import resource
-from foldflight.server.limits.memory import reuse_freed
+from foldflight.server.limits import reuse_freed
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -87,11 +86,11 @@ def files_max(count: int) -> Iterator[None]:
 
 def test_memory_is_measured_without_a_file() -> None:
     """A process that may open no more files still knows how much memory it uses: else it would refuse all work."""
-    assert memory.resident_bytes() > 1 << 20
+    assert limits.resident_bytes() > 1 << 20
     with files_max(3):
         with pytest.raises(OSError, match="Too many open files"):
             os.open("/proc/self/statm", os.O_RDONLY)
-        assert memory.resident_bytes() > 1 << 20
+        assert limits.resident_bytes() > 1 << 20
 
 
 def test_the_ports_of_a_process_leave_files() -> None:
@@ -99,7 +98,7 @@ def test_the_ports_of_a_process_leave_files() -> None:
     with files_max(1000):
         taken = {
             port.__name__: connections_max(port._FILES_SHARE, files_each=files) * files
-            for port, files in ((flightbase, 1), (relay, 2), (health, 1), (http, 1))
+            for port, files in ((flightbase, 1), (workers, 2), (health, 1), (http, 1))
         }
-    assert taken["foldflight.server.flightbase"] == taken["foldflight.server.run.relay"]
-    assert sum(taken.values()) - taken["foldflight.server.run.relay"] == 750
+    assert taken["foldflight.server.flightbase"] == taken["foldflight.server.run.workers"]
+    assert sum(taken.values()) - taken["foldflight.server.run.workers"] == 750

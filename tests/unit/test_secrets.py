@@ -10,7 +10,7 @@ import pytest
 
 from foldflight.exchange.frames import Log
 from foldflight.functions.author.context import LogRecord
-from foldflight.server.masking import without_secrets
+from foldflight.server.error_translation import without_secrets
 from foldflight.server.ops.logs import make_logger
 from foldflight.shipping.secrets import mask_of_environment, masked_text
 

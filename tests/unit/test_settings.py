@@ -8,7 +8,7 @@ import pytest
 
 from docs.tables import settings_table
 from foldflight.errors import RejectedError
-from foldflight.server.limits.memory import Memory, container_room, memory_limit_of
+from foldflight.server.limits import Memory, container_room, memory_limit_of
 from foldflight.server.run.settings import SETTINGS, Settings, load_settings
 
 

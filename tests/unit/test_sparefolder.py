@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from foldflight.server.ops.logs import Logger, make_logger
-from foldflight.server.run.sparefolder import spare_folder
+from foldflight.server.run.compilation import spare_folder
 
 KILLED = """
 import io, os, signal
 from foldflight.server.ops.logs import make_logger
-from foldflight.server.run.sparefolder import spare_folder
+from foldflight.server.run.compilation import spare_folder
 
 with spare_folder(make_logger(io.StringIO(), log_format="json", log_level="info")) as folder:
     (folder / "loop").touch()

@@ -8,7 +8,7 @@ import sys
 PROFILED = """
 import cProfile, functools, logging
 from foldflight import FunctionError
-from foldflight.server.limits.watch import Watch
+from foldflight.server.limits import Watch
 
 watch = Watch(fold_s_max=0, look_s=1, look=lambda: None, on_spent=lambda: None, logger=logging.getLogger())
 error = FunctionError("USER_CODE", "interrupted as it ended")

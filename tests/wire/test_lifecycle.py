@@ -27,11 +27,10 @@ from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.ext.conformance.raw import RawServer
 from foldflight.functions.query.call import Call
 from foldflight.server import flight
-from foldflight.server.calls import CallStatus, IncomingCall
+from foldflight.server.calls import CallStatus, IncomingCall, send
 from foldflight.server.ops.logs import make_logger
 from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, ProcessServer, announce, run_server, serving
 from foldflight.server.run.settings import load_settings
-from foldflight.server.stream import send
 from tests.ports import free_port
 from tests.wire import wire_functions
 from tests.wire.kit import (

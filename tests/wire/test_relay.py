@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from foldflight.server.ops.logs import make_logger
-from foldflight.server.run import relay
+from foldflight.server.run import workers
 from tests.wire.kit import PATIENCE_S, eventually
 
 Batch = list[tuple[int, int]]
@@ -54,7 +54,7 @@ class Ends:
         self.worker, upstream = connected()
         self.is_gone = threading.Event()
         self.inner, self.upstream = inner, upstream
-        self.connection = relay._Connection(inner, upstream, self.is_gone.set)
+        self.connection = workers._Connection(inner, upstream, self.is_gone.set)
 
     def carries(self) -> bool:
         self.client.sendall(b"a request")
@@ -71,7 +71,7 @@ def connected(buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         outer.connect(listener.getsockname())
         inner, _ = listener.accept()
-    relay._set_up(inner)
+    workers._set_up(inner)
     return outer, inner
 
 
@@ -102,8 +102,8 @@ def ends() -> Iterator[Callable[..., Ends]]:
 def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A thread of the relay whose epoll can be told what to say."""
     names = {name: getattr(select, name) for name in dir(select)}
-    monkeypatch.setattr(relay, "select", SimpleNamespace(**{**names, "epoll": Epoll}))
-    running = relay._RelayThread("relay", make_logger(io.StringIO()))
+    monkeypatch.setattr(workers, "select", SimpleNamespace(**{**names, "epoll": Epoll}))
+    running = workers._RelayThread("relay", make_logger(io.StringIO()))
     yield running
     running.close()
 
@@ -130,7 +130,7 @@ def test_a_client_that_never_reads_the_last_bytes_is_given_up(
     thread: Any, ends: Callable[..., Ends], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection whose worker is gone does not stay for ever, and it is not polled in a busy loop."""
-    monkeypatch.setattr(relay, "_LAST_BYTES_MS_MAX", 500)
+    monkeypatch.setattr(workers, "_LAST_BYTES_MS_MAX", 500)
     one = ends(2048)
     thread.carry(one.connection)
     one.worker.sendall(b"an answer" * 6000)

@@ -21,9 +21,9 @@ from foldflight.client.flight import FlightConnection
 from foldflight.errors import RetryableError
 from foldflight.functions.query.call import Call
 from foldflight.server.ops.logs import make_logger
+from foldflight.server.run.compilation import spare_folder
 from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, EXIT_SPENT, run_server
 from foldflight.server.run.settings import load_settings
-from foldflight.server.run.sparefolder import spare_folder
 from foldflight.server.run.workers import _Worker
 from tests.wire.kit import (
     DEADLINE_S,

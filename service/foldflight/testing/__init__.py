@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from foldflight.testing.epochs import Epoch, run_epochs
 from foldflight.testing.laws import LawResult, check_laws
-from foldflight.testing.over import run_over
-from foldflight.testing.overstream import OverEpoch, run_over_epochs
+from foldflight.testing.over import OverEpoch, run_over, run_over_epochs
 from foldflight.testing.targets import TARGET_COLUMNS, TARGET_KEYS, check_target
 
 if TYPE_CHECKING:

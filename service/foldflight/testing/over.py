@@ -48,6 +48,14 @@ def run_over(
             a condition may also be a Python function of the row.
         rows: The rows: column to value.
         keys: The columns of the partition. Without any there is one partition.
+
+    >>> from datetime import datetime
+    >>> from foldflight import connect
+    >>> from foldflight.testing import run_over_epochs
+    >>> rows = [{"at": datetime(2026, 1, 1, 12, minute), "v": 1} for minute in (0, 5, 9)]
+    >>> (epoch,) = run_over_epochs({"n": connect("embedded:")["count"]()}, [rows], order_by=["at"], delay_s=60)
+    >>> [row["n"] for row in epoch.rows], epoch.waiting_rows
+    ([1, 2], 1)
         order_by: The columns of the order. A text may end with ASC or DESC, and with NULLS FIRST or NULLS LAST.
         types: Types of columns. Default: the types that the functions declare, or the types of the values.
 
@@ -87,6 +95,24 @@ class Resolved(NamedTuple):
     """An OVER query over literal rows.
 
     Args:
+
+    >>> from datetime import datetime
+    >>> from foldflight import connect
+    >>> from foldflight.testing import run_over_epochs
+    >>> functions = connect("embedded:")
+    >>> first, second = run_over_epochs(
+    ...     {"last_two": functions["sum"]("amount").rows(-1, 0)},
+    ...     [
+    ...         [{"at": datetime(2013, 1, 1, 12, 5), "amount": 5}, {"at": datetime(2013, 1, 1, 12, 1), "amount": 3}],
+    ...         [{"at": datetime(2013, 1, 1, 12, 9), "amount": 7}, {"at": datetime(2013, 1, 1, 12, 2), "amount": 1}],
+    ...     ],
+    ...     order_by=["at"],
+    ...     delay_s=60,
+    ... )
+    >>> [(row["amount"], row["last_two"]) for row in first.rows], first.waiting_rows
+    ([(3, 3)], 1)
+    >>> [(row["amount"], row["last_two"]) for row in second.rows], second.late_rows
+    ([(5, 8)], 1)
         transport: The connection to the functions.
         calls: The calls by output name.
         layout: The columns. The payload is the number of each row.

@@ -19,10 +19,9 @@ from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.ext.conformance.watching import Observed, Record
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry
-from foldflight.server.calls import VanishedError
+from foldflight.server.calls import VanishedError, reading
 from foldflight.server.error_translation import to_flight_error
 from foldflight.server.flightbase import flight_info
-from foldflight.server.stream import reading
 
 LIMITS: Final = Limits(
     message_bytes_max=64 * 2**20,

@@ -14,7 +14,7 @@ from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Opened, States
 from foldflight.ext.conformance.rules import Rule
 from foldflight.functions import RowKind
-from foldflight.server.stream import send
+from foldflight.server.calls import send
 
 # If a write takes longer, the engine does not read.
 _BLOCKED_S: Final = 3.0

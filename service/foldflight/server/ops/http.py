@@ -29,8 +29,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from foldflight.server.flightbase import connections_max, listen
 from foldflight.server.ops.status import Status
-from foldflight.server.ports import connections_max, listen
 
 _logger = logging.getLogger("foldflight.server")
 

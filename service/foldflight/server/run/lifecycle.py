@@ -45,17 +45,16 @@ from foldflight.functions.author.spec import AnyFunction, Function
 from foldflight.functions.registry import JAVA, Registry, java_functions
 from foldflight.server.authentication import check_keys
 from foldflight.server.flight import FlightServer, recordings_of
-from foldflight.server.limits.memory import memory_limit_of, reuse_freed
+from foldflight.server.flightbase import authority
+from foldflight.server.limits import memory_limit_of, reuse_freed
 from foldflight.server.ops.build import ServerCollector
 from foldflight.server.ops.health import HealthServer
 from foldflight.server.ops.http import HttpServer
 from foldflight.server.ops.logs import Logger, make_logger, taking_over
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import Status
-from foldflight.server.ports import authority
-from foldflight.server.run.compilation import Compilation
+from foldflight.server.run.compilation import Compilation, spare_folder
 from foldflight.server.run.settings import SETTINGS, Settings, compiled_folder_of, load_settings, port_taken
-from foldflight.server.run.sparefolder import spare_folder
 
 # Settings of a server beside other code, which nobody probes.
 FREE_PORTS: Final[Mapping[str, object]] = {"port": 0, "health_port": "off", "http_port": "off"}

@@ -1,1 +1,0 @@
-"""Limits on the time and memory of functions."""

@@ -43,7 +43,7 @@ from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout
 from foldflight.engine.state.viewtable import table_of
 from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.errors import FoldflightError
-from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.exchange.serving import describe
 from foldflight.functions import Call, Registry

@@ -29,7 +29,7 @@ from foldflight.ext.compiler.program import NoProgram
 from foldflight.ext.compiler.scalar import CompiledScalar
 from foldflight.fold.accelerator import bind_fixed_types
 from foldflight.fold.rows import Column, Rows
-from foldflight.fold.scalar.scalar import InterpretedScalar
+from foldflight.fold.scalar.evaluation import InterpretedScalar
 from foldflight.functions import Registry
 from foldflight.testing import check_laws
 from tests.effort import examples_of

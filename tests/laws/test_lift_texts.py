@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from foldflight.errors import RejectedError
-from foldflight.ext.lift.checks import check_lift
+from foldflight.ext.lift.analysis import check_lift
 from foldflight.ext.lift.descriptions import lift_text, lifted_of
 from foldflight.ext.lift.plan import LiftPlan
-from foldflight.ext.lift.spark.expressions import expression
+from foldflight.ext.lift.spark import expression
 from foldflight.fold.mode import Unsupported
 from foldflight.functions import Function, function_of
 from foldflight.functions.author.spec import BoundFunction

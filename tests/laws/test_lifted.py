@@ -18,9 +18,8 @@ from foldflight import udaf
 from foldflight.cli.main import cli
 from foldflight.ext.lift import analysis, plan, tree
 from foldflight.ext.lift.descriptions import lift_text, lifted_of
-from foldflight.ext.lift.evaluate import evaluate
 from foldflight.ext.lift.plan import LiftPlan
-from foldflight.ext.lift.tree import Case, Lift, const, not_
+from foldflight.ext.lift.tree import Case, Lift, const, evaluate, not_
 from foldflight.functions import Function, Registry, function_of
 from foldflight.testing.laws import LAWS, LawResult, _check, _Inputs, _Subject, hostile_rows
 from tests.laws import lifted_functions

@@ -11,7 +11,7 @@ import pytest
 
 from foldflight import connect, udaf
 from foldflight.errors import FunctionError
-from foldflight.ext.lift.spark.expressions import Quotient
+from foldflight.ext.lift.spark import Quotient
 from foldflight.spark import group_by
 from foldflight.spark.errors import error_of
 from tests.laws.lifted_functions import Sums

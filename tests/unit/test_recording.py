@@ -41,7 +41,7 @@ from foldflight.ext.recording.file import (
     read_recording,
     write_recording,
 )
-from foldflight.ext.recording.masks import Masks
+from foldflight.ext.recording.recorder import Masks
 from foldflight.ext.recording.replay import fold_again
 from foldflight.ext.recording.shrink import shrink
 from foldflight.ext.recording.testfile import test_text as text_of_test

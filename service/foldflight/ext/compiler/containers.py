@@ -33,9 +33,8 @@ from foldflight.ext.compiler.value_types import (
     number_type,
     require_value,
 )
-from foldflight.fold.machine_values import MOMENTS
+from foldflight.fold.machine_values import MOMENTS, TEXTS
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.machine_values import TEXTS
 
 
 class ContainerType(types.IterableType):

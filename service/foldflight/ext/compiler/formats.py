@@ -25,7 +25,7 @@ from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.string_ops import allocate, copy_text, put_digits, text_at
 from foldflight.ext.compiler.strings import byte_at, character_count, length_of, text_constant
 from foldflight.ext.compiler.value_types import CONVERTERS, as_number, decode_kind, implementation, inner_kind
-from foldflight.fold.decimals import DECIMALS, scale_of
+from foldflight.fold.machine_values import DECIMALS, scale_of
 from foldflight.fold.mode import Unsupported
 
 _SPEC: Final = re.compile(

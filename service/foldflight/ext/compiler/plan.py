@@ -35,12 +35,9 @@ from foldflight.ext.compiler.untyped_accumulators import (
 )
 from foldflight.ext.compiler.value_types import ENCODED, KINDS
 from foldflight.fold.aggregate.reading import inner_codes
-from foldflight.fold.machine_values import moment_of
-from foldflight.fold.machine_values import DECIMALS, decimal_of, scale_of, words_of
+from foldflight.fold.machine_values import DECIMALS, decimal_of, moment_of, scale_of, text_of, words_of
 from foldflight.fold.mode import Unsupported
-from foldflight.fold.machine_values import text_of
-from foldflight.functions.author.spec import BoundScalar, ScalarMethods
-from foldflight.functions.author.spec import BoundFunction, Methods
+from foldflight.functions.author.spec import BoundFunction, BoundScalar, Methods, ScalarMethods
 from foldflight.functions.types.serializer import Nullable, may_be_none
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import CastError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foldflight.ext.conformance.engines import ENGINE_RULES, check_engine
-from foldflight.ext.conformance.rules import Outcome, Rule, rules_table
+from foldflight.ext.conformance.raw import Outcome, Rule, rules_table
 from foldflight.ext.conformance.servers import SERVER_RULES, check_server
 
 if TYPE_CHECKING:

@@ -12,9 +12,16 @@ from google.protobuf.message import DecodeError
 
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.ipc import app_metadata_in
-from foldflight.ext.conformance.checks import rule
-from foldflight.ext.conformance.raw import COLUMNS, RawServer, opening, refused
-from foldflight.ext.conformance.rules import BrokenError, NotTriedError, expect
+from foldflight.ext.conformance.raw import (
+    COLUMNS,
+    BrokenError,
+    NotTriedError,
+    RawServer,
+    expect,
+    opening,
+    refused,
+    rule,
+)
 
 
 def _info_of(flight: Any) -> pb.FunctionInfo:

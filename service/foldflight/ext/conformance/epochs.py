@@ -9,9 +9,17 @@ import pyarrow.flight as fl
 
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.ipc import write_batch
-from foldflight.ext.conformance.checks import rule
-from foldflight.ext.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
-from foldflight.ext.conformance.rules import BrokenError, NotTriedError, expect
+from foldflight.ext.conformance.raw import (
+    COLUMNS,
+    BrokenError,
+    NotTriedError,
+    RawExchange,
+    RawServer,
+    expect,
+    refused,
+    rows_of,
+    rule,
+)
 from foldflight.functions.types.arrow import with_column
 
 # The largest bounds for which the kit sends messages that exceed them, and requests results that need several messages.

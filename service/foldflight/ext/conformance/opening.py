@@ -9,9 +9,7 @@ import pyarrow as pa
 
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.ipc import write_batch
-from foldflight.ext.conformance.checks import rule
-from foldflight.ext.conformance.raw import COLUMNS, RawServer, opening, refused, rows_of
-from foldflight.ext.conformance.rules import expect
+from foldflight.ext.conformance.raw import COLUMNS, RawServer, expect, opening, refused, rows_of, rule
 
 # Field 1000, a varint: stands for a field of a later version of the protocol.
 _UNKNOWN: Final = b"\xc0\x3e\x07"

@@ -1,12 +1,14 @@
-"""A client that uses only protobuf, Arrow and Flight.
+"""Rules of the contract, their outcomes, and a client for them that uses only protobuf, Arrow and Flight.
 
-It does not use this package's own client, because it would repeat its mistakes.
+The client does not use this package's own, because it would repeat its mistakes. Each check of a server is a rule of
+the contract with the function that tests it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
@@ -16,7 +18,64 @@ from google.protobuf.message import DecodeError
 from foldflight.client.watchdog import Guard
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.ipc import app_metadata_in, write_batch
-from foldflight.ext.conformance.rules import BrokenError, expect
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule of the contract.
+
+    Args:
+        name: Its name in reports, tests and `foldflight conform --rule`.
+        sentence: What it requires.
+        remedy: What to change if it is broken.
+    """
+
+    name: str
+    sentence: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one rule.
+
+    Args:
+        rule: The rule.
+        passed: Whether the rule was kept; None if it was not tested.
+        detail: What was found, or why the rule was not tested; empty if it was kept.
+    """
+
+    rule: Rule
+    passed: bool | None
+    detail: str = ""
+
+
+def rules_table(subject: str, rules: Iterable[Rule]) -> str:
+    """Return rules as a Markdown table for proto/README.md.
+
+    >>> from foldflight.testing.conformance import Rule, rules_table
+    >>> print(rules_table("servers", [Rule("barrier", "A barrier is answered.", "Answer it.")]), end="")
+    | a rule for servers | what it requires |
+    |---|---|
+    | `barrier` | A barrier is answered. |
+    """
+    lines = [f"| a rule for {subject} | what it requires |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{rule.name}` | {rule.sentence} |" for rule in rules)]) + "\n"
+
+
+class BrokenError(Exception):
+    """A rule is broken. The message says what was found."""
+
+
+class NotTriedError(Exception):
+    """A rule cannot be tested. The message says why."""
+
+
+def expect(actual: object, expected: object, what: str) -> None:
+    """Raise BrokenError unless both are equal. `what` names the value."""
+    if actual != expected:
+        raise BrokenError(f"{what}: expected {expected!r}, found {actual!r}")
+
 
 # The columns of the kit's chunks. A row is (slot, kind, value, wanted); missing values are 0, 0, NULL and true.
 COLUMNS: Final = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("value", pa.int64()), ("wanted", pa.bool_())])
@@ -305,3 +364,33 @@ class RawExchange:
 
 def _headers(token: str | None) -> list[tuple[bytes, bytes]]:
     return [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+
+
+Try = Callable[[RawServer], None]
+
+
+@dataclass(frozen=True)
+class ServerCheck:
+    """One check of a server.
+
+    Args:
+        rule: The rule.
+        run: Tests the rule. It raises BrokenError, NotTriedError, or the Flight error if the server refuses a valid
+            request.
+    """
+
+    rule: Rule
+    run: Try
+
+
+SERVER_CHECKS: Final[list[ServerCheck]] = []
+
+
+def rule(name: str, sentence: str, remedy: str) -> Callable[[Try], Try]:
+    """Return a decorator that adds a function to the table of checks. `Rule` documents the arguments."""
+
+    def put(run: Try) -> Try:
+        SERVER_CHECKS.append(ServerCheck(Rule(name, sentence, remedy), run))
+        return run
+
+    return put

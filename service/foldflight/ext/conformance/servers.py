@@ -11,9 +11,7 @@ from foldflight.client.error_translation import translated
 from foldflight.errors import RejectedError
 from foldflight.exchange.encoding import decode_error
 from foldflight.ext.conformance import discovery, epochs, opening, states
-from foldflight.ext.conformance.checks import SERVER_CHECKS, ServerCheck
-from foldflight.ext.conformance.raw import RawServer
-from foldflight.ext.conformance.rules import BrokenError, NotTriedError, Outcome
+from foldflight.ext.conformance.raw import SERVER_CHECKS, BrokenError, NotTriedError, Outcome, RawServer, ServerCheck
 
 # Importing these modules has added their checks to the table. The table in proto/README.md has the same order.
 _MODULES = (discovery, opening, epochs, states)

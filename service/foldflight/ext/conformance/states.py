@@ -5,9 +5,16 @@ from __future__ import annotations
 import pyarrow as pa
 
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.ext.conformance.checks import rule
-from foldflight.ext.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
-from foldflight.ext.conformance.rules import NotTriedError, expect
+from foldflight.ext.conformance.raw import (
+    COLUMNS,
+    NotTriedError,
+    RawExchange,
+    RawServer,
+    expect,
+    refused,
+    rows_of,
+    rule,
+)
 from foldflight.functions.types.arrow import with_column
 
 

@@ -5,10 +5,10 @@ class of ours, with the same answers; without its compiled form everything is ca
 the first Java function is loaded, and the virtual machine of a process starts then (`machine.py`).
 """
 
-from foldflight.ext.java import sources
+from foldflight.ext.java import classes
 from foldflight.functions.registry import JavaReader
 
 
 def provide() -> JavaReader:
     """Return what reads jars."""
-    return sources
+    return classes

@@ -3,6 +3,8 @@
 A class is a function if it is public and has the public methods `createAccumulator`, `accumulate` and `getValue`;
 `retract`, `merge`, `open`, `close`, `isDeterministic`, and `serialize` with `deserialize` are optional. It need not
 implement an interface of ours, so classes that were written for Flink qualify.
+
+Functions of jars have names such as `functions.jar::com.acme.WeightedAvg`.
 """
 
 from __future__ import annotations
@@ -10,16 +12,16 @@ from __future__ import annotations
 import datetime
 import decimal
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.ext.java.bridge import bridge_of, has_loop
-from foldflight.ext.java.machine import Jar, java, loaders
-from foldflight.ext.java.values import UnknownType, Value, hint_of, into_object, value_of
+from foldflight.ext.java.bridge import UnknownType, Value, bridge_of, has_loop, hint_of, into_object, value_of
+from foldflight.ext.java.machine import Jar, java, limit_heap, loaders
 from foldflight.functions.author.declaring import snake_case
 from foldflight.functions.author.spec import Capabilities, Function, Methods, Parameter
 from foldflight.functions.types.serializer import StateSerializer, serializer_of_type
@@ -684,3 +686,45 @@ def _is_public(jpype: Any, type_: Any) -> bool:
             return False
         type_ = outer
     return True
+
+
+__all__ = ["function_name", "java_functions", "limit_heap"]
+
+_SEPARATOR: Final = "::"
+
+
+def java_functions(named: Iterable[str], jar: str | None = None) -> list[Function]:
+    """Return the functions of classes in jars.
+
+    Args:
+        named: `"functions.jar::com.acme.WeightedAvg"`, or `"com.acme.WeightedAvg"` for a class of `jar`.
+        jar: The path of the jar of classes that are named without one.
+
+    Raises:
+        RejectedError: MODULE, if a jar cannot be read, a class is not in it or cannot be loaded, or Java is missing;
+            SIGNATURE, for a class that is not a function.
+    """
+    functions = []
+    for name in named:
+        path, separator, class_name = name.rpartition(_SEPARATOR)
+        where = path if separator else jar
+        if where is None:
+            raise RejectedError(
+                "MODULE", f"the Java class {name!r} has no jar; write it as functions.jar{_SEPARATOR}{name}"
+            )
+        functions.append(function_in(_jar(where), class_name))
+    return functions
+
+
+def _jar(path: str) -> Jar:
+    file = Path(path)
+    try:
+        status = file.stat()
+        return _read(file.resolve(), status.st_mtime_ns, status.st_size)
+    except OSError as error:
+        raise RejectedError("MODULE", f"the jar {path} cannot be read: {error.strerror}") from None
+
+
+@functools.lru_cache(maxsize=16)
+def _read(file: Path, modified_ns: int, size: int) -> Jar:  # noqa: ARG001 - a jar that has changed is another one
+    return Jar(file.name, file.read_bytes())

@@ -51,7 +51,7 @@ class _Lift:
 
     def result(self, query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
         """Return the result of a batch query that is lifted; see `SparkPlanner.result`."""
-        from foldflight.ext.lift.spark.aggregation import lifted_result
+        from foldflight.ext.lift.spark import lifted_result
 
         return lifted_result(query, rows, outputs)
 
@@ -65,7 +65,7 @@ class _Lift:
         names: Sequence[str] | None = None,
     ) -> Text:
         """Return the same as SQL, without what Python does; see `SparkPlanner.text`."""
-        from foldflight.ext.lift.spark.aggregation import lifted_text
+        from foldflight.ext.lift.spark import lifted_text
 
         return lifted_text(query, rows, columns, outputs, session, names)
 
@@ -73,7 +73,7 @@ class _Lift:
         self, query: Query, grouped: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
     ) -> DataFrame:
         """Return the result of finished groups; see `SparkPlanner.finished_by_python`."""
-        from foldflight.ext.lift.spark.aggregation import finished_by_python
+        from foldflight.ext.lift.spark import finished_by_python
 
         return finished_by_python(query, grouped, rows, outputs)
 

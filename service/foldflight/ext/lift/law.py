@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError
 from foldflight.ext.lift.descriptions import lift_text, lifted_of
-from foldflight.ext.lift.evaluate import evaluate
 from foldflight.ext.lift.plan import FieldOverflow, LiftPlan, SumOverflow
-from foldflight.ext.lift.tree import Lift
+from foldflight.ext.lift.tree import Lift, evaluate
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.values import CastError, cast_results
 from foldflight.testing.laws import Interpreter

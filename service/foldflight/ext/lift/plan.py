@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.ext.lift.evaluate import evaluate
 from foldflight.ext.lift.tree import (
     SIGN,
     TRUE,
@@ -29,6 +28,7 @@ from foldflight.ext.lift.tree import (
     all_of,
     compare,
     const,
+    evaluate,
     high_bits,
     low_bits,
     multiply,

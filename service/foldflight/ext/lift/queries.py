@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from foldflight.engine.query.query import Lifting, Query
 from foldflight.errors import RejectedError
-from foldflight.ext.lift.checks import check_lift
+from foldflight.ext.lift.analysis import check_lift
 from foldflight.ext.lift.descriptions import lifted_of
 from foldflight.ext.lift.plan import LiftPlan
 from foldflight.ext.lift.tree import Expr, Lift

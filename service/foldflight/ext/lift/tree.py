@@ -1,13 +1,18 @@
 """The lift of a function as data: expressions and conditions over one row, and a monoid for each field.
 
 Nothing here knows an engine or an author's class. A server sends a `Lift` to an engine as JSON. Expressions have
-Python's semantics (`evaluate.py`): integers are exact, and comparisons with NaN are false.
+Python's semantics (`evaluate`): integers are exact, and comparisons with NaN are false.
+
+Expressions are evaluated as an engine does: an integer that exceeds 64 bits is an error. To compare expressions that
+authors wrote in different ways, sums and products are made polynomials over the arguments.
 """
 
 from __future__ import annotations
 
+import decimal
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
@@ -520,3 +525,112 @@ class Lift:
             )
         except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             raise RejectedError("BAD_FRAME", f"the description of a lifted function cannot be read: {error}") from None
+
+
+_END = 1 << 63
+
+
+def evaluate(expr: Expr, row: Sequence[Any] | Mapping[str, Any], sign: int = 1) -> Any:
+    """Return the value of an expression for one row, or for one accumulator.
+
+    Args:
+        expr: The expression.
+        row: The arguments, or the fields of the accumulator by name; None is NULL.
+        sign: The value of `SIGN`.
+
+    Raises:
+        OverflowError: An integer does not fit 64 bits.
+    """
+    match expr.op:
+        case "arg" | "field":
+            return row[expr.parts[0]]
+        case "const":
+            return expr.value
+        case "sign":
+            return sign
+        case "and":
+            return all(evaluate(each, row, sign) for each in expr.parts)
+        case "quotient":
+            one, other = (evaluate(each, row, sign) for each in expr.parts)
+            return one / other
+        case _:
+            values = [evaluate(each, row, sign) if isinstance(each, Expr) else each for each in expr.parts]
+            value = _apply(expr, values)
+    if type(value) is int and not -_END <= value < _END:
+        raise OverflowError(f"{expr} is {value}")
+    return value
+
+
+def _apply(expr: Expr, values: Sequence[Any]) -> Any:
+    match expr.op, *values:
+        case "add", one, other:
+            return one + other
+        case "neg", one:
+            # `-` would round a DECIMAL to the digits of the context.
+            return one.copy_negate() if isinstance(one, decimal.Decimal) else -one
+        case "mul", one, other:
+            return one * other
+        case "div", one, other:
+            return one / other
+        case "float", one:
+            return float(one)
+        case "int", one:
+            return int(one)
+        case "low", one, bits:
+            return one & ((1 << bits) - 1)
+        case "high", one, bits:
+            return one >> bits
+        case "lt", one, other:
+            return one < other
+        case "le", one, other:
+            return one <= other
+        case "eq", one, other:
+            return one == other
+        case "not", one:
+            return not one
+        case "null", one:
+            return one is None
+        case _:
+            raise TypeError(expr.op)
+
+
+# The coefficient of each monomial, which is the sorted texts of its factors.
+_Polynomial: TypeAlias = Counter[tuple[str, ...]]
+
+
+def same_sum(one: Expr | None, other: Expr | None, facts: Mapping[Expr, bool]) -> bool:
+    """Return whether two amounts are proven equal for all rows for which the facts hold."""
+    if one is None or other is None:
+        return False
+    if one == other:
+        return True
+    is_exact = all(each.kind == "int" or is_decimal(each.kind) for each in (one, other))
+    return is_exact and _polynomial(one, facts) == _polynomial(other, facts)
+
+
+def _polynomial(one: Expr, facts: Mapping[Expr, bool]) -> dict[tuple[str, ...], int]:
+    return {monomial: factor for monomial, factor in _terms(one, facts).items() if factor}
+
+
+def _terms(one: Expr, facts: Mapping[Expr, bool]) -> _Polynomial:
+    terms: _Polynomial = Counter()
+    match one.op:
+        case "const":
+            terms[()] = one.value
+        case "add":
+            for part in one.parts:
+                for monomial, factor in _terms(part, facts).items():
+                    terms[monomial] += factor
+        case "neg":
+            for monomial, factor in _terms(one.parts[0], facts).items():
+                terms[monomial] -= factor
+        case "mul":
+            left, right = (_terms(part, facts) for part in one.parts)
+            for monomial, factor in left.items():
+                for other, by in right.items():
+                    terms[tuple(sorted(monomial + other))] += factor * by
+        case "int" if one.parts[0] in facts:
+            terms[()] = int(facts[one.parts[0]])
+        case _:
+            terms[(repr(one),)] = 1
+    return terms

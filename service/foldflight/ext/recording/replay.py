@@ -17,8 +17,7 @@ from foldflight.errors import CorruptError, FoldflightError, FunctionError, Reje
 from foldflight.exchange import frames as fr
 from foldflight.exchange.ipc import write_batch
 from foldflight.exchange.serving import ServerExchange
-from foldflight.ext.recording.file import Recording
-from foldflight.ext.recording.groups import of_groups, slots_in, slots_of
+from foldflight.ext.recording.file import Recording, of_groups, slots_in, slots_of
 from foldflight.fold.coroutines import Answer, Bound, Calls, Check, M, SharedInstance
 from foldflight.fold.failures import ERROR
 from foldflight.fold.pickles import StateSigner

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Entries, States
-from foldflight.ext.recording.file import Pair, Recording
-from foldflight.ext.recording.groups import of_groups, slots_in
+from foldflight.ext.recording.file import Pair, Recording, of_groups, slots_in
 from foldflight.ext.recording.replay import fold_again
 from foldflight.fold.failures import ERROR
 from foldflight.functions import Registry, RowKind

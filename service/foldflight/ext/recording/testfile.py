@@ -15,8 +15,7 @@ import pyarrow as pa
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Open, States
 from foldflight.ext.recording.code import is_java, module_of
-from foldflight.ext.recording.file import Pair, Recording
-from foldflight.ext.recording.groups import slots_in
+from foldflight.ext.recording.file import Pair, Recording, slots_in
 from foldflight.ext.recording.replay import Difference
 from foldflight.functions import Call, Registry, RowKind, ScalarFunction
 from foldflight.functions.author.spec import AnyFunction

@@ -1,4 +1,8 @@
-"""The interface of wire adapters: the encoding of types and results for clients of another system."""
+"""The interface of wire adapters: the encoding of types and results for clients of another system.
+
+`Databend` is for Databend's external functions (source: databend_udf/udf.py of databend-udf), `RisingWave` for those of
+RisingWave and of other clients of arrow-udf (source: arrow-udf-flight/python and src/lib.rs of arrow-udf).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,12 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from foldflight.fold.failures import ERROR
+from foldflight.fold.scalar.expressions import ROW
 from foldflight.functions import AnyFunction, FunctionKind, can_widen
+from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.vectors import is_vector
 
 EXTENSION: Final = b"ARROW:extension:name"
@@ -92,3 +100,81 @@ def is_list(type_: pa.DataType) -> bool:
     """Return whether a type is a list of any of Arrow's kinds."""
     kinds = pa.types
     return bool(kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_))
+
+
+class Databend(WireAdapter):
+    """A scalar function answers with its result; a table function with its columns. A row that fails ends the call."""
+
+    has_errors = False
+
+    def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
+        kinds = pa.types
+        if is_json(type_):
+            return pa.large_binary(), {b"Extension": b"Variant"}
+        if kinds.is_string(type_):
+            return pa.large_string(), {}
+        if kinds.is_binary(type_):
+            return pa.large_binary(), {}
+        if kinds.is_timestamp(type_):
+            return pa.timestamp("us"), {}
+        if self.is_leaf(type_):
+            size = str(type_.list_size).encode()
+            return pa.list_(pa.float32(), type_.list_size), {b"Extension": b"Vector", b"vector_size": size}
+        return type_, {}
+
+    def is_leaf(self, type_: pa.DataType) -> bool:
+        return bool(pa.types.is_fixed_size_list(type_) and pa.types.is_float32(type_.value_type))
+
+    def schema(self, function: AnyFunction) -> pa.Schema:
+        count = str(len(function.input_names)).encode()
+        return super().schema(function).with_metadata({b"x-databend-udf-input-count": count})
+
+    def outputs(self, function: AnyFunction, result: pa.DataType) -> list[pa.Field]:
+        if function.kind is not FunctionKind.TABLE:
+            return [self.field("output", result)]
+        return [self.field(each.name, each.type) for each in result]
+
+    def answer(
+        self,
+        answer: pa.RecordBatch,
+        result: pa.DataType,  # noqa: ARG002 - as the others
+        *,
+        is_table: bool,
+    ) -> tuple[list[pa.Array], pa.Array | None]:
+        output = answer.column("output_0")
+        return (output.flatten() if is_table else [output]), None
+
+
+class RisingWave(WireAdapter):
+    """The types of RisingWave and of arrow-udf.
+
+    A scalar function answers with its result, and a column of errors if a row has failed; a table function with the
+    number of the row and its value.
+    """
+
+    has_errors = True
+
+    def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
+        if is_json(type_):
+            return pa.string(), {EXTENSION: b"arrowudf.json"}
+        if pa.types.is_decimal128(type_):
+            return pa.string(), {EXTENSION: b"arrowudf.decimal"}
+        if pa.types.is_timestamp(type_) and type_.tz:
+            return pa.timestamp("us", "+00:00"), {}
+        return type_, {}
+
+    def outputs(self, function: AnyFunction, result: pa.DataType) -> list[pa.Field]:
+        if function.kind is not FunctionKind.TABLE:
+            return [self.field(function.name, result)]
+        value = result.field(0).type if result.num_fields == 1 else result
+        return [pa.field(ROW, pa.int32()), self.field(function.name, value)]
+
+    def answer(
+        self, answer: pa.RecordBatch, result: pa.DataType, *, is_table: bool
+    ) -> tuple[list[pa.Array], pa.Array | None]:
+        if is_table:
+            value = answer.column("output_0")
+            return [answer.column(ROW), value.field(0) if result.num_fields == 1 else value], None
+        errors = answer.column(ERROR)
+        texts = pc.struct_field(errors, "message") if errors.null_count < len(errors) else None
+        return [answer.column("output_0")], texts

@@ -1,1 +1,0 @@
-"""Lifted batches as expressions of Spark SQL."""

@@ -401,7 +401,9 @@ def test_results_of_the_wrong_type() -> None:
     """A result that cannot be cast is an error with function, value and slot."""
     fold = new_fold(Call("broken", ("v",)), functions=[broken(get_value=lambda self, a: "many")])
     fold.fold(chunk((2, INSERT, 1)))
-    with pytest.raises(FunctionError, match=r"get_value returned 'many'.*does not fit BIGINT") as caught:
+    with pytest.raises(
+        FunctionError, match=r"get_value returned 'many' \(str\), which does not fit BIGINT; return such"
+    ) as caught:
         fold.collect()
     assert (caught.value.code, caught.value.slot) == ("RESULT_TYPE", 2)
 

@@ -601,7 +601,7 @@ class Interpreted(GroupsAccumulator):
             return cast_results(values, self.bound.result_type)
         except CastError as error:
             raise FunctionError(
-                error.code, f"{self._value_method} returned {error}", function=self.name, slot=int(slots[error.index])
+                error.code, error.of_result(self._value_method), function=self.name, slot=int(slots[error.index])
             ) from None
 
     def _cast_sound(self, values: list[Any], slots: Slots) -> pa.Array:
@@ -611,7 +611,7 @@ class Interpreted(GroupsAccumulator):
         """
 
         def refuse(index: int, error: CastError) -> int:
-            failure = FunctionError(error.code, f"{self._value_method} returned {error}", function=self.name)
+            failure = FunctionError(error.code, error.of_result(self._value_method), function=self.name)
             self._fail(failure, error, int(slots[index]))
             return index + 1
 

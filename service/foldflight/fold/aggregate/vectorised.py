@@ -403,7 +403,7 @@ class Vectorised(GroupsAccumulator):
             return _results(values, len(slots), self.inner.bound)
         except CastError as error:
             raise FunctionError(
-                error.code, f"get_values returned {error}", function=self._name, slot=int(slots[error.index])
+                error.code, error.of_result("get_values"), function=self._name, slot=int(slots[error.index])
             ) from None
 
     def forget(self, slots: Slots) -> None:

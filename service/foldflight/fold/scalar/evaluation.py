@@ -130,7 +130,7 @@ def cast(step: Instance, rows: Rows, values: Sequence[Any], type_: pa.DataType) 
     """
 
     def refuse(index: int, error: CastError) -> int:
-        step.take(rows, index, FunctionError(error.code, f"{step.method_name} returned {error}", function=step.name))
+        step.take(rows, index, FunctionError(error.code, error.of_result(step.method_name), function=step.name))
         return index + 1
 
     return cast_around(values, type_, refuse)

@@ -67,6 +67,12 @@ class CastError(ValueError):
         self.index = index
         self.code = code
 
+    def of_result(self, method: str) -> str:
+        """Return the message for a value that a method of an author has returned, with what to do about it."""
+        has_remedy = self.code == "OVERFLOW" or ";" in str(self)
+        remedy = "" if has_remedy else "; return such a value, or declare the type of this one as result_type"
+        return f"{method} returned {self}{remedy}"
+
 
 def to_python(array: pa.Array) -> list[Any]:
     """Return the values of an array of n values as a list of n Python values; NULL is `None`.
@@ -504,7 +510,7 @@ def _misfit(value: Any, type_: pa.DataType) -> str:
         text = f"<a value whose repr fails: {type(error).__name__}>"
     if len(text) > 200:
         text = text[:200] + "..."
-    return f"{text} ({type(value).__name__}) does not fit {sql_name(type_)}"
+    return f"{text} ({type(value).__name__}), which does not fit {sql_name(type_)}"
 
 
 def _is_infinite(value: Any) -> bool:

@@ -97,9 +97,10 @@ EXPLANATIONS: Final = {
     ),
     "LIMIT": Explanation(
         "Something exceeds a bound of the server: the size of a message or state, the states of an exchange, its "
-        "slots, or memory.",
+        "slots, or memory. Or a column of texts, bytes or lists exceeds the 2 GiB of Arrow, which no setting raises.",
         "The message names the bound. Find out why a state is so large, or give each task fewer groups (more shuffle "
-        "partitions). Otherwise raise the setting on all servers.",
+        "partitions, buckets or epochs), or keep entries in [views](../how-to/keep-large-states.md). Otherwise raise "
+        "the setting on all servers.",
     ),
     "SETTINGS": Explanation(
         "A setting of a server, a session or a command is missing, unknown or not allowed.",

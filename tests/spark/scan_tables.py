@@ -155,7 +155,7 @@ WRITERS: Mapping[str, tuple[Callable[[Any, pa.Table, Path], None], str, str]] = 
         "int string",
         "int string",
     ),
-    "arrow, INT96": (_arrow(use_deprecated_int96_timestamps=True), "int timestamp_int96", "int timestamp_int96"),
+    "arrow, INT96": (_arrow(use_deprecated_int96_timestamps=True), "int timestamp_int96", "int"),
     "spark": (_spark(), f"{_SPARK} list struct map", _SPARK),
     "spark, micros": (_spark(outputTimestampType="TIMESTAMP_MICROS"), _SPARK, _SPARK),
     "spark, legacy": (

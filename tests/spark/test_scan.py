@@ -136,7 +136,7 @@ _OLD_CALENDAR = "counted in the old calendar"
 _LEFT_TO_SPARK = {
     "-legacy": ("day at clock", _OLD_CALENDAR),
     "-legacy-int96": ("day at clock", _OLD_CALENDAR),
-    "arrow-26.0.1-int96": ("clock", "is INT96"),  # Spark has only instants in INT96
+    "arrow-26.0.1-int96": ("day at clock", "is INT96"),
     "duckdb-2.0.0-v2": ("f d", "BYTE_STREAM_SPLIT"),
 }
 _QUICK_FILES = ("spark-3.5.9-legacy", "spark-4.2.1-micros-v2", "arrow-26.0.1-int96", "polars-2.1.0")
@@ -402,13 +402,10 @@ def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
     table = pa.table(columns, schema)
     years = table.slice(1, len(MOMENTS) - 2)  # those that nanoseconds hold
     in_ms = table.cast(schema.set(1, pa.field("t", pa.timestamp("ms", "UTC"))), safe=False)
-    for name, each, options in (
-        ("a", table, {"row_group_size": 1}),
-        ("b", in_ms, {"row_group_size": 1}),
-        ("c", years, {"store_schema": False, "use_deprecated_int96_timestamps": True}),
-    ):
-        chosen = each.drop_columns("c") if name == "c" else each
-        pq.write_table(chosen, folder / f"{name}.parquet", **options)
+    for name, each in (("a", table), ("b", in_ms)):
+        pq.write_table(each, folder / f"{name}.parquet", row_group_size=1)
+    classic.createDataFrame(years.drop_columns("c")).coalesce(1).write.parquet(str(tmp_path / "c"))  # in INT96
+    next((tmp_path / "c").glob("*.parquet")).rename(folder / "c.parquet")
     before = {name: classic.conf.get(name) for name in (_ZONE, "spark.sql.timestampType")}
     classic.conf.set(_ZONE, zone)
     try:
@@ -498,6 +495,24 @@ def test_bad_files(classic: Any, tmp_path: Path) -> None:
     (path / "b.parquet").replace(path / "a.parquet")
     with pytest.raises(Exception, match=r"SOURCE_FILE.*the file \S+a\.parquet cannot be read: .*; if it is damaged"):
         read(given.source(["k", "v"]), given, ["k", "v"]).collect()
+
+
+def test_int96_with_negative_times(classic: Any, tmp_path: Path) -> None:
+    """Old versions of Arrow write the hour before 1970 as minus one hour, which Arrow reads as 584 years later."""
+    hour = 3_600_000_000_000
+    times = pa.table({"t": pa.array([hour // 1000], pa.timestamp("us"))})
+    times = times.replace_schema_metadata({"org.apache.spark.version": "4.0.0"})  # as Arrow keeps it
+    path = tmp_path / "a.parquet"
+    options = {"use_dictionary": False, "compression": "none", "store_schema": False}
+    pq.write_table(times, path, use_deprecated_int96_timestamps=True, **options)
+    before = path.read_bytes()
+    after = before.replace(hour.to_bytes(8, "little"), (-hour).to_bytes(8, "little", signed=True))
+    assert before != after
+    path.write_bytes(after)
+    assert pq.ParquetFile(path, coerce_int96_timestamp_unit="us").read()["t"][0].as_py().year > 2500
+    given = scan(classic, path)
+    assert [row[0] for row in given.df.selectExpr("unix_micros(t)").collect()] == [-hour // 1000]
+    assert "INT96, whose signs are known only in files by Spark" in reader(given, ["t"])
 
 
 def test_mistakes_tell_what_to_write(spark: Any, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from pyspark.sql import types as st
 from foldflight.spark.scans.folders import _places_of_logs
 from foldflight.spark.scans.footers import Wanted, footers
 from foldflight.spark.scans.predicate import Comparison, Either, Predicate, parse
-from foldflight.spark.scans.readable import Modes
 from tests.spark.scan_tables import table_of
 
 TYPES = {
@@ -104,7 +103,7 @@ def test_row_groups(write: Callable[[pa.Table, Path], None], decimals: int, tmp_
         groups = {(path, index): batch for path in paths for index, batch in enumerate(_groups(path, table.schema))}
         for _ in range(30):
             predicate = _predicate(table, chosen)
-            wanted = Wanted(TYPES, (), predicate, Modes("CORRECTED", "CORRECTED"), is_case_sensitive=True)
+            wanted = Wanted(TYPES, (), predicate, "CORRECTED", is_case_sensitive=True)
             found = footers(paths, fs.LocalFileSystem, wanted)
             kept = {(each.path, group.index) for each in found for group in each.groups}
             for key in groups.keys() - kept:

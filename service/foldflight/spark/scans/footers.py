@@ -13,7 +13,7 @@ from pyarrow import fs
 from pyspark.sql import types as st
 
 from foldflight.spark.scans.predicate import Comparison, Predicate
-from foldflight.spark.scans.readable import Modes, is_readable, is_rebased
+from foldflight.spark.scans.readable import is_readable, is_rebased, is_written_by_spark
 
 OpenFilesystem: TypeAlias = "Callable[[], fs.FileSystem]"
 """Makes the file system, in each process that reads."""
@@ -77,14 +77,14 @@ class Wanted:
         columns: The columns that are read, with Spark's types in the scan.
         constants: The names of columns whose values are in the names of folders.
         predicate: The condition that rows must pass.
-        modes: The modes of the session for old days.
+        mode: What the session makes of old days in files of other writers than Spark.
         is_case_sensitive: Whether names that differ by case are different.
     """
 
     columns: Mapping[str, st.DataType]
     constants: tuple[str, ...]
     predicate: Predicate
-    modes: Modes
+    mode: str
     is_case_sensitive: bool
 
 
@@ -118,7 +118,12 @@ def footer(path: str, filesystem: fs.FileSystem, wanted: Wanted) -> Footer:
             leaves = _leaves(read, wanted)
             metadata = read.metadata.metadata or {}
             for name, leaf in leaves.items():
-                if is_rebased(read.schema.column(leaf), metadata, wanted.modes):
+                column = read.schema.column(leaf)
+                # Old versions of Arrow and Flink count days before 1970 from their end, in negative nanoseconds. Arrow
+                # reads these as positive ones.
+                if column.physical_type == "INT96" and not is_written_by_spark(read.metadata):
+                    raise _RefusedError(f"its column {name!r} is INT96, whose signs are known only in files by Spark")
+                if is_rebased(column, metadata, wanted.mode):
                     raise _RefusedError(f"the days of its column {name!r} may be counted in the old calendar")
             groups = [read.metadata.row_group(index) for index in range(read.metadata.num_row_groups)]
             _check_stored(groups, leaves)

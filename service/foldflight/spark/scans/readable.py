@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import types as st
 
 from foldflight.spark.versions.types import arrow_type
@@ -23,18 +24,7 @@ _BINARIES: Final = (
     getattr(pa.types, "is_binary_view", lambda _type: False),
 )
 _CORRECTED: Final = "CORRECTED"
-
-
-class Modes(NamedTuple):
-    """What a session makes of old days: `EXCEPTION`, `CORRECTED` or `LEGACY`.
-
-    Args:
-        dates: For dates and timestamps.
-        int96: For timestamps of the physical type INT96.
-    """
-
-    dates: str
-    int96: str
+_VERSION: Final = b"org.apache.spark.version"
 
 
 _Is = Callable[[pa.DataType], bool]
@@ -130,26 +120,31 @@ def is_readable(leaf: Any, arrow: pa.DataType, wanted: st.DataType) -> bool:
     return any((physical, logical) == (each, other) and is_type(arrow) for each, other, is_type in kinds)
 
 
-def is_rebased(leaf: Any, metadata: Mapping[bytes, bytes], modes: Modes) -> bool:
+def is_rebased(leaf: Any, metadata: Mapping[bytes, bytes], mode: str) -> bool:
     """Return whether Spark may count the days of a file in the old calendar, or refuse its old days.
 
     Files of Spark tell which calendar they have, and the session's mode counts for those of other writers.
 
     Args:
-        leaf: The column of the Parquet schema.
+        leaf: The column of the Parquet schema; of INT96 only if Spark has written the file.
         metadata: The metadata of the file.
-        modes: The modes of the session.
+        mode: What the session makes of old days: `EXCEPTION`, `CORRECTED` or `LEGACY`.
     """
     is_int96 = leaf.physical_type == "INT96"
     if not is_int96 and _logical(leaf) not in {"Date", "Instant", "Timestamp"}:
         return False
-    version = metadata.get(b"org.apache.spark.version")
+    version = metadata.get(_VERSION)
     if version is None:
-        return (modes.int96 if is_int96 else modes.dates) != _CORRECTED
+        return mode != _CORRECTED
     first, legacy = (
         (b"3.1.0", b"org.apache.spark.legacyINT96") if is_int96 else (b"3.0.0", b"org.apache.spark.legacyDateTime")
     )
     return version < first or legacy in metadata
+
+
+def is_written_by_spark(metadata: pq.FileMetaData) -> bool:
+    """Return whether Spark has written a file, and not another program that has kept what Spark tells in its files."""
+    return _VERSION in (metadata.metadata or {}) and metadata.created_by.startswith("parquet-mr")
 
 
 def _logical(leaf: Any) -> str:

@@ -23,7 +23,7 @@ from foldflight.spark.scans.deltalog import FIELD_ID
 from foldflight.spark.scans.footers import Footer, OpenFilesystem, RowGroup, Wanted, footers, local
 from foldflight.spark.scans.listing import Files, Listing, UnreadableError
 from foldflight.spark.scans.predicate import Comparison, Predicate
-from foldflight.spark.scans.readable import Modes, readable_type
+from foldflight.spark.scans.readable import readable_type
 from foldflight.spark.scans.reader import ReadSplits, Split, Task
 from foldflight.spark.versions.sessions import is_remote, is_spark, parallelism
 from foldflight.tracing import Traced
@@ -38,7 +38,6 @@ _SETTINGS: Final = {
 _IDS: Final = "spark.sql.parquet.fieldId.read.enabled"
 _CASE: Final = "spark.sql.caseSensitive"
 _DATES: Final = "spark.sql.parquet.datetimeRebaseModeInRead"
-_INT96: Final = "spark.sql.parquet.int96RebaseModeInRead"
 
 # The metadata of a column that tells its value in the rows of files without it.
 _DEFAULT: Final = "EXISTS_DEFAULT"
@@ -129,7 +128,7 @@ def source_of(files: Files, columns: Sequence[str], keys: int, predicate: Predic
     """
     df = files.df
     session = df.sparkSession
-    modes, is_case_sensitive = _settings(session)
+    mode, is_case_sensitive = _settings(session)
     if is_cached(df):
         raise UnreadableError("the rows of these files are cached")
     fields = {name: df.schema[name] for name in dict.fromkeys([*columns, *predicate.columns])}
@@ -151,7 +150,7 @@ def source_of(files: Files, columns: Sequence[str], keys: int, predicate: Predic
     # Files of Delta may store the columns of partitions, too, and their values in the log are those that count.
     partitions = () if listing.is_declared else listing.partitions
     read = {name: each.dataType for name, each in fields.items() if name not in constants}
-    wanted = Wanted(read, partitions, predicate, modes, is_case_sensitive)
+    wanted = Wanted(read, partitions, predicate, mode, is_case_sensitive)
     opened = files.open_filesystem or local
     found = _footers(session, paths, opened, wanted)
     _check_footers(found, listing, {name: fields[name] for name in read})
@@ -221,16 +220,15 @@ def _check_footers(found: Sequence[Footer], listing: Listing, columns: Mapping[s
         raise UnreadableError(f"no file has the column {name!r}")
 
 
-def _settings(session: SparkSession) -> tuple[Modes, bool]:
-    """Return the modes for old days, and whether case matters. Raises UnreadableError for settings left to Spark."""
+def _settings(session: SparkSession) -> tuple[str, bool]:
+    """Return the mode for old days, and whether case matters. Raises UnreadableError for settings left to Spark."""
     if not is_spark(session):
         raise UnreadableError("Sail reads files as fast itself")
     for name, value in _SETTINGS.items():
         actual = session.conf.get(name)
         if (actual or "").lower() != value:
             raise UnreadableError(f"{name} is {actual}")
-    modes = Modes((session.conf.get(_DATES) or "").upper(), (session.conf.get(_INT96) or "").upper())
-    return modes, (session.conf.get(_CASE) or "").lower() == "true"
+    return (session.conf.get(_DATES) or "").upper(), (session.conf.get(_CASE) or "").lower() == "true"
 
 
 def is_cached(df: DataFrame) -> bool:

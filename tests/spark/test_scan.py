@@ -530,6 +530,9 @@ def test_mistakes_tell_what_to_write(spark: Any, tmp_path: Path) -> None:
             scan(spark, path, where=where, columns=["k"])
         assert caught.value.code == "SCHEMA_MISMATCH"
         assert where in caught.value.message
+    given = scan(spark, path, columns=["K", "v"])
+    assert given.columns == ["K", "v"]
+    assert "'K' is not exactly the name of a column" in reader(given, ["K", "v"])
     with pytest.raises(RejectedError, match=r"cannot choose columns=\['k', 'missing'\].*missing") as caught:
         scan(spark, path, columns=["k", "missing"])
     assert caught.value.code == "SCHEMA_MISMATCH"

@@ -131,7 +131,11 @@ def source_of(files: Files, columns: Sequence[str], keys: int, predicate: Predic
     mode, is_case_sensitive = _settings(session)
     if is_cached(df):
         raise UnreadableError("the rows of these files are cached")
-    fields = {name: df.schema[name] for name in dict.fromkeys([*columns, *predicate.columns])}
+    known = {each.name: each for each in df.schema}
+    other = next((name for name in columns if name not in known), None)
+    if other is not None:
+        raise UnreadableError(f"{other!r} is not exactly the name of a column of the files")
+    fields = {name: known[name] for name in dict.fromkeys([*columns, *predicate.columns])}
     has_ids = (session.conf.get(_IDS) or "").lower() != "false"
     arrow = {name: _type(each, has_ids=has_ids) for name, each in fields.items()}
     listing = files.listing()

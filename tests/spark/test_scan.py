@@ -497,6 +497,21 @@ def test_bad_files(classic: Any, tmp_path: Path) -> None:
         read(given.source(["k", "v"]), given, ["k", "v"]).collect()
 
 
+def test_damaged_pages(classic: Any, tmp_path: Path) -> None:
+    """A page that has another checksum than its own fails the query, though it can be read."""
+    path = tmp_path / "a.parquet"
+    numbers = pa.table({"k": [1, 5, 9]})
+    pq.write_table(numbers, path, write_page_checksum=True, use_dictionary=False, compression="none")
+    given = scan(classic, path)
+    same_rows(given, ["k"])
+    before = path.read_bytes()
+    after = before.replace((5).to_bytes(8, "little"), (7).to_bytes(8, "little"))
+    assert before != after
+    path.write_bytes(after)
+    with pytest.raises(Exception, match=r"SOURCE_FILE.*a\.parquet cannot be read: .*CRC checksum"):
+        read(scan(classic, path).source(["k"]), given, ["k"]).collect()
+
+
 def test_int96_with_negative_times(classic: Any, tmp_path: Path) -> None:
     """Old versions of Arrow write the hour before 1970 as minus one hour, which Arrow reads as 584 years later."""
     hour = 3_600_000_000_000

@@ -141,8 +141,10 @@ class ReadSplits:
 
 
 def _opened(file: pa.NativeFile, buffer: int, **options: Any) -> pq.ParquetFile:
-    # Before it returns rows, pyarrow would read all columns of a row group.
-    options |= {"pre_buffer": False, "buffer_size": buffer, "coerce_int96_timestamp_unit": INT96_UNIT}
+    # Before it returns rows, pyarrow would read all columns of a row group. Files of Spark have checksums of pages,
+    # which show damage that leaves a page readable.
+    options |= {"pre_buffer": False, "buffer_size": buffer, "page_checksum_verification": True}
+    options |= {"coerce_int96_timestamp_unit": INT96_UNIT}
     return pq.ParquetFile(file, **options)
 
 

@@ -12,6 +12,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -238,6 +239,14 @@ def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
         path = tmp_path / f"{name}.parquet"
         pq.write_table(INTS, path, use_dictionary=False, **options)
         assert f"stored as {name}" in reader(scan(classic, path), ["v"])
+    chosen, widths = random.Random(1), {"wide": 1 << 31, "narrow": 1 << 30}
+    columns = {name: [chosen.randint(-most, most - 1) for _ in range(120)] for name, most in widths.items()}
+    with duckdb.connect() as connection:
+        connection.register("t", pa.table(columns, pa.schema([(name, pa.int32()) for name in columns])))
+        connection.sql(f"COPY t TO '{tmp_path}/deltas.parquet' (FORMAT parquet, PARQUET_VERSION V2)")
+    given = scan(classic, tmp_path / "deltas.parquet")
+    assert "more than 32 bits" in reader(given, ["wide"])
+    same_rows(given, ["narrow"])
     pq.write_table(INTS.rename_columns(["k", "a.b"]), tmp_path / "point.parquet")
     assert "has a point" in reader(scan(classic, tmp_path / "point.parquet"), ["a.b"])
     pq.write_metadata(INTS.schema, tmp_path / "a" / "_common_metadata")

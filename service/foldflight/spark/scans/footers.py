@@ -126,7 +126,7 @@ def footer(path: str, filesystem: fs.FileSystem, wanted: Wanted) -> Footer:
                 if is_rebased(column, metadata, wanted.mode):
                     raise _RefusedError(f"the days of its column {name!r} may be counted in the old calendar")
             groups = [read.metadata.row_group(index) for index in range(read.metadata.num_row_groups)]
-            _check_stored(groups, leaves)
+            _check_stored(groups, leaves, read.metadata.created_by)
             chosen = [
                 RowGroup(
                     index, group.num_rows, sum(group.column(leaf).total_compressed_size for leaf in leaves.values())
@@ -149,7 +149,7 @@ def _check_whole(file: Any, size: int, metadata: pq.FileMetaData) -> None:
         raise _RefusedError("its footer has more than descriptions, as that of an encrypted file")
 
 
-def _check_stored(groups: Sequence[Any], leaves: Mapping[str, int]) -> None:
+def _check_stored(groups: Sequence[Any], leaves: Mapping[str, int], writer: str) -> None:
     """Refuse chunks of columns in forms that Spark or Arrow may not read."""
     for group in groups:
         for name, leaf in leaves.items():
@@ -157,6 +157,15 @@ def _check_stored(groups: Sequence[Any], leaves: Mapping[str, int]) -> None:
             unusual = {chunk.compression, *chunk.encodings} - _STORED
             if unusual:
                 raise _RefusedError(f"its column {name!r} is stored as {', '.join(sorted(unusual))}")
+            if writer.startswith("DuckDB") and "DELTA_BINARY_PACKED" in chunk.encodings and _may_be_wide(chunk):
+                raise _RefusedError(f"its column {name!r} is stored as differences that may have more than 32 bits")
+
+
+def _may_be_wide(chunk: Any) -> bool:
+    """Return whether differences of 32-bit numbers may need more bits, as DuckDB writes them and Arrow reads none."""
+    found = chunk.statistics
+    is_near = found is not None and found.has_min_max and 0 <= found.max_raw - found.min_raw < 1 << 31
+    return chunk.physical_type == "INT32" and not is_near
 
 
 def _leaves(read: pq.ParquetFile, wanted: Wanted) -> dict[str, int]:

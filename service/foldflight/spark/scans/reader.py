@@ -123,7 +123,8 @@ class ReadSplits:
             if encoded:
                 read = _opened(file, buffer, read_dictionary=encoded, metadata=read.metadata)
             for group in split.groups:
-                for batch in read.iter_batches(size.rows, row_groups=[group], columns=names, use_threads=False):
+                rows = size.rows(encoded)
+                for batch in read.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
                     size.seen(batch)
                     yield batch
 
@@ -164,18 +165,20 @@ class _BatchSize:
         has_lists = any(map(pa.types.is_list, types.values()))
         self._rows_max = bounds.rows_max
         self._bytes_max = min(_LISTS_BYTES, bounds.bytes_max) if has_lists else bounds.bytes_max
-        self._is_fixed = all(map(_is_fixed, types.values()))
-        self.rows = min(_FIRST_LISTS if has_lists else _FIRST_ROWS, bounds.rows_max)
-        if self._is_fixed:
-            self.rows = bounds.rows_max
+        self._varying = {name for name, type_ in types.items() if not _is_fixed(type_)}
+        self._rows = min(_FIRST_LISTS if has_lists else _FIRST_ROWS, bounds.rows_max)
         self._width = 1.0
+
+    def rows(self, encoded: Iterable[str]) -> int:
+        """Return the rows of the next batches. Texts with a dictionary are indexes, which are all of one size."""
+        return self._rows if self._varying.difference(encoded) else self._rows_max
 
     def seen(self, batch: pa.RecordBatch) -> None:
         """Take the width of rows that were read into account for the next row group."""
-        if self._is_fixed or not batch.num_rows:
+        if not self._varying or not batch.num_rows:
             return
         self._width = max(self._width, batch.nbytes / batch.num_rows)
-        self.rows = max(min(int(self._bytes_max / self._width), self._rows_max), 1)
+        self._rows = max(min(int(self._bytes_max / self._width), self._rows_max), 1)
 
 
 def _is_fixed(type_: pa.DataType) -> bool:

@@ -301,6 +301,7 @@ def test_settings(classic: Any, tmp_path: Path) -> None:
         assert "cached" in reader(given, ["k"])
         assert "cached" in reader(scan(classic, path), ["k"])
         chosen = scan(classic, path, where="k > 1", columns=["k"])
+        assert "cached" in reader(chosen, ["k"])
         given.df.unpersist()
         chosen.df.cache()
         assert "cached" in reader(chosen, ["k"])

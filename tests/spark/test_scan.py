@@ -191,6 +191,7 @@ def test_layouts(classic: Any, tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         pq.write_table(INTS, folder / "a b%.parquet")
         pq.write_table(INTS, folder / "_hidden.parquet")
+        pq.write_table(INTS, folder / "_not=hidden.parquet")
         pq.write_table(INTS, folder / ".hidden.parquet")
         pq.write_table(INTS.slice(0, 0), folder / "none.parquet")
         pq.write_table(INTS.select(["k"]), folder / "fewer.parquet")
@@ -200,10 +201,10 @@ def test_layouts(classic: Any, tmp_path: Path) -> None:
     for columns in (given.columns, ["v", "city"], ["day"], ["v"]):
         same_rows(given, columns)
     for where, left_out in (
-        ("day = DATE'2026-01-01' AND v > 3", 4),
-        ("city IS NULL", 4),
-        ("city <> 'x' AND n IN (7)", 4),
-        ("day < DATE'2026-01-01' AND v > 3", 8),
+        ("day = DATE'2026-01-01' AND v > 3", 5),
+        ("city IS NULL", 5),
+        ("city <> 'x' AND n IN (7)", 5),
+        ("day < DATE'2026-01-01' AND v > 3", 10),
         ("v > 3", 0),
     ):
         chosen = scan(classic, tmp_path / "t", where=where)
@@ -235,6 +236,16 @@ def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
     two_files(tmp_path / "k=1", INTS, INTS)
     # The folder has the name of a column, and is none of the partition that Spark sees.
     assert "named like a column" in reader(scan(classic, tmp_path / "k=1" / "a.parquet"), ["k"])
+    # Spark decodes each byte of the name as a character, so that its column is none of the folder's name here.
+    latin = tmp_path / "latin" / "%C3%A4=1"
+    two_files(latin.parent, INTS, INTS)
+    latin.mkdir()
+    for each in latin.parent.glob("*.parquet"):
+        each.rename(latin / each.name)
+    (latin / "empty.parquet").touch()
+    given = scan(classic, latin.parent)
+    assert f"no file has the column {given.columns[-1]!r}" in reader(given, given.columns)
+    assert given.df.where(f"`{given.columns[-1]}` = 1").count() == 2 * len(INTS)
     for name, options in (("LZ4", {"compression": "lz4"}), ("BYTE_STREAM_SPLIT", {"use_byte_stream_split": ["v"]})):
         path = tmp_path / f"{name}.parquet"
         pq.write_table(INTS, path, use_dictionary=False, **options)
@@ -271,6 +282,7 @@ def test_settings(classic: Any, tmp_path: Path) -> None:
     """A setting of the session that may change a read leaves it to Spark."""
     days = pa.table({"k": INTS["k"], "day": pa.array([0, 1, 2, 3, None], pa.date32())})
     path = two_files(tmp_path / "t", days, days)
+    cases = two_files(tmp_path / "cases", INTS.rename_columns(["K", "v"]), INTS)
     numbered = str(tmp_path / "numbered")
     classic.createDataFrame(days).withMetadata("k", {"parquet.field.id": 1}).coalesce(1).write.parquet(numbered)
     for name, value, spark_reads in (
@@ -292,6 +304,8 @@ def test_settings(classic: Any, tmp_path: Path) -> None:
             if "fieldId" in name:
                 assert "a number, by which Spark" in reader(scan(classic, numbered), ["k"])
                 same_rows(scan(classic, numbered), ["day"])
+            if "caseSensitive" in name:
+                same_rows(scan(classic, cases), ["K", "v"])
         finally:
             classic.conf.set(name, before)
     same_rows(scan(classic, numbered), ["k"])
@@ -381,6 +395,8 @@ def test_where(classic: Any, tmp_path: Path) -> None:
         ("`decimal(5,2)` < 1.005", "not a constant"),
         ("n IN (SELECT 1)", "not a constant"),
         ("lower(string) = 'a'", "exactly"),
+        ("string <> '${spark.app.name}'", "not a constant"),
+        ("date > DATE'0000-12-31'", "joined by AND"),  # Python has no such year
     ):
         assert why in reader(scan(classic, path, where=where), ["n"]), where
 
@@ -446,6 +462,7 @@ def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
             ("t < TIMESTAMP'tomorrow'", "joined by AND"),
             ("t < current_timestamp()", "not a constant"),
             ("c < TIMESTAMP_NTZ'2024-3-1'", "joined by AND"),
+            ("c > TIMESTAMP_NTZ'0000-12-31 00:00:00'", "joined by AND"),
         ):
             assert why in reader(scan(classic, folder, where=where), ["n"]), where
         # In New York there was no such time: as TIMESTAMP, which is compared then, it is 3:30.
@@ -538,6 +555,25 @@ def test_int96_with_negative_times(classic: Any, tmp_path: Path) -> None:
     given = scan(classic, path)
     assert [row[0] for row in given.df.selectExpr("unix_micros(t)").collect()] == [-hour // 1000]
     assert "INT96, whose signs are known only in files by Spark" in reader(given, ["t"])
+    # INT96 is an instant, and this scan has times without a zone.
+    mixed = tmp_path / "mixed"
+    classic.createDataFrame(times.cast(pa.schema([("t", pa.timestamp("us", "UTC"))]))).write.parquet(str(mixed))
+    pq.write_table(times, mixed / "a.parquet")
+    given = scan(classic, mixed)
+    assert given.schema["t"].dataType == st.TimestampNTZType()
+    assert "is INT96 in Parquet" in reader(given, ["t"])
+
+
+def test_days_of_old_versions(classic: Any, tmp_path: Path) -> None:
+    """Before version 3, Spark counted all days in the old calendar, and did not tell it."""
+    path = tmp_path / "a.parquet"
+    day = datetime.date(1500, 3, 1)
+    for version, is_old in (("2.4.8", True), ("3.0.0", False)):
+        days = pa.table({"d": pa.array([day], pa.date32())})
+        pq.write_table(days.replace_schema_metadata({"org.apache.spark.version": version}), path)
+        given = scan(classic, path)
+        assert (given.df.collect()[0][0] != day) == is_old
+        assert (_OLD_CALENDAR in reader(given, ["d"])) == is_old
 
 
 def test_mistakes_tell_what_to_write(spark: Any, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
@@ -90,13 +89,10 @@ def listed_paths(df: DataFrame, *, is_encoded: bool, has_filesystem: bool) -> li
         has_filesystem: Whether the user has given a file system.
 
     Raises:
-        UnreadableError: Spark does not tell them, or they are not of this machine and no file system is given.
+        UnreadableError: They are not of this machine, and no file system is given.
     """
-    try:
-        addresses = df.inputFiles()
-    except PySparkException as error:
-        raise UnreadableError(f"Spark does not tell the files: {str(error).splitlines()[0]}") from None
-    return [path_of(unquote(each) if is_encoded else each, has_filesystem=has_filesystem) for each in addresses]
+    found = df.inputFiles()
+    return [path_of(unquote(each) if is_encoded else each, has_filesystem=has_filesystem) for each in found]
 
 
 _WHOLE: Final = re.compile(r"0|-?[1-9]\d*", re.ASCII)

@@ -393,6 +393,9 @@ def test_where(classic: Any, tmp_path: Path) -> None:
         ("N < 7", "exactly"),
         ("date > '2020-01-01'", "not a constant that is compared with it; write DATE'2020-01-01'"),
         ("`decimal(5,2)` < 1.005", "not a constant"),
+        ("`decimal(5,2)` < 1000", "not a constant"),
+        ("n < 7S", "joined by AND"),
+        ("bigint < 9223372036854775808", "not a constant"),
         ("n IN (SELECT 1)", "not a constant"),
         ("lower(string) = 'a'", "exactly"),
         ("string <> '${spark.app.name}'", "not a constant"),
@@ -492,14 +495,16 @@ def test_decimals_that_spark_rounds(classic: Any, tmp_path: Path) -> None:
         "d": pa.array([least + 1, decimal.Decimal(1), decimal.Decimal("2.5"), None], pa.decimal128(38, 30)),
         "e": pa.array([decimal.Decimal(1).scaleb(-38), 0, decimal.Decimal(-1).scaleb(-38), 0], pa.decimal128(38, 38)),
         "f": pa.array([decimal.Decimal("1.01"), 1, -1, None], pa.decimal128(20, 18)),
+        "g": pa.array([decimal.Decimal(3_000_000_000) + decimal.Decimal(1).scaleb(-19)] * 4, pa.decimal128(30, 19)),
     }
     pq.write_table(pa.table(columns), path)
-    for where in ("d IN (1)", "d NOT IN (1, 2.5)", "d BETWEEN 1 AND 10", "e = 0", "e > 0"):
+    for where in ("d IN (1)", "d NOT IN (1, 2.5)", "d BETWEEN 1 AND 10", "e = 0", "e > 0", "g IN (3000000000)"):
         assert "may round" in reader(scan(classic, path, where=where), ["d"]), where
     for where in ("d IN (1.0)", "d NOT IN (1.0, 2.5)", "d > 1.0", "e IS NULL", "f IN (1, 1.01)", "f > -1"):
         given = scan(classic, path, where=where)
         same_rows(given, given.columns)
-    assert scan(classic, path, where="d IN (1)").df.count() == 2, "as Spark has it"
+    for where, rows in (("d IN (1)", 2), ("g IN (3000000000)", 4)):
+        assert scan(classic, path, where=where).df.count() == rows, "as Spark has it"
 
 
 def test_bad_files(classic: Any, tmp_path: Path) -> None:

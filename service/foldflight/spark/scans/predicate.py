@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as st
 
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<name>[A-Za-z_]\w*)|`(?P<quoted>[^`]+)`|(?P<number>-?\d+(?:\.\d+)?)(?![\w.])|'(?P<text>[^'\\]*)'(?!\s*')"
+    r"\s*(?:(?P<name>[A-Za-z_]\w*)|`(?P<quoted>[^`]+)`|(?P<number>-?\d+(?:\.\d+)?)|'(?P<text>[^'\\]*)'(?!\s*')"
     r"|(?P<symbol><=>|<=|>=|<>|!=|==|[=<>(),]))",
     re.ASCII,
 )
@@ -288,7 +288,7 @@ class _Parser:
     def _constant(self, name: str, type_: st.DataType) -> Any:
         kind, value = self._next()
         if kind == "number" and type(type_) in _INTEGERS and "." not in value:
-            if -(1 << 63) <= int(value) < 1 << 63 and _fits(int(value), type_):
+            if _fits(int(value), type_):
                 return int(value)
         elif kind == "number" and isinstance(type_, st.DecimalType):
             number = decimal.Decimal(value)

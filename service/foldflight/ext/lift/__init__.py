@@ -2,7 +2,7 @@
 
 `descriptions.py` makes the JSON text that a server returns for a call. `Lift` (`tree.py`) is its content. `LiftPlan`
 (`plan.py`) computes the states from sums, counts and extremes. These modules are pure: they read the source of authors'
-methods and know no engine. The plans of a query (`queries.py`), its tasks (`tasks.py`) and `spark/` do.
+methods and know no engine. The plans of a query (`queries.py`) and Spark's expressions and tasks (`spark.py`) do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["provide"]
 
 
 def provide() -> _Lift:
-    """Return an object for the protocols of `lift`, `engine.query.lifting`, `spark.lifted` and `testing.laws`."""
+    """Return an object for the protocols of `lift`, `engine.query.query`, `spark.lifted` and `testing.laws`."""
     return _Lift()
 
 

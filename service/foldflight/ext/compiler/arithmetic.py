@@ -14,9 +14,8 @@ from typing import Any, Final
 import llvmlite.binding
 from numba.core import types
 from numba.core.typing import signature
-from numba.extending import register_jitable
 
-from foldflight.ext.compiler.generated import llvm_function
+from foldflight.ext.compiler.generated import llvm_function, register_jitable
 
 _EXACT: Final = 1 << 53  # floats represent smaller integers exactly
 _HALF: Final = 9223372036854775808.0  # 2**63, the first float beyond an int64

@@ -13,13 +13,13 @@ from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.typing import signature
-from numba.extending import intrinsic, register_jitable, register_model
+from numba.extending import intrinsic, register_model
 
 from foldflight.ext.compiler import memory
 from foldflight.ext.compiler.arena import HEADER, Contents, Element
 from foldflight.ext.compiler.arithmetic import add_int, bound_of, index_of, sub_int
 from foldflight.ext.compiler.control_block import load, store
-from foldflight.ext.compiler.generated import llvm_function
+from foldflight.ext.compiler.generated import llvm_function, register_jitable
 from foldflight.ext.compiler.iterators import IteratorType, lower_iterators
 from foldflight.ext.compiler.memory import dict_operations, word_at
 from foldflight.ext.compiler.strings import COMPARISONS, includes, size_of

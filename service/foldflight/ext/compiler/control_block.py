@@ -10,10 +10,10 @@ import llvmlite.binding
 from llvmlite import ir as llvm
 from numba.core import types
 from numba.core.typing import signature
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic
 
 from foldflight.ext.compiler import arena
-from foldflight.ext.compiler.generated import llvm_function
+from foldflight.ext.compiler.generated import llvm_function, register_jitable
 
 
 def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None]]:

@@ -10,9 +10,8 @@ import datetime
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from numba.extending import register_jitable
-
 from foldflight.ext.compiler import arithmetic
+from foldflight.ext.compiler.generated import register_jitable
 from foldflight.ext.compiler.value_types import CONVERTERS, as_number, decode_kind, implementation, inner_kind, kind_of
 from foldflight.fold.machine_values import MOMENTS, TEXTS
 from foldflight.fold.mode import Unsupported

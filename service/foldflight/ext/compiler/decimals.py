@@ -16,9 +16,9 @@ from numba.core.datamodel import models
 from numba.core.imputils import lower_cast
 from numba.core.typeconv import Conversion
 from numba.core.typing import signature
-from numba.extending import intrinsic, register_jitable, register_model
+from numba.extending import intrinsic, register_model
 
-from foldflight.ext.compiler.generated import llvm_function
+from foldflight.ext.compiler.generated import llvm_function, register_jitable
 from foldflight.fold.machine_values import DECIMALS, DIGITS_MAX, scale_of, words_of
 
 _WIDE: Final = llvm.IntType(128)

@@ -15,13 +15,12 @@ from typing import Any, Final
 
 from llvmlite import ir as llvm
 from numba.core import cgutils, types
-from numba.extending import register_jitable
 
 from foldflight.ext.compiler import decimals
 from foldflight.ext.compiler.arithmetic import mul_int
 from foldflight.ext.compiler.control_block import store_byte
 from foldflight.ext.compiler.datetimes import civil, day_of_year
-from foldflight.ext.compiler.generated import llvm_function
+from foldflight.ext.compiler.generated import llvm_function, register_jitable
 from foldflight.ext.compiler.string_ops import allocate, copy_text, put_digits, text_at
 from foldflight.ext.compiler.strings import byte_at, character_count, length_of, text_constant
 from foldflight.ext.compiler.value_types import CONVERTERS, as_number, decode_kind, implementation, inner_kind

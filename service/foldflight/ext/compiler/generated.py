@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+import numba.extending
 from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic
+
+INNER: Final = {"no_cfunc_wrapper": True}
+"""Options of functions that only compiled code calls: without a function for C, compiling takes a fifth less time."""
+
+
+def register_jitable(function: Any) -> Any:
+    """Return a function that compiled code can call, too."""
+    return numba.extending.register_jitable(**INNER)(function)
 
 
 def llvm_function(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..., Any]], Any]:

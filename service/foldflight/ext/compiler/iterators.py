@@ -10,7 +10,9 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.imputils import RefType, iternext_impl, lower_builtin
 from numba.core.typing import signature
-from numba.extending import register_jitable, register_model
+from numba.extending import register_model
+
+from foldflight.ext.compiler.generated import register_jitable
 
 _STATE: Final = types.UniTuple(types.int64, 3)
 _STEPS: Final[dict[type, Callable[[Any], tuple[Any, Any]]]] = {}

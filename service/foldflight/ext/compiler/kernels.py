@@ -19,12 +19,13 @@ from numba.core import cgutils, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.core.typing import signature
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic
 
 from foldflight.ext.compiler import containers, decimals, memory, operators
 from foldflight.ext.compiler.arena import HEADER, RESULT, Contents
 from foldflight.ext.compiler.columns import Items, Kind, Members, leaves_of
 from foldflight.ext.compiler.control_block import address_of_array, enter
+from foldflight.ext.compiler.generated import INNER, register_jitable
 from foldflight.ext.compiler.program import reason_of
 from foldflight.ext.compiler.records import Items as ListItems
 from foldflight.ext.compiler.records import (
@@ -422,7 +423,7 @@ class Kernels:
 
     def _compile_loop(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
         # Without reference counts: numba does not release references to arrays when an exception leaves the loop.
-        dispatcher = numba.njit(nogil=True, _nrt=False)(kernel)
+        dispatcher = numba.njit(nogil=True, _nrt=False, **INNER)(kernel)
         if self._store is not None:
             dispatcher._cache = self._store(name)
         dispatcher.compile(arguments)

@@ -23,11 +23,10 @@ from typing import Any, Final
 
 from llvmlite import ir as llvm
 from numba.core import types
-from numba.extending import register_jitable
 
 from foldflight.ext.compiler import arena
 from foldflight.ext.compiler.control_block import current, load, load_byte, load_short, store, store_short
-from foldflight.ext.compiler.generated import llvm_function
+from foldflight.ext.compiler.generated import llvm_function, register_jitable
 from foldflight.ext.compiler.strings import COMPARISONS
 from foldflight.fold.machine_values import ADDRESS_BITS, TEXTS
 

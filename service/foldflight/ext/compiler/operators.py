@@ -11,9 +11,10 @@ import operator
 from typing import Any, Final
 
 from numba.core import types
-from numba.extending import overload, register_jitable
+from numba.extending import overload
 
 from foldflight.ext.compiler import arithmetic, containers, datetimes, decimals, formats, string_ops, strings
+from foldflight.ext.compiler.generated import register_jitable
 from foldflight.ext.compiler.records import Items, load_item, store_item
 from foldflight.ext.compiler.structs import Struct
 from foldflight.ext.compiler.value_types import (

@@ -37,6 +37,7 @@ from foldflight.ext.compiler import (
     vectors,
 )
 from foldflight.ext.compiler.check import Check
+from foldflight.ext.compiler.generated import INNER
 from foldflight.ext.compiler.literals import EMPTY, Fill, inline_comprehensions
 from foldflight.ext.compiler.records import EXACTLY, Items, Reference, class_of, is_named_tuple
 from foldflight.ext.compiler.value_types import OPTIONALS, decode_kind, kind_of, require_value, takes
@@ -96,7 +97,9 @@ class ClassCompiler:
             _check_code(function)
             copied = _prepared(function)
             copied.__dict__["foldflight"] = _Role(self, function, result)
-            self.dispatchers[key] = numba.njit(pipeline_class=_Pipeline, nogil=True)(copied)
+            self.dispatchers[key] = numba.njit(pipeline_class=_Pipeline, nogil=True, no_cpython_wrapper=True, **INNER)(
+                copied
+            )
         return self.dispatchers[key]
 
     def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:

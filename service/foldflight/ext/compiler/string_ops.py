@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from numba.core import types
-from numba.extending import register_jitable
 
 from foldflight.ext.compiler import memory
 from foldflight.ext.compiler.arena import Contents, Element
 from foldflight.ext.compiler.containers import ContainerType, container_at, counting
 from foldflight.ext.compiler.control_block import store_byte, text_room
+from foldflight.ext.compiler.generated import register_jitable
 from foldflight.ext.compiler.iterators import lower_iterators
 from foldflight.ext.compiler.records import Items
 from foldflight.ext.compiler.strings import (

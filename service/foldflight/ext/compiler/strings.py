@@ -15,10 +15,10 @@ import numpy as np
 from llvmlite import ir as llvm
 from numba.core import types
 from numba.core.typing import signature
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic
 
 from foldflight.ext.compiler.arithmetic import bound_of, index_of
-from foldflight.ext.compiler.generated import llvm_function
+from foldflight.ext.compiler.generated import llvm_function, register_jitable
 from foldflight.ext.compiler.value_types import (
     CONVERTERS,
     KINDS,

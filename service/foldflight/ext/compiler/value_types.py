@@ -18,6 +18,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_model
 
 from foldflight.ext.compiler.decimals import Scaled
+from foldflight.ext.compiler.generated import INNER
 from foldflight.ext.compiler.iterators import IteratorType
 from foldflight.fold.machine_values import DECIMALS, MOMENTS, TEXTS, scale_of
 from foldflight.fold.mode import Unsupported
@@ -171,7 +172,7 @@ def implementation(choose: Callable[..., Any] | None = None, *, literal: bool = 
     def stub(*_: Any) -> Any:
         raise NotImplementedError(choose.__name__)
 
-    overload(stub, strict=False, prefer_literal=literal)(choose)
+    overload(stub, INNER, strict=False, prefer_literal=literal)(choose)
     stub.__signature__ = inspect.signature(choose)  # type: ignore[attr-defined]
     return stub
 

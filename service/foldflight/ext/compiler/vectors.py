@@ -17,10 +17,11 @@ from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.typing import signature
-from numba.extending import intrinsic, register_jitable, register_model
+from numba.extending import intrinsic, register_model
 
 from foldflight.ext.compiler import arena
 from foldflight.ext.compiler.control_block import current, load
+from foldflight.ext.compiler.generated import register_jitable
 from foldflight.ext.compiler.value_types import implementation, inner_kind, require_value
 from foldflight.fold.mode import Unsupported
 

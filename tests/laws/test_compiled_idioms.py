@@ -36,6 +36,7 @@ from tests.effort import examples_of
 
 BOUNDS = [1.0, 2.5, 10.0]
 POINTS = {"view": 1, "buy": 20}
+SIZES = {"one": 1, "all": 1 << 63}
 NAMES = ("no", "one", "two", "many")
 PATTERN = re.compile(r"\d+$")
 
@@ -334,13 +335,18 @@ def of_floats(value: float) -> str:
 @udf
 def of_ints(value: int) -> str:
     """Whole numbers with formats."""
-    return f"{value:05d}|{value:#x}|{value:>12,}|{value:^9}|{value!s:*<8}|" + "{:+d}{:b}".format(value, value)
+    zeros = f"{value:<07}|{value:^09d}|{value:*<05}|{value != 0:<05}|" + "%6s|%5d" % (value > 0, value > 0)
+    return f"{value:05d}|{value:#x}|{value:>12,}|{value:^9}|{value!s:*<8}|{zeros}" + "{:+d}{:b}".format(value, value)
 
 
 @udf
 def of_texts(value: str) -> str:
     """Texts with a width, by three ways of formatting."""
-    return f"{value:>8}|{value:*^9}|" + "%6s|%-6s" % (value, value) + "|{0:<4}{name}".format(value, name=value[::-1])
+    return (
+        f"{value:>8}|{value:*^9}|{value:<07}|"
+        + "%6s|%-6s" % (value, value)
+        + "|{0:<4}{name}".format(value, name=value[::-1])
+    )
 
 
 @udf
@@ -399,6 +405,24 @@ class Nested:
 
 
 @udf
+def as_text(number: int) -> str:
+    """A format of texts, which Python refuses for a number."""
+    return f"{number:s}"
+
+
+@udf
+def numbered(number: int) -> str:
+    """Places with and without numbers, which Python refuses."""
+    return "{0} {}".format(number, number)  # type: ignore[str-format]  # noqa: F523, F525
+
+
+@udf
+def sized(name: str, size: int) -> int:
+    """A number beyond 64 bits in a dict, which is interpreted."""
+    return SIZES.get(name, size)
+
+
+@udf
 def slug(name: str) -> str:
     """A function of the standard library, which is interpreted."""
     return re.sub(r"\W+", "-", name)
@@ -424,6 +448,9 @@ COMPILED = (
 INTERPRETED = {
     Patterns: r"it calls Pattern.search \(test_compiled_idioms.py:\d+\)",
     Nested: "arms holds objects",
+    as_text: "it writes an int with a precision, but no type, or as a text",
+    numbered: "with numbers and without",
+    sized: "a number of more than 64 bits",
     slug: r"it calls re.sub \(test_compiled_idioms.py:\d+\)",
 }
 

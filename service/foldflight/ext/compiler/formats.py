@@ -73,7 +73,7 @@ def _spec_of(text: str) -> _Spec:
         raise Unsupported(f"it uses the format {text!r}, which is not compiled")
     fill, width, precision = found["fill"] or " ", int(found["width"] or 0), found["precision"]
     align = found["align"] or ("=" if found["zero"] else "")
-    fill = "0" if found["zero"] and not found["align"] else fill
+    fill = "0" if found["zero"] and not found["fill"] else fill
     prefix = ord(found["type"] or "d") if found["alternate"] else 0
     refused = ord(fill) >= 0x80 or width > _WIDTH_MAX or (found["group"] and fill == "0" and width > 0)
     refused = refused or (found["alternate"] and found["type"] not in _BASES)
@@ -248,8 +248,8 @@ def _number_of(spec: _Spec) -> Any:
 
 def _of_int(spec: _Spec) -> Any:
     text = _number_of(spec)
-    if spec.precision >= 0:
-        raise Unsupported("it writes an int with a precision, but no type")
+    if spec.precision >= 0 or spec.type == "s":
+        raise Unsupported("it writes an int with a precision, but no type, or as a text")
 
     def written(number: int) -> int:
         if number == -(1 << 63):
@@ -512,10 +512,10 @@ def pieces_of(template: str) -> Iterator[tuple[str, str | None]]:
             literal += "%"
             continue
         flags, width = found["flags"], found["width"] or ""
-        type_ = {"s": "", "i": "d"}.get(found["type"], found["type"])
-        align = "<" if "-" in flags else ">" if "0" not in flags or type_ == "" else ""
+        type_ = "d" if found["type"] == "i" else found["type"]
+        align = "<" if "-" in flags else ">" if "0" not in flags or type_ == "s" else ""
         sign = "+" if "+" in flags else " " if " " in flags else ""
-        if "#" in flags or (found["precision"] and type_ != "f") or (sign and type_ in ("", "x", "X")):
+        if "#" in flags or (found["precision"] and type_ != "f") or (sign and type_ in ("s", "x", "X")):
             raise Unsupported(f"it uses {found[0]!r} in a format, which is not compiled")
         zero = "0" if "0" in flags and not align else ""
         places = f".{found['precision'] or (6 if found['precision'] is None else 0)}" if type_ == "f" else ""

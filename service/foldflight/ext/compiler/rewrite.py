@@ -538,6 +538,8 @@ class _Rewriter:
             value = actual.pop(0)
             if spec.endswith("f"):  # it converts decimals to floats first
                 value = self.call(operators.CALLS[float], (value,), loc)
+            elif spec.endswith("s"):  # the format has the width of the text, also of a bool or a date
+                value = self.call(formats.text_of, (value,), loc)
             pieces.append(self.fresh(loc))
             self.write(pieces[-1], value, spec, loc)
         if actual:
@@ -548,6 +550,9 @@ class _Rewriter:
         """Replace `template.format(...)`."""
         pieces: list[Any] = []
         named, numbered = dict(expr.kws), 0
+        names = {name for _, name, _, _ in string.Formatter().parse(template)}
+        if "" in names and any(name and name.isdecimal() for name in names):
+            raise Unsupported(f"it uses the format {template!r}, with numbers and without, which Python refuses")
         if expr.vararg is not None:
             raise Unsupported("it calls format with starred arguments")
         for literal, name, spec, conversion in string.Formatter().parse(template):

@@ -379,6 +379,8 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...], *, without: str = "
     key, value = distinct[0].pop(), distinct[1].pop()
     if key not in ("text", "bytes", "int") or value not in ("int", "float", "bool", "text"):
         raise Unsupported(f"it uses a collection of {type(keys[0]).__name__} and {type(values[0]).__name__}")
+    if any(type(each) is int and not -(1 << 63) <= each < 1 << 63 for each in (*keys, *values)):
+        raise Unsupported("it uses a collection with a number of more than 64 bits")
     names: dict[str, Any] = {"number": as_number, "key_of": _EXACTLY[key], "value_of": _EXACTLY[value]}
     lines = [f"def find(key{', default' * (without == 'default')}):", "    key = number(key_of(key))"]
     for index, each in enumerate(keys):

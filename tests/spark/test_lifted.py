@@ -174,13 +174,17 @@ class SumOfPrices:
 
 def test_spark_finishes_sums_of_decimals(spark: Any) -> None:
     """Without Python; a total that does not fit the state or the result is the error of a fold."""
-    function = connect(SumOfPrices)["sum_of_prices"]
+    functions = connect(SumOfPrices)
+    function = functions["sum_of_prices"]
     prices = "VALUES (1, 1.25), (1, -3.00), (2, NULL), (3, {}), (3, {}) AS prices(k, price)"
     df = spark.sql(f"SELECT k, CAST(price AS DECIMAL(12, 2)) AS price FROM {prices.format(5000, 4999.99)}")
     for rows, keys in ((df, ["k"]), (df, []), (df.where("false"), []), (df.where("false"), ["k"])):
         assert group_by(rows, keys).query(o=function("price")).finished_by_host.holds
         results = [shown(group_by(rows, keys, plan=plan).agg(o=function("price"))) for plan in ("fold", "lifted")]
         assert results[0] == results[1]
+    thirds = spark.sql(f"SELECT CAST('0.{'3' * 38}' AS DECIMAL(38, 38)) AS third FROM range(3)")
+    total = group_by(thirds, [], plan="lifted").agg(o=functions["sum"]("third"))
+    assert shown(total) == [f"(Decimal('0.{'9' * 38}'),)"]
     for price, what in ((5000, "Decimal, which does not fit"), (99_999_999, "total: 199999998.00")):
         large = spark.sql(f"SELECT k, CAST(price AS DECIMAL(12, 2)) AS price FROM {prices.format(price, price)}")
         for plan in ("fold", "lifted"):

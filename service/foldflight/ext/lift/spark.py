@@ -532,7 +532,8 @@ class _Finish:
         overflow = f"raise_error({self._error('OVERFLOW', text(OVERFLOWED))})"
         total = f"coalesce({total}, {overflow})"
         if not self.keys:  # there may be no row, and then no sum
-            total = f"CASE WHEN {ROWS} = 0 THEN 0BD ELSE {total} END"
+            # A zero of another type would take digits of a fraction that has all of them.
+            total = f"CASE WHEN {ROWS} = 0 THEN CAST(0 AS DECIMAL(38, {type_.scale})) ELSE {total} END"
         wide = pa.decimal128(38, type_.scale)
         message = (
             f"concat({text(self._misfit(field))}, CAST({total} AS STRING), {text(f' (Decimal) does not fit {type_}')})"

@@ -6,6 +6,7 @@ import mmap
 import warnings
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from foldflight.errors import RejectedError
@@ -86,3 +87,7 @@ def test_more_than_an_array_holds():
     assert [arrow.is_overflow(each.value) for each in (overflow, chunked, other)] == [True, True, False]
     assert arrow.is_overflow(pa.ArrowCapacityError("too much"))
     assert not arrow.is_overflow(TypeError("an int is no text"))
+    with pytest.raises(pa.ArrowInvalid, match="overflow") as arithmetic:
+        pc.add_checked(pa.array([2**63 - 1]), 1)
+    assert not arrow.is_overflow(arithmetic.value)
+    assert arrow.is_overflow(pa.ArrowInvalid("Take operation overflowed binary array capacity"))

@@ -53,16 +53,22 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
+# What concat_arrays and take say; of numbers Arrow says only "overflow".
+_OFFSET_OVERFLOWS: Final = ("overflow while concatenating", "overflow when concatenating", "overflowed binary array")
+
+
 def is_overflow(error: Exception) -> bool:
     """Return whether an operation failed because an array would have more than 2 GiB.
 
     Arrow's arrays of texts, bytes and lists have offsets of 32 bits. Beyond them some operations raise an error that
-    says so, and others return several chunks, which are refused where an array is expected.
+    says so, and others return several chunks, which are refused where an array is expected. The overflow of a number,
+    which checked arithmetic raises as the same class, is another error.
     """
     if isinstance(error, pa.ArrowCapacityError):
         return True
-    sign = "ChunkedArray" if isinstance(error, TypeError) else "overflow"
-    return isinstance(error, (TypeError, pa.ArrowInvalid)) and sign in str(error)
+    if isinstance(error, TypeError):
+        return "ChunkedArray" in str(error)
+    return isinstance(error, pa.ArrowInvalid) and any(sign in str(error) for sign in _OFFSET_OVERFLOWS)
 
 
 def with_column(batch: pa.RecordBatch, field: pa.Field | str, column: pa.Array) -> pa.RecordBatch:

@@ -418,6 +418,15 @@ def test_the_schema_block_says_what_a_value_is(described: Any, value: Any, type_
             pa.decimal128(8, 2),
             "declare a wider type",
         ),
+        *(  # Arrow's cast would return another number
+            (
+                {"name": f"{CONNECT}Decimal", "type": "bytes", "parameters": {"scale": scale}},
+                base64_of(-(2**63)),
+                pa.decimal128(38, 38),
+                "declare a wider type",
+            )
+            for scale in ("-2", "0", "18")
+        ),
         ({"type": "int64"}, 2**31, pa.int32(), "declare a wider type"),
         ({"type": "int64"}, 2**53 + 1, pa.float64(), "does not hold exactly"),
         ({"type": "double"}, 0.1, pa.float32(), None),
@@ -512,6 +521,8 @@ def test_what_is_not_exact_is_refused(described: Any, value: Any, type_: pa.Data
         ({}, "2024-13-01T00:00:00Z", NTZ, "not valid"),
         ({}, 20147, pa.date32(), dt.date(2025, 2, 28)),
         ({"binary": "hex"}, "deadbeef", pa.binary(), b"\xde\xad\xbe\xef"),
+        ({"binary": "base64"}, "3q2+=", pa.binary(), "not base64"),
+        ({"binary": "base64"}, "3q2+====", pa.binary(), "not base64"),
         ({"binary": "base64"}, "deadbeef", pa.binary(), base64.b64decode("deadbeef")),
         ({}, {"a": 5}, pa.map_(pa.string(), pa.int64()), [("a", 5)]),
         ({}, {"a": 5}, pa.struct([("a", pa.int16())]), {"a": 5}),

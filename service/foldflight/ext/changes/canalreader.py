@@ -191,8 +191,11 @@ def _conversion(type_: pa.DataType) -> _Convert | None:
     if types.is_binary(type_):
         return _latin_1
     if types.is_decimal128(type_):
+        # Arrow's cast multiplies without a check for 128 bits, so it would return another number for more digits.
+        digits = type_.precision - type_.scale
+        whole = f"[0-9]{{1,{digits}}}" if digits else "0"
         fraction = rf"(\.[0-9]{{1,{type_.scale}}})?" if type_.scale else ""
-        return partial(_matching, type_, rf"^-?[0-9]{{1,38}}{fraction}$")
+        return partial(_matching, type_, rf"^-?{whole}{fraction}$")
     patterns: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
         (types.is_signed_integer, _INTEGER),
         (types.is_float64, _DOUBLE),

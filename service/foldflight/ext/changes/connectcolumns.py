@@ -216,6 +216,8 @@ def _texts_of_no_decimals(values: Sequence[Any]) -> pa.Array | None:
 
 
 def _of_base64(text: str) -> bytes:
+    if len(text) % 4 or text.endswith("==="):  # padding behind whole groups, which `binascii` takes
+        raise ValueError("a text is not base64")
     return binascii.a2b_base64(text, strict_mode=True)
 
 
@@ -231,7 +233,12 @@ def _unscaled(type_: pa.DataType, scale: int, values: Sequence[Any]) -> pa.Array
         return None
     decode, integer = _of_base64, int.from_bytes
     unscaled = [None if value is None else integer(decode(value), "big", signed=True) for value in values]
-    whole = pa.array(unscaled, pa.int64()).cast(_LONG)
+    integers = pa.array(unscaled, pa.int64())
+    # Arrow's cast multiplies without a check for 128 bits, so it would return another number.
+    end = 10 ** max(type_.precision - type_.scale + scale, 0)
+    if not _are_between(integers, 1 - end, end - 1):
+        return None
+    whole = integers.cast(_LONG)
     # The same integers with another scale; the cast refuses what the declared type would round or not hold.
     scaled = pa.Array.from_buffers(pa.decimal128(38, scale), len(whole), whole.buffers(), whole.null_count)
     return scaled.cast(type_)

@@ -841,8 +841,10 @@ class Reader:
         members: dict[str, str] = {}
         for each in row:
             other = members.setdefault(each.casefold(), each)
+            if other == each:
+                continue
             name = next((name for name in self.types if name.casefold() == each.casefold()), each)
-            if other != each and name not in row:
+            if name not in row:
                 why = f"an event has the columns {other} and {each}, and the column {name} may be either; "
                 raise RefusedColumns({name: f"{why}write its name as the database has it"})
         return members

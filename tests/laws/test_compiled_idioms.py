@@ -361,6 +361,26 @@ def of_decimals(value: Decimal) -> str:
     return f"{value:.2f}|{value:,.1f}|{value:.4f}|{value:>12.0f}"
 
 
+class Fee(NamedTuple):
+    """A method that only another method calls."""
+
+    cents: int
+
+    def base(self) -> int:
+        """Return the fee without the addition."""
+        return self.cents + 1
+
+    def total(self) -> int:
+        """Return the fee."""
+        return self.base() * 2
+
+
+@udf
+def fee(cents: int) -> int:
+    """A NamedTuple that is not the accumulator."""
+    return Fee(cents).total()
+
+
 @udaf
 class Patterns:
     """A regular expression, which is interpreted."""
@@ -537,3 +557,22 @@ def test_formats_have_the_digits_of_python(target: Any) -> None:
         row = Rows(np.zeros(1, np.int32), None, [Column("value", values[index : index + 1])])
         assert step.values(row).to_pylist() == [target(value)]
     assert left < len(values) / 2
+
+
+def test_a_changed_method_of_a_named_tuple_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stored code is not used for it, although the function does not name the method."""
+    row = Rows(np.zeros(1, np.int32), None, [Column("cents", pa.array([5]))])
+
+    def result() -> list[Any]:
+        program, function = program_of(fee)
+        assert not isinstance(program, NoProgram), program.reason
+        bound = bind_fixed_types(function)
+        return (
+            CompiledScalar(InterpretedScalar(bound, bound.instantiate(), None), lambda _: program)
+            .values(row)
+            .to_pylist()
+        )
+
+    assert result() == [12]
+    monkeypatch.setattr(Fee, "base", lambda self: self.cents * 7)
+    assert result() == [70]

@@ -7,7 +7,7 @@ import hashlib
 import inspect
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodWrapperType, WrapperDescriptorType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from foldflight.ext.compiler.kernels import CompilePlan
 from foldflight.ext.compiler.lookups import MISSING, PLAIN, Lookups
@@ -18,6 +18,7 @@ from foldflight.fold.mode import Unsupported
 _REACHED_MAX: Final = 1000
 # Each access to their attribute `__init__` makes another object.
 _WRITTEN_IN_C: Final = (MethodWrapperType, WrapperDescriptorType)
+_GENERATED: Final = {*vars(NamedTuple("_Empty", []))}  # the attributes that each NamedTuple has
 _CODES_MAX: Final = 1024
 
 
@@ -76,6 +77,14 @@ def _function(
             yield from _function(called, classes, seen, lookups)
         else:
             yield _text_of(value)
+        if is_named_tuple(value) and id(value) not in seen:  # its methods also call those that this code does not name
+            seen[id(value)] = value
+            for name in sorted({*vars(value)} - _GENERATED):
+                method = lookups.item(vars(value), name)
+                method = method.fget if isinstance(method, property) else method
+                if isinstance(method, FunctionType):
+                    yield f"{value.__qualname__}.{name}"
+                    yield from _function(method, classes, seen, lookups)
 
 
 def _reachable(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> list[Any]:

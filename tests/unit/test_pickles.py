@@ -345,11 +345,19 @@ def test_pickles_with_the_modules_of_earlier_releases_are_read(module: str, name
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("beam", "CombineFn"), ("pyflink", "AggregateFunction"), ("spark_aggregator", "Aggregator")]
+    ("module", "name"),
+    [
+        ("adapters.beam", "CombineFn"),
+        ("adapters.pyflink", "AggregateFunction"),
+        ("adapters.spark_aggregator", "Aggregator"),
+        ("client.transport", "Transport"),
+        ("client.uses", "Use"),
+        ("testing.overstream", "run_over_epochs"),
+    ],
 )
 def test_shipped_code_with_the_modules_of_earlier_releases_is_read(module: str, name: str) -> None:
-    """Code in recordings and on queues refers to the classes in the place of another system's, and these have moved."""
-    code = f"cfoldflight.adapters.{module}\n{name}\n.".encode()
+    """Code in recordings and on queues refers to public names by their modules, and these have moved."""
+    code = f"cfoldflight.{module}\n{name}\n.".encode()
     assert unpickle(code, hashlib.sha256(code).hexdigest()).__name__ == name
 
 

@@ -33,6 +33,8 @@ _MOVED: Final = {
     "foldflight.adapters.pyflink": "foldflight.ext.dialects.pyflink",
     "foldflight.adapters.snowflake": "foldflight.ext.dialects.snowflake",
     "foldflight.adapters.spark_aggregator": "foldflight.ext.dialects.spark_aggregator",
+    "foldflight.client.transport": "foldflight.client.exchange",
+    "foldflight.client.uses": "foldflight.client.functions",
     "foldflight.ext.java.values": "foldflight.ext.java.bridge",
     "foldflight.functions.author.bounds": "foldflight.functions.author.spec",
     "foldflight.functions.author.java": "foldflight.functions.registry",
@@ -48,6 +50,7 @@ _MOVED: Final = {
     "foldflight.functions.types.columns": "foldflight.functions.types.lists",
     "foldflight.functions.types.ranking": "foldflight.functions.types.sql",
     "foldflight.functions.views": "foldflight.functions.types.views",
+    "foldflight.testing.overstream": "foldflight.testing.over",
 }
 
 

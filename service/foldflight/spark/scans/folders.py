@@ -88,8 +88,9 @@ def check_no_table(spark: SparkSession, paths: Iterable[str]) -> None:
     """
     for folder in dict.fromkeys(_places_of_logs(paths)):
         try:
-            with quiet():
-                logs = spark.read.text(f"{folder}/{{{','.join(_LOGS)}}}", recursiveFileLookup=True).inputFiles()
+            pattern = f"{folder}/{{{','.join(_LOGS)}}}"
+            with quiet():  # twice, because Spark logs a warning with a trace if a single path is a pattern
+                logs = spark.read.text([pattern, pattern], recursiveFileLookup=True).inputFiles()
         except Exception:  # noqa: BLE001 - also those of py4j
             # Most often there is no log. Of a folder that cannot be listed nothing is known, and Spark's read decides.
             logs = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import importlib.util
 import itertools
 import json
@@ -535,3 +536,19 @@ def test_check_notices_a_mistake_of_the_lifter(monkeypatch):
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 1
     assert "lift" in result.output
+
+
+@pytest.mark.parametrize("scale", [30, 37, 38])
+@pytest.mark.parametrize("number", [-(1 << 63), 1 << 62, 20])
+def test_totals_that_a_decimal_cannot_hold(number: int, scale: int) -> None:
+    """Arrow's cast to a greater scale would return another number for some of them."""
+    type_ = pa.decimal128(38, scale)
+    decimals = pa.array([decimal.Decimal(number)], pa.decimal128(19, 0))
+    if abs(number) < 10 ** (38 - scale):
+        assert plan._whole("n", pa.array([number]), type_)[0].as_py() == number
+        assert plan._decimals("n", decimals, type_)[0].as_py() == number
+        return
+    with pytest.raises(plan.FieldOverflow, match=f"n: {number} .int. does not fit"):
+        plan._whole("n", pa.array([number]), type_)
+    with pytest.raises(plan.FieldOverflow, match=f"n: {number} .Decimal. does not fit"):
+        plan._decimals("n", decimals, type_)

@@ -8,6 +8,7 @@ sum that overflows is NULL or an error of the engine, and never a wrong state.
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from foldflight.ext.lift.tree import (
     scale_of,
 )
 from foldflight.fold.mode import Unsupported
+from foldflight.functions.types.values import as_decimals
 
 _LIMB: Final = 32
 _END: Final = 1 << 63
@@ -317,10 +319,9 @@ def _decimals(name: str, totals: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return n sums of DECIMALs in the type of their field. Raises SumOverflow, FieldOverflow."""
     if totals.null_count:
         raise SumOverflow(totals.is_null().to_pylist().index(True))
-    try:
-        return totals.cast(type_)
-    except pa.ArrowException:
-        pass
+    values, misfits = as_decimals(totals, type_)
+    if misfits is None or not misfits.any():
+        return values
     end = decimal.Decimal(10) ** (type_.precision - type_.scale)
     for index, value in enumerate(totals.to_pylist()):
         if abs(value) >= end:
@@ -331,10 +332,14 @@ def _decimals(name: str, totals: pa.Array, type_: pa.DataType) -> pa.Array:
 def _whole(name: str, totals: Any, type_: pa.DataType) -> pa.Array:
     """Return n integers in the type of their field. Raises FieldOverflow."""
     if isinstance(totals, pa.Array):
-        try:
-            return totals.cast(pa.decimal128(19, 0)).cast(type_) if pa.types.is_decimal(type_) else totals.cast(type_)
-        except pa.ArrowException:
-            totals = totals.to_pylist()
+        if pa.types.is_decimal(type_):
+            in_type, misfits = as_decimals(totals, type_)
+            if misfits is None or not misfits.any():
+                return in_type
+        else:
+            with contextlib.suppress(pa.ArrowException):
+                return totals.cast(type_)
+        totals = totals.to_pylist()
     values = [decimal.Decimal(each) for each in totals] if pa.types.is_decimal(type_) else totals
     try:
         return pa.array(values, type_)

@@ -861,7 +861,7 @@ def cast_arguments(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, npt.N
     if is_json(type_):
         return pa.ExtensionArray.from_storage(type_, array.cast(type_.storage_type)), None
     if pa.types.is_decimal128(type_) and not pa.types.is_null(array.type):
-        return _as_decimals(array, type_)
+        return as_decimals(array, type_)
     # Integers beyond 2**53 are rounded when cast to DOUBLE, as in SQL.
     rounds = pa.types.is_integer(array.type) and pa.types.is_floating(type_)
     try:
@@ -872,7 +872,7 @@ def cast_arguments(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, npt.N
         ) from None
 
 
-def _as_decimals(array: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+def as_decimals(array: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     """Return integers or decimals as decimals of another type, NULL where they do not fit, and where that is."""
     given = pc.cast(array, pa.decimal128(20, 0)) if pa.types.is_integer(array.type) else array
     scale = max(given.type.scale, type_.scale)

@@ -293,6 +293,7 @@ def test_arrays_are_those_of_the_interpreter(name: str, hot: Programs, data: st.
     folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, _SAMPLES, row_by_row=True)
 
 
+@pytest.mark.every_turn
 @each_name
 def test_slices_of_chunks(name: str, hot: Programs) -> None:
     """Arrays whose items begin in the middle of a buffer, between NULLs that have items, or are not aligned."""

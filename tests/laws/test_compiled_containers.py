@@ -268,6 +268,7 @@ def test_containers_are_the_interpreters(
     folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, SAMPLES, unordered=unordered)
 
 
+@pytest.mark.every_turn
 @each_case
 def test_many_rows_are_folded_by_compiled_code(
     name: str, types: list[pa.DataType], unordered: bool, hot: Programs

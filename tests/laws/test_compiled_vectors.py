@@ -115,6 +115,7 @@ def bound_to(cls: Any, *types: pa.DataType) -> Any:
     return function.bind(types, {})
 
 
+@pytest.mark.every_turn
 @settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_compiled_vectors_equal_the_interpreter(hot: Programs, data: st.DataObject) -> None:
@@ -293,6 +294,7 @@ def test_long_vectors_and_many_groups(hot: Programs, size: int, groups: int) -> 
     assert other.evaluate(every).null_count == groups  # no rows, whatever rounding has left of the sums
 
 
+@pytest.mark.every_turn
 def test_few_vectors_are_in_reserve(hot: Programs) -> None:
     """A table of long vectors grows by an eighth, so that memory is that of the groups."""
     type_ = parse_type(f"VECTOR({LONG})")

@@ -109,6 +109,7 @@ def test_three_ways_have_one_answer(made: dict[str, Function], seed: int, rows: 
     assert outcome(later[0]) == outcome(later[1]) == outcome(later[2])
 
 
+@pytest.mark.every_turn
 @given(seed=st.integers(0, 2**32), rows=st.integers(8, 60))
 @examples(40)
 def test_every_type_of_a_loop(made: dict[str, Function], seed: int, rows: int) -> None:

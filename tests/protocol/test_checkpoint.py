@@ -68,6 +68,7 @@ def test_large_checkpoints_come_in_parts() -> None:
     assert found.states["slot"].to_pylist() == list(range(2000))
 
 
+@pytest.mark.every_turn
 def test_results_come_in_parts_of_a_megabyte() -> None:
     """The engine can read one part while the server encodes the next, however large a message may be."""
     exchange = pair(limits=Limits(2**26, 2**20, 2**20, 2**26, 1, 1.0, 1.0))

@@ -66,6 +66,7 @@ def test_seeds_that_found_something(seed: int) -> None:
     assert run_seed(seed).stats.replays
 
 
+@pytest.mark.every_turn
 def test_a_seed_is_a_story() -> None:
     """The same seed gives the same steps."""
     harmed = [seed for seed in range(20) if run_seed(seed).harms]

@@ -190,6 +190,7 @@ def check(sink: dict[int, Any], epochs: list[list[tuple[int, str, int]]]) -> Non
         assert all(different == row[2] for row in table.values() for different in row[4:])
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("first", range(0, 20, 20))
 def test_streams_survive(first: int) -> None:
     """After every epoch, in spite of faults, the applied changelog equals the batch result."""

@@ -36,6 +36,7 @@ def run_block(seeds: range, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return done
 
 
+@pytest.mark.every_turn
 def test_views_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each epoch is committed once with the outputs and entries of dict and list, whatever servers do."""
     done = run_block(range(12), monkeypatch)

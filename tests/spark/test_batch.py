@@ -124,6 +124,7 @@ def test_a_condition_guards_arguments(spark: Any, functions: Any) -> None:
         group_by(df).agg(a=functions["sum"]("1 / x").where("x > 0"), b=functions["count"]("1 / x")).collect()
 
 
+@pytest.mark.every_turn
 def test_equal_calls_are_computed_once(spark: Any, functions: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Each output has its value and place, in each plan and as text of SQL."""
     df = spark.createDataFrame([(1, 5), (1, 7), (2, 9)], "k int, x int")
@@ -182,6 +183,7 @@ def test_without_keys_there_is_one_row(spark: Any, functions: Any) -> None:
     assert by_key(group_by(df).agg(**mixed(functions)), 0) == {(): expected["", 0.0]}
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("function", ["weighted_avg", "median"])
 def test_empty_input_gives_a_row_only_without_keys(spark: Any, embedded: Any, function: str) -> None:
     """Empty input gives one row without keys and none with keys, in both plans."""

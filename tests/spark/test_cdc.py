@@ -161,6 +161,7 @@ def test_each_operation_of_debezium_is_split(spark: Any) -> None:
     assert changes(from_debezium(events, typed)) == expected
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("mode", ["default-schema", "default"])
 def test_events_of_a_real_connector(spark: Any, mode: str) -> None:
     """In any order and twice, a table without whole old rows has the last row of each key; NOT NULL columns too."""
@@ -226,6 +227,7 @@ def test_a_delete_with_nothing_but_its_key(classic: Any, options: Any) -> None:
     assert "may hold the key only" in str(error)
 
 
+@pytest.mark.every_turn
 def test_schema_of_events(classic: Any) -> None:
     """Types come from the schema blocks; a sample without any, or of several tables, is refused."""
     frame = classic.createDataFrame(
@@ -465,6 +467,7 @@ def test_an_event_of_canal_has_several_rows(classic: Any) -> None:
     assert changes(from_canal(events, SCHEMA)) == [SPLIT[0], ("+U", 2, "bob", 3), SPLIT[1], ("-U", 2, None, 3)]
 
 
+@pytest.mark.every_turn
 def test_texts_of_canal_are_cast_alike_in_every_session(classic: Any) -> None:
     """Without ANSI rules, too, a text that is no number is an error and not NULL, and 1.5 is no integer."""
     old = {"type": "UPDATE", "data": [{"id": "1", "customer": None, "amount": "8"}], "old": [{"amount": "1.5"}]}

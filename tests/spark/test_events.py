@@ -153,6 +153,7 @@ def test_types_without_a_representation_are_refused(classic: Any, column: str, t
     assert caught.value.code == "SCHEMA_MISMATCH"
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("write", [to_debezium, to_upserts])
 def test_mistakes_are_refused(classic: Any, write: Any) -> None:
     """Before the query starts, or at the row."""

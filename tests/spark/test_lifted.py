@@ -77,6 +77,7 @@ def shown(found: Any) -> list[str]:
     )
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("keys", [["k"], pytest.param(["x", "t"], marks=pytest.mark.slow), []], ids=str)
 def test_lifted_rows_have_the_results_of_folded_rows(spark: Any, functions: Any, keys: list[str]) -> None:
     """With and without keys, for all kinds of fields, with FILTER and direct arguments."""
@@ -172,6 +173,7 @@ class SumOfPrices:
         return prices.total
 
 
+@pytest.mark.every_turn
 def test_spark_finishes_sums_of_decimals(spark: Any) -> None:
     """Without Python; a total that does not fit the state or the result is the error of a fold."""
     functions = connect(SumOfPrices)

@@ -106,6 +106,7 @@ def test_a_changelog_from_its_middle(spark: Any, functions: Any, plan: str) -> N
         ]
 
 
+@pytest.mark.every_turn
 def test_many_equal_rows_and_the_bits_of_floats(classic: Any, embedded: Any) -> None:
     """Spark counts equal rows, and each that is left is one row again, with its own zero."""
     df = classic.sql(
@@ -156,6 +157,7 @@ def test_random_changelogs_from_their_middle(classic: Any, embedded: Any, seed: 
     assert tuple(whole) == (values.total(), sum(value is not None and times > 0 for value, times in values.items()))
 
 
+@pytest.mark.every_turn
 def test_strict_batches_refuse_a_retraction_without_a_row(classic: Any, embedded: Any) -> None:
     """The error names the group; a changelog without such rows has its result."""
     rows = [("+I", "ann", 1), ("-D", "bob", 2), ("+I", "bob", 2)]

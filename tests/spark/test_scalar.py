@@ -57,6 +57,7 @@ def plan_of(df: Any) -> str:
     return df._jdf.queryExecution().optimizedPlan().toString()
 
 
+@pytest.mark.every_turn
 @pytest.mark.every_way
 def test_scalar_functions_nest(spark: Any, functions: Any) -> None:
     """Several outputs, nested functions and direct arguments give what Python gives; NULLs are None."""

@@ -83,6 +83,7 @@ _QUICK = ("arrow", "spark", "spark, LEGACY days")
 _SEED = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     "writer", [pytest.param(each, marks=() if each in _QUICK else pytest.mark.slow) for each in WRITERS]
 )
@@ -102,6 +103,7 @@ def test_types(writer: str, classic: Any, tmp_path: Path) -> None:
     same_rows(scanned, chosen, _SEED)
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("plan", ["embedded", pytest.param("remote", marks=pytest.mark.slow)])
 def test_vectors(plan: str, classic: Any, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Embeddings of files are folded by the tasks that read them, many batches of them; a wrong one names its row."""
@@ -184,6 +186,7 @@ def two_files(folder: Path, first: pa.Table, second: pa.Table) -> str:
 INTS = pa.table({"k": pa.array([1, 2, 1, None, 5], pa.int64()), "v": pa.array([1, None, 3, 4, 5], pa.int32())})
 
 
+@pytest.mark.every_turn
 def test_layouts(classic: Any, tmp_path: Path) -> None:
     """Folders of partitions, hidden and empty files, and missing columns are what they are for Spark."""
     for day, city in (("2026-01-01", "Köln am"), ("2026-01-02", "__HIVE_DEFAULT_PARTITION__")):
@@ -421,6 +424,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
     """Timestamps are compared with those that Spark reads in the zone of the session, whatever unit the files have."""
@@ -487,6 +491,7 @@ def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
             classic.conf.set(name, value)
 
 
+@pytest.mark.every_turn
 def test_decimals_that_spark_rounds(classic: Any, tmp_path: Path) -> None:
     """Spark compares decimals of many digits in a type with fewer digits behind the point, and alone knows the rows."""
     path = str(tmp_path / "decimals.parquet")
@@ -529,6 +534,7 @@ def test_bad_files(classic: Any, tmp_path: Path) -> None:
         read(given.source(["k", "v"]), given, ["k", "v"]).collect()
 
 
+@pytest.mark.every_turn
 def test_damaged_pages(classic: Any, tmp_path: Path) -> None:
     """A page that has another checksum than its own fails the query, though it can be read."""
     path = tmp_path / "a.parquet"
@@ -680,6 +686,7 @@ def printed(capsys: pytest.CaptureFixture[str], explain: Any) -> str:
     return next((line for line in capsys.readouterr().out.splitlines() if "reader:" in line), "")
 
 
+@pytest.mark.every_turn
 @pytest.mark.every_way
 def test_group_by(spark: Any, functions: Any, tmp_path: Path, rows_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Tasks that read their rows make the groups of those that get them from Spark, embedded and from servers."""
@@ -691,6 +698,7 @@ def test_group_by(spark: Any, functions: Any, tmp_path: Path, rows_of: Any, caps
     assert rows_of(group_by(given).agg(**uses)) == rows_of(group_by(given.df, plan="fold").agg(**uses))
 
 
+@pytest.mark.every_turn
 def test_texts_with_a_dictionary(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
     """Keys of few texts are read as a dictionary, and make the same groups, also with the same texts as arguments."""
     chosen = random.Random(5)

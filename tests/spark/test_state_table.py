@@ -119,6 +119,7 @@ def run(classic: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
     return invoke
 
 
+@pytest.mark.every_turn
 def test_the_table_is_what_is_there(classic: SparkSession, orders: Query) -> None:
     """After retractions and a restart the table has exactly the groups, live rows and states of the remaining rows."""
     table = state_table(classic, orders.checkpoint)

@@ -171,6 +171,7 @@ def apply(table: dict[Any, dict[str, Any]], changes: Rows, *, update_before: boo
             table[key] = None if kind == "-U" else row
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("functions", "emit"),
     [

@@ -39,6 +39,7 @@ def watermarked(df: DataFrame) -> DataFrame:
     return df.withWatermark("at", "10 minutes")
 
 
+@pytest.mark.every_turn
 def test_windows_close_when_the_watermark_has_passed_them(classic: SparkSession, tmp_path: Path) -> None:
     """Append mode emits each window once, complete; rows of a closed window are dropped and counted."""
     functions = connect(spark_functions)

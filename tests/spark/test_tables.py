@@ -135,6 +135,7 @@ class Recorded:
         self.epochs[epoch] = parts
 
 
+@pytest.mark.every_turn
 def test_a_large_epoch_comes_in_parts(classic: Any, tmp_path: Path) -> None:
     """The driver holds one part of an epoch at a time, and a target that is lost in the middle gets all parts again."""
     rows = 40_000
@@ -183,6 +184,7 @@ def test_a_checkpoint_that_is_older_than_the_table(classic: Any, tmp_path: Path)
     assert target.epochs == {1: []}
 
 
+@pytest.mark.every_turn
 def test_a_checkpoint_that_is_one_epoch_older(classic: Any, file: DuckDBFile, tmp_path: Path) -> None:
     """Its next epoch has the number of the table's last one, and other rows. A repeat of Spark has the same offsets."""
     (tmp_path / "input").mkdir()

@@ -107,6 +107,7 @@ def live(df: DataFrame) -> DataFrame:
     return upserts(df, keys="id", sequence_by="lsn", deleted="op = 'd'", **({"buckets": 3} if df.isStreaming else {}))
 
 
+@pytest.mark.every_turn
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_a_stream_has_the_last_row_of_each_key(classic: Any, tmp_path: Path, seed: int) -> None:
     """After each epoch the changes sum up to the table, whatever came again, late or in another order."""
@@ -418,6 +419,7 @@ class Dying(Messages):
         return rows
 
 
+@pytest.mark.every_turn
 def test_dead_letters_over_restarts_of_a_stream(classic: Any, tmp_path: Path) -> None:
     """An epoch that is run again has the same rows and dead letters; a restart repeats none, and keeps the rows."""
 

@@ -45,6 +45,7 @@ def error_text(raised: Exception) -> str:
     return str(error)
 
 
+@pytest.mark.every_turn
 def test_vectors_in_batches(spark: Any, functions: Functions) -> None:
     """Both plans, results that are arguments again, and OVER; NULL reaches the function."""
     df = spark.createDataFrame(ROWS, DDL).repartition(3)
@@ -195,6 +196,7 @@ class ChangeStream(VectorStream):
     schema = VectorStream.schema.insert(0, pa.field("op", pa.string()))
 
 
+@pytest.mark.every_turn
 @since_spark("4.0", "a stream")
 @pytest.mark.parametrize("call", ["centroid", "latest"])
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], pytest.param([1.0, None, 2.0], marks=pytest.mark.slow)])
@@ -217,6 +219,7 @@ def test_other_lists_end_a_stream(
     assert f"v={wrong}" in text
 
 
+@pytest.mark.every_turn
 @since_spark("4.0", "a stream")
 @pytest.mark.parametrize(
     ("call", "shape"),
@@ -240,6 +243,7 @@ def test_states_and_views_of_another_shape_end_a_stream(
     assert "k='a'" in text
 
 
+@pytest.mark.every_turn
 def test_states_of_another_shape_are_errors_of_a_batch(classic: Any, functions: Functions) -> None:
     """The partial states are refused before the shuffle."""
     df = classic.createDataFrame(ROWS[:1], DDL)

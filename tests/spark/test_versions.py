@@ -70,6 +70,7 @@ def test_grammar_of_newer_versions_is_refused(classic: Any, embedded: Any, query
         sql(classic, query)
 
 
+@pytest.mark.every_turn
 def test_values_reach_functions_of_sql_unchanged(classic: Any) -> None:
     """NULL is not NaN, a large BIGINT is exact beside NULL, a decimal keeps its digits: on all versions."""
     rows = [

@@ -34,6 +34,7 @@ def run(db: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     )
 
 
+@pytest.mark.every_turn
 def test_statements_of_the_command_line(run: Callable[..., Result]) -> None:
     """Functions of a module; each statement prints its rows as CSV or JSON."""
     query = "SELECT k, weighted(v, w) AS a, count(*) AS n FROM t GROUP BY k ORDER BY k;"
@@ -47,6 +48,7 @@ def test_statements_of_the_command_line(run: Callable[..., Result]) -> None:
     ]
 
 
+@pytest.mark.every_turn
 def test_a_file_and_a_catalogue(run: Callable[..., Result], tmp_path: Path) -> None:
     """A file of statements stops at the first that fails; what it creates lasts in the catalogue."""
     (tmp_path / "a.sql").write_text(

@@ -260,6 +260,7 @@ def test_functions_are_registered(db: Any, caplog: pytest.LogCaptureFixture) -> 
         register(session, connect(sql_functions), {"same": "same"})
 
 
+@pytest.mark.every_turn
 @since_spark("4.0", "a stream")
 def test_streams(db: Any, tmp_path: Path) -> None:
     """Scalar and table functions over a streaming view, beneath an aggregate."""

@@ -93,6 +93,7 @@ def test_an_aggregate_in_the_table_of_a_window(times: Any, plans_of: Callable[..
     assert plans_of(times, query) == ["fold", "fold"]
 
 
+@pytest.mark.every_turn
 def test_row_kinds_of_batches(db: Any) -> None:
     """Rows of a batch are retracted by their kind; where they cannot be, the option is refused."""
     db.sql("""CREATE OR REPLACE TEMP VIEW kinds AS

@@ -122,6 +122,7 @@ def declared(db: Any) -> Iterator[Any]:
         sql(db, f"DROP AGGREGATE {name}")
 
 
+@pytest.mark.every_turn
 def test_declared_types_widen_arguments(declared: Any, plans_of: Callable[..., list[str]]) -> None:
     """The block is folded with the types of CREATE AGGREGATE, with OVER, too; what does not fit is refused."""
     query = "SELECT top(v), total(v) s, top(DISTINCT v) FILTER (WHERE v < 5), max(v) FROM hav"

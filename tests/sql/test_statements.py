@@ -364,6 +364,7 @@ def test_plans_have_reasons(db: Any) -> None:
     ] * 2
 
 
+@pytest.mark.every_turn
 def test_from_may_stand_before_select(db: Any) -> None:
     """It is the same block, with the same plan; several SELECTs behind it are a UNION ALL of theirs."""
     clauses = "WHERE v > 1 GROUP BY k HAVING my_count(*) > 0 ORDER BY s, k LIMIT 3"

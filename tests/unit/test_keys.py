@@ -168,6 +168,7 @@ class Hot:
         return compiled_loops() if self.left < 0 else None
 
 
+@pytest.mark.every_turn
 @examples(60)
 @given(many_keys(), st.sampled_from([0, 2_000, 10_000, 1 << 40]))
 def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[pa.Array]], hot_rows: int) -> None:

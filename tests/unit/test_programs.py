@@ -240,6 +240,7 @@ def test_accumulators_whose_making_shows_elsewhere_are_interpreted(body: str, wh
     assert warm(udaf(type("Makes", (Plain,), methods))) == f"interpreted: {why}"
 
 
+@pytest.mark.every_turn
 def test_what_shows_only_when_it_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     """A function without an obvious obstacle is "compiled when hot". If compiling fails, the reason is logged once."""
     programs = Programs(LoopStore(tmp_path))

@@ -153,6 +153,7 @@ DOCUMENTED = {
 NEW = {"StatefulProcessor", "StatefulProcessorHandle", "VariantType", "VariantVal", "TimeType", "arrow_udf", "TableArg"}
 
 
+@pytest.mark.every_turn
 def test_undocumented_and_new_names_are_in_one_room() -> None:
     """Only `spark/versions/` imports modules of PySpark that its reference does not have, and names newer than 3.5."""
     root = Path(foldflight.__file__).parent

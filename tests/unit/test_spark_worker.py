@@ -29,6 +29,7 @@ def test_a_process_of_the_user_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.every_turn
 def test_the_collector_passes_over_what_a_task_has_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a task that has imported modules, all existing objects are frozen; other tasks freeze nothing."""
     monkeypatch.setitem(sys.modules, "a_new_module", types.ModuleType("a_new_module"))

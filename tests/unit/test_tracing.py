@@ -357,6 +357,7 @@ print(*[name for name in sys.modules if name.startswith(ours)])
 """
 
 
+@pytest.mark.every_turn
 def test_nothing_is_imported_without_an_endpoint() -> None:
     """Folds, servers and Spark's plans work where OpenTelemetry is missing, and an endpoint tells the remedy."""
     said, *rest = printed_by(PROGRAM).split("\n  (see docs")

@@ -261,6 +261,7 @@ def test_states_that_are_loaded_can_be_changed_and_do_not_share_memory() -> None
     assert states.to_pylist() == [[0, 0, 0], [1, 1, 1]]
 
 
+@pytest.mark.every_turn
 def test_natural_classes_keep_the_laws() -> None:
     for function in (Centroid, doubled, moved):
         results = check_laws(function, examples=30)

@@ -35,6 +35,7 @@ def outcomes(server: ProcessServer, *rules: str, deadline_s: float = 10.0, **mor
     return {outcome.rule.name: outcome for outcome in found}
 
 
+@pytest.mark.every_turn
 def test_a_server_keeps_the_contract(tried: ProcessServer) -> None:
     """Every rule is tested and kept."""
     found = outcomes(tried)

@@ -664,6 +664,7 @@ def many_connections() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.every_turn
 def test_rows_of_a_server_that_is_killed_are_answered_once(model, tmp_path, many_connections) -> None:
     """The other server repeats the thousand calls that were open, with their ids; answered rows are not asked again."""
     first, rest = prompts(1200)[:200], prompts(1200)[200:]

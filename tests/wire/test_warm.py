@@ -67,6 +67,7 @@ def fold_until_compiled(server: ServerProcess, function: str = "plain") -> int:
     return interpreted
 
 
+@pytest.mark.every_turn
 def test_functions_are_compiled_by_use_while_the_server_answers(spawn: Spawn, tmp_path: Path) -> None:
     """An open exchange changes to compiled code between two chunks; log, listing, gauges and the next server agree."""
     folder = tmp_path / "compiled"

@@ -53,6 +53,7 @@ def count_rows(exchange: OpenExchange, epoch: int, number: int) -> list[int]:
     return found
 
 
+@pytest.mark.every_turn
 def test_workers_share_the_port_and_the_page(fork: Fork) -> None:
     """Two processes share one port; the page has their sums; a dead one is replaced; SIGTERM drains both."""
     server = fork(modules=MODULE, workers=2)
@@ -224,6 +225,7 @@ def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
     assert eventually(lambda: not any(is_alive(pid) for pid in server.ready["workers"]))
 
 
+@pytest.mark.every_turn
 def test_the_temporary_files_of_a_killed_parent_are_deleted_by_the_next_server(
     spawn: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1175,6 +1175,17 @@ def test_tombstones_delete_with_keys(batch_rows: int) -> None:
     assert [(row["x"], row["debezium_sequence"]["position"]) for row in alone] == [(9, NO_POSITION)]
 
 
+def test_a_tombstone_behind_a_batch_of_plain_changes_has_its_last_position() -> None:
+    """Such a batch is read without an object for each change, and its position is noted, too."""
+    values = [*(event("c", after={"x": x}, source={"lsn": lsn}) for x, lsn in enumerate((5, 7))), None]
+    found = rows(reader({"x": pa.int64()}, keys=("x",)), values, [{"x": 0}, {"x": 1}, {"x": 0}], 2)
+    assert [(row["x"], row["debezium_deleted"], row["debezium_sequence"]["position"]) for row in found] == [
+        (0, False, 5),
+        (1, False, 7),
+        (0, True, 7),
+    ]
+
+
 def test_tombstones_of_other_tables_delete_nothing() -> None:
     """With `table=`, the schema block of a key says whose it is; without it, nothing does."""
 

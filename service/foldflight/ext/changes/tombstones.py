@@ -44,9 +44,13 @@ class Tombstones:
         else:
             yield row
 
+    def note(self, position: Row, partition: Any) -> None:
+        """Take a position for that of the last message of a partition, of which no tombstone waits."""
+        self._last[partition] = position
+
     def before(self, position: Row, partition: Any) -> Iterator[Row]:
         """Yield the tombstones that waited for a message, given its position."""
-        self._last[partition] = position
+        self.note(position, partition)
         in_log = {name: position[name] for name in (*_UNPLACED, TIME)}
         for row in self._waiting.pop(partition, ()):
             yield {**row, self._sequence: {**row[self._sequence], **in_log}}

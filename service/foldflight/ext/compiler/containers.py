@@ -1104,13 +1104,13 @@ def copy_of(me: Any) -> Any:
         _words_of(part, "an item"),
     )
 
-    def copied(me: Any) -> Any:
+    def copy(me: Any) -> Any:
         into = memory.new_header(header_of(me))
         for item in _entries(me):
             memory.append(into, words(item))
         return as_container(into)
 
-    return copied
+    return copy
 
 
 def _bisect(*, right: bool) -> Any:

@@ -91,7 +91,7 @@ _SCALED: Final = types.Tuple([types.int64, types.boolean])
 
 
 @llvm_function(_SCALED, types.float64, types.int64)
-def scaled(context: Any, builder: Any, a: Any, places: Any) -> Any:
+def decimal_digits(context: Any, builder: Any, a: Any, places: Any) -> Any:
     """Return a finite float of at least 0, times ten to the power of `places`, as a whole number, halves to even.
 
     It is -1 if it has more than 18 digits. Beside it: whether no other float is nearer to the number of these digits.
@@ -135,25 +135,25 @@ def scaled(context: Any, builder: Any, a: Any, places: Any) -> Any:
 
 
 @register_jitable
-def _rounded(magnitude: float, places: int) -> int:
+def _rounded_digits(magnitude: float, places: int) -> int:
     """Return the digits of a float with a number of places after the point. Raises if they are too many."""
     if not magnitude < math.inf:
         raise ValueError  # infinity or NaN
-    digits = scaled(magnitude, places)[0]
+    digits = decimal_digits(magnitude, places)[0]
     if digits < 0:
         raise OverflowError
     return digits
 
 
 @register_jitable
-def _shortest(magnitude: float) -> tuple[int, int]:
+def _shortest_digits(magnitude: float) -> tuple[int, int]:
     """Return the fewest digits that only this float is nearest to, and how many are after the point: 0 or more."""
     if magnitude == 0.0:
         return 0, 0
     if not 1e-4 <= magnitude < 1e16:
         raise ValueError  # Python writes an exponent, inf or nan
     for places in range(22):
-        digits, is_nearest = scaled(magnitude, places)
+        digits, is_nearest = decimal_digits(magnitude, places)
         if is_nearest:
             return digits, places
     raise ValueError
@@ -169,7 +169,7 @@ def round_to(a: float, places: int) -> float:
     """Implement `round(a, places)`: Python, too, rounds the exact value to digits, and reads them as a float."""
     if places < 0:
         raise ValueError
-    digits = _rounded(math.fabs(a), places)
+    digits = _rounded_digits(math.fabs(a), places)
     if digits > _EXACT_MAX:
         raise OverflowError
     return math.copysign(digits / _EXACT_TENS[places], a)
@@ -251,12 +251,12 @@ def _of_int(spec: _Spec) -> Any:
     if spec.precision >= 0 or spec.type == "s":
         raise Unsupported("it writes an int with a precision, but no type, or as a text")
 
-    def written(number: int) -> int:
+    def write(number: int) -> int:
         if number == -(1 << 63):
             raise ValueError  # its magnitude is no int64
         return text(abs(number), 0, number < 0)
 
-    return written
+    return write
 
 
 def _of_float(spec: _Spec) -> Any:
@@ -268,17 +268,17 @@ def _of_float(spec: _Spec) -> Any:
 
     if not spec.type:
 
-        def shortest(a: float) -> int:
-            digits, actual = _shortest(math.fabs(a))
+        def write_shortest(a: float) -> int:
+            digits, actual = _shortest_digits(math.fabs(a))
             return text(digits * 10 if actual == 0 else digits, max(actual, 1), _is_negative(a))
 
-        return shortest
+        return write_shortest
     places = 6 if places < 0 else places
 
-    def fixed(a: float) -> int:
-        return text(_rounded(math.fabs(a * factor), places), places, _is_negative(a))
+    def write_fixed(a: float) -> int:
+        return text(_rounded_digits(math.fabs(a * factor), places), places, _is_negative(a))
 
-    return fixed
+    return write_fixed
 
 
 def _of_decimal(spec: _Spec, scale: int) -> Any:
@@ -294,14 +294,14 @@ def _of_decimal(spec: _Spec, scale: int) -> Any:
     )
     is_less, times, whole = decimals.COMPARISONS["<"], _TENS[more], CONVERTERS["decimal0"]
 
-    def written(a: Any) -> int:
+    def write(a: Any) -> int:
         number = raw(a, 0)
         magnitude = magnitude_of(number)
         if less > 0:
             magnitude = shorten(magnitude, less)
         return text(mul_int(to_word(magnitude), times), places, is_less(number, whole(0)))
 
-    return written
+    return write
 
 
 def _of_text(spec: _Spec) -> Any:
@@ -311,7 +311,7 @@ def _of_text(spec: _Spec) -> Any:
     if spec.precision >= 0:
         raise Unsupported("it writes a text with a precision; take a part of it, as in name[:8]")
 
-    def written(a: int) -> int:
+    def write(a: int) -> int:
         missing = max(width - character_count(a), 0)
         if missing == 0:
             return a
@@ -320,7 +320,7 @@ def _of_text(spec: _Spec) -> Any:
         _fill(copy_text(_fill(start, fill, before), a), fill, missing - before)
         return text_at(start, length_of(a) + missing)
 
-    return written
+    return write
 
 
 # --- dates and times --------------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def _of_moment(kind: str, directives: str) -> Any:
     codes, length = _codes_of(kind, directives)
     is_date, is_time = kind == "date", kind == "time"
 
-    def written(a: int) -> int:
+    def write(a: int) -> int:
         days = 0 if is_time else a if is_date else a // _DAY
         clock = 0 if is_date else a if is_time else a - a // _DAY * _DAY
         year, month, day = civil(days)
@@ -386,14 +386,14 @@ def _of_moment(kind: str, directives: str) -> Any:
                 at = put_digits(at, day_of_year(days), 3)
         return text_at(start, length)
 
-    return written
+    return write
 
 
 def _iso_of(kind: str, separator: str) -> Any:
     """Return a function that writes a date or time as `isoformat` does, with a separator before the time of day."""
     is_date, is_time, is_instant, between = kind == "date", kind == "time", kind == "instant", ord(separator)
 
-    def written(a: int) -> int:
+    def write(a: int) -> int:
         days = 0 if is_time else a if is_date else a // _DAY
         clock = 0 if is_date else a if is_time else a - a // _DAY * _DAY
         start = allocate(32)
@@ -414,7 +414,7 @@ def _iso_of(kind: str, separator: str) -> Any:
             at = put_digits(_fill(put_digits(_fill(at, 0x2B, 1), 0, 2), 0x3A, 1), 0, 2)
         return text_at(start, at - start)
 
-    return written
+    return write
 
 
 # --- for compiled code ------------------------------------------------------------------------------------------------
@@ -485,7 +485,7 @@ def format_value(a: Any, spec: Any) -> Any:
 
 
 @implementation(literal=True)
-def written_time(a: Any, directives: Any) -> Any:
+def format_time(a: Any, directives: Any) -> Any:
     """Implement `a.strftime(directives)`."""
     kind = inner_kind(a)
     if kind not in _MOMENTS:
@@ -537,7 +537,7 @@ def digits_of(spec: str) -> Any:
     return choose
 
 
-def _aligned(name: str, align: int) -> Any:
+def _justify(name: str, align: int) -> Any:
     """Return the implementation of `ljust` or `rjust` of a text, with spaces or another character."""
 
     @implementation
@@ -572,7 +572,7 @@ def _aligned(name: str, align: int) -> Any:
 
 METHODS: Final = {
     "isoformat": iso_format,
-    "ljust": _aligned("ljust", 0),
-    "rjust": _aligned("rjust", 1),
-    "strftime": written_time,
+    "ljust": _justify("ljust", 0),
+    "rjust": _justify("rjust", 1),
+    "strftime": format_time,
 }

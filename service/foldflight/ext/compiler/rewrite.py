@@ -95,7 +95,7 @@ class ClassCompiler:
         key = (function, result)
         if key not in self.dispatchers:
             _check_code(function)
-            copied = _prepared(function)
+            copied = _without_handlers(function)
             copied.__dict__["foldflight"] = _Role(self, function, result)
             self.dispatchers[key] = numba.njit(pipeline_class=_Pipeline, nogil=True, no_cpython_wrapper=True, **INNER)(
                 copied
@@ -105,7 +105,7 @@ class ClassCompiler:
     def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:
         """Run only this pass, to find unsupported code early. Only the types of the first arguments are known."""
         _check_code(function)
-        code = run_frontend(_prepared(function))
+        code = run_frontend(_without_handlers(function))
         inline_comprehensions(code)
         unknown = (types.undefined,) * (code.arg_count - len(arguments))
         _Rewriter(_Role(self, function, None), code, (*arguments, *unknown)).run()
@@ -162,7 +162,7 @@ def _is_unknown_format(step: dis.Instruction, before: dis.Instruction | None) ->
     return writes and _format_of(step, before) is None
 
 
-def _prepared(function: Any) -> Any:
+def _without_handlers(function: Any) -> Any:
     """Return a copy of a function without exception tables, and with formats that numba can read.
 
     The interpreter repeats a row that raises, with what `try` does then. So compiled code has no handlers.
@@ -889,7 +889,7 @@ class _Rewriter:
             if expr.kws or len(expr.args) > 2:  # `replace` of a text is compiled with two arguments by position
                 dispatcher = datetimes.replace_parts
             expr = ir.Expr.call(expr.func, (), (), expr.loc)
-        elif dispatcher is formats.written_time:
+        elif dispatcher is formats.format_time:
             directives = self.constants.get(arguments[0].name) if len(arguments) == 1 else None
             if type(directives) is not str:
                 raise Unsupported("it calls strftime with a format that is not constant")

@@ -531,7 +531,7 @@ def repeat(a: Any, count: Any) -> Any:
     kind = text_kind("*", a)
     convert, decode, times = CONVERTERS[kind], decode_kind(kind), CONVERTERS["int"]
 
-    def repeated(a: Any, count: Any) -> Any:
+    def repeat_text(a: Any, count: Any) -> Any:
         number, actual = as_number(convert(a)), times(count)
         length = length_of(number)
         if length == 0 or actual <= 0:
@@ -544,7 +544,7 @@ def repeat(a: Any, count: Any) -> Any:
             into = copy_text(into, number)
         return decode(text_at(address, length * actual))
 
-    return repeated
+    return repeat_text
 
 
 @implementation

@@ -206,7 +206,7 @@ def inferred_types(
         hints = _hints(cls)
     guesses = [type_ for type_, kind in (*_NUMBERS.items(), (str, "text")) if kind in keys and type_ is not float]
     guess = guesses[0] if len(guesses) == 1 else None
-    hints = {name: hints.get(name) or _guessed(each, guess) for name, each in vars(fresh).items()}
+    hints = {name: hints.get(name) or _hint_of_empty(each, guess) for name, each in vars(fresh).items()}
     for name in vars(fresh):
         if inspect.isdatadescriptor(inspect.getattr_static(cls, name, None)):
             raise Unsupported(f"{untyped}; {cls.__name__}.{name} is a property")
@@ -220,7 +220,7 @@ def inferred_types(
     return UntypedAccumulators(cls, tuple(fields))
 
 
-def _guessed(value: Any, key: type | None) -> Any:
+def _hint_of_empty(value: Any, key: type | None) -> Any:
     """Return the annotation of an empty Counter or defaultdict of numbers with keys of a type."""
     if key is None or type(value) not in (Counter, defaultdict):
         return None

@@ -20,7 +20,6 @@ from pyarrow import fs
 FIELD_ID: Final = "parquet.field.id"
 """The metadata of a column with its number, by which a reader may look it up in a file."""
 
-_COMMIT: Final = re.compile(r"(\d{20})\.json", re.ASCII)
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet", re.ASCII)
 # What the protocol lets a reader not know, because it changes neither which files a version has nor how they are read,
 # or because it shows in the files or the log: types of columns, mapped names, deleted rows.

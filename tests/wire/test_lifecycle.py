@@ -357,14 +357,34 @@ def test_sigterm_drains(spawn: Spawn, tmp_path: Path) -> None:
         server.terminate()
         assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
         assert page(server.ready["http"], "/healthz")[0] == 200
-        with pytest.raises(RetryableError) as caught:
-            transport.open(open_request(COUNT))
-        assert caught.value.code == "DRAINING"
+        assert refusal(transport) == "DRAINING"
         exchange.chunk(rows((0, 0)))
         assert server.process.poll() is None
         exchange.barrier(2)
         assert exchange.results(2)["output_0"].to_pylist() == [2]
         assert server.process.wait(PATIENCE_S) == EXIT_DRAINED
+
+
+def refusal(transport: FlightTransport) -> str:
+    """Return the code with which a server refuses an exchange."""
+    with pytest.raises(RetryableError) as caught, transport.open(open_request(COUNT)):
+        pass
+    return caught.value.code
+
+
+def test_a_server_that_is_not_ready_refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain ends the process that compiles, which may take seconds: nothing is admitted in the meantime."""
+    seen: list[tuple[int, str]] = []
+
+    def end_compilation(server: ProcessServer) -> None:
+        if not seen:
+            seen.append((page(server.probes.http_port, "/readyz")[0], refusal(transport)))
+
+    monkeypatch.setattr(ProcessServer, "_end_compilation", end_compilation)
+    with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
+        assert server.drain()
+    assert seen == [(503, "DRAINING")]
 
 
 def test_a_drain_waits_for_functions_that_close(monkeypatch: pytest.MonkeyPatch) -> None:

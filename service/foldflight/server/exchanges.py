@@ -527,9 +527,8 @@ class Exchanges:
             seconds=round(time.monotonic() - running.opened_at_s, 3),
         )
 
-    def drain(self, timeout_s: float) -> bool:
-        """Refuse new exchanges, ask open ones to continue elsewhere, and wait. Return whether all have ended."""
-        until_s = time.monotonic() + timeout_s
+    def begin_drain(self) -> None:
+        """Refuse new exchanges, and ask open ones to continue elsewhere."""
         error = RetryableError(
             "DRAINING", f"server {self._server_id} is shutting down; send these rows to another server"
         )
@@ -538,6 +537,11 @@ class Exchanges:
             self._metrics.draining.set(1)
             for running in self._open:
                 running.request_move(error)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Begin a drain, and wait for open exchanges. Return whether all have ended."""
+        until_s = time.monotonic() + timeout_s
+        self.begin_drain()
         while True:
             with self._changed:
                 left_s = until_s - time.monotonic()
@@ -548,7 +552,7 @@ class Exchanges:
                 return False
             for running in still_open:
                 if running.close_drained_dialect_client(longer_than_s=_LEAVE_S):
-                    self._release_aside(running, error.code)
+                    self._release_aside(running, "DRAINING")
 
     def close(self) -> None:
         """Refuse new exchanges, and stop monitoring open ones."""

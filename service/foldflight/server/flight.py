@@ -252,6 +252,10 @@ class FlightServer(FlightBase):
         """Number of open exchanges."""
         return self._exchanges.count
 
+    def begin_drain(self) -> None:
+        """Refuse new exchanges, and ask open ones to reopen elsewhere."""
+        self._exchanges.begin_drain()
+
     def drain(self, timeout_s: float) -> bool:
         """Refuse new exchanges, ask open ones to reopen elsewhere, and wait. Return whether all ended in time."""
         drained = self._exchanges.drain(timeout_s)

@@ -251,8 +251,10 @@ class ProcessServer:
 
     def drain(self) -> bool:
         """Refuse new exchanges, and wait up to `drain_s` for open ones. Return whether all ended."""
-        self.probes.set_ready(ready=False)
         self.logger.info("draining", exchanges=self.flight.active, drain_s=self.settings.drain_s)
+        # First, because a server that says it is not ready must accept nothing, and ending the compilation takes time.
+        self.flight.begin_drain()
+        self.probes.set_ready(ready=False)
         self._end_compilation()
         return self.flight.drain(self.settings.drain_s)
 

@@ -324,6 +324,17 @@ def test_keys_with_a_dictionary_take_the_memory_of_texts() -> None:
         assert sum(batch.num_rows for batch in batches) >= 20_000 * 0.9
 
 
+def test_a_first_block_of_many_groups_is_folded() -> None:
+    """A table of numbers has room for all groups, so their states are sent and not their rows."""
+    layout = QueryLayout(pa.schema([("key_0", pa.int64())]), ("k",), pa.schema([("column_0", pa.int64())]), ("v",), False)
+    query = Query.of(TRANSPORT, {"o": Call("sum", ("v",))}, layout, types=CARRIED)
+    keys = np.random.default_rng(1).integers(0, 20_000, 100_000)
+    rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(keys)], names=query.layout.rows.names)
+    bounds = BlockBounds(rows_max=10_000, unfolded_groups_min=1_000, group_bytes_max=20_000 * 100)
+    batches = list(PartialFold(query, bounds)(rows.slice(start, 10_000) for start in range(0, 100_000, 10_000)))
+    assert sum(batch.num_rows for batch in batches) == len(np.unique(keys))
+
+
 class Total:
     """A state of a fixed size."""
 

@@ -174,8 +174,12 @@ class Folding:
         self._groups = None
 
     def groups_max(self, group_bytes: float, bounds: BlockBounds) -> int:
-        """Return the number of groups that may be held, given the bytes of the key and the states of each."""
-        objects = sum(mode not in _TABLES for mode in self.exchange.modes)
+        """Return the number of groups that may be held, given the bytes of the key and the states of each.
+
+        Before the first block is folded, modes are unknown and count as tables. If they counted as objects, a first
+        block of many groups would not be folded, nor would any after it, because the modes would stay unknown.
+        """
+        objects = sum(mode not in _TABLES for mode in self.exchange.modes if mode is not None)
         fitting = int(bounds.group_bytes_max / (group_bytes + _GROUP_BYTES + _OBJECT_BYTES * objects))
         return max(min(bounds.groups_max, fitting), 1)
 

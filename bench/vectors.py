@@ -45,7 +45,7 @@ SCAN_REMOTE = f"{SCAN}, remote"
 ROWS_MAX, GROUPS, CHUNK_ROWS = 200_000, 1_000, 1 << 13
 # Spark needs a quarter of a second to start a query, in which it could read a tenth of the rows. So it reads the files
 # this many times, by other names, which take no place on the disk.
-TIMES_READ = 4
+TIMES_READ = 16
 CPU = "CPU of a million rows in Spark"
 CALL = Call("centroid", ("v",))
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", parse_type(f"VECTOR({ITEMS})"))])

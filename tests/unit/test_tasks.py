@@ -326,7 +326,9 @@ def test_keys_with_a_dictionary_take_the_memory_of_texts() -> None:
 
 def test_a_first_block_of_many_groups_is_folded() -> None:
     """A table of numbers has room for all groups, so their states are sent and not their rows."""
-    layout = QueryLayout(pa.schema([("key_0", pa.int64())]), ("k",), pa.schema([("column_0", pa.int64())]), ("v",), False)
+    layout = QueryLayout(
+        pa.schema([("key_0", pa.int64())]), ("k",), pa.schema([("column_0", pa.int64())]), ("v",), False
+    )
     query = Query.of(TRANSPORT, {"o": Call("sum", ("v",))}, layout, types=CARRIED)
     keys = np.random.default_rng(1).integers(0, 20_000, 100_000)
     rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(keys)], names=query.layout.rows.names)

@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.data import Figure, Sizes
-from bench.spark_batch import ROUNDS, consume, session
+from bench.spark_batch import ROUNDS, ROW_BYTES, consume, session
 from bench.spark_stream import BUCKETS, CORES, epochs
 from examples.flights_stream import SETTINGS
-from foldflight.spark import from_canal, from_debezium, schema_of, upserts
+from foldflight.spark import configure, from_canal, from_debezium, schema_of, upserts
 from tests.debezium import values
 
 SUITE = "changes"
@@ -50,6 +50,7 @@ PLAIN = (
 ROWS_AN_EVENT = 5  # a fifth of the rows of other suites
 KEYS, EPOCHS = 20_000, 4
 _GROUP = 20_000  # rows of a row group of a file
+EVENT_BYTES = 4_000  # of an event with its schema block
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Way = Callable[[], object]
@@ -81,10 +82,12 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
                 SAME: partial(_parsed, texts, f"type STRING, data {rows}, old {rows}"),
                 CANAL: lambda: from_canal(texts, SCHEMA),
             }
+            configure(spark, row_bytes=EVENT_BYTES)
             for case, ways in cases.items():
                 runs = {way: (lambda query=query: consume(query())) for way, query in ways.items()}
                 for way, seconds in cpu_medians(runs).items():
                     yield Figure(SUITE, case, way, seconds / count * 1e6, "us")
+            configure(spark, row_bytes=ROW_BYTES)
             yield from _keyed(spark, folder, count)
 
 

@@ -76,7 +76,7 @@ fails unless `spark.sql.ansi.enabled` is set, which is the default of later vers
 
 ## Settings
 
-`foldflight.spark.configure(spark, row_bytes=8192, partitions=None, local_checkpoints=False)` sets these settings and
+`foldflight.spark.configure(spark, row_bytes=1024, partitions=None, local_checkpoints=False)` sets these settings and
 prints each one that it changes. The table shows the values for the default `row_bytes` and for `partitions=8`.
 [Tune a session](../how-to/tune-a-session.md) tells how to choose them.
 

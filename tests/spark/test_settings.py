@@ -74,20 +74,20 @@ def _sizes(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
 
 @pytest.mark.slow
 def test_wide_rows_come_in_batches_of_bounded_size(classic: Any, embedded: Functions) -> None:
-    """Rows of 100 KB come in batches of at most 64 MiB, though Spark does not measure them."""
+    """Rows of 100 KB come in batches of at most 8 MiB, though Spark does not measure them."""
     session = classic.newSession()
     configure(session, row_bytes=WIDE)
     rows = session.range(0, 720, 1, 1).select(
         (sf.col("id") % 3).alias("k"), sf.rpad(sf.col("id").cast("string"), WIDE, "x").alias("text")
     )
     largest = rows.mapInArrow(_sizes, "size bigint").agg(sf.max("size")).first()[0]
-    assert 32 << 20 < largest <= 64 << 20
+    assert 4 << 20 < largest <= 8 << 20
     found = group_by(rows, "k").agg(n=embedded["count"]("text"), first=embedded["min"]("text")).collect()
     firsts = [min(f"{number}".ljust(WIDE, "x") for number in range(key, 720, 3)) for key in range(3)]
     assert sorted((row.k, row.n, row["first"]) for row in found) == [(key, 240, firsts[key]) for key in range(3)]
 
 
-@pytest.mark.parametrize(("row_bytes", "rows"), [(1, 1 << 16), (1 << 14, 1 << 12), (WIDE, 671), (1 << 40, 1)])
+@pytest.mark.parametrize(("row_bytes", "rows"), [(1, 1 << 16), (1 << 14, 1 << 9), (WIDE, 83), (1 << 40, 1)])
 def test_the_rows_of_a_batch_follow_their_width(classic: Any, row_bytes: int, rows: int) -> None:
     """Wider rows make batches of fewer rows, never of none."""
     session = classic.newSession()

@@ -27,13 +27,14 @@ _BATCH_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _CODEC: Final = "spark.sql.execution.arrow.compression.codec"
 # With this value Spark does not measure batches.
 _NOT_MEASURED: Final = 2**31 - 1
-# Bytes of a batch. Each task holds a batch in the JVM and a few of them in Python.
-_BATCH_BYTES_MAX: Final = 64 << 20
+# Bytes of a batch. Each task holds a batch in the JVM and a few of them in Python. Larger ones leave the caches of a
+# core and take new memory from the system again and again, so the same rows take up to twice the time.
+_BATCH_BYTES_MAX: Final = 8 << 20
 _BATCH_ROWS_MAX: Final = 1 << 16
 # The width of rows for which a session is configured unless it is given.
-_ROW_BYTES: Final = 1 << 13
+_ROW_BYTES: Final = 1 << 10
 # A batch of this size is worth a warning.
-_BATCH_BYTES_WIDE: Final = 4 * _BATCH_BYTES_MAX
+_BATCH_BYTES_WIDE: Final = 8 * _BATCH_BYTES_MAX
 _LOGGER: Final = "foldflight.spark"
 
 
@@ -82,7 +83,7 @@ def configure(
     Args:
         spark: The session.
         row_bytes: Bytes of the widest rows that queries of the session aggregate: the keys and arguments of one row.
-            Batches of such rows have at most 64 MiB. Wider rows make larger batches.
+            Batches of such rows have at most 8 MiB. Wider rows make larger batches, which are slower.
         partitions: Partitions of shuffles. A stream's checkpoint fixes the number, and each partition adds a cost to
             each epoch, so it should be about the number of cores. Default: unchanged.
         local_checkpoints: Whether the checkpoints of all streams lie on a local disk, where epochs need fewer files.
@@ -96,7 +97,7 @@ def configure(
     >>> from foldflight.spark import configure
     >>> changed = configure(spark, partitions=2)
     spark.sql.execution.arrow.maxBytesPerBatch: Spark's default > 2147483647 (...)
-    spark.sql.execution.arrow.maxRecordsPerBatch: Spark's default > 8192 (batches of at most 64 MiB, ...)
+    spark.sql.execution.arrow.maxRecordsPerBatch: Spark's default > 8192 (batches of at most 8 MiB, ...)
     """
     for name, number in (("row_bytes", row_bytes), ("partitions", 1 if partitions is None else partitions)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -131,7 +132,7 @@ def _recommended(row_bytes: int, partitions: int | None, *, local_checkpoints: b
     rows = min(max(_BATCH_BYTES_MAX // row_bytes, 1), _BATCH_ROWS_MAX)
     settings = [
         *_ALWAYS,
-        _Setting(_BATCH_ROWS, str(rows), f"batches of at most 64 MiB, for rows of {row_bytes:,} bytes"),
+        _Setting(_BATCH_ROWS, str(rows), f"batches of at most 8 MiB, for rows of {row_bytes:,} bytes"),
     ]
     if partitions is not None:
         settings.append(_Setting("spark.sql.shuffle.partitions", str(partitions), "partitions of shuffles"))
@@ -174,7 +175,7 @@ def warn_of_wide_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
             width = -(-batch.nbytes // batch.num_rows)
             set_up(_LOGGER, logging.WARNING).warning(
                 "a batch from Spark has %d MiB, because its rows have %d bytes each; call "
-                "foldflight.spark.configure(spark, row_bytes=%d) to bound the memory of a task",
+                "foldflight.spark.configure(spark, row_bytes=%d), which makes smaller and faster batches",
                 batch.nbytes >> 20,
                 width,
                 width,

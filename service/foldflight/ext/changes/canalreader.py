@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -86,8 +87,10 @@ class CanalReader:
         rows: list[_Texts] = []
         unread: list[int | None] = []
         nothing = (None,) * len(self.types)
-        for place, value in enumerate(batch.column(VALUE).to_pylist()):
-            changes = self._changes(value)
+        values = batch.column(VALUE)
+        may_have_space = _may_have_space_behind_quote(values)
+        for place, value in enumerate(values.to_pylist()):
+            changes = self._changes(value, may_have_space=may_have_space)
             if changes is None:
                 kinds.append(None)
                 rows.append(nothing)
@@ -100,8 +103,13 @@ class CanalReader:
         texts = [*zip(*rows, strict=True)] or [()] * len(self.types)
         return kinds, [convert(each) for convert, each in zip(self._converts, texts, strict=True)], unread
 
-    def _changes(self, value: bytes) -> list[tuple[str, _Texts]] | None:
-        """Return the rows of an event with their kinds; None if the expressions must read it."""
+    def _changes(self, value: bytes, *, may_have_space: bool) -> list[tuple[str, _Texts]] | None:
+        """Return the rows of an event with their kinds; None if the expressions must read it.
+
+        Args:
+            value: The message.
+            may_have_space: Whether there may be space behind a quote in it.
+        """
         parse_event, parse_rows = self._parsers
         try:
             event = parse_event(value)
@@ -114,14 +122,14 @@ class CanalReader:
             changed = None if old == _NOTHING else parse_rows(old)
         except UNPARSED:
             return None
-        if not new_rows or None in new_rows or _may_repeat_names(data, new_rows):
+        if not new_rows or None in new_rows or _may_repeat_names(data, new_rows, may_have_space=may_have_space):
             return None
         try:
             if kind != "+U":
                 return None if changed is not None else [(kind, self._texts(row)) for row in new_rows]
             if changed is None or len(changed) != len(new_rows) or None in changed:
                 return None
-            if _may_repeat_names(old, changed):
+            if _may_repeat_names(old, changed, may_have_space=may_have_space):
                 return None
             changes: list[tuple[str, _Texts]] = []
             for row, before in zip(new_rows, changed, strict=True):
@@ -163,20 +171,30 @@ class CanalReader:
         return event.decode, rows.decode
 
 
-def _may_repeat_names(text: bytes, rows: Sequence[Mapping[str, Any]]) -> bool:
+def _may_repeat_names(text: bytes, rows: Sequence[Mapping[str, Any]], *, may_have_space: bool) -> bool:
     """Return whether an object may have a name twice, of which a parser keeps one value. False is certain.
 
     Args:
         text: The JSON of objects whose values are texts or null.
         rows: The objects.
+        may_have_space: Whether there may be space behind a quote.
     """
     # Each name ends with a quote and a colon. There are more of both if a text has them, and fewer only if there is
     # space between them.
-    return text.count(b'":') != sum(map(len, rows)) or _has_space_behind_quote(text)
+    return text.count(b'":') != sum(map(len, rows)) or (may_have_space and _has_space_behind_quote(text))
 
 
 def _has_space_behind_quote(text: bytes) -> bool:
     return b'" ' in text or b'"\t' in text or b'"\n' in text or b'"\r' in text
+
+
+def _may_have_space_behind_quote(values: pa.Array) -> bool:
+    """Return whether one of n messages may have space behind a quote. False is certain."""
+    data = values.buffers()[2]
+    if data is None:
+        return False
+    text = np.frombuffer(data, np.uint8)
+    return bool(np.any((text[:-1] == ord('"')) & (text[1:] <= ord(" "))))
 
 
 def _parse_nothing(value: bytes) -> Any:  # noqa: ARG001

@@ -209,7 +209,7 @@ def from_maxwell(
     new_values, old_values = (
         sf.struct(*(sf.col(_place(each.name, strict, of)).alias(each.name) for each in wide)) for of in ("data", "old")
     )
-    is_row = kind.isin([*_MAXWELL])
+    is_row, is_whole = kind.isin([*_MAXWELL]), sf.lit(True) if missing == "refuse" else None
     if strict.names:
         events = events.withColumn(
             "type", sf.when(is_row & sf.col(f"nested.{_DAMAGED}").isNotNull(), _damaged(strict, event)).otherwise(kind)
@@ -217,8 +217,8 @@ def from_maxwell(
     read = events.select(
         "type",
         _EVENT,
-        sf.when(is_row, _typed(new_values, data_texts, row, missing, event)).alias("data"),
-        sf.when(is_row, _typed(old_values, old_texts, row, "null", event)).alias("old"),
+        sf.when(is_row, _typed(new_values, data_texts, row, is_whole, event)).alias("data"),
+        sf.when(is_row, _typed(old_values, old_texts, row, None, event)).alias("old"),
         sf.map_keys(old_texts).alias("names"),
     )
     before = sf.when(kind == "update", _overlaid(row, sf.col("data"), sf.col("old"), sf.col("names")))
@@ -275,22 +275,35 @@ def from_canal(
     kind = sf.col("left.type")
     is_row = kind.isin([*_CANAL])
 
+    def typed_row(texts: Column, at: Column) -> Column:
+        is_whole = at == 0 if missing == "refuse" else None
+        return sf.when(is_row, _typed(_cast(texts, row), texts, row, is_whole, event))
+
     def typed(part: Column) -> Column:
-        data, old = part["data"], part["old"]
-        new = sf.when(is_row, _typed(_cast(data, row), data, row, missing, event))
-        changed = sf.when(is_row, _typed(_cast(old, row), old, row, "null", event))
-        return sf.struct(new.alias("data"), changed.alias("old"), sf.map_keys(old).alias("names"))
+        # One function for both rows, since Spark's planning takes longer the longer the expressions are.
+        both = sf.transform(sf.array(part["data"], part["old"]), typed_row)
+        return sf.struct(both.alias("rows"), sf.map_keys(part["old"]).alias("names"))
 
     def rows_of(part: Column) -> Column:
-        data = part["data"]
-        before = sf.when(kind == "UPDATE", _overlaid(row, data, part["old"], part["names"])).otherwise(data)
+        data, old = part["rows"][0], part["rows"][1]
+        before = sf.when(kind == "UPDATE", _overlaid(row, data, old, part["names"])).otherwise(data)
         return _rows_of(kind, (before, "old"), (data, "data"), _CANAL, _NO_ROWS_OF_CANAL, event)
 
     # Functions of the items of an array are no part of the code that Spark compiles for all rows. With the expressions
     # of each column in it, this code would be too long for the virtual machine to make it fast.
     rows = sf.flatten(sf.transform(sf.transform("left.parts", typed), rows_of))
-    rows = sf.when(sf.col(_READ).isNotNull(), sf.array(_READ)).otherwise(rows)
-    return _inlined(events, rows, "the values of Canal are texts, and Spark cannot cast them to the schema")
+    refuse_taken(ROW_KIND, row.names)
+    with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
+        # No array is made for rows that are read already.
+        found = events.select(_READ, sf.inline_outer(sf.when(sf.col("left").isNotNull(), rows)))
+    is_read = sf.col(_READ).isNotNull()
+
+    def chosen(name: str) -> Column:
+        return sf.when(is_read, sf.col(f"{_READ}.{name}")).otherwise(sf.col(name))
+
+    fields = (chosen(f"{_ROW}.{quoted(name)}").alias(name) for name in row.names)
+    kinds = chosen(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES))
+    return found.where(is_read | sf.col(ROW_KIND).isNotNull()).select(kinds, *fields)
 
 
 def _rows_of(
@@ -332,15 +345,9 @@ def _rows_of(
     return chosen.otherwise(wrong)
 
 
-def _inlined(df: DataFrame, rows: Column, why: str = "Spark cannot resolve the columns of the events") -> DataFrame:
-    """Return the rows of events, given the array of row kinds and rows of each.
-
-    Args:
-        df: The events.
-        rows: The array.
-        why: Why Spark may refuse it, for the error.
-    """
-    with rejecting("SCHEMA_MISMATCH", why):
+def _inlined(df: DataFrame, rows: Column) -> DataFrame:
+    """Return the rows of events, given the array of row kinds and rows of each."""
+    with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         found = df.select(sf.inline(rows))
         refuse_taken(ROW_KIND, found.select(f"{_ROW}.*").columns)
     return found.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")
@@ -533,7 +540,7 @@ def _cast(texts: Column, row: st.StructType) -> Column:
     return sf.when(texts.isNotNull(), sf.struct(*fields))
 
 
-def _typed(values: Column, texts: Column, row: st.StructType, missing: str, event: Column) -> Column:
+def _typed(values: Column, texts: Column, row: st.StructType, is_whole: Column | None, event: Column) -> Column:
     """Return a row of `values` with the types of `row`; the query fails at a value that they do not hold exactly.
 
     It fails, too, if the row names a column twice, since parsers of JSON may take either value.
@@ -542,7 +549,7 @@ def _typed(values: Column, texts: Column, row: st.StructType, missing: str, even
         values: The row, whose fields have the types `_wide`. NULL stands for values that cannot be converted, too.
         texts: The texts of the values, by column.
         row: The types.
-        missing: `refuse`, if the query fails at a column that `texts` lacks.
+        is_whole: Whether the query fails at a column that `texts` lacks. None: it never does.
         event: The name of the event, for errors.
     """
     fields = (_typed_field(values[field.name], texts, field, event).alias(field.name) for field in row)
@@ -555,7 +562,7 @@ def _typed(values: Column, texts: Column, row: st.StructType, missing: str, even
     )
     has_repeated_name = sf.size(names) != sf.size(sf.array_distinct(names))
     checked = sf.when(has_repeated_name, repeated)
-    if missing != "null":
+    if is_whole is not None:
         # One expression for all columns, since Spark's planning takes longer the more functions of items there are.
         lacking = sf.array_except(sf.array(*map(sf.lit, row.names)), names)
         first = lacking[0]
@@ -564,7 +571,7 @@ def _typed(values: Column, texts: Column, row: st.StructType, missing: str, even
             ". A column that was added later is NULL in older events with missing='null'",
             event,
         )
-        checked = checked.when(sf.size(lacking) > 0, lacks)
+        checked = checked.when(is_whole & (sf.size(lacking) > 0), lacks)
     return checked.when(texts.isNotNull(), sf.struct(*fields))
 
 

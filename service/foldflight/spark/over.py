@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -285,9 +286,9 @@ class OverFrame:
     @property
     def _apart(self) -> tuple[str, ...]:
         """The names of the input's columns in the query, where a name of two columns becomes two names."""
-        names = [name.casefold() for name in self.df.columns]  # Spark compares names without case
+        times = Counter(name.casefold() for name in self.df.columns)  # Spark compares names without case
         return tuple(
-            name if names.count(name.casefold()) == 1 else f"foldflight column {index}: {name}"
+            name if times[name.casefold()] == 1 else f"foldflight column {index}: {name}"
             for index, name in enumerate(self.df.columns)
         )
 

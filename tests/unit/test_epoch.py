@@ -14,6 +14,7 @@ from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout
 from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, RowKind
+from foldflight.spark.bucketed import BucketStore
 from foldflight.testing import run_epochs
 
 INSERT, DELETE = RowKind.INSERT, RowKind.DELETE
@@ -63,6 +64,28 @@ def test_strict_mode_tells_why_a_retraction_has_no_row(epochs: list[list[RowKind
     with pytest.raises(RejectedError, match=f"a row is retracted from a group that {reason}") as caught:
         BucketEpoch(exchange, layout, table, is_strict=True).run(iter([last]))
     assert caught.value.code == "CANNOT_RETRACT"
+
+
+@pytest.mark.parametrize("mebibytes", [1, 17])
+def test_states_that_the_store_does_not_take_name_the_group(monkeypatch: pytest.MonkeyPatch, mebibytes: int) -> None:
+    """Spark's process says nothing when its memory is used up. A connection that ends over little has other causes."""
+
+    class Ended:
+        def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802
+            raise EOFError
+
+    layout, exchange, table = _bucket()
+    store = BucketStore(lambda: None, lambda _: None, Ended())
+    monkeypatch.setattr(table, "commit", lambda *_: store.put_run("name", bytes(mebibytes << 20)))
+    with pytest.raises((RejectedError, EOFError)) as caught:
+        BucketEpoch(exchange, layout, table, is_strict=True).run(iter([_block(layout, [INSERT])]))
+    if mebibytes == 1:
+        assert isinstance(caught.value, EOFError)
+    else:
+        assert isinstance(caught.value, RejectedError)
+        assert caught.value.code == "LIMIT"
+        assert caught.value.group == {}
+        assert "given 17 MiB of states, probably because its memory is used up. Keep large" in caught.value.message
 
 
 def test_states_that_no_array_holds_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from foldflight.engine.state.runs import HostCache, RunCache, private_folder
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import BLOB, BLOCK, rows_of
+from foldflight.errors import RejectedError
 from foldflight.exchange.ipc import write_batch
 from foldflight.spark.arrow import ArrowFunction
 from foldflight.spark.attempts import attempt
@@ -158,6 +159,8 @@ def _unique(name: str) -> str:
 
 EPOCH: Final = "streaming.sql.batchId"
 """The local property with the number of the epoch, which Spark sets for its tasks."""
+# A lost connection over fewer bytes has other causes, such as a task that is ended.
+_LARGE_BYTES = 16 << 20
 _caches: list[RunCache] = []
 
 
@@ -199,8 +202,24 @@ class BucketStore:
         return None if blobs is None else bytes(blobs[0])
 
     def put_run(self, run_id: str, data: bytes) -> None:
-        """Store a piece."""
-        self._runs.updateValue((stored_name(run_id),), (data,))
+        """Store a piece.
+
+        Raises:
+            RejectedError: LIMIT if Spark ends the connection over a large piece. Its process copies a piece several
+                times, and says nothing to this one when its memory is used up.
+        """
+        try:
+            self._runs.updateValue((stored_name(run_id),), (data,))
+        except (EOFError, ConnectionError) as error:
+            if len(data) < _LARGE_BYTES:
+                raise
+            raise RejectedError(
+                "LIMIT",
+                f"Spark's process ended the connection when it was given {len(data) >> 20} MiB of states, probably "
+                "because its memory is used up. Keep large states in views (ListView, MapView), use more buckets, or "
+                "give it more memory (spark.executor.memory, in local mode spark.driver.memory)",
+                limit="spark.executor.memory",
+            ) from error
 
     def remove_run(self, run_id: str) -> None:
         """Remove a piece."""

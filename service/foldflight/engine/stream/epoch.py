@@ -634,7 +634,13 @@ class BucketEpoch:
         live = (self._live[slots] + self._extra_rows)[remaining]
         emitted = [column.filter(mask) for column in self._layout.emitted_of(results)]
         hashes = self._groups.stored_hashes(slots[remaining])
-        stored = self._table.commit(keys.filter(mask), live, states, hashes, emitted)
+        try:
+            stored = self._table.commit(keys.filter(mask), live, states, hashes, emitted)
+        except RejectedError as error:
+            if error.code != "LIMIT":
+                raise
+            sizes = [states.slice(row, 1).nbytes for row in range(states.num_rows)]
+            raise error.with_group(self._groups.name(int(slots[remaining][np.argmax(sizes)]))) from error
         self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
 
     def _outputs_before(self, slots: npt.NDArray[np.int32], results: pa.RecordBatch) -> pa.RecordBatch:

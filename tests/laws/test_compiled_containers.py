@@ -313,6 +313,8 @@ def _sets(states: pa.Array, unordered: bool) -> Any:
         ("accumulator[value] = 1", "the value is int, and float is annotated; write 0.0"),
         ("accumulator.get(value, 0)", "the default of get is int, and float is annotated; write 0.0"),
         ("accumulator.popitem()", "popitem"),
+        ("accumulator | accumulator", "| of dict[int, float] and dict[int, float] ("),
+        ("accumulator.keys() | accumulator.keys()", "| of the keys of dict[int, float] and the keys of dict["),
         ("return {}", "it makes a dict of which is not certain what it will hold"),
     ],
 )

@@ -313,3 +313,84 @@ def test_clones(spark: SparkProcess, table: str) -> None:
     assert "not in its folder" in why
     assert len(plain) == 9
     shutil.rmtree(folder_of(clone))
+
+
+def test_times(spark: SparkProcess, table: str) -> None:
+    """An older version that a name tells is left to Spark, and never the newest one."""
+    made(spark, table)
+    spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(4)}", f"INSERT INTO {table} {ROWS.format(5)}")
+    why, _, plain = spark.ask(jobs.reads, f"{table[:-1]}@v1`")
+    assert "not known as a table of Delta" in why
+    assert len(plain) == 4
+    assert len(is_read(spark.ask(jobs.reads, table))) == 9
+    spark.ask(jobs.run, f"RESTORE {table} TO VERSION AS OF 1")
+    assert len(is_read(spark.ask(jobs.reads, table))) == 4
+
+
+def test_checkpoints_of_version_2(spark: SparkProcess, table: str) -> None:
+    """A table with checkpoints in several files is left to Spark."""
+    made(spark, table, "TBLPROPERTIES ('delta.checkpointPolicy' = 'v2', 'delta.checkpointInterval' = '2')")
+    for number in range(4):
+        spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(number + 1)}")
+    why, _, plain = spark.ask(jobs.reads, table)
+    assert "v2Checkpoint" in why
+    assert len(plain) == 10
+
+
+def test_types_that_become_wider(spark: SparkProcess, table: str) -> None:
+    """Files from before a column became wider are left to Spark, for this column alone; values are never cut."""
+    made(spark, table, "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(7)}", f"ALTER TABLE {table} ALTER COLUMN v TYPE BIGINT")
+    spark.ask(jobs.run, f"INSERT INTO {table} VALUES (1, 5000000000, 2)")
+    why, _, plain = spark.ask(jobs.reads, table)
+    assert "only Spark reads as bigint" in why
+    assert len(plain) == 8
+    assert len(is_read(spark.ask(jobs.reads, table, ["k", "w"]))) == 8
+
+
+def test_columns_that_writers_add(spark: SparkProcess, table: str) -> None:
+    """Columns that a write has added are NULL in older files, also between other columns and as members."""
+    made(spark, table, "PARTITIONED BY (w)")
+    spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(7)}")
+    spark.ask(jobs.run, "SET spark.databricks.delta.schema.autoMerge.enabled = true")
+    spark.ask(jobs.run, f"INSERT INTO {table} BY NAME SELECT 9L AS k, 'x' AS s, 1 AS w, named_struct('a', 1) AS m")
+    spark.ask(jobs.run, "SET spark.databricks.delta.schema.autoMerge.enabled = false")
+    spark.ask(jobs.run, f"ALTER TABLE {table} ADD COLUMN early DOUBLE FIRST")
+    assert len(is_read(spark.ask(jobs.reads, table, ["early", "k", "v", "s", "w"]))) == 8
+    assert len(is_read(spark.ask(jobs.reads, table, ["k", "s"], "s IS NULL AND k > 2"))) == 4
+    assert "left to Spark" in spark.ask(jobs.reads, table, ["m"])[0]
+
+
+def test_characters_of_partitions(spark: SparkProcess, table: str) -> None:
+    """Texts of partitions are those of the log, whatever the folders make of them; times are left to Spark."""
+    made(spark, table, "PARTITIONED BY (s, at)", "k BIGINT, s STRING, at TIMESTAMP")
+    texts = ["a/b", "a%2Fb", "x=y", "#? &", "\\\\", '"', "{a}", "[0]*", "c:d", "é漢😀", ".", "_h", " end ", "+", "NULL"]
+    values = [f"({index}, '{text}', TIMESTAMP'2026-01-01 00:00:00.5')" for index, text in enumerate(texts)]
+    null_folder = "(90, '__HIVE_DEFAULT_PARTITION__', NULL), (91, NULL, NULL)"
+    spark.ask(jobs.run, f"INSERT INTO {table} VALUES {', '.join(values)}, {null_folder}")
+    assert len(is_read(spark.ask(jobs.reads, table, ["k", "s"]))) == len(texts) + 2
+    assert len(is_read(spark.ask(jobs.reads, table, ["k"], "s = 'a%2Fb'"))) == 1
+    why, _, plain = spark.ask(jobs.reads, table, ["at"])
+    assert "is read as timestamp by Spark only" in why
+    assert len(plain) == len(texts) + 2
+
+
+def test_converted_folders(spark: SparkProcess, table: str, tmp_path: Path) -> None:
+    """A folder that became a table has its rows, and the columns of its partitions from the log."""
+    folder = tmp_path / "plain"
+    spark.ask(
+        jobs.run,
+        f"CREATE TABLE parquet_{uuid.uuid4().hex} USING parquet PARTITIONED BY (w) "
+        f"LOCATION '{folder}' AS {ROWS.format(9)}",
+    )
+    spark.ask(jobs.run, f"CONVERT TO DELTA parquet.`{folder}` PARTITIONED BY (w INT)")
+    assert len(is_read(spark.ask(jobs.reads, f"delta.`{folder}`"))) == 9
+    assert len(is_read(spark.ask(jobs.reads, f"delta.`{folder}`", ["k"], "w = 2"))) == 3
+
+
+def test_more_features(spark: SparkProcess, table: str) -> None:
+    """Numbered rows, clusters and padded texts are read as Spark reads them, or left to it."""
+    made(spark, table, "CLUSTER BY (k) TBLPROPERTIES ('delta.enableRowTracking' = 'true')", "k BIGINT, c CHAR(3)")
+    spark.ask(jobs.run, f"INSERT INTO {table} VALUES (1, 'a'), (2, NULL)")
+    assert len(is_read(spark.ask(jobs.reads, table, ["k"]))) == 2
+    assert "left to Spark" in spark.ask(jobs.reads, table, ["c"])[0]

@@ -167,8 +167,9 @@ def table_of(spark: SparkSession, name: str, open_filesystem: OpenFilesystem | N
         # A catalogue may add conditions or masks to a table, which a read of its files does not have.
         if not same_plan(fixed, files):
             return PlainTable(plain, name, f"{name} is more than the files of its folder")
-    except PySparkException as error:
-        return PlainTable(plain, name, f"{name} is not known as a table of Delta: {str(error).splitlines()[0]}")
+    except Exception as error:  # noqa: BLE001 - also those of py4j, as for a path with a version at its end
+        lines = (line for line in str(error).splitlines() if not line.startswith("An error occurred while calling"))
+        return PlainTable(plain, name, f"{name} is not known as a table of Delta: {next(lines, '')}")
     return DeltaTable(fixed, name, detail["location"], detail["id"], version, open_filesystem)
 
 

@@ -141,22 +141,25 @@ def test_damage(tmp_path: Path) -> None:
         snapshot(str(tmp_path), version, LOCAL)
 
 
+_TEXTS = pa.map_(pa.string(), pa.string())
+_METADATA = {"id": pa.string(), "schemaString": pa.string(), "configuration": _TEXTS}
+_ADD = {"path": pa.string(), "size": pa.int64(), "partitionValues": _TEXTS}
+CHECKPOINT = pa.schema(
+    {
+        "protocol": pa.struct({"minReaderVersion": pa.int32()}),
+        "metaData": pa.struct({**_METADATA, "partitionColumns": pa.list_(pa.string())}),
+        "add": pa.struct({**_ADD, "deletionVector": pa.struct({"cardinality": pa.int64()})}),
+    }
+)
+
+
 def test_checkpoints_in_parts(tmp_path: Path) -> None:
     """All parts of a checkpoint count, and one with columns that are not known is an error."""
     version = log(tmp_path, [PROTOCOL, metadata(), add("a"), add("b"), add("c")])
-    texts = pa.map_(pa.string(), pa.string())
-    of_metadata = {"id": pa.string(), "schemaString": pa.string(), "configuration": texts}
-    types = pa.schema(
-        {
-            "protocol": pa.struct({"minReaderVersion": pa.int32()}),
-            "metaData": pa.struct({**of_metadata, "partitionColumns": pa.list_(pa.string())}),
-            "add": pa.struct({"path": pa.string(), "size": pa.int64(), "partitionValues": texts}),
-        }
-    )
     folder = tmp_path / "_delta_log"
     parts: list[list[Any]] = [[{"protocol": {"minReaderVersion": 1}}, metadata(), add("a")], [add("c")]]
     for number, rows in enumerate(parts, 1):
-        written = pa.Table.from_pylist(rows, schema=types)
+        written = pa.Table.from_pylist(rows, schema=CHECKPOINT)
         pq.write_table(written, folder / f"{version:020}.checkpoint.{number:010}.{2:010}.parquet")
     (folder / f"{version:020}.json").unlink()
     assert {each.path for each in read(tmp_path, version).files} == {"a", "c"}
@@ -167,3 +170,24 @@ def test_checkpoints_in_parts(tmp_path: Path) -> None:
         pq.write_table(written.append_column(name, pa.array(["x"])), last)
         with pytest.raises(LogError, match=why):
             snapshot(str(tmp_path), version, LOCAL)
+
+
+def test_newest_checkpoint(tmp_path: Path) -> None:
+    """The newest checkpoint counts, whose commits may be gone; of its files it tells which have deleted rows."""
+    version = log(tmp_path, [PROTOCOL, metadata()], [add("a")], [add("b")])
+    folder = tmp_path / "_delta_log"
+    first: list[Any] = [{"protocol": {"minReaderVersion": 1}}, metadata(), add("a")]
+    for number, rows in ((1, first), (2, [*first, add("b", deletionVector={"cardinality": 1})])):
+        pq.write_table(pa.Table.from_pylist(rows, schema=CHECKPOINT), folder / f"{number:020}.checkpoint.parquet")
+        (folder / f"{number:020}.json").unlink()
+    assert {each.path: each.has_deleted_rows for each in read(tmp_path, version).files} == {"a": False, "b": True}
+
+
+def test_empty_texts_of_partitions(tmp_path: Path) -> None:
+    """The protocol has an empty text for NULL, whatever the type of the column."""
+    partitioned = metadata()
+    partitioned["metaData"]["partitionColumns"] = ["k"]
+    values: list[dict[str, str | None]] = [{"k": ""}, {"k": None}, {"k": "0"}]
+    adds = [add(str(index), partitionValues=each) for index, each in enumerate(values)]
+    version = log(tmp_path, [PROTOCOL, partitioned, *adds])
+    assert [each.values for each in read(tmp_path, version).files] == [(None,), (None,), ("0",)]

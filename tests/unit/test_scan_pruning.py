@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -115,6 +116,16 @@ def test_row_groups(write: Callable[[pa.Table, Path], None], decimals: int, tmp_
     bounded = {"int", "bigint", "string", "date", "timestamp_us", "timestamp_ntz_ms"}
     bounded |= {"decimal(5,2)", "decimal(18,0)"} if decimals else set()
     assert {name for name, count in left_out.items() if count} == bounded
+
+
+def test_bounds_that_python_does_not_have(tmp_path: Path) -> None:
+    """A row group with a day after the year 9999 is read, because its bounds are not known."""
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"date": pa.array([0, 4_000_000], pa.date32())}), path)
+    predicate = Predicate((Comparison("date", "less", (datetime.date(1970, 1, 2),), pa.date32()),))
+    wanted = Wanted({"date": st.DateType()}, (), predicate, "CORRECTED", is_case_sensitive=True)
+    (found,) = footers([path], fs.LocalFileSystem, wanted)
+    assert (found.refusal, [group.rows for group in found.groups]) == ("", [2])
 
 
 def test_places_of_logs_are_few() -> None:

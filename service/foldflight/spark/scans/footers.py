@@ -240,7 +240,7 @@ def _bounds(chunk: Any, type_: pa.DataType) -> tuple[Any, Any] | None:
     if pa.types.is_decimal(type_) or pa.types.is_integer(type_) or pa.types.is_date(type_):
         has_bounds = is_whole
     else:
-        has_bounds = pa.types.is_string(type_) and chunk.physical_type == "BYTE_ARRAY"
+        has_bounds = pa.types.is_string(type_)
     try:
         return (found.min, found.max) if has_bounds else None
     except (ValueError, OverflowError):  # a day after the year 9999, a part of a letter

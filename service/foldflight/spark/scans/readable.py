@@ -59,10 +59,8 @@ def readable_type(field: st.StructField) -> pa.DataType | None:
     type_ = field.dataType
     if _CHAR in (field.metadata or {}):
         return None  # Spark pads such texts
-    if isinstance(type_, (st.CharType, st.VarcharType)) or (
-        isinstance(type_, st.StringType) and type_ != st.StringType()
-    ):
-        return None
+    if isinstance(type_, st.StringType) and type_ != st.StringType():
+        return None  # texts with a collation
     item = type_.elementType if isinstance(type_, st.ArrayType) else type_
     return arrow_type(type_) if type(item) in (_READABLE if item is type_ else _READABLE_ITEMS) else None
 

@@ -48,7 +48,7 @@ from foldflight.exchange.frames import Open, Returns
 from foldflight.exchange.serving import describe
 from foldflight.functions import Call, Registry
 from foldflight.functions.types.arrow import concat_batches
-from foldflight.spark import group_by
+from foldflight.spark import group_by, over
 from foldflight.spark.errors import error_of
 from tests.simulation.functions import functions as simulated_functions
 from tests.simulation.running import SimulatedTransport
@@ -462,6 +462,29 @@ def columns_in_spark() -> Iterator[Record]:
             yield from queries_in_spark(spark, Path(name), {way: query}, ddl)
 
 
+def over_in_spark() -> Iterator[Record]:
+    """A window function over a table of 10,000 columns and 1,000 rows, all of which are in the result."""
+    functions = connect("embedded:")
+    width, window = 10_000, "PARTITION BY k ORDER BY c0 ROWS 9 PRECEDING"
+    ways: dict[str, Callable[[Any], Any]] = {
+        "Spark's sum": lambda df: df.selectExpr("*", f"sum(c9998) OVER ({window}) AS n"),
+        "fold": lambda df: over(df, "k", order_by="c0").agg(n=functions["sum"]("c9998").rows(-9, 0)),
+    }
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, session(SETTINGS) as spark:
+        values = np.arange(1_000)
+        columns = [f"c{number}" for number in range(width - 1)]
+        put(Path(name), 0, pa.table({"k": values % 100} | dict.fromkeys(columns, values)))
+        ddl = "k BIGINT, " + ", ".join(f"{column} BIGINT" for column in columns)
+        rows = spark.read.schema(ddl).parquet(str(Path(name) / "input"))
+        for way, query in ways.items():
+            yield {
+                "way": way,
+                "s to plan": timed(lambda query=query: query(rows)),
+                "s of the batch": [timed(lambda query=query: consume(query(rows))) for _ in range(2)],
+                **processes(),
+            }
+
+
 def groups_of_a_stream_in_spark() -> Iterator[Record]:
     """1 M and 5 M groups in a stream of Spark: epochs of 500,000 new groups, and then five of 1,000 of them."""
     functions = connect("embedded:")
@@ -543,6 +566,53 @@ def views() -> Iterator[Record]:
                     }
             last = bucket.epoch(np.zeros(1, np.int64), pa.array([""]))
             yield {"function": name, "value": bucket.values, "s of CPU": last, "peak MiB": peak_mib()}
+
+
+def views_in_spark() -> Iterator[Record]:
+    """One group with 2.4 GB of texts in a list, in a stream of 60 epochs, and then all items of the list."""
+    rows, epochs_ = 40_000, 60
+    functions = connect("embedded:bench.scale")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, session(SETTINGS) as spark:
+        folder = Path(name)
+        for epoch in range(epochs_):
+            texts = [f"{number:01000d}" for number in range(epoch * rows, (epoch + 1) * rows)]
+            put(folder, epoch, pa.table({"k": np.zeros(rows, np.int64), "v": texts}))
+        put(folder, epochs_, pa.table({"k": np.zeros(1, np.int64), "v": [""]}))
+        shown: list[Any] = []
+
+        def query(df: Any) -> Any:
+            return group_by(df, "k", buckets=1).agg(n=functions["kept_texts"]("v"))
+
+        source = spark.readStream.schema("k BIGINT, v STRING").option("maxFilesPerTrigger", 1)
+        changed = query(source.parquet(str(folder / "input"))).writeStream.outputMode("update")
+        writer = changed.foreachBatch(lambda df, _: shown.extend(df.collect()))
+        writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+        taken = [each.durationMs["triggerExecution"] / 1000 for each in progress(writer) if each.numInputRows]
+        yield {
+            "s of the epochs": statistics.median(taken[:-1]),
+            "longest": max(taken[:-1]),
+            "s to read all": taken[-1],
+            "value": shown[-1].asDict(),
+            **size_of(folder / "checkpoint"),
+            **processes(),
+        }
+
+
+def kept_in_spark() -> Iterator[Record]:
+    """One group that keeps a text of 60 MB in each epoch of a stream, until its state has more than 2 GiB."""
+    functions = connect("embedded:")
+    epochs_ = 40
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, session(SETTINGS) as spark:
+        folder = Path(name)
+        for epoch in range(epochs_):
+            put(folder, epoch, pa.table({"k": [7], "v": ["z" * 60_000_000]}))
+
+        def query(df: Any) -> Any:
+            return group_by(df, "k", buckets=1).agg(n=functions["string_agg"]("v"))
+
+        refused = refusal(lambda: stream(spark, folder, query, "k BIGINT, v STRING"))
+        done = len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
+        yield {"epochs": done, **refused, **size_of(folder / "checkpoint"), **processes()}
 
 
 class DrainingWorld(World):
@@ -658,6 +728,9 @@ CASES: dict[str, Callable[[], Iterator[Record]]] = {
         groups_in_spark,
         groups_of_a_stream_in_spark,
         columns_in_spark,
+        over_in_spark,
+        views_in_spark,
+        kept_in_spark,
     )
 }
 

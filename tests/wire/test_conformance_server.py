@@ -14,7 +14,7 @@ from foldflight.functions.builtin import numeric
 from foldflight.server.run.lifecycle import ProcessServer, serving
 from foldflight.testing.conformance import SERVER_RULES, Outcome, check_server
 from tests.wire.conformance_mutants import MUTANTS, bound_as, each, places_are_never_free_again
-from tests.wire.kit import eventually
+from tests.wire.kit import DEADLINE_S, eventually
 
 TOKEN = "a token for the conformance kit"
 # So small that results in parts, and messages that are too large, are cheap to try.
@@ -38,7 +38,7 @@ def outcomes(server: ProcessServer, *rules: str, deadline_s: float = 10.0, **mor
 @pytest.mark.every_turn
 def test_a_server_keeps_the_contract(tried: ProcessServer) -> None:
     """Every rule is tested and kept."""
-    found = outcomes(tried)
+    found = outcomes(tried, deadline_s=DEADLINE_S)
     assert list(found) == [rule.name for rule in SERVER_RULES]
     assert {name: outcome.detail for name, outcome in found.items() if not outcome.passed} == {}
 

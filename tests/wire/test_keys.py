@@ -23,7 +23,7 @@ from foldflight.functions.query.call import Call
 from foldflight.server import calls
 from foldflight.server.run.lifecycle import serving
 from tests.wire import wire_functions
-from tests.wire.kit import PATIENCE_S, STATE_KEY, open_request
+from tests.wire.kit import DEADLINE_S, PATIENCE_S, STATE_KEY, open_request
 
 COUNT = Call("count", ())
 FIRST, SECOND, THIRD = "the first token, long", "the second token, long", "the third token, long"
@@ -235,11 +235,11 @@ def test_tls_needs_the_certificate_of_the_authority(certificates: Certificates) 
         functions = connect(server.url, tls_ca=certificates.ca, token=FIRST)
         functions.transport.open(open_request(COUNT)).close()
         with pytest.raises(RetryableError) as caught:
-            connect(server.url, deadline_s=2, token=FIRST)
+            connect(server.url, deadline_s=DEADLINE_S, token=FIRST)
         assert caught.value.code in ("UNREACHABLE", "DEADLINE")
         assert "name the authority's certificates with tls_ca=..." in caught.value.message
         with pytest.raises(RetryableError, match=r"write grpc\+tls://"):
-            connect(server.url.replace("grpc+tls", "grpc"), deadline_s=2, token=FIRST)
+            connect(server.url.replace("grpc+tls", "grpc"), deadline_s=DEADLINE_S, token=FIRST)
 
 
 def test_a_client_without_a_required_certificate_is_refused(certificates: Certificates) -> None:
@@ -253,7 +253,7 @@ def test_a_client_without_a_required_certificate_is_refused(certificates: Certif
         known = {"tls_cert": certificates.client_cert, "tls_key": certificates.client_key}
         connect(server.url, tls_ca=certificates.ca, **known).transport.open(open_request(COUNT)).close()
         with pytest.raises(RetryableError, match="give tls_cert="):
-            connect(server.url, tls_ca=certificates.ca, deadline_s=2)
+            connect(server.url, tls_ca=certificates.ca, deadline_s=DEADLINE_S)
 
 
 def test_certificates_that_tls_cannot_use_are_named(certificates: Certificates, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_certificate_for_another_name_is_explained(certificates: Certificates)
         serving(wire_functions, state_keys=STATE_KEY, **tls) as server,
         pytest.raises(RetryableError, match="the server's certificate is for other names"),
     ):
-        connect(server.url, tls_ca=certificates.ca, deadline_s=2)
+        connect(server.url, tls_ca=certificates.ca, deadline_s=DEADLINE_S)
 
 
 def test_tls_settings_belong_together(certificates: Certificates, tmp_path: Path) -> None:

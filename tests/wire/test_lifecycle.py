@@ -146,11 +146,11 @@ def test_blocked_write_meets_the_deadline(fork: Spawn) -> None:
 
 def test_slow_function_within_the_deadline_is_waited_for(server: ProcessServer) -> None:
     """The deadline applies to one step, not to the whole exchange."""
-    with FlightTransport([server.url], deadline_s=3.0).open(open_request(Call("slow", ("value",)))) as exchange:
+    with FlightTransport([server.url], deadline_s=6.0).open(open_request(Call("slow", ("value",)))) as exchange:
         for epoch in range(1, 12):
-            exchange.chunk(rows((0, 0, 300)))
+            exchange.chunk(rows((0, 0, 600)))
             exchange.barrier(epoch)
-            assert exchange.results(epoch)["output_0"].to_pylist() == [300 * epoch]
+            assert exchange.results(epoch)["output_0"].to_pylist() == [600 * epoch]
         assert exchange.coordinator.stats.losses == 0
 
 
@@ -285,11 +285,11 @@ def test_a_slow_answer_is_not_idle_time(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(flight, "send", send_slowly)
     asked = open_request(Call("slow", ("value",)), row_outputs=True)
     with (
-        serving(wire_functions, state_keys=STATE_KEY, idle_s_max=2.0) as server,
+        serving(wire_functions, state_keys=STATE_KEY, idle_s_max=5.0) as server,
         FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(asked) as exchange,
     ):
-        exchange.chunk(rows((0, 0, 2300)))
-        assert exchange.row_outputs()["output_0"].to_pylist() == [2300]
+        exchange.chunk(rows((0, 0, 5300)))
+        assert exchange.row_outputs()["output_0"].to_pylist() == [5300]
 
 
 def test_a_close_that_raises_does_not_end_the_watch() -> None:

@@ -169,7 +169,7 @@ def test_another_server_takes_over_in_the_middle(
 
 def test_functions_that_take_too_long_are_interrupted() -> None:
     """fold_s_max holds for scalar functions: the error names the function and the row."""
-    with serving(scalar_functions, fold_s_max=1.5) as server:
+    with serving(scalar_functions, fold_s_max=4) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
         open_request = Open((), COLUMNS, steps=(Step("sleepy", (X,)),), outputs=(0,))
         with transport.open(open_request) as exchange:

@@ -169,7 +169,7 @@ def test_calls_of_an_engine_that_leaves_are_cancelled_outside(model, server, whe
 def test_calls_that_take_longer_than_a_frame_may_are_cancelled(model, log) -> None:
     """`fold_s_max` ends the waiting, with function and row, and cancels the calls."""
     model.behave = lambda prompt, before: "hold" if prompt == "text 1" else "ok"
-    with serving(waiting_functions, fold_s_max=0.5) as server:
+    with serving(waiting_functions, fold_s_max=1) as server:
         with pytest.raises(FunctionError, match="fold_s_max") as caught:
             answers(flight(server), opening("asking"), prompts(3))
         assert caught.value.function == "asking"

@@ -52,7 +52,7 @@ CHAIN = "WITH c0 AS (SELECT k, my_sum(v) AS n FROM pairs GROUP BY k)" + "".join(
             3,
         ),  # and whether t leaves row kinds out
         ("SELECT my_sum(v) AS s FROM pairs UNION ALL SELECT my_sum(v) FROM pairs", 3),
-        (f"{CHAIN} SELECT * FROM c9", 56),
+        (f"{CHAIN} SELECT * FROM c9", 38),
     ],
 )
 def test_spark_analyses_a_lifted_block_twice(db: Any, query: str, most: int) -> None:
@@ -60,6 +60,21 @@ def test_spark_analyses_a_lifted_block_twice(db: Any, query: str, most: int) -> 
     db.table("hav").createOrReplaceTempView("pairs")  # Spark analyses it now, and the text of `hav` each time
     assert analyses(db, lambda: sql(db, query)) <= most
     assert rows(sql(db, query)) == rows(sql(db, query, plan="lists"))
+
+
+@pytest.mark.parametrize(("item", "is_refused"), [("n", False), ("nothing", True)])
+def test_planning_leaves_no_view_in_the_session(db: Any, item: str, is_refused: bool) -> None:
+    """Spark reads the fold of an inner block as a temporary view while it plans those around it."""
+    before = {view.name for view in db.catalog.listTables()}
+    query = (
+        f"SELECT {item}, my_sum(k) FROM (SELECT k, my_sum(v) AS n FROM VALUES (1, 2) AS t(k, v) GROUP BY k) GROUP BY 1"
+    )
+    if is_refused:
+        with pytest.raises(SqlError):
+            sql(db, query)
+    else:
+        assert rows(sql(db, query)) == rows(sql(db, query, plan="lists"))
+    assert {view.name for view in db.catalog.listTables()} == before
 
 
 @pytest.mark.every_turn

@@ -12,7 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from foldflight.spark.versions.facts import newer_grammar
-from foldflight.spark.versions.sessions import condition_of, contexts_of, is_remote, message_of, quiet
+from foldflight.spark.versions.sessions import (
+    condition_of,
+    contexts_of,
+    format_statements,
+    is_remote,
+    message_of,
+    quiet,
+)
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
@@ -131,6 +138,8 @@ class Analysis:
         self._views = {view_name(number): df for number, df in enumerate(views)}
         self._types: dict[tuple[str, str], st.StructField] = {}
         self._repeatable: dict[str, bool] = {}
+        self._resolved: dict[str, bool] = {}
+        self._written: Callable[[str, Mapping[str, Any]], str] | None = None
 
     def _named_parameters(self, args: Any) -> Mapping[str, Any] | None:
         """Return the parameters by name. Question marks become names, because parts of the text are analysed."""
@@ -152,12 +161,27 @@ class Analysis:
         self._views[name] = df
         return name
 
+    @contextmanager
+    def keeping_views(self) -> Iterator[None]:
+        """Make each view that `df` needs once for all queries in the block. Connect sends them with each query."""
+        if is_remote(self.spark):
+            yield
+            return
+        with format_statements(self.spark) as written:
+            self._written = written
+            try:
+                yield
+            finally:
+                self._written = None
+
     def df(self, sql: str) -> DataFrame:
         """Have Spark analyse a query. Raises Spark's errors."""
         used = {name: self._views[name] for name in _VIEW.findall(sql)}
         if used:
             sql = _VIEW.sub(lambda name: f"{{{name[0]}}}", sql.replace("{", "{{").replace("}", "}}"))
         with quiet():
+            if used and self._written is not None:
+                sql, used = self._written(sql, used), {}
             df = plain_sql(self.spark, sql, self._args, **used)
             if is_remote(df):
                 df.schema  # noqa: B018 - Connect analyses a query when its schema is needed
@@ -165,11 +189,14 @@ class Analysis:
 
     def resolves(self, sql: str) -> bool:
         """Return whether Spark accepts a query."""
-        try:
-            self.df(sql)
-        except REFUSALS:
-            return False
-        return True
+        if sql not in self._resolved:
+            try:
+                self.df(sql)
+            except REFUSALS:
+                self._resolved[sql] = False
+            else:
+                self._resolved[sql] = True
+        return self._resolved[sql]
 
     def is_repeatable(self, sql: str) -> bool:
         """Return whether a query has the same rows each time: Spark refuses to join another one laterally."""

@@ -149,7 +149,8 @@ def sql(
         options["plan"] = plan
     built_in = catalog.embedded["count"] if emit is not None else None
     planner = Planner(analysis, plan, options, built_in)
-    result = planner.result(parse(whole, Span(start, span.stop)))
+    with analysis.keeping_views():
+        result = planner.result(parse(whole, Span(start, span.stop)))
     if plan in ("fold", "lifted") and (lists := [each for each in planner.decisions if each.plan == "lists"]):
         raise whole.error(f"the {plan} plan was asked for, and cannot be used: {lists[0].why}", Span(start, start + 1))
     if explain:

@@ -18,8 +18,8 @@ from foldflight.ext.conformance.raw import (
     NotTriedError,
     RawServer,
     expect,
+    expect_refusal,
     opening,
-    refused,
     rule,
 )
 
@@ -64,7 +64,7 @@ def _function_info(server: RawServer) -> None:
     path = fl.FlightDescriptor.for_path(server.function)
     asked = _info_of(server.client.get_flight_info(path, server.options()))
     expect(asked, pb.FunctionInfo.FromString(listed[server.function]), "the FunctionInfo")
-    with refused("RejectedError", "UNKNOWN_FUNCTION", "UNAUTHENTICATED"):
+    with expect_refusal("RejectedError", "UNKNOWN_FUNCTION", "UNAUTHENTICATED"):
         server.client.get_flight_info(fl.FlightDescriptor.for_path("no such function"), server.options())
 
 
@@ -100,7 +100,7 @@ def _bound(opened: pb.Opened) -> list[pb.OpenedCall]:
     "Bind the calls to functions and columns when GetFlightInfo is called, too.",
 )
 def _describe_refuses(server: RawServer) -> None:
-    with refused("RejectedError", "SCHEMA_MISMATCH"):
+    with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
         server.describe(opening([{**server.call, "arguments": ["nowhere"]}]))
 
 
@@ -147,11 +147,11 @@ def _authorization(server: RawServer) -> None:
     command = opening([server.call], COLUMNS).SerializeToString()
     for headers in ([], [(b"authorization", b"Bearer " + b"wrong" * 8)], [(b"authorization", server.token.encode())]):
         options = fl.FlightCallOptions(timeout=server.deadline_s, headers=headers)
-        with refused("RejectedError", "UNAUTHENTICATED"):
+        with expect_refusal("RejectedError", "UNAUTHENTICATED"):
             list(server.client.list_flights(options=options))
-        with refused("RejectedError", "UNAUTHENTICATED"):
+        with expect_refusal("RejectedError", "UNAUTHENTICATED"):
             server.client.get_flight_info(fl.FlightDescriptor.for_command(command), options)
-        with refused("RejectedError", "UNAUTHENTICATED"):
+        with expect_refusal("RejectedError", "UNAUTHENTICATED"):
             writer, reader = server.client.do_exchange(fl.FlightDescriptor.for_command(command), options)
             try:
                 writer.begin(COLUMNS)
@@ -176,5 +176,5 @@ def _encodings(server: RawServer) -> None:
         pa.run_end_encoded(pa.int32(), pa.int64()),
         pa.dense_union([pa.field("a", pa.int64())]),
     ):
-        with refused("RejectedError", "SCHEMA_MISMATCH"):
+        with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
             server.describe(opening([server.call], pa.schema([("value", pa.int64()), ("odd", odd)])))

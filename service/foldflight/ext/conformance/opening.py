@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.ipc import write_batch
-from foldflight.ext.conformance.raw import COLUMNS, RawServer, expect, opening, refused, rows_of, rule
+from foldflight.ext.conformance.raw import COLUMNS, RawServer, expect, expect_refusal, opening, rows_of, rule
 
 # Field 1000, a varint: stands for a field of a later version of the protocol.
 _UNKNOWN: Final = b"\xc0\x3e\x07"
@@ -86,7 +86,7 @@ def _input_types(server: RawServer) -> None:
 )
 def _protocol_version(server: RawServer) -> None:
     for version in (0, 2):
-        with refused("RejectedError", "PROTOCOL_VERSION"):
+        with expect_refusal("RejectedError", "PROTOCOL_VERSION"):
             server.exchange(protocol_version=version)
 
 
@@ -111,7 +111,7 @@ def _unknown_fields(server: RawServer) -> None:
     "Look up all functions when the exchange opens.",
 )
 def _unknown_function(server: RawServer) -> None:
-    with refused("RejectedError", "UNKNOWN_FUNCTION", "UNAUTHENTICATED"):
+    with expect_refusal("RejectedError", "UNKNOWN_FUNCTION", "UNAUTHENTICATED"):
         server.exchange({**server.call, "function": "no such function"})
 
 
@@ -121,11 +121,11 @@ def _unknown_function(server: RawServer) -> None:
     "Catch the parser's error, and send an Error in the details of the Flight error.",
 )
 def _bad_open(server: RawServer) -> None:
-    with refused("RejectedError", "BAD_FRAME"):
+    with expect_refusal("RejectedError", "BAD_FRAME"):
         server.exchange_of(opening([]))
-    with refused("RejectedError", "BAD_FRAME", "PROTOCOL_VERSION"):
+    with expect_refusal("RejectedError", "BAD_FRAME", "PROTOCOL_VERSION"):
         server.exchange_of(b"\xff\xff\xff")
-    with refused("RejectedError", "BAD_FRAME"):
+    with expect_refusal("RejectedError", "BAD_FRAME"):
         server.exchange_of(pb.Open(protocol_version=1, calls=[pb.Call(**server.call)], columns=b"?"))
 
 
@@ -137,7 +137,7 @@ def _bad_open(server: RawServer) -> None:
 )
 def _bound_columns(server: RawServer) -> None:
     for wrong in ({"arguments": ["nowhere"]}, {"arguments": ["value"] * 9}, {"filter": "value"}, {"filter": "nowhere"}):
-        with refused("RejectedError", "SCHEMA_MISMATCH"):
+        with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
             server.exchange({**server.call, **wrong})
 
 
@@ -149,7 +149,7 @@ def _bound_columns(server: RawServer) -> None:
 def _stream_schema(server: RawServer) -> None:
     others = (pa.schema([*COLUMNS][:3]), COLUMNS.set(2, pa.field("value", pa.int32())))
     for other in others:
-        with refused("RejectedError", "SCHEMA_MISMATCH"):
+        with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
             server.exchange(stream_columns=other)
 
 
@@ -162,7 +162,7 @@ def _expected_fingerprint(server: RawServer) -> None:
     described, _ = server.describe(opening([server.call]))
     fingerprint = described.calls[0].fingerprint
     server.exchange({**server.call, "fingerprint": fingerprint}).cancel()
-    with refused("RejectedError", "SCHEMA_MISMATCH"):
+    with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
         server.exchange({**server.call, "fingerprint": fingerprint[::-1].translate(str.maketrans("0f", "f0"))})
 
 
@@ -174,9 +174,9 @@ def _expected_fingerprint(server: RawServer) -> None:
 )
 def _direct_arguments(server: RawServer) -> None:
     unknown = write_batch(pa.RecordBatch.from_pydict({"no such parameter": [1]}))
-    with refused("RejectedError", "SIGNATURE"):
+    with expect_refusal("RejectedError", "SIGNATURE"):
         server.exchange({**server.call, "literals": unknown})
-    with refused("RejectedError", "BAD_FRAME"):
+    with expect_refusal("RejectedError", "BAD_FRAME"):
         server.exchange({**server.call, "literals": write_batch(pa.RecordBatch.from_pydict({"a": [1, 2]}))})
 
 
@@ -187,7 +187,7 @@ def _direct_arguments(server: RawServer) -> None:
 )
 def _slot_and_kind_types(server: RawServer) -> None:
     for index, name in ((0, "slot"), (1, "kind")):
-        with refused("RejectedError", "SCHEMA_MISMATCH"):
+        with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
             server.exchange(columns=COLUMNS.set(index, pa.field(name, pa.int64())))
 
 
@@ -199,7 +199,7 @@ def _slot_and_kind_types(server: RawServer) -> None:
 def _no_frame(server: RawServer) -> None:
     wrong_way = pb.ServerFrame(results=pb.Results(epoch=1, last=True)).SerializeToString()
     for metadata in (b"", wrong_way, b"\xff\xff"):
-        with refused("RejectedError", "BAD_FRAME"), server.exchange() as exchange:
+        with expect_refusal("RejectedError", "BAD_FRAME"), server.exchange() as exchange:
             exchange.send(metadata)
             exchange.barrier(1)
             exchange.results(1)
@@ -211,6 +211,6 @@ def _no_frame(server: RawServer) -> None:
     "Refuse rows on Barrier, Forget, Checkpoint and States, because they would be lost silently.",
 )
 def _control_frames_have_no_rows(server: RawServer) -> None:
-    with refused("RejectedError", "BAD_FRAME"), server.exchange() as exchange:
+    with expect_refusal("RejectedError", "BAD_FRAME"), server.exchange() as exchange:
         exchange.send(pb.EngineFrame(barrier=pb.Barrier(epoch=1)), rows_of([(0, 0, 1)]))
         exchange.results(1)

@@ -100,7 +100,7 @@ def opening(calls: Sequence[CallOf], columns: pa.Schema = COLUMNS, **fields: Any
 
 
 @contextlib.contextmanager
-def refused(error_class: str, *codes: str) -> Iterator[None]:
+def expect_refusal(error_class: str, *codes: str) -> Iterator[None]:
     """Raise BrokenError unless the body ends with an Error of this class and one of these codes."""
     try:
         yield

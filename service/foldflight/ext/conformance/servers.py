@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.client.error_translation import translated
+from foldflight.client.error_translation import translate_error
 from foldflight.errors import RejectedError
 from foldflight.exchange.encoding import decode_error
 from foldflight.ext.conformance import discovery, epochs, opening, states
@@ -77,7 +77,7 @@ def _check_function(server: RawServer) -> None:
     try:
         outputs = [repr(server.output([(0, 0, value) for value in values])) for values in samples]
     except (fl.FlightError, pa.ArrowException, OSError) as error:
-        known = translated(error, url=server.url, deadline_s=server.deadline_s)
+        known = translate_error(error, url=server.url, deadline_s=server.deadline_s)
         raise known from None
     except BrokenError as error:
         raise RejectedError("BAD_FRAME", f"{server.url} does not answer as a foldflight server does: {error}") from None

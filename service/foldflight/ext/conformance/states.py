@@ -11,7 +11,7 @@ from foldflight.ext.conformance.raw import (
     RawExchange,
     RawServer,
     expect,
-    refused,
+    expect_refusal,
     rows_of,
     rule,
 )
@@ -60,7 +60,7 @@ def _states_merge(server: RawServer) -> None:
     with server.exchange() as exchange:
         if not exchange.opened.calls[0].can_merge:
             exchange.states(batch)
-            with refused("RejectedError", "CANNOT_MERGE"):
+            with expect_refusal("RejectedError", "CANNOT_MERGE"):
                 exchange.epoch(1)
             return
         exchange.chunk([(3, 0, 9)])
@@ -85,7 +85,7 @@ def _state_mismatch(server: RawServer) -> None:
         with_column(batch, pa.field("state_0", pa.list_(pa.bool_())), pa.array([[True]])),
     )
     for other in others:
-        with refused("RejectedError", "STATE_MISMATCH"), server.exchange() as exchange:
+        with expect_refusal("RejectedError", "STATE_MISMATCH"), server.exchange() as exchange:
             exchange.states(other)
             exchange.epoch(1)
     with server.exchange() as exchange:
@@ -103,10 +103,10 @@ def _bad_states(server: RawServer) -> None:
     before, results = _saved_by(server, [(0, 0, 5)])
     batch = before.state_batch(results)
     for wrong in (batch.select(["slot"]), batch.select(["state_0"])):
-        with refused("RejectedError", "SCHEMA_MISMATCH"), server.exchange() as exchange:
+        with expect_refusal("RejectedError", "SCHEMA_MISMATCH"), server.exchange() as exchange:
             exchange.states(wrong)
             exchange.epoch(1)
-    with refused("RejectedError", "BAD_FRAME"), server.exchange() as exchange:
+    with expect_refusal("RejectedError", "BAD_FRAME"), server.exchange() as exchange:
         exchange.send(pb.EngineFrame(states=pb.States(batch=b"no stream")))
         exchange.epoch(1)
 

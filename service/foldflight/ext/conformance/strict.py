@@ -387,7 +387,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def _carry(self, opening: Open, context: Any, reader: Any, writer: Any) -> None:
         provocation, record = self._provocation, self.record
-        messages = _received(reader, context)
+        messages = _receive_messages(reader, context)
 
         def ask(wanted: Frame) -> Iterator[Frame]:
             self._send(writer, wanted, observed)
@@ -472,7 +472,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         )
 
 
-def _received(reader: Any, context: Any) -> Iterator[Message]:
+def _receive_messages(reader: Any, context: Any) -> Iterator[Message]:
     """Yield the engine's messages until it closes its direction."""
     while True:
         try:

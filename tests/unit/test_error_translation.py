@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
-from foldflight.client.error_translation import translated
+from foldflight.client.error_translation import translate_error
 from foldflight.client.watchdog import Guard
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.encoding import encode_error
@@ -35,7 +35,7 @@ URL = "grpc://127.0.0.1:1"
 )
 def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code: str) -> None:
     """Each error of the transport is classified as retryable or not, and names the server."""
-    known = translated(error, url=URL, deadline_s=5)
+    known = translate_error(error, url=URL, deadline_s=5)
     assert isinstance(known, kind)
     assert known.code == code  # type: ignore[attr-defined]
     assert URL in str(known)
@@ -57,7 +57,7 @@ def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code:
 def test_what_fails_to_connect_says_what_to_do(url: str, said: str, remedy: str) -> None:
     """A failed handshake says which option to change, a refused connection what to wait for. No preamble of Flight."""
     error = fl.FlightUnavailableError(f"Flight returned unavailable error, with message: {said}")
-    known = translated(error, url=url, deadline_s=1)
+    known = translate_error(error, url=url, deadline_s=1)
     assert isinstance(known, RetryableError)
     assert remedy in known.message.partition("; ")[2]
     assert "Flight returned" not in known.message
@@ -65,7 +65,7 @@ def test_what_fails_to_connect_says_what_to_do(url: str, said: str, remedy: str)
 
 def test_our_own_cancellation_is_a_deadline() -> None:
     """A cancellation by the watchdog is a deadline, not a lost server."""
-    known = translated(fl.FlightCancelledError("cancelled"), url=URL, deadline_s=2.5, expired=True)
+    known = translate_error(fl.FlightCancelledError("cancelled"), url=URL, deadline_s=2.5, expired=True)
     assert isinstance(known, RetryableError)
     assert known.code == "DEADLINE"
     assert "2.5 s" in known.message
@@ -74,14 +74,14 @@ def test_our_own_cancellation_is_a_deadline() -> None:
 def test_what_is_not_flights_stays() -> None:
     """Bugs and interrupts are not converted to transport errors."""
     error = KeyError("bug")
-    assert translated(error, url=URL, deadline_s=1) is error
+    assert translate_error(error, url=URL, deadline_s=1) is error
 
 
 def test_the_servers_error_comes_through() -> None:
     """The server's own error takes precedence over the gRPC status."""
     sent = FunctionError("USER_CODE", "boom", function="f", slot=3, row="x=1", trace="line 1")
     for carrier in (fl.FlightServerError, fl.FlightInternalError, fl.FlightUnavailableError):
-        known = translated(carrier("status", encode_error(sent)), url=URL, deadline_s=1)
+        known = translate_error(carrier("status", encode_error(sent)), url=URL, deadline_s=1)
         assert isinstance(known, FunctionError)
         assert (known.code, known.function, known.slot, known.row) == ("USER_CODE", "f", 3, "x=1")
 
@@ -95,7 +95,7 @@ def test_large_errors_are_cut_to_fit_and_keep_the_essence() -> None:
     carrier = to_flight_error(sent)
     assert len(carrier.extra_info) <= ERROR_BYTES_MAX
     assert len(str(carrier)) < 1000
-    known = translated(carrier, url=URL, deadline_s=1)
+    known = translate_error(carrier, url=URL, deadline_s=1)
     assert isinstance(known, FunctionError)
     assert (known.code, known.function, known.slot) == ("USER_CODE", "f", 3)
     assert known.trace is not None

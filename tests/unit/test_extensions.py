@@ -48,7 +48,7 @@ CORE = (
 import pyarrow.flight as fl
 from foldflight import Recordings, RejectedError, connect, udaf, udf
 from foldflight.cli.main import cli
-from foldflight.client.error_translation import translated
+from foldflight.client.error_translation import translate_error
 from foldflight.engine.query.query import Query
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
@@ -101,7 +101,7 @@ def called_without_states(name):
             writer.done_writing()
             reader.read_all()
         except fl.FlightError as error:
-            raise translated(error, url=server.url, deadline_s=60)
+            raise translate_error(error, url=server.url, deadline_s=60)
 
 for statement in sys.argv[2:]:
     try:

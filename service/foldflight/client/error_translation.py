@@ -59,7 +59,7 @@ _REMEDIES = (
 )
 
 
-def translated(error: BaseException, *, url: str, deadline_s: float, expired: bool = False) -> BaseException:
+def translate_error(error: BaseException, *, url: str, deadline_s: float, expired: bool = False) -> BaseException:
     """Return the error to raise instead of `error`.
 
     Args:

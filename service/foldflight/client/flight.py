@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.client.connection import Connection, Resolve, check_resolve
-from foldflight.client.error_translation import translated
+from foldflight.client.error_translation import translate_error
 from foldflight.client.failover import FailoverExchange, Patience
 from foldflight.client.logs import set_up
 from foldflight.client.process import call_scope, take_first_turn
@@ -272,7 +272,7 @@ class FlightTransport:
                 open_request, client, url, deadline_s=self._deadline_s, token=self._token, resolve=resolve
             )
         except Exception as error:
-            known = translated(error, url=url, deadline_s=self._deadline_s)
+            known = translate_error(error, url=url, deadline_s=self._deadline_s)
             if known is error:
                 raise
             raise known from None
@@ -302,7 +302,7 @@ class FlightTransport:
                     options = fl.FlightCallOptions(timeout=self._deadline_s, headers=_headers(self._token))
                     answer = ask(connections.client(url, self._deadline_s, self._tls), options, url)
                 except Exception as error:  # noqa: BLE001  (translated, never swallowed)
-                    problem = translated(error, url=url, deadline_s=self._deadline_s)
+                    problem = translate_error(error, url=url, deadline_s=self._deadline_s)
                     if not isinstance(problem, RetryableError):
                         raise problem from None
                     circuits.record_failure(url, time.monotonic())
@@ -392,7 +392,7 @@ class FlightConnection(Connection):
         self._start()
 
     def _translate(self, error: Exception) -> BaseException:
-        known = translated(error, url=self._url, deadline_s=self._deadline_s, expired=self._guard.expired)
+        known = translate_error(error, url=self._url, deadline_s=self._deadline_s, expired=self._guard.expired)
         if isinstance(known, RetryableError):
             _connections_of_this_process().drop(self._url, known)
         return known

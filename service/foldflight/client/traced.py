@@ -25,7 +25,7 @@ def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial
     known = {"foldflight.versions": list(versions)} if versions else {}
     before: TraceContext = {}  # of the last connection that was open
 
-    def traced(url: str, open_request: Open) -> Connection:
+    def connect_traced(url: str, open_request: Open) -> Connection:
         nonlocal before
         name, links = ("reopen", tracer.link_to(before)) if before else ("exchange", [])
         parent, context = tracer.child_context(open_request.trace_context)
@@ -48,7 +48,7 @@ def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial
         before = context
         return cast("Connection", _TracedConnection(connection, tracer, context, end))
 
-    return traced
+    return connect_traced
 
 
 class _TracedConnection:

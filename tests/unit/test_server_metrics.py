@@ -64,10 +64,18 @@ def test_names_of_shipped_functions_are_bounded():
     metrics = Metrics()
     metrics.expect({"own": "aggregate"})
     assert 'foldflight_function_info{function="own",function_kind="aggregate"} 1.0' in page(metrics)
-    assert [metrics.named(f"shipped_{number}") for number in (0, 0, 1)] == ["shipped_0", "shipped_0", "shipped_1"]
+    assert [metrics.function_label(f"shipped_{number}") for number in (0, 0, 1)] == [
+        "shipped_0",
+        "shipped_0",
+        "shipped_1",
+    ]
     for number in range(300):
         metrics.add(f"shipped_{number}", "seen", 1)
-    assert (metrics.named("own"), metrics.named("shipped_99"), metrics.named("shipped_100")) == (
+    assert (
+        metrics.function_label("own"),
+        metrics.function_label("shipped_99"),
+        metrics.function_label("shipped_100"),
+    ) == (
         "own",
         "shipped_99",
         MORE,

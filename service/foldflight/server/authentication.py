@@ -136,7 +136,7 @@ class Tokens:
         return matching[0].patterns
 
 
-def allowed(context: Any, names: Iterable[str]) -> list[str]:
+def permitted_functions(context: Any, names: Iterable[str]) -> list[str]:
     """Return the functions that the token of the caller permits; all functions if there are no tokens."""
     if not context.caller:
         return list(names)
@@ -146,7 +146,7 @@ def allowed(context: Any, names: Iterable[str]) -> list[str]:
 def check_allowed(context: Any, names: Iterable[str]) -> None:
     """Raise RejectedError UNAUTHENTICATED unless the token of the caller permits all of the functions."""
     named = set(names)
-    closed = sorted(named - set(allowed(context, named)))
+    closed = sorted(named - set(permitted_functions(context, named)))
     if closed:
         raise RejectedError(
             "UNAUTHENTICATED",

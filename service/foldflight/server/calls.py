@@ -528,7 +528,7 @@ def reading(read: Callable[[], Any], context: Any) -> Any:
         raise RejectedError("BAD_FRAME", f"cannot decode a message of the stream: {_first_line(error)}") from None
 
 
-def received(reader: Any, context: Any) -> Iterator[Message]:
+def receive_messages(reader: Any, context: Any) -> Iterator[Message]:
     """Yield the messages of the engine until it closes its direction of the stream."""
     while True:
         try:

@@ -112,7 +112,7 @@ def count(metrics: Metrics, error: FoldflightError) -> None:
     if error.limit is not None:
         metrics.limit_errors.labels(error.limit).inc()
     if isinstance(error, FunctionError) and error.function is not None:
-        metrics.function_errors.labels(metrics.named(error.function), error.code).inc()
+        metrics.function_errors.labels(metrics.function_label(error.function), error.code).inc()
 
 
 def internal_error(error: Exception, error_id: str) -> CorruptError:

@@ -140,7 +140,7 @@ class Account:
         self._exemplified: set[type[Frame]] = set()
         self._metrics = metrics
         self._exchange = exchange
-        self._functions = [metrics.named(name) for name in open_request.functions]
+        self._functions = [metrics.function_label(name) for name in open_request.functions]
         self._has_kinds = not open_request.maps and "kind" in open_request.columns.names
         # For each kind of rows, in their order, the counters of the functions.
         self._rows_folded = [
@@ -232,7 +232,7 @@ class Account:
 
     def _count_isolated(self) -> None:
         for function, count in self._exchange.stats.isolated.items():
-            self._metrics.isolated.labels(self._metrics.named(function)).inc(count - self._isolated[function])
+            self._metrics.isolated.labels(self._metrics.function_label(function)).inc(count - self._isolated[function])
             self._isolated[function] = count
 
     def _show_folds(self) -> None:
@@ -351,7 +351,7 @@ class Running:
             FoldflightError: The error with which the exchange was ended.
         """
         assert self._step is not None
-        with self._step.paused():
+        with self._step.wait_for_engine():
             self._waiting_since_s = time.monotonic()
             self._lock.release()
             try:
@@ -362,7 +362,7 @@ class Running:
                 if self._ended is not None:
                     raise self._ended
 
-    def answered(self) -> None:
+    def record_replies(self) -> None:
         """Note that all replies to a frame have been sent."""
         with self._lock:
             self._waiting_since_s = time.monotonic()

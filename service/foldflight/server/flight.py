@@ -38,8 +38,15 @@ from foldflight.functions.author.spec import AnyFunction, Registered, ScalarFunc
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.lift import lift_text, listed_lift
 from foldflight.recording import RECORDING, Recordings
-from foldflight.server.authentication import allowed, bundle_keys_of, check_allowed, check_state_keys, tls_of, tokens_of
-from foldflight.server.calls import VanishedError, check_columns, received, schema_of, send
+from foldflight.server.authentication import (
+    bundle_keys_of,
+    check_allowed,
+    check_state_keys,
+    permitted_functions,
+    tls_of,
+    tokens_of,
+)
+from foldflight.server.calls import VanishedError, check_columns, receive_messages, schema_of, send
 from foldflight.server.error_translation import count, edge, to_flight_error, without_secrets
 from foldflight.server.exchanges import Exchanges, FoldSpans, Running
 from foldflight.server.flightbase import FlightBase, authority, flight_info, status_of
@@ -283,7 +290,7 @@ class FlightServer(FlightBase):
     @edge
     def list_flights(self, context: Any, criteria: bytes) -> list[Any]:  # noqa: ARG002  (pyarrow's signature)
         """List the functions that the caller may use, each with its FunctionInfo in `app_metadata`."""
-        return [self._flight_of(name) for name in allowed(context, self._registry)]
+        return [self._flight_of(name) for name in permitted_functions(context, self._registry)]
 
     @edge
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
@@ -389,7 +396,7 @@ class FlightServer(FlightBase):
         for server in status["servers"]:
             for part in BY_FUNCTION:
                 if part in server:
-                    server[part] = {name: server[part][name] for name in allowed(context, server[part])}
+                    server[part] = {name: server[part][name] for name in permitted_functions(context, server[part])}
         return [fl.Result(json.dumps(status).encode())]
 
     @edge
@@ -421,7 +428,7 @@ class FlightServer(FlightBase):
     def _registry_for(self, open_request: Open, context: Any) -> Registry:
         """Return the functions that the caller may use, with those of its bundles: errors list their names."""
         registry = self._bundles.registry_with(open_request.bundles, context)
-        return registry.only(allowed(context, registry))
+        return registry.only(permitted_functions(context, registry))
 
     def _admit(self, open_request: Open, context: Any, questions: _Questions, *, is_foreign: bool) -> Running:
         logger = self.logger.bind(exchange=uuid.uuid4().hex[:16], **ids_of(open_request.trace_context))
@@ -492,7 +499,7 @@ class FlightServer(FlightBase):
         encode_reply, decode_frame = Encoder(open_reply.schema), Decoder(Role.ENGINE)
         check_columns(reader, context, running.open_request.columns)
         send(writer, encode_reply(open_reply), begin=open_reply.schema)
-        messages = received(reader, context)
+        messages = receive_messages(reader, context)
 
         def put(wanted: Wanted) -> Iterator[Frame]:
             function = running.account.count_question(wanted)
@@ -527,7 +534,7 @@ class FlightServer(FlightBase):
     def _function(self, context: Any, name: str) -> AnyFunction:
         check_allowed(context, [name])
         if name not in self._registry:
-            raise unknown_function(name, allowed(context, self._registry), f"on server {self._server_id}")
+            raise unknown_function(name, permitted_functions(context, self._registry), f"on server {self._server_id}")
         return self._registry[name]
 
     def _stateless_call(self, context: Any, descriptor: Any, reader: Any) -> StatelessCall:
@@ -544,7 +551,7 @@ class FlightServer(FlightBase):
     ) -> None:
         """Answer each batch of a foreign engine. Whether there is a column of errors is decided by the first batch."""
         schema: pa.Schema | None = None
-        for message in received(reader, context):
+        for message in receive_messages(reader, context):
             if message.batch is None:
                 continue
             frame = decode(Message(_CHUNK, message.batch), Role.ENGINE)  # validates the batch
@@ -566,7 +573,7 @@ class FlightServer(FlightBase):
                 batch = pa.RecordBatch.from_arrays(arrays + column[: len(schema) - len(arrays)], schema=schema)
                 send(writer, Message(b"", batch), begin=begin)
                 begin = None
-            running.answered()
+            running.record_replies()
         if schema is None:
             writer.begin(call.schema(errors=False))
 

@@ -64,7 +64,7 @@ class GuardedCall:
         return self._is_paused
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def wait_for_engine(self) -> Iterator[None]:
         """Wait for the engine within the context: its time does not count, and the call is not interrupted."""
         paused_s = time.monotonic()
         with self._lock:

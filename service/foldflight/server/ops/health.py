@@ -87,15 +87,15 @@ class HealthServer:
     def _watch(self, call: IncomingCall, request: bytes) -> None:
         """Send the status, and again after each change, until the client disconnects."""
         service = _service(request)
-        told: bytes | None = None
+        last_sent: bytes | None = None
         while not (call.is_cancelled() or self._is_closed):
             with self._changed:
                 answer = _answer(is_serving=self._is_serving.get(service) if service is not None else None)
-                if answer == told:
+                if answer == last_sent:
                     self._changed.wait(_LOOK_S)
                     continue
             call.send(answer)
-            told = answer
+            last_sent = answer
 
 
 def _service(request: bytes) -> str | None:

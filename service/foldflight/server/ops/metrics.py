@@ -312,29 +312,29 @@ class Metrics:
 
     def call_began(self, function: str) -> None:
         """Count a call of an async function."""
-        self._async_open.labels(self.named(function)).inc()
+        self._async_open.labels(self.function_label(function)).inc()
 
     def call_ended(self, function: str, outcome: str, seconds: float) -> None:
         """Count the end of a call of an async function, and its time."""
-        name = self.named(function)
+        name = self.function_label(function)
         self._async_open.labels(name).dec()
         self._async_calls.labels(name, outcome).inc()
         self._async_seconds.labels(name).observe(seconds)
 
     def call_retried(self, function: str) -> None:
         """Count a call of an async function that is repeated."""
-        self._async_retries.labels(self.named(function)).inc()
+        self._async_retries.labels(self.function_label(function)).inc()
 
     def call_delayed(self, function: str) -> None:
         """Count a call of an async function that waits because of its rate."""
-        self._async_rate_waits.labels(self.named(function)).inc()
+        self._async_rate_waits.labels(self.function_label(function)).inc()
 
-    def named(self, function: str) -> str:
+    def function_label(self, function: str) -> str:
         """Return the label of a function: its name, or (more) if there are too many shipped functions."""
         return function if function in self._own else _within(self._shipped, function, _SHIPPED_FUNCTIONS_MAX)
 
     def _bounded_label(self, function: str, metric: str) -> tuple[str, str]:
-        function = self.named(function)
+        function = self.function_label(function)
         return function, _within(self._names.setdefault(function, set()), metric, _METRICS_OF_A_FUNCTION_MAX)
 
     def _counter(self, name: str) -> Counter:

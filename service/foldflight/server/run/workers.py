@@ -131,7 +131,7 @@ class Relay:
             client.close()
             return
 
-        def gone() -> None:
+        def release() -> None:
             with self._lock:
                 target.connections -= 1
 
@@ -140,10 +140,10 @@ class Relay:
             upstream = _connecting(target.port or 0)
         except OSError as error:
             client.close()
-            gone()
+            release()
             self._logger.warning("worker not reachable", worker=target.index, problem=str(error))
             return
-        min(self._threads, key=lambda thread: thread.count).carry(_Connection(client, upstream, gone))
+        min(self._threads, key=lambda thread: thread.count).carry(_Connection(client, upstream, release))
 
     def _choose(self) -> Target | None:
         with self._lock:
@@ -180,13 +180,13 @@ class _Connection:
     The connection ends when everything that one side had sent before it ended has been passed on.
     """
 
-    def __init__(self, client: socket.socket, upstream: socket.socket, gone: Callable[[], None]) -> None:
-        self.gone = gone
+    def __init__(self, client: socket.socket, upstream: socket.socket, release: Callable[[], None]) -> None:
+        self.gone = release
         self.others = {client: upstream, upstream: client}
         self._due: dict[socket.socket, memoryview] = {}  # by the socket that must take it
         self._deaf: socket.socket | None = None  # takes no more bytes; what it has sent before is still passed on
 
-    def awaited(self, side: socket.socket) -> int:
+    def events_of(self, side: socket.socket) -> int:
         """Return the events to wait for. A side is not read while the other one has not taken what was read before."""
         reads = 0 if self.others[side] in self._due else select.EPOLLIN
         writes = select.EPOLLOUT if side in self._due else 0
@@ -294,7 +294,7 @@ class _RelayThread:
             connection = self._fresh.popleft()
             try:
                 for side in connection.others:
-                    self._poll.register(side, connection.awaited(side))
+                    self._poll.register(side, connection.events_of(side))
                     self._connections[side.fileno()] = side, connection
             except OSError as error:  # for example, the limit of the user's watches is reached
                 self._logger.warning("connection not taken", problem=str(error))
@@ -302,11 +302,11 @@ class _RelayThread:
 
     def _serve(self, side: socket.socket, connection: _Connection, events: int, buffer: memoryview) -> None:
         try:
-            before = [connection.awaited(each) for each in connection.others]
+            before = [connection.events_of(each) for each in connection.others]
             connection.pump(side, events, buffer)
             for each, awaited in zip(connection.others, before, strict=True):
-                if connection.awaited(each) != awaited:
-                    self._poll.modify(each, connection.awaited(each))
+                if connection.events_of(each) != awaited:
+                    self._poll.modify(each, connection.events_of(each))
         except OSError:
             self._end(connection)
 

@@ -56,8 +56,8 @@ class DeltaTable:
             fields = {field.name: field.type for field in schema}
             missing = missing_columns(self.name, self._columns, fields, add_columns=self._add_columns)
             if missing:
-                added = pa.schema([field.with_nullable(True) for field in missing])
-                table.alter.add_columns(deltalake.Schema.from_arrow(added).fields)
+                new_columns = pa.schema([field.with_nullable(True) for field in missing])
+                table.alter.add_columns(deltalake.Schema.from_arrow(new_columns).fields)
 
     def has_rows(self) -> bool:
         """Return whether the table has any rows."""
@@ -80,15 +80,15 @@ class DeltaTable:
             if last is not None and last >= epoch:
                 return
             parts = list(changes)
-            stored = {query: epoch} if offsets is None else {query: epoch, offsets_name(query): offsets}
+            versions = {query: epoch} if offsets is None else {query: epoch, offsets_name(query): offsets}
             commit = deltalake.CommitProperties(
-                app_transactions=[deltalake.Transaction(_APPLICATION + each, stored[each]) for each in stored],
+                app_transactions=[deltalake.Transaction(_APPLICATION + each, versions[each]) for each in versions],
                 max_commit_retries=0,
             )
             if parts:
-                joined = pa.concat_tables(parts)
-                self._check_partitions(table, joined)
-                self._merge(table, joined, commit)
+                all_changes = pa.concat_tables(parts)
+                self._check_partitions(table, all_changes)
+                self._merge(table, all_changes, commit)
             # delta-rs makes no commit for a merge that changes no row, and the epoch would be lost with it.
             if table.transaction_version(_APPLICATION + query) != epoch:
                 table.create_write_transaction([], "append", table.schema(), commit_properties=commit)
@@ -113,7 +113,7 @@ class DeltaTable:
 
     def _merge(self, table: Any, changes: pa.Table, commit: Any) -> None:
         values = {quoted(name): f"new.{quoted(name)}" for name in self._columns.names}
-        merged = table.merge(
+        merge = table.merge(
             changes,
             # In delta-rs, AND binds more tightly than IS NOT DISTINCT FROM.
             " AND ".join(
@@ -125,8 +125,8 @@ class DeltaTable:
         ).when_matched_delete(f"new.{ROW_KIND} = '{DELETE}'")
         sets = {quoted(name): values[quoted(name)] for name in self._columns.names if name not in self._keys}
         if sets:
-            merged = merged.when_matched_update(sets)
-        merged.when_not_matched_insert(values, f"new.{ROW_KIND} <> '{DELETE}'").execute()
+            merge = merge.when_matched_update(sets)
+        merge.when_not_matched_insert(values, f"new.{ROW_KIND} <> '{DELETE}'").execute()
 
     def _key(self, side: str, key: str) -> str:
         """Return a key in SQL. For delta-rs, NaNs of different bits are different, and before 1.6 also -0.0 and 0.0."""

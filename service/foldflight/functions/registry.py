@@ -38,11 +38,11 @@ class Registry(Mapping[str, AnyFunction]):
         # What the newest requests of exchanges were bound to. It is kept here because it ends with these functions.
         self.bound: tuple[tuple[Any, Any], ...] = ()
         for function in self.authored:
-            known = self._functions.setdefault(function.name, function)
-            if known is not function:
+            registered = self._functions.setdefault(function.name, function)
+            if registered is not function:
                 raise RejectedError(
                     "SIGNATURE",
-                    f"two functions are named {function.name}: {known.where} and {function.where}; "
+                    f"two functions are named {function.name}: {registered.where} and {function.where}; "
                     "give one of them another name, as in @udaf(name=...)",
                     function=function.name,
                 )
@@ -67,10 +67,10 @@ class Registry(Mapping[str, AnyFunction]):
 
     def only(self, names: Collection[str]) -> Registry:
         """Return a registry of those functions that have one of these names. It lacks the other built-in functions."""
-        chosen = Registry()
-        chosen._functions = {name: function for name, function in self._functions.items() if name in names}
-        chosen.authored = tuple(function for function in self.authored if function.name in names)
-        return chosen
+        subset = Registry()
+        subset._functions = {name: function for name, function in self._functions.items() if name in names}
+        subset.authored = tuple(function for function in self.authored if function.name in names)
+        return subset
 
     def __getitem__(self, name: str) -> AnyFunction:
         """Return the function of this name. Raises RejectedError UNKNOWN_FUNCTION."""
@@ -163,9 +163,9 @@ def import_module(name: str) -> ModuleType:
 def _display_path(path: PurePath) -> str:
     """Return what to write in place of the path of a module's file."""
     elsewhere = path.is_absolute() or ".." in path.parts
-    written = path.stem if elsewhere else ".".join(path.with_suffix("").parts)
+    module_name = path.stem if elsewhere else ".".join(path.with_suffix("").parts)
     folder = f", and start foldflight in {path.parent}" if elsewhere else ""
-    return f"'{path}' is a file, and modules are given by name: write {written}, without .py{folder}"
+    return f"'{path}' is a file, and modules are given by name: write {module_name}, without .py{folder}"
 
 
 class JavaReader(Protocol):

@@ -168,18 +168,22 @@ class AdaptedForm:
 
     def __call__(self, literals: Mapping[str, Any]) -> Methods:
         adapter = adapter_named(self.adapter)
-        written = {method_name for method_name in adapter.methods if adapter.method(self.cls, method_name) is not None}
+        defined_names = {
+            method_name for method_name in adapter.methods if adapter.method(self.cls, method_name) is not None
+        }
         instance = self.cls(**literals)
-        given = {
-            method_name: None if method_name not in written or method.is_property else getattr(instance, method.name)
+        author_methods = {
+            method_name: None
+            if method_name not in defined_names or method.is_property
+            else getattr(instance, method.name)
             for method_name, method in adapter.methods.items()
         }
-        bound_methods = adapter.bound_methods(SimpleNamespace(**given), lambda: self.cls(**literals))
-        needed = written | {"create_accumulator", "accumulate", "get_value"}
+        bound_methods = adapter.bound_methods(SimpleNamespace(**author_methods), lambda: self.cls(**literals))
+        method_names = defined_names | {"create_accumulator", "accumulate", "get_value"}
         migrate = getattr(instance, "migrate", None)
         return Methods(
             migrate=migrate and adapter.migrate(migrate),
-            **{method_name: call for method_name, call in bound_methods.items() if method_name in needed},
+            **{method_name: call for method_name, call in bound_methods.items() if method_name in method_names},
         )
 
 

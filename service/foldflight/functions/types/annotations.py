@@ -33,7 +33,7 @@ def annotations_of(annotated: Any, owner: type | None = None, *, extras: bool = 
             return typing.get_type_hints(annotated, localns=names, include_extras=extras)
         except NameError:
             if sys.version_info >= (3, 14):
-                return _evaluated_late(annotated, names, extras=extras)
+                return _evaluate_late(annotated, names, extras=extras)
             raise
     except AttributeError as error:
         raise NameError(f"name '{error.name}' is not defined where it is looked for", name=error.name) from error
@@ -99,19 +99,19 @@ def _outermost(cls: type) -> tuple[str, Any]:
     return name, inner
 
 
-def _evaluated_late(annotated: Any, names: dict[str, Any], *, extras: bool) -> dict[str, Any]:
+def _evaluate_late(annotated: Any, names: dict[str, Any], *, extras: bool) -> dict[str, Any]:
     """Return the annotations of Python 3.14 that could not be evaluated where they are written."""
     import annotationlib  # type: ignore[import-not-found]  # only Python 3.14 has it
 
     hints: dict[str, Any] = {}
     for each in reversed(annotated.__mro__) if isinstance(annotated, type) else (annotated,):
         texts = annotationlib.get_annotations(each, format=annotationlib.Format.STRING)
-        known = getattr(each, "__globals__", None) or vars(sys.modules.get(each.__module__, builtins))
+        module_names = getattr(each, "__globals__", None) or vars(sys.modules.get(each.__module__, builtins))
 
-        def written() -> None: ...
+        def stand_in() -> None: ...
 
-        written.__annotations__ = texts
-        hints |= typing.get_type_hints(written, globalns=dict(known), localns=names, include_extras=extras)
+        stand_in.__annotations__ = texts
+        hints |= typing.get_type_hints(stand_in, globalns=dict(module_names), localns=names, include_extras=extras)
     return hints
 
 

@@ -122,26 +122,28 @@ def upgrade_checkpoint(checkpoint: str, filesystem: FileSystem | None = None) ->
         raise RejectedError(
             "SIGNATURE", f"{checkpoint} is not a checkpoint with state; give the checkpointLocation of the query"
         )
-    changed: dict[str, bytes] = {}
+    new_files: dict[str, bytes] = {}
     for operator in operators:
-        found = filesystem.get_file_info(FileSelector(f"{operator.path}/_metadata/v2", allow_not_found=True))
-        stored = sorted((entry for entry in found if entry.base_name.isdigit()), key=lambda entry: int(entry.base_name))
-        for entry in stored:
+        entries = filesystem.get_file_info(FileSelector(f"{operator.path}/_metadata/v2", allow_not_found=True))
+        versions = sorted(
+            (entry for entry in entries if entry.base_name.isdigit()), key=lambda entry: int(entry.base_name)
+        )
+        for entry in versions:
             with filesystem.open_input_stream(entry.path) as source:
                 version, _, body = source.read().partition(b"\n")
             metadata = json.loads(body)
             files = _upgrade(metadata, path, place)
             # Spark may have deleted files of older epochs.
             missing = [file for file in files if filesystem.get_file_info(path + file).type != FileType.File]
-            if missing and entry is stored[-1]:
+            if missing and entry is versions[-1]:
                 raise RejectedError(
                     "SIGNATURE",
                     f"the checkpoint {checkpoint} has no file {missing[0][1:]}, which it needs; copy it whole",
                 )
             if metadata != json.loads(body):
                 text = json.dumps(metadata, separators=(",", ":"), ensure_ascii=False)
-                changed[entry.path] = version + b"\n" + text.encode()
-    for file, data in changed.items():
+                new_files[entry.path] = version + b"\n" + text.encode()
+    for file, data in new_files.items():
         # On local disks Hadoop keeps a checksum beside the file, and refuses other bytes.
         folder, _, name = file.rpartition("/")
         checksum = f"{folder}/.{name}.crc"
@@ -149,7 +151,7 @@ def upgrade_checkpoint(checkpoint: str, filesystem: FileSystem | None = None) ->
             filesystem.delete_file(checksum)
         with filesystem.open_output_stream(file) as target:
             target.write(data)
-    return len(changed)
+    return len(new_files)
 
 
 def _upgrade(metadata: dict[str, Any], path: str, place: str | None) -> list[str]:
@@ -164,8 +166,8 @@ def _upgrade(metadata: dict[str, Any], path: str, place: str | None) -> list[str
         metadata["operatorInfo"]["operatorName"] = _OPERATOR
     files = []
     for store in metadata["stateStoreInfo"]:
-        found = [_SCHEMA_FILE.fullmatch(each) for each in store.get("stateSchemaFilePaths", ())]
-        split = [each.groups() for each in found if each is not None]
+        matches = [_SCHEMA_FILE.fullmatch(each) for each in store.get("stateSchemaFilePaths", ())]
+        split = [each.groups() for each in matches if each is not None]
         if split:
             store["stateSchemaFilePaths"] = [_place(before, path, place) + file for before, file in split]
             files += [file for _, file in split]

@@ -59,9 +59,9 @@ def arrow_type(type_: st.DataType) -> pa.DataType:
     Raises:
         RejectedError: SCHEMA_MISMATCH, if Spark does not pass values of this type to Python.
     """
-    paired = next((arrow for spark, arrow in _PAIRS.items() if isinstance(type_, spark)), None)
-    if paired is not None:
-        return paired
+    simple_type = next((arrow for spark, arrow in _PAIRS.items() if isinstance(type_, spark)), None)
+    if simple_type is not None:
+        return simple_type
     if isinstance(type_, st.DecimalType):
         return pa.decimal128(type_.precision, type_.scale)
     if isinstance(type_, st.ArrayType):
@@ -104,30 +104,30 @@ def spark_type(type_: pa.DataType) -> st.DataType:
     Raises:
         RejectedError: SCHEMA_MISMATCH, if this Spark does not read values of the type from Python.
     """
-    kinds = pa.types
-    paired = next((spark for spark, arrow in _PAIRS.items() if arrow == type_), None)
-    if paired is not None:
-        return paired()
-    if kinds.is_decimal(type_):
+    types = pa.types
+    simple_type = next((spark for spark, arrow in _PAIRS.items() if arrow == type_), None)
+    if simple_type is not None:
+        return simple_type()
+    if types.is_decimal(type_):
         return st.DecimalType(type_.precision, type_.scale)
-    if kinds.is_timestamp(type_):
+    if types.is_timestamp(type_):
         return st.TimestampNTZType() if type_.tz is None else st.TimestampType()
-    if kinds.is_duration(type_):
+    if types.is_duration(type_):
         return st.DayTimeIntervalType()
-    if kinds.is_large_string(type_):
+    if types.is_large_string(type_):
         return st.StringType()
-    if kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_):
+    if types.is_large_binary(type_) or types.is_fixed_size_binary(type_):
         return st.BinaryType()
-    if kinds.is_map(type_):
+    if types.is_map(type_):
         return st.MapType(spark_type(type_.key_type), spark_type(type_.item_type), type_.item_field.nullable)
-    if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
+    if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
         return st.ArrayType(spark_type(type_.value_type), type_.value_field.nullable)
-    if kinds.is_struct(type_):
+    if types.is_struct(type_):
         return st.StructType([st.StructField(each.name, spark_type(each.type), each.nullable) for each in type_])
-    if kinds.is_time64(type_) and hasattr(st, "TimeType"):
+    if types.is_time64(type_) and hasattr(st, "TimeType"):
         time: st.DataType = _TIME()
         return time
-    newer = "TIME is new in Spark 4.1; " if kinds.is_time(type_) else ""
+    newer = "TIME is new in Spark 4.1; " if types.is_time(type_) else ""
     raise RejectedError(
         "SCHEMA_MISMATCH",
         f"{here()} has no type for {type_}, which a function returns; {newer}declare another result_type, as STRING",

@@ -122,15 +122,15 @@ class TimeLog:
         self._storage = storage
         self._bounds = storage.bounds
         self._log = StoredLog(rows, owner or {}, [])
-        self._gone: list[str] = []
+        self._emptied_pieces: list[str] = []
         data = storage.store.manifest()
         self._is_changed = data is None
         if data is not None:
-            stored = read_manifest(data)
-            check(stored.owner)
-            if not stored.rows.equals(rows):
-                raise other_query("columns", _describe(stored.rows), _describe(rows))
-            self._log.runs = stored.runs
+            stored_log = read_manifest(data)
+            check(stored_log.owner)
+            if not stored_log.rows.equals(rows):
+                raise other_query("columns", _describe(stored_log.rows), _describe(rows))
+            self._log.runs = stored_log.runs
 
     def __len__(self) -> int:
         """Return the number of rows that were not taken."""
@@ -175,11 +175,11 @@ class TimeLog:
         if not self._is_changed:
             return
         self._merge()
-        self._storage.remove(self._gone)
+        self._storage.remove(self._emptied_pieces)
         schema = base64.b64encode(self._log.rows.serialize()).decode()
         content = {"format": _FORMAT, "owner": self._log.owner, "schema": schema, "runs": self._log.runs}
         self._storage.store.put_manifest(seal(_MAGIC, json.dumps(content, default=vars).encode()))
-        self._gone, self._is_changed = [], False
+        self._emptied_pieces, self._is_changed = [], False
 
     def _take(self, runs: list[SortedRun[_TimePiece]], until: int) -> pa.RecordBatch:
         parts = []
@@ -192,7 +192,7 @@ class TimeLog:
                 if end < meta.rows:
                     meta.taken, meta.low = end, int(piece.hashes[end])
                 else:
-                    self._gone.append(meta.id)
+                    self._emptied_pieces.append(meta.id)
                     del run.pieces[0]
         runs[:] = [run for run in runs if run.pieces]
         rows = one_batch(pa.Table.from_batches(parts, schema=self._log.rows))
@@ -203,16 +203,16 @@ class TimeLog:
     def _merge(self) -> None:
         level = 0
         while level <= max((run.level for run in self._log.runs), default=-1):
-            chosen = [
+            to_merge = [
                 run
                 for run in self._log.runs
                 if run.level == level and run.work(self._bounds.row_bytes) < self._bounds.merge_rows_max
             ]
-            if len(chosen) >= self._bounds.fan_in:
-                self._log.runs = [run for run in self._log.runs if not any(run is each for each in chosen)]
+            if len(to_merge) >= self._bounds.fan_in:
+                self._log.runs = [run for run in self._log.runs if not any(run is each for each in to_merge)]
                 pieces = []
-                while (until := _reach(chosen, np.iinfo(np.int64).max)) is not None:
-                    pieces += self._store(self._take(chosen, until))
+                while (until := _reach(to_merge, np.iinfo(np.int64).max)) is not None:
+                    pieces += self._store(self._take(to_merge, until))
                 self._log.runs.append(SortedRun(level + 1, pieces))
             level += 1
 

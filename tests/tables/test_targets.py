@@ -501,7 +501,7 @@ def test_connections_that_the_server_ends(database: PostgresDatabase, sqlstate: 
     name = psycopg.errors.lookup(sqlstate).__name__
 
     def end() -> None:
-        with target._connected() as opened:
+        with target._connect() as opened:
             if sqlstate == "25P03":
                 opened.execute("SET idle_in_transaction_session_timeout = 1")
                 opened.execute("BEGIN")

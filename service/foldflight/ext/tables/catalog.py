@@ -16,7 +16,7 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, holds, older_checkpoint
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.ext.tables.statements import merge_statement, quoted
+from foldflight.ext.tables.statements import merge_statement, quote_name
 from foldflight.spark.errors import raise_error
 from foldflight.spark.versions.sessions import is_remote, quiet
 from foldflight.spark.versions.types import arrow_type
@@ -77,7 +77,7 @@ class CatalogTable:
         self._is_iceberg, self._is_delta = provider == ["iceberg"], provider == ["delta"]
         if self._is_iceberg and _ONE_NAME.fullmatch(self.name):
             # Spark finds no snapshots behind a name alone, and sessions of epochs do not know the current catalogue.
-            place = f"{quoted(spark.catalog.currentCatalog(), '`')}.{spark.catalog.currentDatabase()}"
+            place = f"{quote_name(spark.catalog.currentCatalog(), '`')}.{spark.catalog.currentDatabase()}"
             self._whole_name = f"{place}.{self.name}"
         types = {field.name.lower(): field.dataType for field in schema}
         for field in self._columns:
@@ -114,7 +114,7 @@ class CatalogTable:
                 raise older_checkpoint(self.name, query, last, epoch)
             # It changes the table of the snapshot whose mark was read, or Iceberg refuses it.
             statement = merge_statement(self._whole_name, view, self._keys, self._columns.names, "`")
-            with _marked(spark, query, epoch):
+            with _mark_commits(spark, query, epoch):
                 counts = spark.sql(statement).collect()
             if self._is_delta and not counts:  # Delta has left the statement out
                 self._check_repeat(spark, query, epoch)
@@ -167,7 +167,7 @@ def _mark(query: str) -> str:
 
 
 @contextmanager
-def _marked(spark: SparkSession, query: str, epoch: int) -> Iterator[None]:
+def _mark_commits(spark: SparkSession, query: str, epoch: int) -> Iterator[None]:
     """Let the commits of Iceberg and Delta have the mark of an epoch. Spark runs the query in a session of its own."""
     before = spark.conf.get(_METADATA, None)
     settings = {
@@ -210,7 +210,7 @@ def _takes_nulls(type_: st.DataType, values: st.DataType) -> bool:
 def net_changes(changes: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
     """Return one row for each key, as `foldflight.engine.targets.net_changes` does for Arrow tables."""
     sets = sf.col(ROW_KIND).isin("+I", "+U")
-    names = [quoted(key, "`") for key in keys]
+    names = [quote_name(key, "`") for key in keys]
     several = raise_error(
         "SCHEMA_MISMATCH",
         f"table {table}: one epoch has several new rows with the same key; keys: {', '.join(keys)}. Their order is "
@@ -224,7 +224,7 @@ def net_changes(changes: DataFrame, keys: Sequence[str], table: str) -> DataFram
     kind = sf.when(new > 0, sf.col(f"{last}.{ROW_KIND}")).otherwise(sf.lit(DELETE)).alias(ROW_KIND)
     # Keys are those of the group, which has one NaN and no -0.0, and not those of one of its rows.
     others = [
-        sf.col(quoted(name, "`") if name in keys else f"{last}.{quoted(name, '`')}")
+        sf.col(quote_name(name, "`") if name in keys else f"{last}.{quote_name(name, '`')}")
         for name in changes.columns
         if name != ROW_KIND
     ]

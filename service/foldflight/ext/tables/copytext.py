@@ -97,18 +97,18 @@ def copy_text(rows: pa.Table, vectors: Collection[str] = ()) -> memoryview | byt
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     type_ = column.type
     if types.is_string(type_) or types.is_large_string(type_):
-        return _escaped(column.cast(_LARGE))
+        return _escape(column.cast(_LARGE))
     if types.is_binary(type_) or types.is_large_binary(type_):
         return _each(column, _binary_text)
     if types.is_list(type_) or types.is_large_list(type_):
-        return _escaped(_each(column, _array_text))
+        return _escape(_each(column, _array_text))
     if types.is_duration(type_):
         amounts = column.cast(pa.duration("us")).cast(pa.int64()).cast(_LARGE)
         return pc.binary_join_element_wise(amounts, pa.scalar("us", _LARGE), pa.scalar("", _LARGE))
     return column.cast(_LARGE)
 
 
-def _escaped(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+def _escape(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     for character, written in _ESCAPED.items():
         texts = pc.replace_substring(texts, character, written)
     return texts

@@ -14,7 +14,7 @@ from pyarrow import types
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns, offsets_name, refuse_times
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.ext.tables.statements import driver, quoted
+from foldflight.ext.tables.statements import driver, quote_name
 
 _deltalake: Final = partial(driver, "delta", "deltalake", extra="delta")
 _APPLICATION: Final = "foldflight-"
@@ -112,7 +112,7 @@ class DeltaTable:
             )
 
     def _merge(self, table: Any, changes: pa.Table, commit: Any) -> None:
-        values = {quoted(name): f"new.{quoted(name)}" for name in self._columns.names}
+        values = {quote_name(name): f"new.{quote_name(name)}" for name in self._columns.names}
         merge = table.merge(
             changes,
             # In delta-rs, AND binds more tightly than IS NOT DISTINCT FROM.
@@ -123,14 +123,14 @@ class DeltaTable:
             target_alias="kept",
             commit_properties=commit,
         ).when_matched_delete(f"new.{ROW_KIND} = '{DELETE}'")
-        sets = {quoted(name): values[quoted(name)] for name in self._columns.names if name not in self._keys}
+        sets = {quote_name(name): values[quote_name(name)] for name in self._columns.names if name not in self._keys}
         if sets:
             merge = merge.when_matched_update(sets)
         merge.when_not_matched_insert(values, f"new.{ROW_KIND} <> '{DELETE}'").execute()
 
     def _key(self, side: str, key: str) -> str:
         """Return a key in SQL. For delta-rs, NaNs of different bits are different, and before 1.6 also -0.0 and 0.0."""
-        column = f"{side}.{quoted(key)}"
+        column = f"{side}.{quote_name(key)}"
         is_float = types.is_floating(self._columns.field(key).type)
         return f"nanvl({column}, CAST('NaN' AS DOUBLE)) + CAST(0 AS DOUBLE)" if is_float else column
 

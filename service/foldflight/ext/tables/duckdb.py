@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from foldflight.engine.targets import missing_columns, offsets_name
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.ext.tables.statements import driver, merge_statement, quoted
+from foldflight.ext.tables.statements import driver, merge_statement, quote_name
 
 if TYPE_CHECKING:
     import duckdb
@@ -49,13 +49,13 @@ class DuckDBTable:
         self.name = f"{'.'.join(table)} in {path}"
         self._path, self._parts, self._columns, self._keys = path, table, columns, keys
         self._create, self._add_columns = create, add_columns
-        self._table = quoted(table)
-        self._epochs = quoted((*table[:-1], "foldflight_epochs"))
+        self._table = quote_name(table)
+        self._epochs = quote_name((*table[:-1], "foldflight_epochs"))
         self._name_in_schema = table[-1].lower()  # names in DuckDB have no case
 
     def prepare(self) -> None:
         """Create the table, or check its columns and add those that it lacks."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             connection.begin()
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._epochs} "
@@ -75,21 +75,21 @@ class DuckDBTable:
             described = connection.sql(f"DESCRIBE FROM {_CHANGES}").fetchall()
             names = {row[0]: row[1] for row in described}
             for field in missing:
-                connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(field.name)} {names[field.name]}")
+                connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quote_name(field.name)} {names[field.name]}")
             connection.commit()
 
     def has_rows(self) -> bool:
         """Return whether the table has any rows."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             return connection.execute(f"SELECT 1 FROM {self._table} LIMIT 1").fetchone() is not None
 
     def last_epoch(self, query: str) -> int | None:
-        with self._connected() as connection:
+        with self._connect() as connection:
             return self._last_epoch(connection, query)
 
     def apply(self, query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
         statement = merge_statement(self._table, _CHANGES, self._keys, self._columns.names)
-        with self._connected() as connection:
+        with self._connect() as connection:
             connection.begin()
             last = self._last_epoch(connection, query)
             if last is not None and last >= epoch:
@@ -128,7 +128,7 @@ class DuckDBTable:
         return bool(answer.fetchall())
 
     @contextmanager
-    def _connected(self) -> Iterator[duckdb.DuckDBPyConnection]:
+    def _connect(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """Yield a connection, which is closed after the block. Changes that are not committed then are rolled back."""
         duckdb = driver("duckdb", "DuckDB", extra="duckdb")
         try:

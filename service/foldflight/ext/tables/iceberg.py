@@ -106,13 +106,13 @@ class IcebergTable:
             transaction = table.transaction()
             parts = list(changes)
             columns = table.schema().as_arrow()
-            rows = self._replaced(table, transaction, pa.concat_tables(parts)) if parts else columns.empty_table()
+            rows = self._delete_changed(table, transaction, pa.concat_tables(parts)) if parts else columns.empty_table()
             # Rows or not, this makes a snapshot, which a delete that finds no row does not.
             transaction.append(rows, snapshot_properties=marks)
             transaction.set_properties(marks)
             transaction.commit_transaction()
 
-    def _replaced(self, table: Any, transaction: Any, changes: pa.Table) -> pa.Table:
+    def _delete_changed(self, table: Any, transaction: Any, changes: pa.Table) -> pa.Table:
         """Delete the rows that change, and return the rows to append: also rows that the filter found besides."""
         columns = table.schema().as_arrow()
         keys = pa.table([changes[key].cast(columns.field(key).type) for key in self._keys], list(self._keys))
@@ -166,7 +166,7 @@ class IcebergTable:
             *_connection_errors(),
         )
         try:
-            with self._loaded() as catalog:
+            with self._load_catalog() as catalog:
                 yield catalog
         except ex.CommitFailedException as error:
             raise RetryableError("UNREACHABLE", f"another writer changed table {self.name}: {error}") from error
@@ -179,7 +179,7 @@ class IcebergTable:
         except (ex.ValidationError, ex.ValidationException, NotImplementedError, ValueError) as error:
             raise RejectedError("SCHEMA_MISMATCH", f"table {self.name} refuses the changes: {error}") from error
 
-    def _loaded(self) -> Any:
+    def _load_catalog(self) -> Any:
         """Return the catalogue; one of REST or in a database answers already."""
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NotInstalledError

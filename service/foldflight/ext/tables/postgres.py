@@ -16,7 +16,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, key_of_row, missing_columns, offsets_name
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.ext.tables.copytext import ZERO, copy_text, is_pgvector, postgres_type, type_of
-from foldflight.ext.tables.statements import driver, quoted
+from foldflight.ext.tables.statements import driver, quote_name
 
 if TYPE_CHECKING:
     import psycopg
@@ -78,8 +78,8 @@ class PostgresTable:
         self.name = ".".join(table)
         self._url, self._columns, self._keys = url, columns, list(keys)
         self._create, self._add_columns = create, add_columns
-        self._table = quoted(table)
-        self._epochs = quoted((*table[:-1], "foldflight_epochs"))
+        self._table = quote_name(table)
+        self._epochs = quote_name((*table[:-1], "foldflight_epochs"))
         self._name_in_schema = table[-1]
         self._takes_null_keys = False
         self._vectors: frozenset[str] = frozenset()
@@ -94,7 +94,7 @@ class PostgresTable:
                     f"table {self.name}: PostgreSQL has no type for the column {name} of the query, "
                     f"{self._columns.field(name).type}; convert it in the query, for example with to_json",
                 )
-        with self._connected() as connection, connection.transaction():
+        with self._connect() as connection, connection.transaction():
             # Two queries that create the same table at once would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('foldflight'))")
             if not self._exists(connection, self._epochs):  # IF NOT EXISTS needs the right to create in any case
@@ -106,10 +106,10 @@ class PostgresTable:
             if not existing:
                 if not self._create:
                     raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
-                columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in wanted.items())
+                columns = ", ".join(f"{quote_name(name)} {type_}" for name, type_ in wanted.items())
                 nulls = "NULLS NOT DISTINCT " if connection.info.server_version >= _NULLS_NOT_DISTINCT else ""
                 connection.execute(
-                    f"CREATE TABLE {self._table} ({columns}, UNIQUE {nulls}({self._listed(self._keys)}))"
+                    f"CREATE TABLE {self._table} ({columns}, UNIQUE {nulls}({self._name_list(self._keys)}))"
                 )
                 # PostgreSQL refuses updates of a published table without one. NULL keys cannot be a primary key.
                 connection.execute(f"ALTER TABLE {self._table} REPLICA IDENTITY FULL")
@@ -117,7 +117,9 @@ class PostgresTable:
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = %s", [self._name_in_schema])
                 existing = self._existing(connection)
             for field in missing_columns(self.name, self._columns, existing, add_columns=self._add_columns):
-                connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(field.name)} {wanted[field.name]}")
+                connection.execute(
+                    f"ALTER TABLE {self._table} ADD COLUMN {quote_name(field.name)} {wanted[field.name]}"
+                )
             self._check_index(connection)
 
     def _exists(self, connection: psycopg.Connection[Any], table: str) -> bool:
@@ -129,7 +131,7 @@ class PostgresTable:
         return {name: type_of(type_) for name, type_ in names.items()}
 
     def _check_index(self, connection: psycopg.Connection[Any]) -> None:
-        keys = self._listed(self._keys)
+        keys = self._name_list(self._keys)
         indexes = connection.execute(_INDEXES, [self._table])
         matching = [(nulls, immediate) for names, nulls, immediate in indexes if set(names) == set(self._keys)]
         if not matching:
@@ -148,18 +150,18 @@ class PostgresTable:
 
     def has_rows(self) -> bool:
         """Return whether the table has any rows."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             return connection.execute(f"SELECT FROM {self._table} LIMIT 1").fetchone() is not None
 
     def last_epoch(self, query: str) -> int | None:
-        with self._connected() as connection:
+        with self._connect() as connection:
             select = f"SELECT epoch FROM {self._epochs} WHERE query = %s AND table_name = %s"
             row = connection.execute(select, [query, self._name_in_schema]).fetchone()
             return None if row is None else row[0]
 
     def apply(self, query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
-        names = self._listed(self._columns.names)
-        with self._connected() as connection, connection.transaction():
+        names = self._name_list(self._columns.names)
+        with self._connect() as connection, connection.transaction():
             # So that a driver whose host vanished does not hold the row below for hours.
             for name, value in _ALIVE.items():
                 connection.execute(f"SET LOCAL tcp_{name} = {value}")
@@ -183,7 +185,7 @@ class PostgresTable:
             )
             connection.execute(
                 f"CREATE TEMPORARY TABLE {_GONE} ON COMMIT DROP AS "
-                f"SELECT {self._listed(self._keys)} FROM {self._table} WITH NO DATA"
+                f"SELECT {self._name_list(self._keys)} FROM {self._table} WITH NO DATA"
             )
             for part in changes:
                 deleted = pc.equal(part[ROW_KIND], DELETE)
@@ -196,11 +198,11 @@ class PostgresTable:
         self._check_keys(rows)
         self._copy(connection, _NEW, rows)
         names = [name for name in self._columns.names if name not in self._keys]
-        sets = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in names)
-        all_names = self._listed(self._columns.names)
+        sets = ", ".join(f"{quote_name(name)} = EXCLUDED.{quote_name(name)}" for name in names)
+        all_names = self._name_list(self._columns.names)
         connection.execute(
             f"INSERT INTO {self._table} ({all_names}) SELECT {all_names} FROM {_NEW} "
-            f"ON CONFLICT ({self._listed(self._keys)}) DO " + (f"UPDATE SET {sets}" if sets else "NOTHING")
+            f"ON CONFLICT ({self._name_list(self._keys)}) DO " + (f"UPDATE SET {sets}" if sets else "NOTHING")
         )
         connection.execute(f"TRUNCATE {_NEW}")
 
@@ -210,11 +212,11 @@ class PostgresTable:
             return
         self._check_keys(rows)
         self._copy(connection, _GONE, rows)
-        tests = ", ".join(f"{quoted(key)} IS NULL" for key in self._keys)
+        tests = ", ".join(f"{quote_name(key)} IS NULL" for key in self._keys)
         for nulls in connection.execute(f"SELECT DISTINCT {tests} FROM {_GONE}").fetchall():
             same = " AND ".join(
                 f"kept.{key} IS NULL AND gone.{key} IS NULL" if is_null else f"kept.{key} = gone.{key}"
-                for key, is_null in zip(map(quoted, self._keys), nulls, strict=True)
+                for key, is_null in zip(map(quote_name, self._keys), nulls, strict=True)
             )
             connection.execute(f"DELETE FROM {self._table} AS kept USING {_GONE} AS gone WHERE {same}")
         connection.execute(f"TRUNCATE {_GONE}")
@@ -229,8 +231,8 @@ class PostgresTable:
                     "SCHEMA_MISMATCH",
                     f"table {self.name}: the key column {key} is NULL, and the unique index over the keys takes NULLs "
                     f"as different. In PostgreSQL 15 or newer: CREATE UNIQUE INDEX ON {self._table} "
-                    f"({self._listed(self._keys)}) NULLS NOT DISTINCT, and drop the other one. Or replace NULL in the "
-                    "query, for example with coalesce",
+                    f"({self._name_list(self._keys)}) NULLS NOT DISTINCT, and drop the other one. Or replace NULL in "
+                    "the query, for example with coalesce",
                     group=key_of_row(nulls, self._keys, 0),
                 )
 
@@ -264,8 +266,8 @@ class PostgresTable:
                 group=key_of_row(rows, self._keys, int(location[1]) - 1),
             ) from error
 
-    def _listed(self, names: Sequence[str]) -> str:
-        return ", ".join(map(quoted, names))
+    def _name_list(self, names: Sequence[str]) -> str:
+        return ", ".join(map(quote_name, names))
 
     def _options(self) -> dict[str, Any]:
         """Return the parameters of the connection. An error does not show the URL, which may have a password."""
@@ -283,7 +285,7 @@ class PostgresTable:
         )
 
     @contextmanager
-    def _connected(self) -> Iterator[psycopg.Connection[Any]]:
+    def _connect(self) -> Iterator[psycopg.Connection[Any]]:
         psycopg = _psycopg()
         options = self._options()
         try:

@@ -33,7 +33,7 @@ from foldflight.ext.tables.delta import DeltaTable
 from foldflight.ext.tables.duckdb import DuckDBTable
 from foldflight.ext.tables.iceberg import IcebergTable
 from foldflight.ext.tables.postgres import PostgresTable
-from foldflight.ext.tables.statements import quoted
+from foldflight.ext.tables.statements import quote_name
 from foldflight.spark.columns import rejecting
 from foldflight.spark.rowkinds import refuse_unsaid
 from foldflight.spark.stored import refuse_moved
@@ -132,7 +132,7 @@ def write_table(
     triggered = _trigger(trigger)
     _check_columns(changes, keys)
     refuse_moved(changes.sparkSession, str(checkpoint))
-    table = _opened(changes, target, keys, create=create, add_columns=add_columns)
+    table = _open_target(changes, target, keys, create=create, add_columns=add_columns)
     sink = Sink(table, keys, str(checkpoint), is_own=create, part_rows=part_rows, patience_s=patience_s)
     if not is_remote(changes):
         sink.prepare(changes)
@@ -184,7 +184,7 @@ def _check_columns(changes: DataFrame, keys: Sequence[str]) -> None:
             raise RejectedError("SCHEMA_MISMATCH", f"the key {key} has the type {type_}, which cannot identify a row")
 
 
-def _opened(
+def _open_target(
     changes: DataFrame, target: str | Target, keys: Sequence[str], *, create: bool, add_columns: bool
 ) -> Target | CatalogTable:
     fields = [field for field in changes.schema.fields if field.name != ROW_KIND]
@@ -347,7 +347,7 @@ class Sink:
                 self._patiently(lambda: target.apply(query, epoch, self._parts(changes, count)))
 
     def _parts(self, batch: DataFrame, count: int) -> Iterator[pa.Table]:
-        part = sf.pmod(sf.xxhash64(*(quoted(key, "`") for key in self._keys)), sf.lit(count))
+        part = sf.pmod(sf.xxhash64(*(quote_name(key, "`") for key in self._keys)), sf.lit(count))
         for number in range(count):
             rows = batch if count == 1 else batch.where(part == number)
             changes = net_changes(rows.toArrow(), self._keys, self._name)
@@ -376,16 +376,16 @@ class Sink:
 
 def query_id(batch: DataFrame, checkpoint: str) -> str:
     """Return the id of a query, which Spark stores in the checkpoint when the query is first started."""
-    return str(json.loads(_stored(batch, checkpoint, "metadata"))["id"])
+    return str(json.loads(_read_text(batch, checkpoint, "metadata"))["id"])
 
 
 def offsets_digest(batch: DataFrame, checkpoint: str, epoch: int) -> int:
     """Return a digest of the offsets of an epoch, which Spark stores before it runs the epoch; 63 bits."""
-    digest = hashlib.blake2b(_stored(batch, checkpoint, f"offsets/{epoch}").encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(_read_text(batch, checkpoint, f"offsets/{epoch}").encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1
 
 
-def _stored(batch: DataFrame, checkpoint: str, name: str) -> str:
+def _read_text(batch: DataFrame, checkpoint: str, name: str) -> str:
     """Return the text of a file of the checkpoint. Spark reads it, because only Spark knows its file system."""
     path = re.sub(r"[\\*?{}\[\]]", r"\\\g<0>", checkpoint)  # Spark reads patterns of paths
     line = batch.sparkSession.read.text(f"{path}/{name}", wholetext=True).head()

@@ -10,7 +10,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 
 
-def quoted(name: str | tuple[str, ...], quote: str = '"') -> str:
+def quote_name(name: str | tuple[str, ...], quote: str = '"') -> str:
     """Return a name, or one in parts, for use in SQL."""
     parts = (name,) if isinstance(name, str) else name
     return ".".join(f"{quote}{part.replace(quote, quote * 2)}{quote}" for part in parts)
@@ -35,7 +35,7 @@ def merge_statement(table: str, changes: str, keys: Sequence[str], columns: Sequ
         columns: The columns of the changes.
         quote: The character around names.
     """
-    names = {column: quoted(column, quote) for column in columns}
+    names = {column: quote_name(column, quote) for column in columns}
     same = " AND ".join(f"kept.{names[key]} IS NOT DISTINCT FROM new.{names[key]}" for key in keys)
     sets = ", ".join(f"{names[column]} = new.{names[column]}" for column in columns if column not in keys)
     matched = f"WHEN MATCHED THEN UPDATE SET {sets}" if sets else ""

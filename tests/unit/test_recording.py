@@ -530,7 +530,7 @@ def test_masks_keep_the_form_of_values(array: pa.Array) -> None:
     """Only texts change, at any depth; NULLs and lengths stay."""
     part = RecordingPart(GROUPS, b"", write_batch(pa.RecordBatch.from_pydict({"column": array})))
     masks = Masks.of([part])
-    (masked,) = read_batch(masks.masked(part).batch, "").columns
+    (masked,) = read_batch(masks.mask_part(part).batch, "").columns
     masked.validate(full=True)
     assert masked.type == array.type
     found = repr(masked.to_pylist())
@@ -547,7 +547,7 @@ def test_masked_json_is_null() -> None:
     part = RecordingPart(
         GROUPS, b"", write_batch(pa.RecordBatch.from_pydict({"column": pa.StructArray.from_arrays([array], ["a"])}))
     )
-    (masked,) = read_batch(Masks.of([part]).masked(part).batch, "").columns
+    (masked,) = read_batch(Masks.of([part]).mask_part(part).batch, "").columns
     assert masked.to_pylist() == [{"a": None}, {"a": None}]
 
 
@@ -556,7 +556,7 @@ def test_masked_maps_with_bytes_as_keys_are_null() -> None:
     array = pa.array([[(b"ann", 1)], None], pa.map_(pa.binary(), pa.int64()))
     nested = pa.array([[[(b"ann", 1)], None], None], pa.list_(array.type))
     part = RecordingPart(GROUPS, b"", write_batch(pa.RecordBatch.from_pydict({"column": array, "nested": nested})))
-    masked = read_batch(Masks.of([part]).masked(part).batch, "")
+    masked = read_batch(Masks.of([part]).mask_part(part).batch, "")
     assert masked.to_pydict() == {"column": [None, None], "nested": [[None, None], None]}
 
 

@@ -95,7 +95,7 @@ class Masks:
             _part(part, collect)
         return cls(sorted(distinct))
 
-    def masked(self, part: RecordingPart) -> RecordingPart:
+    def mask_part(self, part: RecordingPart) -> RecordingPart:
         """Return a part with masked batches."""
         return _part(part, self._mask)
 
@@ -426,7 +426,7 @@ class ExchangeRecorder:
         parts: Iterable[RecordingPart] = itertools.chain(parts_in(spool), named)
         if self._plan.mask:
             masks = Masks.of(parts)
-            parts = map(masks.masked, itertools.chain(parts_in(spool), named))
+            parts = map(masks.mask_part, itertools.chain(parts_in(spool), named))
             open_request = mask_open_request(open_request)
             error = None if error is None else mask_error(error)
         about = RecordingPart(format_.ABOUT, json.dumps(self._about()).encode())

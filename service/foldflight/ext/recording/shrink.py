@@ -97,7 +97,7 @@ def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[byt
     minimal = _minimal(_units_in(of_group.pairs), lambda chosen: trial.fails(build(chosen)), trial)
     smallest = _of_one_call(trial, build(minimal))
     trial.fails(smallest)  # stores the error of these rows
-    return ShrinkResult(smallest, _unneeded(trial, smallest), trial.error, trial.runs, not trial.is_over())
+    return ShrinkResult(smallest, _unneeded_columns(trial, smallest), trial.error, trial.runs, not trial.is_over())
 
 
 def _of_one_group(trial: _Trial, recording: Recording) -> Recording:
@@ -145,7 +145,7 @@ def _of_call(recording: Recording, index: int) -> Recording:
     )
 
 
-def _unneeded(trial: _Trial, recording: Recording) -> tuple[str, ...]:
+def _unneeded_columns(trial: _Trial, recording: Recording) -> tuple[str, ...]:
     """Return the columns that may be NULL together without changing the error's message or line."""
     unused_columns: list[str] = []
     has_rows = any(isinstance(pair.frame, Chunk) for pair in recording.pairs)

@@ -83,7 +83,7 @@ def _no_test(why: str) -> RejectedError:
     return RejectedError("SIGNATURE", f"a test cannot be written: {why}; replay the recording with --break instead")
 
 
-def _imported(function: AnyFunction) -> tuple[str, str]:
+def _import_name(function: AnyFunction) -> tuple[str, str]:
     """Return module and name of the author's code."""
     module, _, name = module_of(function).partition(":")
     if module == "__main__" or not name.isidentifier():
@@ -98,7 +98,7 @@ def _of_scalar(recording: Recording, registry: Registry) -> tuple[set[tuple[str,
     is_plain = isinstance(function, ScalarFunction) and isinstance(function.source, FunctionType)
     if others or not is_plain or getattr(function, "vectorised", None) or step.literals:
         raise _no_test("of scalar and table functions only single ones that are written with def, row by row, have one")
-    module, name = _imported(function)
+    module, name = _import_name(function)
     rows = [
         tuple(row[str(each.column)] for each in step.arguments)
         for pair in recording.pairs
@@ -128,8 +128,8 @@ def _of_calls(recording: Recording, registry: Registry) -> tuple[set[tuple[str, 
         elif is_java(function):
             made = f"connect('embedded:', java=[{module_of(function)!r}])[{call.function!r}]"
         else:
-            imports.add(_imported(function))
-            made = f"connect({_imported(function)[1]})"
+            imports.add(_import_name(function))
+            made = f"connect({_import_name(function)[1]})"
         outputs["result" if len(open_request.calls) == 1 else f"result_{index}"] = _Code(made + _methods(call))
     keys, groups = _keys(recording, open_request)
     given = {"outputs": outputs, "epochs": list(_epochs(recording.pairs, groups, emits=open_request.emits))}

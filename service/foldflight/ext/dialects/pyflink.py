@@ -462,20 +462,20 @@ class FlinkContext:
         """Return a group whose metrics have this name as prefix."""
         return FlinkContext(self._context, "_".join(filter(None, (self._prefix, name, extra))))
 
-    def _named(self, name: str) -> str:
+    def _full_name(self, name: str) -> str:
         return f"{self._prefix}_{name}" if self._prefix else name
 
     def counter(self, name: str) -> Counter:
         """Return a counter."""
-        return self._context.counter(self._named(name))
+        return self._context.counter(self._full_name(name))
 
     def meter(self, name: str, _time_span_in_seconds: int = 60) -> _FlinkMeter:
         """Return a meter. Prometheus computes its rate, over any span."""
-        return _FlinkMeter(self._context.meter(self._named(name)))
+        return _FlinkMeter(self._context.meter(self._full_name(name)))
 
     def distribution(self, name: str) -> _FlinkDistribution:
         """Return a distribution."""
-        return _FlinkDistribution(self._context.distribution(self._named(name)))
+        return _FlinkDistribution(self._context.distribution(self._full_name(name)))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

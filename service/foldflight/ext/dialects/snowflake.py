@@ -54,10 +54,10 @@ class _HandledSerializer(StateSerializer):
 def _of_states(migrate: Callable[[str, Any], Any]) -> Callable[[str, Any], Handled]:
     """Return a `migrate` for accumulators, from the author's `migrate` for states of handlers."""
 
-    def migrated(version: str, state: Any) -> Handled:
+    def migrate_handled(version: str, state: Any) -> Handled:
         return Handled(None, migrate(version, state.aggregate_state() if isinstance(state, Handled) else state))
 
-    return migrated
+    return migrate_handled
 
 
 class _Snowflake(Adapter):

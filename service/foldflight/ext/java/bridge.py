@@ -147,7 +147,7 @@ def _collection(jpype: Any, type_: Any, name: str) -> Value:
         make, out = jpype.JClass("java.util.ArrayList"), item.out
         put = into_object(jpype, item)
 
-        def listed(values: Any) -> Any:
+        def to_java_list(values: Any) -> Any:
             made = make()
             for each in values:
                 made.add(put(each))
@@ -156,7 +156,7 @@ def _collection(jpype: Any, type_: Any, name: str) -> Value:
         return Value(
             pa.list_(item.arrow),
             name,
-            _nullable(listed),
+            _nullable(to_java_list),
             _nullable(lambda values: [out(each) for each in values]),
             is_immutable=False,
         )

@@ -329,7 +329,7 @@ def finish(
         grouped = grouped.where(f"{LIVE} > 0")
     if all(call.is_state for call in calls):
         stated = [state for call in calls for state in call.states().values()]
-        return _named(grouped, keys, stated, outputs, chosen)
+        return _with_names(grouped, keys, stated, outputs, chosen)
     states = grouped.selectExpr(
         *keys, *(f"{state} AS {name}" for call in calls for name, state in call.states().items())
     )
@@ -344,10 +344,10 @@ def finish(
     if quotients:
         states = states.selectExpr("*", *(each.power for each in quotients))
     values = states.selectExpr(*keys, *(call.value(computed) for call in calls))
-    return _named(values, keys, [call.result_text() for call in calls], outputs, chosen)
+    return _with_names(values, keys, [call.result_text() for call in calls], outputs, chosen)
 
 
-def _named(
+def _with_names(
     rows: _Rows, keys: Sequence[str], values: Sequence[str], outputs: Sequence[st.DataType], names: Sequence[str]
 ) -> _Rows:
     """Return keys and results with their names."""

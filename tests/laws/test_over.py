@@ -670,7 +670,7 @@ def test_nodes_of_long_frames_are_bounded_by_bytes(low: int, high: int | None, m
 
     def measured(self: Any, *frames: Any) -> None:
         make(self, *frames)
-        held.append(sum(column.nbytes for _, states in self._known for column in states))
+        held.append(sum(column.nbytes for _, states in self._states_by_level for column in states))
 
     monkeypatch.setattr(blocks, "_FIRST_ITEMS", 4)
     monkeypatch.setattr(folding._Nodes, "_make", measured)

@@ -128,13 +128,13 @@ def test_runs_that_others_removed_are_unmapped(tmp_path: Path) -> None:
     cache = RunCache(bytes_max=0, shared=host, mapped_bytes_max=16_000)
     subject = StateTable(LAYOUT, Storage(store, cache))
     found(subject, list(range(80)))
-    seen = sorted(cache._mapped)
+    seen = sorted(cache._mapped_pieces)
     host.drop(seen)
     other = Store()
     put(table(other, host), {key: -key for key in range(80)})
     found(StateTable(LAYOUT, Storage(other, cache)), list(range(80)))
     assert len(seen) > 3
-    assert not set(seen) & set(cache._mapped)
+    assert not set(seen) & set(cache._mapped_pieces)
 
 
 @pytest.mark.slow

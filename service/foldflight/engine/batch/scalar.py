@@ -46,7 +46,7 @@ class Steps:
         self._column = column
         self._by_use: dict[int, int] = {}
         self._by_value: dict[tuple[object, ...], int] = {}
-        self._held: list[Use] = []  # so that the ids of uses stay unique
+        self._uses: list[Use] = []  # so that the ids of uses stay unique
 
     def add(self, use: Use, *, outer: bool = False) -> int:
         """Return the number of the step of a use. The steps of its arguments come before it."""
@@ -66,7 +66,7 @@ class Steps:
             index = len(self.steps)
             self.steps.append(step)
             self._by_value[key] = index
-        self._held.append(use)
+        self._uses.append(use)
         self._by_use[id(use)] = index
         return index
 

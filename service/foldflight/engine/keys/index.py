@@ -104,24 +104,24 @@ class Numbers:
     def __init__(self, loops: KeyLoops) -> None:
         self._loops = loops
         self._few: Values | None = Values()
-        self._held = _Growing(np.int64)
+        self._numbers = _Growing(np.int64)
         # Either an array of ids, indexed by number minus the least number, or a hash table.
         self._base = 0
         self._by_number: Ids | None = np.zeros(0, np.int32)
         self._table = _Table()
-        self._compiled: NumberTable | None = None  # takes the place of the hash table when it pays
+        self._compiled_table: NumberTable | None = None  # takes the place of the hash table when it pays
 
     def __len__(self) -> int:
-        if self._compiled is not None:
-            return len(self._compiled)
-        return len(self._held) if self._few is None else len(self._few)
+        if self._compiled_table is not None:
+            return len(self._compiled_table)
+        return len(self._numbers) if self._few is None else len(self._few)
 
     @property
     def codes_by_id(self) -> Codes:
         """The numbers, by id."""
         if self._few is not None:
             return np.array(list(self._few), np.int64)
-        return self._held.values if self._compiled is None else self._compiled.keys
+        return self._numbers.values if self._compiled_table is None else self._compiled_table.keys
 
     def ids(self, values: Codes) -> tuple[Ids, Rows]:
         if self._few is not None:
@@ -138,21 +138,21 @@ class Numbers:
             if loops is not None:
                 return self._place(loops, self._by_number, values)
             return self._assign_ids(values, self._by_number[values - self._base if self._base else values])
-        if self._compiled is None:
+        if self._compiled_table is None:
             loops = self._loops.when_hot(len(values))
             if loops is None:
                 return _by_different(self._looked_up, pa.array(values))
-            self._compiled = NumberTable(loops, _SEED, self._held.values)
-            self._held, self._table = _Growing(np.int64), _Table()
-        return self._compiled.ids(values)
+            self._compiled_table = NumberTable(loops, _SEED, self._numbers.values)
+            self._numbers, self._table = _Growing(np.int64), _Table()
+        return self._compiled_table.ids(values)
 
     def _place(self, loops: Mapping[str, Any], by_number: Ids, values: Codes) -> tuple[Ids, Rows]:
         """Find or add n numbers in the array of ids, which reaches to all of them."""
-        known = len(self._held)
+        known = len(self._numbers)
         ids, firsts = np.empty(len(values), np.int32), np.empty(len(values), np.intp)
-        codes_by_id = self._held.reserve(len(values))
+        codes_by_id = self._numbers.reserve(len(values))
         count = loops["dense"](np.ascontiguousarray(values), self._base, by_number, ids, firsts, codes_by_id, known)
-        self._held.lengthen(count)
+        self._numbers.lengthen(count)
         return ids, firsts[: count - known].copy()
 
     def _looked_up(self, array: pa.Array) -> tuple[Ids, Rows]:
@@ -166,10 +166,10 @@ class Numbers:
             return ids, _NONE
         encoded = pa.array(values[unknown]).dictionary_encode()
         indexes, fresh = encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
-        known = len(self._held)
-        self._held.extend(fresh)
+        known = len(self._numbers)
+        self._numbers.extend(fresh)
         if self._by_number is not None:
-            self._by_number[fresh - self._base] = np.arange(known, len(self._held), dtype=np.int32)
+            self._by_number[fresh - self._base] = np.arange(known, len(self._numbers), dtype=np.int32)
         else:
             self._table.extend(_mix(fresh.view(np.uint64)))
         ids[unknown] = indexes + known
@@ -183,10 +183,10 @@ class Numbers:
             return
         if len(self._by_number):
             least, most = min(least, base), max(most, end - 1)
-        span, span_max = most + 1 - least, max(_SMALLEST, _ENTRIES_PER_NUMBER * (len(self._held) + rows))
+        span, span_max = most + 1 - least, max(_SMALLEST, _ENTRIES_PER_NUMBER * (len(self._numbers) + rows))
         if span > span_max:
             self._by_number = None
-            self._table.extend(_mix(self._held.values.view(np.uint64)))
+            self._table.extend(_mix(self._numbers.values.view(np.uint64)))
             return
         if 0 <= least < span:  # start at zero, so that nothing needs to be subtracted
             least = 0
@@ -213,11 +213,11 @@ class Texts:
         self._table = _Table()
         # Different texts with the same hash, and their ids.
         self._doubles: dict[bytes, int] = {}
-        self._compiled: TextTable | None = None  # takes the place of all of these when it pays
+        self._compiled_table: TextTable | None = None  # takes the place of all of these when it pays
 
     def __len__(self) -> int:
-        if self._compiled is not None:
-            return len(self._compiled)
+        if self._compiled_table is not None:
+            return len(self._compiled_table)
         return len(self._ends) - 1 if self._few is None else len(self._few)
 
     def ids(self, values: pa.Array) -> tuple[Ids, Rows]:
@@ -231,14 +231,14 @@ class Texts:
             self.ids(few)
         if not len(values):
             return np.zeros(0, np.int32), _NONE
-        if self._compiled is None:
+        if self._compiled_table is None:
             loops = self._loops.when_hot(len(values))
             if loops is None:
                 return _by_different(self._looked_up, values)
-            self._compiled = TextTable(loops, _SEED)
-            self._compiled.ids(self._ends.values, self._data.values)
+            self._compiled_table = TextTable(loops, _SEED)
+            self._compiled_table.ids(self._ends.values, self._data.values)
             self._data, self._ends, self._table, self._doubles = _Growing(np.uint8), _Growing(np.int64), _Table(), {}
-        return self._compiled.ids(*_parts(values))
+        return self._compiled_table.ids(*_parts(values))
 
     def _of_dictionary(self, values: pa.DictionaryArray) -> tuple[Ids, Rows]:
         """Look up each text of a dictionary that rows have, in the order in which they have it."""

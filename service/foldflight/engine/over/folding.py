@@ -309,7 +309,7 @@ class _Nodes:
     def __init__(self, fold: _Separate) -> None:
         self._fold = fold
         self._exchange = fold.exchange_of(fold.part.separate(states=True))
-        self._known: list[tuple[Positions, list[pa.Array]]] = []
+        self._states_by_level: list[tuple[Positions, list[pa.Array]]] = []
         self._starts = _NONE
         self._stride = _NODE_ROWS
         bounds = fold.part.query.bounds
@@ -319,7 +319,7 @@ class _Nodes:
 
     def begin(self, starts: Positions) -> None:
         """Drop all nodes. From here on partitions begin at these positions; the last one is the end."""
-        self._known = []
+        self._states_by_level = []
         self._starts = starts
         self._stride = max(1 << (int(np.diff(starts).max()) - 1).bit_length(), _NODE_ROWS)
 
@@ -376,15 +376,15 @@ class _Nodes:
 
     def _states(self, level: int, nodes: Positions) -> list[pa.Array]:
         """Return the states of n known nodes of a level."""
-        known, states = self._known[level]
+        known, states = self._states_by_level[level]
         indexes = pa.array(np.searchsorted(known, nodes))
         return [column.take(indexes) for column in states]
 
     def _make(self, pieces: Sequence[_Piece], oldest: int) -> None:
         """Make the missing nodes of the pieces, and drop nodes that no later window frame contains."""
         levels = max(piece.level for piece in pieces) + 1
-        while len(self._known) < levels:
-            self._known.append((_NONE, []))
+        while len(self._states_by_level) < levels:
+            self._states_by_level.append((_NONE, []))
         if self._leaf_bytes is None:
             self._add([(0, pieces[0].nodes[:1] << pieces[0].level)])
         end = max(int(piece.nodes.max() + 1) << piece.level for piece in pieces)
@@ -404,7 +404,7 @@ class _Nodes:
             for level in range(levels)
         ]
         for level in range(levels - 1, -1, -1):
-            wanted[level] = np.setdiff1d(wanted[level], self._known[level][0], assume_unique=True)
+            wanted[level] = np.setdiff1d(wanted[level], self._states_by_level[level][0], assume_unique=True)
             if level and len(wanted[level]):
                 base = _base(level)
                 children = np.add.outer(wanted[level] << (level - base), np.arange(1 << (level - base)))
@@ -451,10 +451,13 @@ class _Nodes:
 
     def _drop(self, is_needless: Callable[[int, Positions], npt.NDArray[np.bool_]], below: int | None = None) -> None:
         """Drop known nodes of all levels, or of those below one."""
-        for level, (known, states) in enumerate(self._known[:below]):
+        for level, (known, states) in enumerate(self._states_by_level[:below]):
             remaining = np.flatnonzero(~is_needless(level, known))
             if len(remaining) < len(known):
-                self._known[level] = (known[remaining], [column.take(pa.array(remaining)) for column in states])
+                self._states_by_level[level] = (
+                    known[remaining],
+                    [column.take(pa.array(remaining)) for column in states],
+                )
 
     def _add(self, missing: Sequence[tuple[int, Positions]]) -> None:
         """Make new nodes, by ascending level: nodes of one base together, because each exchange has a fixed cost."""
@@ -483,13 +486,13 @@ class _Nodes:
         """Add new nodes of a level, ascending, to its existing nodes."""
         if not len(nodes):
             return
-        known, before = self._known[level]
+        known, before = self._states_by_level[level]
         together = np.concatenate([known, nodes])
         columns = [pa.concat_arrays(list(parts)) for parts in zip(*([before] if before else []), states, strict=True)]
         if len(known) and known[-1] > nodes[0]:
             order = np.argsort(together)
             together, columns = together[order], [column.take(pa.array(order)) for column in columns]
-        self._known[level] = (together, columns)
+        self._states_by_level[level] = (together, columns)
 
     def _make_nodes(self, base: int, levels: Positions, nodes: Positions) -> list[pa.Array]:
         """Return the states of n new nodes: folded from rows if the base is below 0, or else merged from its nodes."""

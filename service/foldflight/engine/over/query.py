@@ -13,7 +13,7 @@ from foldflight.client import Transport
 from foldflight.engine.over.partitions import Ordering
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.layout import EMIT, QueryLayout
-from foldflight.engine.query.query import ARROW, HostTypes, Query, mode_of, written
+from foldflight.engine.query.query import ARROW, HostTypes, Query, describe_call, mode_of
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, OpenedCall, Returns
 from foldflight.fold.coroutines import no_running_values
@@ -264,7 +264,7 @@ class OverQuery:
         for part in self.parts:
             calls = zip(part.query.layout.outputs.names, part.query.open_request.calls, part.why, strict=True)
             for name, call, why in calls:
-                lines.append(f"  {name}: {written(call)} {part.window_frame}")
+                lines.append(f"  {name}: {describe_call(call)} {part.window_frame}")
                 lines.append(f"      folded: {part.strategy.value}, because {why}")
                 lines.append(f"      mode: {mode_of(call, infos)}")
         return lines

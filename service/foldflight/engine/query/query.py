@@ -422,7 +422,7 @@ class Query:
         lines = [f"{kind}: group by {', '.join(layout.names) or 'nothing (one group)'}"]
         rows = list(zip(layout.outputs, self.open_request.calls, self.opened_calls, strict=True))
         for index, (output, call, opened_call) in enumerate(rows):
-            lines.append(f"  {output.name}: {sql_name(output.type)} = {written(call)}")
+            lines.append(f"  {output.name}: {sql_name(output.type)} = {describe_call(call)}")
             lines.append(f"      folded: {mode_of(call, modes)}")
             lines.append(f"      state: {layout.states.field(index).type}; {_capabilities(opened_call)}")
             if index in layout.varying:
@@ -617,7 +617,7 @@ def _is_counted(call: Call) -> bool:
     return call.distinct or call.materialize or bool(call.order)
 
 
-def written(call: Call) -> str:
+def describe_call(call: Call) -> str:
     """Return a call as text for users: arguments, DISTINCT, ORDER BY and FILTER."""
     literals: Mapping[str, Any] = dict(call.literals)
     arguments = [*call.arguments, *(f"{name} => {value!r}" for name, value in literals.items())]

@@ -227,13 +227,13 @@ class RunCache:
         self.bytes = 0
         self.mapped_bytes = 0
         self._in_memory: OrderedDict[str, Piece] = OrderedDict()
-        self._mapped: OrderedDict[str, Piece] = OrderedDict()
-        self._checked: set[str] = set()
+        self._mapped_pieces: OrderedDict[str, Piece] = OrderedDict()
+        self._checked_ids: set[str] = set()
         self._newly_mapped = 0
 
     def get(self, run_id: str) -> Piece | None:
         """Return a cached piece."""
-        for pieces in (self._in_memory, self._mapped):
+        for pieces in (self._in_memory, self._mapped_pieces):
             if run_id in pieces:
                 pieces.move_to_end(run_id)
                 return pieces[run_id]
@@ -248,13 +248,13 @@ class RunCache:
         if data is None:
             return None
         try:
-            piece = decode_piece(memoryview(data), run_id, is_checked=run_id in self._checked)
+            piece = decode_piece(memoryview(data), run_id, is_checked=run_id in self._checked_ids)
         except CorruptError:
             self.drop([run_id])
             return None
-        if len(self._checked) >= _CHECKED_MAX:
-            self._checked.clear()
-        self._checked.add(run_id)
+        if len(self._checked_ids) >= _CHECKED_MAX:
+            self._checked_ids.clear()
+        self._checked_ids.add(run_id)
         piece.is_mapped = True
         return piece
 
@@ -265,7 +265,7 @@ class RunCache:
 
     def put(self, run_id: str, piece: Piece) -> None:
         """Cache a piece; remove others if the limit is exceeded."""
-        if run_id in self._in_memory or run_id in self._mapped:
+        if run_id in self._in_memory or run_id in self._mapped_pieces:
             return
         if piece.is_mapped:
             self._put_mapped(run_id, piece)
@@ -281,7 +281,7 @@ class RunCache:
         """Remove pieces that no longer exist after a merge."""
         for run_id in run_ids:
             self._forget(run_id)
-            self._checked.discard(run_id)
+            self._checked_ids.discard(run_id)
         if self._shared is not None:
             self._shared.drop(run_ids)
 
@@ -289,14 +289,14 @@ class RunCache:
         size = piece.batch.nbytes
         if size > self.mapped_bytes_max:
             return
-        self._mapped[run_id] = piece
+        self._mapped_pieces[run_id] = piece
         self.mapped_bytes += size
         self._newly_mapped += size
         if self._newly_mapped > self.mapped_bytes_max // 16:
             self._newly_mapped = 0
             self._unmap_removed()
         while self.mapped_bytes > self.mapped_bytes_max:
-            self._forget(next(iter(self._mapped)))
+            self._forget(next(iter(self._mapped_pieces)))
 
     def _unmap_removed(self) -> None:
         """Forget mapped pieces whose files were removed, usually by the process that merged them.
@@ -304,10 +304,10 @@ class RunCache:
         The disk space of a removed file is free only when no process maps it.
         """
         if self._shared is not None:
-            for run_id in [each for each in self._mapped if not self._shared.has(each)]:
+            for run_id in [each for each in self._mapped_pieces if not self._shared.has(each)]:
                 self._forget(run_id)
 
     def _forget(self, run_id: str) -> None:
-        in_memory, mapped = self._in_memory.pop(run_id, None), self._mapped.pop(run_id, None)
+        in_memory, mapped = self._in_memory.pop(run_id, None), self._mapped_pieces.pop(run_id, None)
         self.bytes -= 0 if in_memory is None else in_memory.batch.nbytes
         self.mapped_bytes -= 0 if mapped is None else mapped.batch.nbytes

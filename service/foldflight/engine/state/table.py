@@ -144,7 +144,7 @@ class StateTable:
         self._hashes = hashes
         self._keeps = keeps
         self._conversion = conversion
-        self._expired = expired
+        self._is_expired = expired
         stored = storage.store.manifest()
         self._manifest = Manifest(layout, {0: layout.generation}) if stored is None else Manifest.decode(stored)
         stored_outputs = set(self._manifest.layout.emitted.names)
@@ -371,9 +371,9 @@ class StateTable:
         inputs = [run for run in self._manifest.runs if run.pieces[0].id in merge.inputs]
         high, work = self._cut(inputs, merge.done, min(budget, self._bounds.piece_rows_max))
         rows = self._newest(inputs, merge.done, high)
-        if self._expired is not None and rows.num_rows:
+        if self._is_expired is not None and rows.num_rows:
             # They become tombstones of the table first, because older runs may have older rows of their groups.
-            live = np.where(self._expired(rows), 0, rows.column(LIVE).to_numpy())
+            live = np.where(self._is_expired(rows), 0, rows.column(LIVE).to_numpy())
             rows = with_column(rows, rows.schema.field(LIVE), pa.array(live))
         if inputs[0] is self._manifest.runs[0]:
             rows = rows.filter(pa.array(rows.column(LIVE).to_numpy() > 0))

@@ -127,7 +127,7 @@ class EpochViews:
         self._generations = [none for _ in self._views]
         # Whether the server has all entries of a slot's view.
         self._is_complete = [np.zeros(0, np.bool_) for _ in self._views]
-        self._sent: list[KeyIndex] = []
+        self._sent_keys: list[KeyIndex] = []
         self._forget_sent()
 
     def load(self, stored: ViewLookup) -> None:
@@ -207,7 +207,7 @@ class EpochViews:
             keys = _keys_of(columns, view.spec.key)
         except pa.ArrowException:  # the function is called with other values, which the server asks for
             return None
-        sent = self._sent[index]
+        sent = self._sent_keys[index]
         known = len(sent)
         sent.slots([pa.array(slots[is_used]), keys])
         if len(sent) == known:
@@ -284,7 +284,7 @@ class EpochViews:
 
     def _forget_sent(self) -> None:
         fields = [pa.schema([pa.field(SLOT, pa.int32()), pa.field("key", view.spec.key)]) for view in self._views]
-        self._sent = [KeyIndex(each) for each in fields]
+        self._sent_keys = [KeyIndex(each) for each in fields]
 
 
 def _keys_of(columns: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
@@ -401,7 +401,7 @@ class BucketEpoch:
         self._before_at = np.zeros(0, np.int64)
         self._before: list[pa.RecordBatch] = []
         self._buffered_rows: BufferedRows | None = None
-        self._failed: Failed | None = None
+        self._failed_groups: Failed | None = None
         self._new_rows = NewRows(layout)
 
     def run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
@@ -446,15 +446,15 @@ class BucketEpoch:
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of failed groups, in the schema of the query's results. Call it after `run`."""
-        if self._buffered_rows is not None and self._failed is not None:
-            yield from self._failed.letters(self._buffered_rows)
+        if self._buffered_rows is not None and self._failed_groups is not None:
+            yield from self._failed_groups.letters(self._buffered_rows)
 
     def _sound(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """Return the results of groups that have not failed. Failed groups are not written and keep their states."""
         if not self._layout.isolates:
             return results
-        sound, self._failed = split_failed(self._layout, results, self._groups.keys)
-        self.stats.isolated_groups = len(self._failed)
+        sound, self._failed_groups = split_failed(self._layout, results, self._groups.keys)
+        self.stats.isolated_groups = len(self._failed_groups)
         return sound
 
     def _inserts_first(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

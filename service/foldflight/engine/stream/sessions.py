@@ -156,7 +156,7 @@ class SessionEpoch:
         self._states = layout.states.names
         self._came = _Sessions.none()
         self._buffered_rows: BufferedRows | None = None
-        self._failed: Failed | None = None
+        self._failed_groups: Failed | None = None
         # Slot of a new session -> slot of the final session that contains it; -1 if it is late.
         self._owners = np.zeros(0, np.int32)
 
@@ -183,8 +183,8 @@ class SessionEpoch:
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of failed chains, in the schema of the query's results. Call it after `run`."""
-        if self._buffered_rows is not None and self._failed is not None:
-            yield from self._failed.letters(self._buffered_rows, self._owners)
+        if self._buffered_rows is not None and self._failed_groups is not None:
+            yield from self._failed_groups.letters(self._buffered_rows, self._owners)
 
     def _feed(self, block: pa.RecordBatch) -> None:
         """Fold a block into one slot for each chain of its rows."""
@@ -253,8 +253,8 @@ class SessionEpoch:
         def keys(of: npt.NDArray[np.int32]) -> pa.RecordBatch:
             return self._key_rows(final.take(of - slots[0]))
 
-        self._failed = Failed(self._layout, after.filter(pa.array(failed)), keys)
-        self.stats.isolated_groups = len(self._failed)
+        self._failed_groups = Failed(self._layout, after.filter(pa.array(failed)), keys)
+        self.stats.isolated_groups = len(self._failed_groups)
         return failed
 
     def _read_open(self) -> tuple[_Sessions, pa.RecordBatch]:

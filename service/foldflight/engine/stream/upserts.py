@@ -331,7 +331,7 @@ class UpsertEpoch:
         self._now_us = now_us
         self._index = KeyIndex(layout.keys)
         # The stored rows, and the position of each slot's row in them; -1 if it has none.
-        self._stored = pa.RecordBatch.from_pylist([], schema=pa.schema(layout.table.states))
+        self._stored_rows = pa.RecordBatch.from_pylist([], schema=pa.schema(layout.table.states))
         self._at = np.zeros(0, np.int64)
 
     def run(self, blocks: Iterable[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
@@ -370,7 +370,9 @@ class UpsertEpoch:
             return self._newer_of(slots, block)
         is_partial = np.zeros(len(self._index), np.bool_)
         is_partial[slots[_has_items(block.column(UNSENT))]] = True
-        is_partial |= _has_items(self._stored.column(4))[self._at] & (self._at >= 0) if len(self._stored) else False
+        is_partial |= (
+            _has_items(self._stored_rows.column(4))[self._at] & (self._at >= 0) if len(self._stored_rows) else False
+        )
         here = is_partial[slots]
         whole = self._newer_of(slots[~here], block.filter(pa.array(~here)))
         if not here.any():
@@ -390,7 +392,7 @@ class UpsertEpoch:
             before.setdefault(int(slots[place]), []).append(sequences[place])
         for slot, found in before.items():
             if self._at[slot] >= 0:
-                found.append(self._stored.column(0)[int(self._at[slot])].as_py())
+                found.append(self._stored_rows.column(0)[int(self._at[slot])].as_py())
         for place in places:
             own = sequences[place]
             is_before = [
@@ -407,7 +409,7 @@ class UpsertEpoch:
         """Return the slots that have stored rows, and these rows."""
         touched = np.unique(slots)
         touched = touched[self._at[touched] >= 0].astype(np.int32)
-        return touched, self._stored.take(pa.array(self._at[touched]))
+        return touched, self._stored_rows.take(pa.array(self._at[touched]))
 
     def _changes(self, slots: Slots, block: pa.RecordBatch, kept: pa.Array | None = None) -> _Changes:
         start = len(self._layout.keys) + 3
@@ -658,15 +660,15 @@ class UpsertEpoch:
             return
         found = self._table.lookup(self._index.keys(pa.array(fresh)))
         is_there = found.present & ~_is_expired(found.states, self._layout, self._now_us)
-        known = self._stored.num_rows
+        known = self._stored_rows.num_rows
         at = np.where(is_there, known + np.cumsum(is_there) - 1, -1)
         self._at = np.concatenate([self._at, at])
         if is_there.any():
-            self._stored = concat_batches([self._stored, found.states.filter(pa.array(is_there))])
+            self._stored_rows = concat_batches([self._stored_rows, found.states.filter(pa.array(is_there))])
 
     def _finish(self, last: _Changes) -> tuple[pa.Array, pa.RecordBatch]:
         at = self._at[last.slots]
-        before = self._stored.column(1).take(pa.array(np.maximum(at, 0), mask=at < 0))
+        before = self._stored_rows.column(1).take(pa.array(np.maximum(at, 0), mask=at < 0))
         keys = self._index.keys(pa.array(last.slots))
         existed, exists = (rows.is_valid().to_numpy(zero_copy_only=False) for rows in (before, last.rows))
         schema = pa.schema([*self._layout.keys, *self.values])

@@ -52,33 +52,33 @@ class Secrets(Generic[T]):
     def __init__(
         self, given: Sequence[T], path: str | None, read: Callable[[Path], Sequence[T]], logger: Logger
     ) -> None:
-        self._given = given
+        self._configured_keys = given
         self._path = None if path is None else Path(path)
         self._read = read
         self._logger = logger
         self._lock = threading.Lock()
         self._version = None if self._path is None else _version(self._path)
-        self._held: Sequence[T] = () if self._path is None else read(self._path)
+        self._read_keys: Sequence[T] = () if self._path is None else read(self._path)
 
     def __call__(self) -> list[T]:
         """Return the current secrets."""
         if self._path is None:
-            return [*self._given]
+            return [*self._configured_keys]
         with self._lock:
             current = _version(self._path)
             if current != self._version:
                 # Stored first, so that an unreadable file is logged once and not at every call.
                 self._version = current
                 self._look_again(self._path)
-            return [*self._given, *self._held]
+            return [*self._configured_keys, *self._read_keys]
 
     def _look_again(self, path: Path) -> None:
         try:
-            self._held = self._read(path)
+            self._read_keys = self._read(path)
         except RejectedError as error:
             self._logger.warning("keys not read: the previous ones remain valid", problem=error.message)
         else:
-            self._logger.info("keys read", count=len(self._held), path=str(path))
+            self._logger.info("keys read", count=len(self._read_keys), path=str(path))
 
 
 @dataclass(frozen=True)

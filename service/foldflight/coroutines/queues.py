@@ -352,7 +352,7 @@ class FunctionCalls:
         for owner in owners:
             owner.running[task] = owners
 
-        def ended(_: asyncio.Task[None]) -> None:
+        def finish(_: asyncio.Task[None]) -> None:
             if self._open == self._bounds.concurrency:
                 self._full_until_s = self._loop.time()
             self._open -= 1
@@ -366,7 +366,7 @@ class FunctionCalls:
                     self._forget(owner)
             self._go_on()
 
-        task.add_done_callback(ended)
+        task.add_done_callback(finish)
 
     # -- one call ----------------------------------------------------------------------------------------------------
 

@@ -53,25 +53,25 @@ def _with_last_numbers(
     """Return states without entries, in which each list of a first row has the largest number of items of its slot."""
     owners = np.cumsum(np.isin(np.arange(count), firsts)) - 1
 
-    def changed(column: pa.StructArray, view: ViewSpec) -> pa.StructArray:
+    def with_last_number(column: pa.StructArray, view: ViewSpec) -> pa.StructArray:
         if not view.is_list:
             return column
         numbers = np.zeros(len(firsts), np.int64)
         np.maximum.at(numbers, owners, column.field("entries").flatten().field("key").to_numpy())
         return _asking_view(column, view, numbers[owners].tolist())
 
-    return _with_views(states, views, changed)
+    return _with_views(states, views, with_last_number)
 
 
 def _with_views(
     states: pa.StructArray,
     views: Sequence[ViewSpec],
-    changed: Callable[[pa.StructArray, ViewSpec], pa.StructArray],
+    with_last_number: Callable[[pa.StructArray, ViewSpec], pa.StructArray],
 ) -> pa.StructArray:
     """Return n states with other views."""
     specs = {view.name: view for view in views}
     members = [
-        changed(states.field(index), specs[field.name]) if field.name in specs else states.field(index)
+        with_last_number(states.field(index), specs[field.name]) if field.name in specs else states.field(index)
         for index, field in enumerate(states.type)
     ]
     mask = states.is_null() if states.null_count else None

@@ -50,7 +50,7 @@ def pickle_functions(functions: Sequence[AnyFunction]) -> bytes:
     with _pickling, _by_value(_packages_of(functions)):
         file = io.BytesIO()
         try:
-            _Pickler(file, functions).dump(tuple(map(_shipped, functions)))
+            _Pickler(file, functions).dump(tuple(map(_shippable, functions)))
         except RejectedError:
             raise
         except Exception as error:
@@ -181,7 +181,7 @@ def _own(function: Function) -> Mapping[tuple[str, str], Any]:
     }
 
 
-def _shipped(function: AnyFunction) -> AnyFunction:
+def _shippable(function: AnyFunction) -> AnyFunction:
     """Return a function as it is pickled: aggregates record their own classes, which states in pickles refer to."""
     return replace(function, own=_own(function)) if isinstance(function, Function) else function
 

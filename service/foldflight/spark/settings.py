@@ -106,7 +106,7 @@ def configure(
     if not is_spark(spark):
         print("Sail needs none of the settings that foldflight sets in Spark")  # noqa: T201
         return changed
-    for setting in _recommended(row_bytes, partitions, local_checkpoints=local_checkpoints):
+    for setting in _recommend(row_bytes, partitions, local_checkpoints=local_checkpoints):
         before = spark.conf.get(setting.name, None)
         if before != setting.value:
             spark.conf.set(setting.name, setting.value)
@@ -128,7 +128,7 @@ def configure(
     return changed
 
 
-def _recommended(row_bytes: int, partitions: int | None, *, local_checkpoints: bool) -> list[_Setting]:
+def _recommend(row_bytes: int, partitions: int | None, *, local_checkpoints: bool) -> list[_Setting]:
     rows = min(max(_BATCH_BYTES_MAX // row_bytes, 1), _BATCH_ROWS_MAX)
     settings = [
         *_ALWAYS,
@@ -144,8 +144,8 @@ def _recommended(row_bytes: int, partitions: int | None, *, local_checkpoints: b
 def session_table() -> str:
     """Return the settings that `configure` sets as a Markdown table, for the documentation."""
     lines = ["| setting of Spark | value | set | why |", "|---|---|---|---|"]
-    usual = _recommended(_ROW_BYTES, None, local_checkpoints=False)
-    for setting in _recommended(_ROW_BYTES, 8, local_checkpoints=True):
+    usual = _recommend(_ROW_BYTES, None, local_checkpoints=False)
+    for setting in _recommend(_ROW_BYTES, 8, local_checkpoints=True):
         when = "always" if setting in usual else "`local_checkpoints`" if setting in _LOCAL else "`partitions`"
         lines.append(f"| `{setting.name}` | `{setting.value}` | {when} | {setting.why} |")
     return "\n".join(lines) + "\n"

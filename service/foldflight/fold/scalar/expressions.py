@@ -316,7 +316,7 @@ class _Rows:
         self.is_expanded = False
         self.first, self.last = 0, batch.num_rows
         self._batch = batch
-        self._known: dict[tuple[StepArgument, str], Column] = {}
+        self._columns_by_argument: dict[tuple[StepArgument, str], Column] = {}
 
     def arguments(self, step: Step, evaluation: Scalar | TableInstance) -> Rows:
         """Return the rows with the arguments of a step."""
@@ -333,13 +333,13 @@ class _Rows:
         change those.
         """
         type_ = evaluation.bound.input_types[index]
-        known = self._known.get((argument, str(type_)))
+        known = self._columns_by_argument.get((argument, str(type_)))
         if known is None:
             names = evaluation.bound.function.input_names
             name = argument.column if argument.step is None else names[index] if index < len(names) else str(index)
             known = Column.cast(name or "", self._array(argument), type_)
             if exact_types(type_) is not None:
-                self._known[argument, str(type_)] = known
+                self._columns_by_argument[argument, str(type_)] = known
         return known
 
     def _array(self, argument: StepArgument) -> pa.Array:

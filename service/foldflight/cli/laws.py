@@ -84,7 +84,7 @@ def check(
     direct = literals_in(literals)
     count, values = _examples_in(examples)
     console = Console()
-    broken, held, unchecked = 0, 0, []
+    broken, held_count, unchecked_laws = 0, 0, []
     in_java = [name for name in modules if "::" in name]
     sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
     functions = _select_functions(_load_functions([*sources, *java_functions(in_java)]), names)
@@ -108,12 +108,12 @@ def check(
                 own = {name: each for name, each in values.items() if name in function.input_names}
                 results = _results(function, _arguments_of(function, direct), count, own, progress)
             except FoldflightError as error:
-                unchecked.append(function.name)
+                unchecked_laws.append(function.name)
                 text = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))
                 console.print(text, soft_wrap=True)
                 continue
             broken += sum(result.passed is False for result in results)
-            held += sum(result.passed is True for result in results)
+            held_count += sum(result.passed is True for result in results)
             if len({result.detail for result in results}) == 1 and results[0].passed is None:
                 text = Text.assemble((title, "italic"), "\n", (f"no law applies: {results[0].detail}", "yellow"))
                 console.print(text, soft_wrap=True)
@@ -126,11 +126,11 @@ def check(
                 console.print(Text(reason, style="yellow"), soft_wrap=True)
     if broken:
         console.print(f"{broken} broken", style="bold red")
-    if unchecked:
-        console.print(f"not checked: {', '.join(unchecked)}", style="bold red")
-    if broken or unchecked:
+    if unchecked_laws:
+        console.print(f"not checked: {', '.join(unchecked_laws)}", style="bold red")
+    if broken or unchecked_laws:
         click.get_current_context().exit(EXIT_BROKEN)
-    if held:
+    if held_count:
         console.print("every law holds", style="green")
 
 
@@ -219,12 +219,12 @@ def literals_in(literals: tuple[str, ...], option: str = "--set") -> dict[str, A
 
 
 def _arguments_of(function: AnyFunction, values: Mapping[str, Any]) -> dict[str, Any]:
-    known = {parameter.name: parameter for parameter in function.parameters}
-    missing = [name for name, parameter in known.items() if parameter.required and name not in values]
+    parameters = {parameter.name: parameter for parameter in function.parameters}
+    missing = [name for name, parameter in parameters.items() if parameter.required and name not in values]
     if missing:
         raise RejectedError(
             "SIGNATURE",
             f"{function.signature} needs the direct argument {missing[0]!r}; give it with --set {missing[0]}=...",
             function=function.name,
         )
-    return {name: value for name, value in values.items() if name in known}
+    return {name: value for name, value in values.items() if name in parameters}

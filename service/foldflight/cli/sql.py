@@ -295,13 +295,13 @@ class _Runner:
 
     def _watch(self, statement: str, df: DataFrame) -> None:
         """Print each epoch of a stream until it ends, an epoch fails, or Ctrl-C. Raises the error of the epoch."""
-        failed: list[Exception] = []
+        failures: list[Exception] = []
 
         def show(batch: DataFrame, epoch: int) -> None:
             try:
-                rows = [] if failed else [tuple(row) for row in batch.collect()]
+                rows = [] if failures else [tuple(row) for row in batch.collect()]
             except Exception as error:  # noqa: BLE001 - Spark would wrap it in the plan and several tracebacks
-                failed.append(error)
+                failures.append(error)
                 return
             if rows:
                 click.echo(f"epoch {epoch}", err=True)
@@ -309,23 +309,23 @@ class _Runner:
 
         query = df.writeStream.outputMode(_output_mode(statement)).foreachBatch(show).start()
         try:
-            _interruptible(lambda: _await(query, failed), query.stop)
+            _interruptible(lambda: _await(query, failures), query.stop)
         except KeyboardInterrupt:
             click.echo()
         finally:
             query.stop()
 
 
-def _await(query: StreamingQuery, failed: Sequence[Exception]) -> None:
+def _await(query: StreamingQuery, failures: Sequence[Exception]) -> None:
     """Wait until a stream ends, or one of its epochs has failed. Raises the error of the epoch, or of the stream."""
     try:
-        while not failed and not query.awaitTermination(_FAILURE_S):
+        while not failures and not query.awaitTermination(_FAILURE_S):
             pass
     except Exception:
-        if not failed:  # after a failed epoch, the stream fails because the epoch is not committed
+        if not failures:  # after a failed epoch, the stream fails because the epoch is not committed
             raise
-    if failed:
-        raise failed[0]
+    if failures:
+        raise failures[0]
 
 
 def _interruptible(work: Callable[[], _T], cancel: Callable[[], object]) -> _T:

@@ -48,15 +48,15 @@ def server_url(url: str) -> str:
     except ValueError:
         is_valid = False
     if not is_valid or "," in url:
-        told = ""
+        remedy = ""
         if url.startswith(("http://", "https://")):
-            told = (
+            remedy = (
                 "; HTTP has the status page and metrics of a server (setting http_port, 8817 by default), and clients "
                 "call it by Arrow Flight (setting port: --port or FOLDFLIGHT_PORT, 8815 by default)"
             )
         raise RejectedError(
             "SIGNATURE",
-            f'{url!r} is not the URL of a server; give "grpc://host:port" or "grpc+tls://host:port"{told}',
+            f'{url!r} is not the URL of a server; give "grpc://host:port" or "grpc+tls://host:port"{remedy}',
         )
     return url
 
@@ -265,16 +265,16 @@ def credentials(
             "token=Path(...).read_text().strip()",
         )
     files = {"tls_root_certs": tls_ca, "cert_chain": tls_cert, "private_key": tls_key}
-    given = {name: file for name, file in files.items() if file is not None}
-    if given and not all(url.startswith("grpc+tls://") for url in urls):
+    given_files = {name: file for name, file in files.items() if file is not None}
+    if given_files and not all(url.startswith("grpc+tls://") for url in urls):
         raise RejectedError("SIGNATURE", "certificates require TLS; use grpc+tls://host:port for all servers")
-    if ("cert_chain" in given) != ("private_key" in given):
+    if ("cert_chain" in given_files) != ("private_key" in given_files):
         raise RejectedError("SIGNATURE", "only one of tls_cert and tls_key is given; give both or neither")
     try:
-        read = {name: Path(file).read_bytes() for name, file in given.items()}
+        read = {name: Path(file).read_bytes() for name, file in given_files.items()}
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot read {error.filename}: {error.strerror}") from None
-    _check_certificates(given)
+    _check_certificates(given_files)
     return {"token": token, "tls": read}
 
 

@@ -445,7 +445,7 @@ def _python_signature(info: FunctionInfo) -> inspect.Signature:
     """
     empty = inspect.Parameter.empty
     types = info.input_types or ("Any",) * len(info.input_names)
-    taken = {name: _Text(type_) for name, type_ in zip(info.input_names, types, strict=False)}
+    types_by_name = {name: _Text(type_) for name, type_ in zip(info.input_names, types, strict=False)}
     parameters = [
         inspect.Parameter(
             name,
@@ -453,12 +453,12 @@ def _python_signature(info: FunctionInfo) -> inspect.Signature:
             default=empty if index < info.inputs_min else _Text("..."),
             annotation=type_,
         )
-        for index, (name, type_) in enumerate(taken.items())
+        for index, (name, type_) in enumerate(types_by_name.items())
         if name.isidentifier() and not keyword.iskeyword(name)
     ]
-    by_position = len(parameters) == len(taken)
+    by_position = len(parameters) == len(types_by_name)
     for each in info.parameters:
-        is_hidden = each.name in taken
+        is_hidden = each.name in types_by_name
         has_default = any(before.default is not empty for before in parameters)
         by_position &= not is_hidden and not (each.required and has_default)
         if not is_hidden:

@@ -22,7 +22,7 @@ def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial
     `versions` has the version of the function of each call or step, if it is known here.
     """
     tracer = tracer_of(endpoint)
-    known = {"foldflight.versions": list(versions)} if versions else {}
+    attributes = {"foldflight.versions": list(versions)} if versions else {}
     before: TraceContext = {}  # of the last connection that was open
 
     def connect_traced(url: str, open_request: Open) -> Connection:
@@ -32,7 +32,7 @@ def traced_dial(dial: Dial, endpoint: str, versions: Sequence[str] = ()) -> Dial
         began_ns = time.time_ns()
 
         def end(facts: Attributes, error: BaseException | None = None) -> None:
-            about = {"server.address": url, "foldflight.functions": open_request.functions, **known, **facts}
+            about = {"server.address": url, "foldflight.functions": open_request.functions, **attributes, **facts}
             ended_ns = time.time_ns()
             tracer.record(
                 name, parent, about, began_ns, ended_ns, context=context, kind="CLIENT", links=links, error=error

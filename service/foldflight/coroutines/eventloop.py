@@ -54,9 +54,9 @@ class _Kept:
 class _Lent(Generic[M]):
     """A loan of an instance to one exchange."""
 
-    def __init__(self, instances: Instances, kept: _Kept, coroutines: Coroutines) -> None:
-        self.kept = kept
-        self.methods: M = kept.methods
+    def __init__(self, instances: Instances, instance: _Kept, coroutines: Coroutines) -> None:
+        self.kept = instance
+        self.methods: M = instance.methods
         self._instances = instances
         self._coroutines = coroutines
         self._is_closed = False
@@ -97,26 +97,26 @@ class Instances:
         # Equal code may refer to different objects, so an instance belongs to one class or function object.
         key = (id(bound.function.source), bound.fingerprint, repr(sorted(job_parameters.items())))
         with self._lock:
-            kept = self._kept.setdefault(key, _Kept(bound))
+            instance = self._kept.setdefault(key, _Kept(bound))
             self._kept.move_to_end(key)
-            kept.users += 1
+            instance.users += 1
         try:
-            while not kept.opening.acquire(timeout=_LOOK_S):
+            while not instance.opening.acquire(timeout=_LOOK_S):
                 check()
             try:
-                if kept.methods is None:
-                    kept.methods = _open_instance(bound, job_parameters, context, coroutines, check)
+                if instance.methods is None:
+                    instance.methods = _open_instance(bound, job_parameters, context, coroutines, check)
             finally:
-                kept.opening.release()
+                instance.opening.release()
         except BaseException:
-            self.take_back(kept, coroutines)
+            self.take_back(instance, coroutines)
             raise
-        return _Lent(self, kept, coroutines)
+        return _Lent(self, instance, coroutines)
 
-    def take_back(self, kept: _Kept, coroutines: Coroutines) -> None:
+    def take_back(self, instance: _Kept, coroutines: Coroutines) -> None:
         """End the use of an instance, and close the instances that have been unused for longest."""
         with self._lock:
-            kept.users -= 1
+            instance.users -= 1
             unused = [key for key, each in self._kept.items() if not each.users]
             # One that could not be opened is dropped at once, so that the next exchange tries again.
             dropped = [key for key in unused if self._kept[key].methods is None]
@@ -166,13 +166,13 @@ def _close(closing: list[_Kept], coroutines: Coroutines) -> None:
         if time.monotonic() > until_s:
             raise TimeoutError(f"it has not ended within {_CLOSE_S:g} s, so it was cancelled")
 
-    for kept in closing:
-        if kept.methods is not None and kept.methods.close is not None:
+    for instance in closing:
+        if instance.methods is not None and instance.methods.close is not None:
             try:
-                _run(kept.name, kept.methods.close, (), coroutines, check)
+                _run(instance.name, instance.methods.close, (), coroutines, check)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
-                failure: FunctionError = user_failure(kept.name, "close", error)
-                _logger.warning("%s: %s", kept.name, failure.message)
+                failure: FunctionError = user_failure(instance.name, "close", error)
+                _logger.warning("%s: %s", instance.name, failure.message)
 
 
 def _run(name: str, method: Any, arguments: tuple[Any, ...], coroutines: Coroutines, check: Check) -> None:

@@ -62,20 +62,20 @@ def retry_after_s(error: BaseException, now: Callable[[], datetime.datetime] | N
         error: The error.
         now: Returns the time in UTC, for headers with a date.
     """
-    asked = getattr(error, "retry_after", None)
-    if asked is None:
+    seconds = getattr(error, "retry_after", None)
+    if seconds is None:
         for source in (error, getattr(error, "response", None)):
-            asked = asked or _header(getattr(source, "headers", None))
-    if isinstance(asked, (int, float)) and not isinstance(asked, bool):
-        return max(float(asked), 0.0) if math.isfinite(asked) else None
-    if not isinstance(asked, str):
+            seconds = seconds or _header(getattr(source, "headers", None))
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool):
+        return max(float(seconds), 0.0) if math.isfinite(seconds) else None
+    if not isinstance(seconds, str):
         return None
     try:
-        return _seconds(float(asked))
+        return _seconds(float(seconds))
     except ValueError:
         pass
     try:
-        at = email.utils.parsedate_to_datetime(asked)
+        at = email.utils.parsedate_to_datetime(seconds)
     except ValueError:
         return None
     current = datetime.datetime.now(datetime.UTC) if now is None else now()

@@ -128,15 +128,15 @@ def net_changes(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
             "the changes first, or keep the last row of each key: upserts(...), from_debezium(..., keys=[...])",
             group=key_of_row(counts.filter(several), keys, 0),
         )
-    gone = counts.filter(pc.equal(sums, 0))
-    if not gone.num_rows:
+    deleted_keys = counts.filter(pc.equal(sums, 0))
+    if not deleted_keys.num_rows:
         return new
     columns = [
-        pa.array([DELETE] * gone.num_rows)
+        pa.array([DELETE] * deleted_keys.num_rows)
         if field.name == ROW_KIND
-        else gone[field.name]
+        else deleted_keys[field.name]
         if field.name in keys
-        else pa.nulls(gone.num_rows, field.type)
+        else pa.nulls(deleted_keys.num_rows, field.type)
         for field in changes.schema
     ]
     return pa.concat_tables([new, pa.table(columns, schema=schema)])

@@ -511,7 +511,7 @@ class FunctionInfo:
         """Return the description of a function. The caller determines how it is folded, and how it is lifted."""
         can = function.capabilities if isinstance(function, Function) else None
         inputs, result = function.input_types, function.result_type
-        zoned = function.zoned
+        with_zone = function.zoned
         return cls(
             name=function.name,
             version=function.version,
@@ -534,8 +534,10 @@ class FunctionInfo:
             inputs_min=function.inputs_min,
             kind=function.kind,
             vectorised="" if isinstance(function, Function) else function.vectorised or "",
-            zoned_types=_names(None if zoned is None else zoned.input_types),
-            zoned_result=None if zoned is None or zoned.result_type is None else sql_name(zoned.result_type),
+            zoned_types=_names(None if with_zone is None else with_zone.input_types),
+            zoned_result=None
+            if with_zone is None or with_zone.result_type is None
+            else sql_name(with_zone.result_type),
             lift=lift,
             code_digest=code_digest,
         )

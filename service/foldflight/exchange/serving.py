@@ -511,7 +511,7 @@ def describe(
     open_reply = _open_reply_of(bound, open_request, limits, server_id, [None] * len(bound.calls), digests)
     if lift is None or open_request.maps:
         return open_reply
-    known: dict[tuple[object, ...], str] = {}
+    descriptions: dict[tuple[object, ...], str] = {}
     lifts = []
     for call in bound.calls:
         if not isinstance(call, BoundCall):
@@ -519,9 +519,9 @@ def describe(
             continue
         one = call.bound
         use = (id(one.function), one.input_types, one.result_type, one.state_type, text_of_literals(one.literals))
-        if use not in known:
-            known[use] = lift(one)
-        lifts.append(known[use])
+        if use not in descriptions:
+            descriptions[use] = lift(one)
+        lifts.append(descriptions[use])
     return replace(
         open_reply, calls=tuple(replace(call, lift=text) for call, text in zip(open_reply.calls, lifts, strict=True))
     )
@@ -592,7 +592,7 @@ def _open_reply_of(
     modes: Sequence[Mode | None],
     digests: Sequence[str] = (),
 ) -> Opened:
-    ordered = [bool(call.order) for call in open_request.calls] + [False] * len(open_request.steps)
+    is_ordered = [bool(call.order) for call in open_request.calls] + [False] * len(open_request.steps)
     calls: Sequence[BoundCall | BoundStep] = bound.calls
     return Opened(
         server_id=server_id,
@@ -613,7 +613,7 @@ def _open_reply_of(
                 rows_at_once=call.rows_at_once,
             )
             for call, is_ordered, mode, digest in zip(
-                calls, ordered, modes, digests or [""] * len(ordered), strict=True
+                calls, is_ordered, modes, digests or [""] * len(is_ordered), strict=True
             )
         ),
         # Each call has an accumulator for each slot. The bound applies to the accumulators of all calls together.

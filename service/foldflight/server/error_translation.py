@@ -156,11 +156,11 @@ _BUDGETS = (_Budget(1200, 400, 8, _MESSAGE_CHARS_MAX), _Budget(500, 200, 4, 400)
 
 def _encode(error: FoldflightError) -> bytes:
     """Encode the error, and shorten its longest parts until it fits. The end of the trace is kept."""
-    encoded = encode_error(error)
+    details = encode_error(error)
     for budget in _BUDGETS:
-        if len(encoded) <= ERROR_BYTES_MAX:
+        if len(details) <= ERROR_BYTES_MAX:
             break
-        encoded = encode_error(
+        details = encode_error(
             type(error)(
                 error.code,
                 _head(error.message, budget.message),
@@ -172,7 +172,7 @@ def _encode(error: FoldflightError) -> bytes:
                 recorded=error.recorded,
             )
         )
-    return encoded
+    return details
 
 
 def _head(text: Any, size: int) -> Any:

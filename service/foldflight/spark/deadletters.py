@@ -108,14 +108,14 @@ def letter_type(
     layout: QueryLayout, key_types: Sequence[st.DataType], column_types: Sequence[st.DataType]
 ) -> st.StructType:
     """Return Spark's type of a query's dead letters. Keys and columns keep their types in the input."""
-    known = {
+    types = {
         "key": list(zip(layout.names, key_types, strict=True)),
         "row": list(zip(layout.display_names, column_types, strict=True)),
     }
-    check_returned((f"{name} of a dead letter", type_) for name, type_ in (*known["key"], *known["row"]))
+    check_returned((f"{name} of a dead letter", type_) for name, type_ in (*types["key"], *types["row"]))
     members = []
     for name in (field.name for field in layout.letter):
-        fields = [st.StructField(*each) for each in known.get(name, ())]
+        fields = [st.StructField(*each) for each in types.get(name, ())]
         members.append(st.StructField(name, st.StructType(fields) if fields else st.StringType()))
     return st.StructType(members)
 

@@ -64,8 +64,8 @@ def error_of(error: Exception) -> FoldflightError | None:
     USER_CODE
     """
     text = str(error)
-    raised = [match for match in _RAISED.finditer(text) if match[2] in _CLASSES[match[1]].codes]
-    if not raised:
+    matches = [match for match in _RAISED.finditer(text) if match[2] in _CLASSES[match[1]].codes]
+    if not matches:
         if by_spark := _RAISED_BY_SPARK.search(text):
             code, message = by_spark.groups()
             return _CLASS_OF_CODE[code](code, message)
@@ -73,9 +73,9 @@ def error_of(error: Exception) -> FoldflightError | None:
         if missing is not None:
             return _missing_module(missing[1])
         return moved_checkpoint(error) or _real_time_error(text)
-    cls, code = raised[-1].groups()
+    cls, code = matches[-1].groups()
     # The text of an error ends with its pointer. Spark adds its own after it: of a stream the state and the plan.
-    said, _, _ = text[raised[-1].end() :].partition(f"\n{pointer(code)}")
+    said, _, _ = text[matches[-1].end() :].partition(f"\n{pointer(code)}")
     return _CLASSES[cls](code, said.strip())
 
 
@@ -120,23 +120,23 @@ def _real_time_error(text: str) -> FoldflightError | None:
 
     Spark takes stateful operators in Python for a damaged checkpoint there, also where the checkpoint is new.
     """
-    if found := _NO_METADATA.search(text):
+    if match := _NO_METADATA.search(text):
         return errors.RejectedError(
             "SETTINGS",
-            f"Spark finds no metadata of the state in {found[1]}. With trigger(realTime=...) it says so of each "
+            f"Spark finds no metadata of the state in {match[1]}. With trigger(realTime=...) it says so of each "
             f"stateful query in Python, also if the checkpoint is new: {_IN_EPOCHS}. With another trigger, files of "
             "the checkpoint are missing or damaged: restore them, or begin with a new checkpoint",
         )
-    found = _REAL_TIME.search(text)
-    if found is None:
+    match = _REAL_TIME.search(text)
+    if match is None:
         return None
     helps = {
         "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST": "Spark runs with_columns there after "
         'spark.conf.set("spark.sql.streaming.realTimeMode.allowlistCheck", "false")',
         "CHECKPOINT_FORMAT_V1_NOT_SUPPORTED": "begin with a new checkpoint, or go on with the trigger of before",
-    }.get(found[1], "Spark's message says which part of the query it is")
+    }.get(match[1], "Spark's message says which part of the query it is")
     return errors.RejectedError(
-        "SETTINGS", f"Spark does not run this query in real-time mode ({found[1]}). {helps}; {_IN_EPOCHS}"
+        "SETTINGS", f"Spark does not run this query in real-time mode ({match[1]}). {helps}; {_IN_EPOCHS}"
     )
 
 

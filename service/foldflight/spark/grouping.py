@@ -128,7 +128,7 @@ def group_by(
             "write row_kind='{name}', so that they retract, or row_kind=None to aggregate the changes themselves",
         )
         row_kind = None
-    chosen = unpack_keys(keys)
+    all_keys = unpack_keys(keys)
     is_stream = df.isStreaming
     if window is not None:
         df = window.with_time(df)
@@ -142,10 +142,10 @@ def group_by(
             "use tumble, hop or cumulate",
         )
     if window is not None:
-        df = window.assign(df, [column_of(df, key, _role(key), may_name=True) for key in chosen])
-        chosen = (*chosen, WINDOW_START, WINDOW_END)
-    columns = tuple(key_of(df, key, _role(key)) for key in chosen)
-    names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
+        df = window.assign(df, [column_of(df, key, _role(key), may_name=True) for key in all_keys])
+        all_keys = (*all_keys, WINDOW_START, WINDOW_END)
+    columns = tuple(key_of(df, key, _role(key)) for key in all_keys)
+    names = tuple(key_name(df, key, column) for key, column in zip(all_keys, columns, strict=True))
     refuse_doubles(names, "is twice among the keys")
     kind = kind_of(df, row_kind, row_kinds)
     _check_plan(plan, groups, is_stream=is_stream)

@@ -120,10 +120,10 @@ def over(
     named = tuple(partition_by) if isinstance(partition_by, (list, tuple)) else (partition_by,)
     if keys and named:
         raise RejectedError("SIGNATURE", "over has columns of PARTITION BY twice; give them as keys or as partition_by")
-    chosen = unpack_keys(keys) or named
-    roles = [f"the key {text_of(key)!r}" for key in chosen]
-    columns = tuple(key_of(df, key, role) for key, role in zip(chosen, roles, strict=True))
-    names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
+    all_keys = unpack_keys(keys) or named
+    roles = [f"the key {text_of(key)!r}" for key in all_keys]
+    columns = tuple(key_of(df, key, role) for key, role in zip(all_keys, roles, strict=True))
+    names = tuple(key_name(df, key, column) for key, column in zip(all_keys, columns, strict=True))
     ordered = order_by if isinstance(order_by, (list, tuple)) else (order_by,)
     check_buckets(buckets)
     order = tuple(sort_key(df, OrderKey.of(each)) for each in ordered)
@@ -132,7 +132,7 @@ def over(
     elif idle is not None:
         raise RejectedError("SIGNATURE", "idle bounds the state of a stream, and this is a batch; leave it out")
     refuse_unsaid(df, "over", "leave the column out, to take each change for a row")
-    return OverFrame(df, chosen, columns, names, order, buckets, idle, is_scan)
+    return OverFrame(df, all_keys, columns, names, order, buckets, idle, is_scan)
 
 
 def _check_stream(df: DataFrame, order: Sequence[OrderKey]) -> None:
@@ -252,10 +252,10 @@ class OverFrame:
         default = WindowFrame.default(has_order=bool(order))
         window_frames = {name: each.frame or default for name, each in aggregates.items()}
         is_stream = self.df.isStreaming
-        framed, ends = ({}, {}) if is_stream else self._resolve_window_frames(calls, window_frames, order)
+        framed_calls, ends = ({}, {}) if is_stream else self._resolve_window_frames(calls, window_frames, order)
         if is_stream:
             # A stream computes with fixed distances, because the watermark passes them, too.
-            framed = {name: Framed(call, window_frames[name]) for name, call in calls.items()}
+            framed_calls = {name: Framed(call, window_frames[name]) for name, call in calls.items()}
             order = [self._non_null_time(order[0]), *order[1:]]
         rows, sent = self._rows(columns, order, ends)
         layout = self._layout(columns, rows, sent)
@@ -264,10 +264,10 @@ class OverFrame:
             if is_stream:
                 ties = self._ties(layout)
                 query = StreamedOver.of(
-                    transport, framed, layout, ties=ties, buckets=self._buckets, idle=self.idle, types=SPARK
+                    transport, framed_calls, layout, ties=ties, buckets=self._buckets, idle=self.idle, types=SPARK
                 )
             else:
-                query = OverQuery.of(transport, framed, layout, types=SPARK)
+                query = OverQuery.of(transport, framed_calls, layout, types=SPARK)
         except RejectedError as error:
             if error.code == "SCHEMA_MISMATCH":
                 plain = [dataclasses.replace(each, frame=None) for each in aggregates.values()]
@@ -392,7 +392,7 @@ class OverFrame:
         ends: dict[str, Column] = {}
         end_names: dict[object, str] = {}
         type_: st.DataType | None = None
-        framed = {}
+        framed_calls = {}
         for name, call in calls.items():
             window_frame = window_frames[name]
             columns: list[str | None] = []
@@ -407,8 +407,8 @@ class OverFrame:
                     end_names[key] = f"end_{len(ends)}"
                     ends[end_names[key]] = self._end(order[0], type_, bound)
                 columns.append(end_names[key])
-            framed[name] = Framed(call, window_frame, *columns)
-        return framed, ends
+            framed_calls[name] = Framed(call, window_frame, *columns)
+        return framed_calls, ends
 
     def _order_type(self, window_frame: WindowFrame, order: Sequence[Column]) -> st.DataType:
         if len(order) != 1:

@@ -147,14 +147,14 @@ def _parse_schema(df: DataFrame, schema: str) -> st.StructType:
 def _typed_column(field: st.StructField) -> Any:
     """Return a column of the declared type. The query fails if the column of this name has another one."""
     column = column_named(field.name)
-    expected = field.dataType.simpleString()
+    expected_type = field.dataType.simpleString()
     wrong = raise_error(
         "SCHEMA_MISMATCH",
-        f"the column {field.name} is declared as {expected} in with_schema, and is ",
+        f"the column {field.name} is declared as {expected_type} in with_schema, and is ",
         sf.typeof(column),
         "; declare it as it is, and convert it in the query",
     )
-    return sf.when(sf.typeof(column) == sf.lit(expected), column).otherwise(wrong).cast(field.dataType)
+    return sf.when(sf.typeof(column) == sf.lit(expected_type), column).otherwise(wrong).cast(field.dataType)
 
 
 def _off_thread(task: Callable[[], _T]) -> _T:

@@ -102,15 +102,15 @@ def configure(
     for name, number in (("row_bytes", row_bytes), ("partitions", 1 if partitions is None else partitions)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise RejectedError("SIGNATURE", f"{name} is a number of 1 or more, and here it is {number!r}")
-    changed: dict[str, str] = {}
+    new_values: dict[str, str] = {}
     if not is_spark(spark):
         print("Sail needs none of the settings that foldflight sets in Spark")  # noqa: T201
-        return changed
+        return new_values
     for setting in _recommend(row_bytes, partitions, local_checkpoints=local_checkpoints):
         before = spark.conf.get(setting.name, None)
         if before != setting.value:
             spark.conf.set(setting.name, setting.value)
-            changed[setting.name] = setting.value
+            new_values[setting.name] = setting.value
             was = before or "Spark's default"
             print(f"{setting.name}: {was} > {setting.value} ({setting.why})")  # noqa: T201
     if (spark.conf.get(_CODEC, None) or "").lower() == "lz4":
@@ -125,7 +125,7 @@ def configure(
                 f"{seconds}: {limit} stays, and {kill} ends a worker that is silent so long, as while a function is "
                 f"compiled or a server is tried again. Set {_IDLE_S_LEAST} or more"
             )
-    return changed
+    return new_values
 
 
 def _recommend(row_bytes: int, partitions: int | None, *, local_checkpoints: bool) -> list[_Setting]:

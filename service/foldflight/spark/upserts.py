@@ -254,7 +254,7 @@ class _Upserts:
             *([_last_snapshot(), _last_change()] if self.has_positions else []),
         )
         try:
-            grouped = rows.groupBy(*keys).agg(*aggregates)
+            groups = rows.groupBy(*keys).agg(*aggregates)
         except AnalysisException as error:
             if condition_of(error) != "UNSUPPORTED_TIME_TYPE":
                 raise
@@ -279,7 +279,7 @@ class _Upserts:
             other_generation = raise_error("SCHEMA_MISMATCH", "of the key ", text, *told, f", {OTHER_GENERATION}")
             wrong = sf.when(is_older, other_generation).otherwise(wrong)
             is_known &= sf.coalesce(~is_older, sf.lit(True))
-        last = grouped.withColumn(_ROW, sf.when(is_known, sf.col(f"greatest.{_ROW}")).otherwise(wrong))
+        last = groups.withColumn(_ROW, sf.when(is_known, sf.col(f"greatest.{_ROW}")).otherwise(wrong))
         found = {value: sf.col(f"{_ROW}.{value}") for value in values} | {
             each.value: each.last(text) for each in sparse
         }

@@ -188,12 +188,12 @@ def run_epochs(
     >>> second.states[("ann",)]["n"]
     2
     """
-    parsed = [[_row(row) for row in epoch] for epoch in epochs]
+    parsed_rows = [[_row(row) for row in epoch] for epoch in epochs]
     check_calls(aggregates, keys=keys)
     for name, aggregate in aggregates.items():
         if aggregate.frame is not None:
             raise RejectedError("SIGNATURE", f"{name} has the frame {aggregate.frame}; use run_over, or leave it out")
-    rows = [row for epoch in parsed for _, row in epoch]
+    rows = [row for epoch in parsed_rows for _, row in epoch]
     add_constants(aggregates, rows)
     add_conditions(aggregates, rows)
     doubles = [name for name in aggregates if name in keys]
@@ -206,7 +206,7 @@ def run_epochs(
         names=tuple(keys),
         columns=pa.schema([(f"column_{index}", columns[name]) for index, name in enumerate(names)]),
         display_names=tuple(map(name_in_chunks, names)),
-        has_kinds=any(kind.retracts for epoch in parsed for kind, _ in epoch),
+        has_kinds=any(kind.retracts for epoch in parsed_rows for kind, _ in epoch),
     )
     # Functions arrive pickled in Spark's workers.
     transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
@@ -214,7 +214,7 @@ def run_epochs(
     open_request = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
     with GroupedExchange(query.transport, open_request, query.layout) as exchange:
         stream = _Stream(exchange, query, update_before=update_before, strict=strict, bounds=bounds)
-        return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed]
+        return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed_rows]
 
 
 def _hashable(key: Any) -> Any:
@@ -438,13 +438,13 @@ def types_of(
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a row lacks a column.
     """
-    declared: dict[str, pa.DataType] = {}
+    declared_types: dict[str, pa.DataType] = {}
     for output, aggregate in aggregates.items():
         info = aggregate.function.taking([_kind_of(str(column), rows) for column in aggregate.columns])
         for column, type_ in zip(aggregate.columns, info.input_types or (), strict=False):
-            declared.setdefault(str(column), parse_type(type_))
+            declared_types.setdefault(str(column), parse_type(type_))
         if aggregate.condition is not None:
-            declared[_condition_column(output, aggregate.condition)] = pa.bool_()
+            declared_types[_condition_column(output, aggregate.condition)] = pa.bool_()
     chosen = {}
     for name in names:
         if any(name not in row for row in rows):
@@ -457,5 +457,5 @@ def types_of(
         if name in types:
             chosen[name] = parse_type(types[name])
         else:
-            chosen[name] = declared.get(name) or _deduce(name, [row[name] for row in rows])
+            chosen[name] = declared_types.get(name) or _deduce(name, [row[name] for row in rows])
     return chosen

@@ -117,17 +117,17 @@ def check_laws(
     >>> [result.passed for result in check_laws(price, examples={"code": ["EUR", "USD"]})]
     [True, True, True, True, True]
     """
-    known = function if isinstance(function, (Function, ScalarFunction)) else function_of(function)
-    if known is None:
+    author_function = function if isinstance(function, (Function, ScalarFunction)) else function_of(function)
+    if author_function is None:
         raise RejectedError("SIGNATURE", f"{function!r} is not a function; decorate it with @udaf, @udf or @udtf")
     if isinstance(examples, int):
-        return list(iterate_laws(known, literals=literals, examples=examples))
+        return list(iterate_laws(author_function, literals=literals, examples=examples))
     if not isinstance(examples, Mapping):
         raise RejectedError(
             "SIGNATURE",
             f"examples is {examples!r}; give a number of inputs, or lists of values by the name of an argument",
         )
-    return list(iterate_laws(known, literals=literals, values=examples))
+    return list(iterate_laws(author_function, literals=literals, values=examples))
 
 
 def iterate_laws(
@@ -171,7 +171,7 @@ def iterate_laws(
 def _by_place(function: AnyFunction, types: Sequence[pa.DataType], values: Mapping[str, Sequence[Any]]) -> Known:
     """Return the values of arguments by their places. Raises RejectedError SIGNATURE, if they do not fit."""
     names = function.input_names[: len(types)]
-    known = {}
+    values_by_place = {}
     for name, each in values.items():
         if name not in names:
             raise RejectedError(
@@ -198,8 +198,8 @@ def _by_place(function: AnyFunction, types: Sequence[pa.DataType], values: Mappi
             raise RejectedError(
                 "SIGNATURE", f"examples has no value for {name!r}; leave it out", function=function.name
             )
-        known[place] = list(each)
-    return known
+        values_by_place[place] = list(each)
+    return values_by_place
 
 
 class Interpreter(Protocol):
@@ -522,14 +522,14 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
         return None
 
     def ask(question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:  # noqa: ARG001 - as in `Asking`
-        return read(list(cached.resolve(question)))
+        return read(list(cached_views.resolve(question)))
 
     fold = Fold(subject.calls, Options(keeps_views=True), Resources(_SIGNER, ask=ask))
-    cached = CachedViews(fold, page=2)
+    cached_views = CachedViews(fold, page=2)
     for index, row in enumerate(rows):
         fold.fold(subject.chunk([row]))
         if cut >> (index % 16) & 1:
-            cached.commit(pa.Table.from_batches([fold.changed_states()]))
+            cached_views.commit(pa.Table.from_batches([fold.changed_states()]))
     (output,) = outputs_in(fold.collect())
     return _unless_same(
         whole,
@@ -600,7 +600,7 @@ def _both_forms(subject: _Subject, inputs: Sequence[Drawn], how: str) -> str | N
 def _results_of(subject: _Subject, calls: list[BoundCall], inputs: Sequence[Drawn]) -> list[dict[str, Any]]:
     """Return the states and outputs after each step of `_both_forms`."""
     results = []
-    fold, merged = (Fold(calls, resources=_RESOURCES) for _ in range(2))
+    fold, merging = (Fold(calls, resources=_RESOURCES) for _ in range(2))
     all_rows = [rows for rows, _ in inputs]
     some = [rows[: cut % (len(rows) + 1)] for rows, cut in inputs]
     for parts, kind in ((all_rows, RowKind.INSERT), (some, RowKind.DELETE), (all_rows, RowKind.INSERT)):
@@ -610,8 +610,8 @@ def _results_of(subject: _Subject, calls: list[BoundCall], inputs: Sequence[Draw
         changed = fold.collect()
         results += changed.to_pylist()
         if subject.function.capabilities.merge:
-            merged.merge_states(changed)
-            results += merged.collect().to_pylist()
+            merging.merge_states(changed)
+            results += merging.collect().to_pylist()
     return results
 
 
@@ -648,7 +648,7 @@ def _steps(
         gone += [part[: cut % (len(part) + 1)] for part in own]
     batch = subject.chunk_of(parts)
     options = Options(isolate_errors=True)
-    fold, merged = (Fold(calls, options, resources) for _ in range(2))
+    fold, merging = (Fold(calls, options, resources) for _ in range(2))
     unordered = PROGRAMS_AT_ONCE.unordered_fields(subject.calls[0].bound)
     yield "accumulated", _outcome_of(lambda: fold.fold(batch))
     yield "states and results", _outcome_of(fold.collect, unordered)
@@ -662,12 +662,12 @@ def _steps(
     states = Fold(calls, options, resources)
     states.fold(batch)
     stored = states.collect()
-    merged.merge_states(stored)
+    merging.merge_states(stored)
     if subject.function.capabilities.merge:
-        yield "the states merged twice", _outcome_of(lambda: merged.merge_states(stored))
+        yield "the states merged twice", _outcome_of(lambda: merging.merge_states(stored))
     yield (
         "states and results of the merged states",
-        _outcome_of(merged.collect, unordered),
+        _outcome_of(merging.collect, unordered),
     )
     for rows, cut in inputs:
         without_nulls = [row for row in rows if None not in row]

@@ -129,9 +129,9 @@ class Resolved(NamedTuple):
             name: each.frame or WindowFrame.default(has_order=bool(order)) for name, each in aggregates.items()
         }
         if has_ends:
-            framed, ends = _with_frames(calls, window_frames, order, types_by_column, extended)
+            framed_calls, ends = _with_frames(calls, window_frames, order, types_by_column, extended)
         else:
-            framed, ends = {name: Framed(call, window_frames[name]) for name, call in calls.items()}, {}
+            framed_calls, ends = {name: Framed(call, window_frames[name]) for name, call in calls.items()}, {}
         layout = OverLayout(
             payload=pa.schema([("in_0", pa.int64())]),
             names=("row" + "_" * max(map(len, aggregates)),),  # longer than the name of any output
@@ -153,7 +153,7 @@ class Resolved(NamedTuple):
         batch = pa.RecordBatch.from_arrays([*columns, *ends.values()], schema=layout.rows)
         # Functions arrive pickled in Spark's workers.
         transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
-        return cls(transport, framed, layout, order, batch)
+        return cls(transport, framed_calls, layout, order, batch)
 
     def sorted_rows(self) -> pa.RecordBatch:
         """Return the rows by key and order."""
@@ -189,7 +189,7 @@ def _with_frames(
 ) -> tuple[dict[str, Framed], dict[str, pa.Array]]:
     """Return the calls with their window frames, and the columns of the ends of window frames."""
     ends: dict[str, pa.Array] = {}
-    framed = {}
+    framed_calls = {}
     for name, call in calls.items():
         window_frame = window_frames[name]
         columns: list[str | None] = []
@@ -206,8 +206,8 @@ def _with_frames(
             end = f"{side}_{len(ends)}"
             columns.append(end)
             ends[end] = _move(values, bound, order[0])
-        framed[name] = Framed(call, window_frame, *columns)
-    return framed, ends
+        framed_calls[name] = Framed(call, window_frame, *columns)
+    return framed_calls, ends
 
 
 def _move(values: pa.Array, bound: Any, order: OrderKey) -> pa.Array:

@@ -49,7 +49,7 @@ class CachedViews:
 
     def commit(self, results: pa.Table) -> None:
         """Take the states and changed entries of results, or of saved states, in the order of their rows."""
-        met = set()
+        seen_keys = set()
         for row in results.to_pylist():
             slot = row["slot"]
             states = [row[f"state_{call}"] for call in range(len(self._views))]
@@ -57,11 +57,11 @@ class CachedViews:
             for call, (state, specs) in enumerate(zip(states, self._views, strict=True)):
                 if state is None:
                     continue
-                if slot not in met:
+                if slot not in seen_keys:
                     group.states[call] = self._scalars(call, state)
                 for view in specs:
                     self._apply(group, call, view, state[view.name])
-            met.add(slot)
+            seen_keys.add(slot)
 
     def _scalars(self, call: int, state: Any) -> Any:
         """Return a state in the form in which the server asks for entries."""

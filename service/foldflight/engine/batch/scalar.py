@@ -173,11 +173,11 @@ class ScalarQuery:
             )
             open_reply = transport.describe(open_request)
         is_table = open_reply.schema.names[0] == "row"
-        given = [open_reply.schema.field(f"output_{index}").type for index in range(len(outputs))]
+        result_types = [open_reply.schema.field(f"output_{index}").type for index in range(len(outputs))]
         names = list(outputs)
         if is_table:
-            (struct,) = given
-            names, given = [field.name for field in struct], [field.type for field in struct]
+            (struct,) = result_types
+            names, result_types = [field.name for field in struct], [field.type for field in struct]
         rows_max = _TABLE_BLOCK_ROWS if is_table else _BLOCK_ROWS
         exchanges = 1 if isinstance(transport, EmbeddedTransport) else _REMOTE_EXCHANGES
         if at_once := [call.rows_at_once for call in open_reply.calls if call.rows_at_once]:
@@ -185,7 +185,7 @@ class ScalarQuery:
         return cls(
             transport=transport,
             open_request=open_request.pin(open_reply.fingerprints),
-            outputs=pa.schema(list(zip(names, types.results(names, given), strict=True))),
+            outputs=pa.schema(list(zip(names, types.results(names, result_types), strict=True))),
             is_table=is_table,
             bounds=BlockBounds(rows_max=rows_max),
             exchanges=exchanges,

@@ -281,11 +281,11 @@ class _PartialPartition:
         yield from self._results()
 
     def _fold(self, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        folding, seen, groups = self._folding, self._reduction, self._folding.groups
+        folding, reduction, groups = self._folding, self._reduction, self._folding.groups
         slots = groups.slots(piece)
-        seen.rows, seen.groups = seen.rows + piece.num_rows, len(groups)
-        are_many = seen.groups >= self._bounds.unfolded_groups_min
-        if are_many and not seen.pays(self._groups_max(), looks_ahead=self._looks_ahead):
+        reduction.rows, reduction.groups = reduction.rows + piece.num_rows, len(groups)
+        are_many = reduction.groups >= self._bounds.unfolded_groups_min
+        if are_many and not reduction.pays(self._groups_max(), looks_ahead=self._looks_ahead):
             self._unseen = _UNSEEN_BLOCKS
             yield self._as_it_is(piece)
         else:
@@ -293,7 +293,7 @@ class _PartialPartition:
             folding.exchange.chunk(slots, piece)
             self._is_open = True
             self._folded_bytes += piece.nbytes
-        if seen.groups >= self._groups_max() or self._folded_bytes >= self._bounds.folded_bytes_max:
+        if reduction.groups >= self._groups_max() or self._folded_bytes >= self._bounds.folded_bytes_max:
             self._reduction = Reduction()
             if self._is_open:
                 folding.barrier()

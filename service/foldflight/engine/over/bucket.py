@@ -274,14 +274,14 @@ class RowsFold(CallsFold):
         """Return the outputs of the due rows of some groups, and store the last rows of these groups."""
         columns = columns_of(step.rows, self.layout.columns.names)
         rows, owners, anew, is_due = columns, step.slots, step.anew, np.ones(len(step.slots), np.bool_)
-        touched = np.unique(owners)
-        keys = step.groups.keys(touched)
+        touched_slots = np.unique(owners)
+        keys = step.groups.keys(touched_slots)
         if table is not None:
-            lists = table.lookup(keys, step.groups.stored_hashes(touched)).states.column(0)
+            lists = table.lookup(keys, step.groups.stored_hashes(touched_slots)).states.column(0)
             before = pa.RecordBatch.from_arrays(lists.flatten().flatten(), schema=columns.schema)
             lengths = lists.value_lengths().fill_null(0).to_numpy()
             rows = concat_batches([before, columns])
-            owners = np.concatenate([np.repeat(touched, lengths), owners])
+            owners = np.concatenate([np.repeat(touched_slots, lengths), owners])
             is_due = np.arange(len(owners)) >= len(before)
             anew = np.concatenate([np.zeros(len(before), np.bool_), anew])
             order = np.argsort(owners, kind="stable")
@@ -291,8 +291,8 @@ class RowsFold(CallsFold):
         if table is not None:
             is_last = np.diff(owners[starts[:-1]], append=-1) != 0
             last = self._last(rows, starts[:-1][is_last], starts[1:][is_last])
-            table.commit(keys, np.ones(len(touched), np.int64), last, step.groups.stored_hashes(touched))
-            self._adaptive_groups.record(len(touched), rows.nbytes)
+            table.commit(keys, np.ones(len(touched_slots), np.int64), last, step.groups.stored_hashes(touched_slots))
+            self._adaptive_groups.record(len(touched_slots), rows.nbytes)
         return outputs
 
     def _last(self, rows: pa.RecordBatch, starts: Positions, ends: Positions) -> pa.RecordBatch:
@@ -361,9 +361,9 @@ class AccumulatorFold(CallsFold):
         events = self._events(step, stores.log)
         if not len(events.slots):
             return [pa.nulls(0, field.type) for field in self.layout.outputs]
-        touched, group_of = np.unique(events.slots, return_inverse=True)
-        keys = step.groups.keys(touched)
-        hashes = step.groups.stored_hashes(touched)
+        touched_slots, group_of = np.unique(events.slots, return_inverse=True)
+        keys = step.groups.keys(touched_slots)
+        hashes = step.groups.stored_hashes(touched_slots)
         stored = stores.table.lookup(keys, hashes)
         is_first = np.diff(group_of, prepend=-1) != 0
         is_stored = _running_sums(events.anew.astype(np.int64), group_of) == 0

@@ -465,18 +465,18 @@ class _Nodes:
             tier = list(group)
             levels = np.concatenate([np.full(len(nodes), level) for level, nodes in tier])
             nodes = np.concatenate([nodes for _, nodes in tier])
-            made = []
+            new_states = []
             start = 0
             while start < len(nodes):
                 end = start + self._adaptive_size.items
-                made.append(self._make_nodes(base, levels[start:end], nodes[start:end]))
-                self._adaptive_size.record(len(made[-1][0]), sum(column.nbytes for column in made[-1]))
-                start += len(made[-1][0])
-            if not made:
+                new_states.append(self._make_nodes(base, levels[start:end], nodes[start:end]))
+                self._adaptive_size.record(len(new_states[-1][0]), sum(column.nbytes for column in new_states[-1]))
+                start += len(new_states[-1][0])
+            if not new_states:
                 continue
             if base < 0:
-                self._leaf_bytes = -(-sum(column.nbytes for column in made[-1]) // len(made[-1][0]))
-            columns = [pa.concat_arrays(list(parts)) for parts in zip(*made, strict=True)]
+                self._leaf_bytes = -(-sum(column.nbytes for column in new_states[-1]) // len(new_states[-1][0]))
+            columns = [pa.concat_arrays(list(parts)) for parts in zip(*new_states, strict=True)]
             start = 0
             for level, added in tier:
                 self._know(level, added, [column.slice(start, len(added)) for column in columns])

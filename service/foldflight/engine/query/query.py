@@ -270,7 +270,7 @@ class Query:
         """
         indexes = [self.layout.outputs.names.index(name) for name in outputs]
         states = [self.layout.states.field(index).with_name(f"state_{at}") for at, index in enumerate(indexes)]
-        carried = [self.layout.carried.field(index).with_name(f"state_{at}") for at, index in enumerate(indexes)]
+        state_fields = [self.layout.carried.field(index).with_name(f"state_{at}") for at, index in enumerate(indexes)]
         return replace(
             self,
             open_request=replace(
@@ -282,7 +282,7 @@ class Query:
             layout=replace(
                 layout,
                 states=pa.schema(states),
-                carried=pa.schema(carried),
+                carried=pa.schema(state_fields),
                 outputs=pa.schema([self.layout.outputs.field(index) for index in indexes]),
             ),
             row_lists=tuple(self.row_lists[index] for index in indexes),

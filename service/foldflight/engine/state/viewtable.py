@@ -322,18 +322,18 @@ class ViewTable:
         hashes = self._groups.hashes_of(keys) if hashes is None else hashes
         before = self._before(keys, states, hashes)
         self._stores.commits += 1
-        columns, changed = list(states.columns), []
+        columns, changed_parts = list(states.columns), []
         for index, view in enumerate(self.views):
             generations, inline, written = self._split(view, before, columns[view.call], live)
             items = _items_after(before, columns[view.call], view) if view.spec.is_list else None
             stored = _stored_view(generations, items, inline, view)
             columns[view.call] = _with_view(columns[view.call], view, stored)
-            changed.append((index, pa.array(generations), written))
+            changed_parts.append((index, pa.array(generations), written))
         # Merges of entries ask for the generations of groups, so the groups are written first.
         written_states = pa.RecordBatch.from_arrays(columns, schema=self._groups.layout.states)
         done = self._groups.commit(keys, live, written_states, hashes, emitted)
         rows, merged = done.rows, done.merged_rows
-        for index, numbers, written in changed:
+        for index, numbers, written in changed_parts:
             owners = pa.array(written.rows)
             each = self._entries[index].commit(
                 keys.take(owners), numbers.take(owners), written.keys, written.values, written.present

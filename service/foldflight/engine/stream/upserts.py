@@ -82,14 +82,14 @@ def last_rows(entries: Entries, order: Indexes, ranks: npt.NDArray[np.int64]) ->
         order: Their positions, by key and sequence.
         ranks: Numbers that grow with `order`, equal for equal keys and sequences.
     """
-    found: list[LastRow] = []
+    lasts: list[LastRow] = []
     slot, current, rank = -1, MISSING, MISSING
     kept: dict[int, int] = {}
     twins: list[tuple[int, int]] = []
 
     def end() -> None:
         if current != MISSING:
-            found.append(LastRow(current, dict(kept), list(twins)))
+            lasts.append(LastRow(current, dict(kept), list(twins)))
 
     slots, columns, deleted = entries.slots.tolist(), entries.column.tolist(), entries.is_deleted.tolist()
     for entry, at in zip(order.tolist(), ranks.tolist(), strict=True):
@@ -105,7 +105,7 @@ def last_rows(entries: Entries, order: Indexes, ranks: npt.NDArray[np.int64]) ->
         kept = {} if deleted[entry] else {column: kept.get(column, before) for column in entries.unsent[entry]}
         current, rank = entry, at
     end()
-    return found
+    return lasts
 
 
 SEQUENCE, IS_DELETED, NOW_US, UNSENT = "sequence", "is_deleted", "now_us", "unsent"

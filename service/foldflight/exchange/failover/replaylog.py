@@ -134,18 +134,18 @@ class ReplayLog:
     def commit(self, entry: ReplayEntry, states: pa.Table) -> None:
         """Record the answer to a barrier or checkpoint. If it has states, drop the frames that they cover."""
         index = self._index_of(entry) + 1
-        failed = _failed_slots(states) if isinstance(entry.frame, Barrier) else NO_SLOTS
+        failed_slots = _failed_slots(states) if isinstance(entry.frame, Barrier) else NO_SLOTS
         if isinstance(entry.frame, Barrier) and not self._returns_states:
             # A failed slot must be empty on a new server, even if the function does not raise there again.
-            if len(failed):
-                forgetting = ReplayEntry(Forget(pa.array(failed, pa.int32())), has_answer=False)
+            if len(failed_slots):
+                forgetting = ReplayEntry(Forget(pa.array(failed_slots, pa.int32())), has_answer=False)
                 self._replace_entries([*self._entries[:index], forgetting, *self._entries[index:]])
             return
         for past in self._entries[:index]:
             if isinstance(past.frame, Forget):
                 self.states.forget(past.frame.slots.to_numpy(zero_copy_only=False))
         self.states.update(states)
-        self.states.forget(failed)
+        self.states.forget(failed_slots)
         self._replace_entries(self._entries[index:])
 
     def _index_of(self, entry: ReplayEntry) -> int:

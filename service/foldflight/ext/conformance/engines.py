@@ -375,13 +375,13 @@ def check_engine(
     """
     registry = Registry.load(modules) if modules else Registry()
     broken: dict[str, str] = {}
-    seen: Counter[str] = Counter()
+    messages: Counter[str] = Counter()
 
     def run(provocation: Provocation) -> _Run:
         done = _run(query, registry, provocation, timeout_s)
         if done.failure:  # an engine that fails may cancel its stream
             done.record.broken.pop("polite-end", None)
-        seen.update(done.record.seen)
+        messages.update(done.record.seen)
         for name, detail in done.record.broken.items():
             if name in ENGINE_FRAME_RULES:
                 broken.setdefault(name, detail)
@@ -399,7 +399,7 @@ def check_engine(
     for name, rule in ENGINE_FRAME_RULES.items():
         if name in broken:
             yield Outcome(rule, False, broken[name])
-        elif not seen[_NEEDED[name]]:
+        elif not messages[_NEEDED[name]]:
             yield Outcome(rule, None, f"the engine sent no {_NEEDED[name]}")
         else:
             yield Outcome(rule, True)

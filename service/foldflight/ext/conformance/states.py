@@ -148,15 +148,15 @@ def _checkpoint(server: RawServer) -> None:
         exchange.epoch(1, [(0, 0, 1)])
         exchange.chunk([(5, 0, 5), (2, 0, 7)])
         exchange.checkpoint()
-        saved = exchange.saved()
-        expect(saved["slot"].to_pylist(), [2, 5], "the slots of the checkpoint")
-        expect(saved["output_0"].null_count, 2, "the NULL outputs of the checkpoint")
+        saved_states = exchange.saved()
+        expect(saved_states["slot"].to_pylist(), [2, 5], "the slots of the checkpoint")
+        expect(saved_states["output_0"].null_count, 2, "the NULL outputs of the checkpoint")
         exchange.chunk([(2, 0, 9)])
         exchange.checkpoint()
         expect(exchange.saved()["slot"].to_pylist(), [2], "the slots of a second checkpoint")
         expect(exchange.epoch(2)["slot"].to_pylist(), [2, 5], "the slots of the barrier after checkpoints")
     with server.exchange() as exchange:
-        exchange.states(exchange.state_batch(saved))
+        exchange.states(exchange.state_batch(saved_states))
         outputs = exchange.epoch(1)["output_0"].to_pylist()
     expect(outputs, [server.output([(0, 0, 7)]), server.output([(0, 0, 5)])], "the outputs of saved states")
 
@@ -172,9 +172,9 @@ def _checkpoint_without_states(server: RawServer) -> None:
         exchange.epoch(1, [(0, 0, 1)])
         exchange.chunk([(1, 0, 1)])
         exchange.checkpoint()
-        saved = exchange.saved()
-        expect(saved["slot"].to_pylist(), [0, 1], "the slots of the checkpoint")
-        expect(saved["state_0"].null_count, 0, "the NULL states of the checkpoint")
+        saved_states = exchange.saved()
+        expect(saved_states["slot"].to_pylist(), [0, 1], "the slots of the checkpoint")
+        expect(saved_states["state_0"].null_count, 0, "the NULL states of the checkpoint")
 
 
 @rule(

@@ -354,20 +354,20 @@ class JavaClass:
             while cls is not None and str(cls.getName()) != "java.lang.Object":
                 own = [each for each in cls.getDeclaredFields() if not modifier.isStatic(each.getModifiers())]
                 declared, cls = own + declared, cls.getSuperclass()
-            stored = [each for each in declared if not modifier.isTransient(each.getModifiers())]
-            for each in stored:
+            stored_fields = [each for each in declared if not modifier.isTransient(each.getModifiers())]
+            for each in stored_fields:
                 if not modifier.isPublic(each.getModifiers()) or modifier.isFinal(each.getModifiers()):
                     return (), f"its field {each.getName()} is final or not public"
             if modifier.isAbstract(type_.getModifiers()):
                 return (), f"{type_.getSimpleName()} is abstract"
             if not any(each.getParameterCount() == 0 for each in type_.getConstructors()):
                 return (), f"{type_.getSimpleName()} has no public constructor without parameters"
-            names = [str(each.getName()) for each in stored]
+            names = [str(each.getName()) for each in stored_fields]
             if len(set(names)) < len(names):
                 return (), f"{type_.getSimpleName()} has a field of the same name as one of its superclass"
-            for each in stored:
+            for each in stored_fields:
                 each.setAccessible(True)  # the field may belong to a superclass that is not public
-            parts = [(each, each.getGenericType()) for each in stored]
+            parts = [(each, each.getGenericType()) for each in stored_fields]
         if not parts:
             return (), f"{type_.getSimpleName()} has no public field"
         for part, generic in parts:

@@ -539,7 +539,7 @@ class _Subject:
     def _plain(self, name: str, cases: Sequence[_Case]) -> Field | None:
         """Return a field that is a sum, is set or never changes; None if rows are compared with it."""
         before = self.fields[name]
-        added: list[Case] = []
+        added_cases: list[Case] = []
         put: list[Case] = []
         for case in cases:
             values = [each.values[name] for each in case.effects if each.values is not None]
@@ -556,16 +556,16 @@ class _Subject:
                 amount = amounts[0]
                 assert amount is not None
                 if amount != const(0):
-                    added.append(Case(case.when, amount))
+                    added_cases.append(Case(case.when, amount))
             elif all(value == values[0] and value.is_const for value in values):
                 put.append(Case(case.when, values[0]))
             else:
                 return None
-        if added and put:
+        if added_cases and put:
             raise Unsupported(f"{_label(name)} is both added to and set, so it depends on the order of rows")
-        if added:
-            self._check_sum(name, added)
-            return Field(name, "sum", self.starts[name], tuple(added))
+        if added_cases:
+            self._check_sum(name, added_cases)
+            return Field(name, "sum", self.starts[name], tuple(added_cases))
         if not put:
             if name in self.decimals:
                 raise Unsupported(f"{_label(name)} is a Decimal that no row changes")

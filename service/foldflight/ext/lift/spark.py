@@ -93,14 +93,14 @@ def quotient_key(one: str, other: str) -> str:
 
 def _comparison(expr: Expr, operands: Sequence[str]) -> str:
     one, other = operands
-    compared = f"{one} {_COMPARISONS[expr.op]} {other}"
+    comparison = f"{one} {_COMPARISONS[expr.op]} {other}"
     if expr.parts[0].kind != "float":
-        return f"({compared})"
+        return f"({comparison})"
     if expr.parts[0] == expr.parts[1]:  # only NaN differs from itself, and nothing is less than itself
         return f"(NOT isnan({one}))" if expr.op != "lt" else "false"
     # In Spark NaN equals itself and is greater than all numbers.
     numbers = [f"NOT isnan({operand})" for operand, part in zip(operands, expr.parts, strict=True) if not part.is_const]
-    return f"({' AND '.join([compared, *numbers])})"
+    return f"({' AND '.join([comparison, *numbers])})"
 
 
 @dataclass(frozen=True)

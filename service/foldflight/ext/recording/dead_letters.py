@@ -81,15 +81,15 @@ def read_dead_letters(
 def _arguments_in(table: pa.Table, function: Function, arguments: Sequence[str] | None) -> tuple[str, ...]:
     """Return the columns of `row` that are the arguments. Raises RejectedError SCHEMA_MISMATCH."""
     columns = [each.name for each in table.schema.field("row").type]
-    chosen = columns if arguments is None else arguments
-    unknown = [each for each in chosen if each not in columns]
-    if unknown or not function.inputs_min <= len(chosen) <= len(function.input_names):
+    names = columns if arguments is None else arguments
+    unknown = [each for each in names if each not in columns]
+    if unknown or not function.inputs_min <= len(names) <= len(function.input_names):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{function.signature} does not take the columns {', '.join(chosen)} of the dead letters, which have "
+            f"{function.signature} does not take the columns {', '.join(names)} of the dead letters, which have "
             f"{', '.join(columns)}; name the arguments with --arguments",
         )
-    return tuple(chosen)
+    return tuple(names)
 
 
 def _recording(table: pa.Table, call: Call, function: Function) -> Recording:

@@ -86,8 +86,8 @@ class PostgresTable:
 
     def prepare(self) -> None:
         """Create the table, or check its columns and its index, and add the columns that it lacks."""
-        wanted = {field.name: postgres_type(field.type) for field in self._columns}
-        for name, type_ in wanted.items():
+        column_types = {field.name: postgres_type(field.type) for field in self._columns}
+        for name, type_ in column_types.items():
             if type_ is None:
                 raise RejectedError(
                     "SCHEMA_MISMATCH",
@@ -106,7 +106,7 @@ class PostgresTable:
             if not existing:
                 if not self._create:
                     raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
-                columns = ", ".join(f"{quote_name(name)} {type_}" for name, type_ in wanted.items())
+                columns = ", ".join(f"{quote_name(name)} {type_}" for name, type_ in column_types.items())
                 nulls = "NULLS NOT DISTINCT " if connection.info.server_version >= _NULLS_NOT_DISTINCT else ""
                 connection.execute(
                     f"CREATE TABLE {self._table} ({columns}, UNIQUE {nulls}({self._name_list(self._keys)}))"
@@ -118,7 +118,7 @@ class PostgresTable:
                 existing = self._existing(connection)
             for field in missing_columns(self.name, self._columns, existing, add_columns=self._add_columns):
                 connection.execute(
-                    f"ALTER TABLE {self._table} ADD COLUMN {quote_name(field.name)} {wanted[field.name]}"
+                    f"ALTER TABLE {self._table} ADD COLUMN {quote_name(field.name)} {column_types[field.name]}"
                 )
             self._check_index(connection)
 

@@ -129,7 +129,7 @@ def write_table(
         )
     if part_rows < 1:
         raise RejectedError("SETTINGS", f"part_rows is {part_rows}; a part has at least one row")
-    triggered = _trigger(trigger)
+    trigger_options = _trigger(trigger)
     _check_columns(changes, keys)
     refuse_moved(changes.sparkSession, str(checkpoint))
     table = _open_target(changes, target, keys, create=create, add_columns=add_columns)
@@ -140,9 +140,9 @@ def write_table(
     writer = writer.option("checkpointLocation", str(checkpoint))
     if name is not None:
         writer = writer.queryName(name)
-    if triggered:
+    if trigger_options:
         with rejecting("SETTINGS", f"Spark cannot read the trigger {trigger!r}"):
-            writer = writer.trigger(**triggered)
+            writer = writer.trigger(**trigger_options)
     return writer.start()
 
 

@@ -200,7 +200,7 @@ class Bundled(Interpreted):
         each = [segment.wants_each for segment in segments]
         self._at_work = slots[0] if len(slots) == 1 else None
         try:
-            returned = self.methods.fold_bundle(segments)
+            results = self.methods.fold_bundle(segments)
         except (Exception, SystemExit) as error:
             failure = user_failure(self.name, "fold_bundle", error)
             failure.slot = self._at_work
@@ -209,10 +209,10 @@ class Bundled(Interpreted):
             raise failure from error
         finally:
             self._at_work = None
-        if not isinstance(returned, (list, tuple)) or len(returned) != len(slots):
-            was = f"{len(returned)} items" if isinstance(returned, (list, tuple)) else type(returned).__name__
+        if not isinstance(results, (list, tuple)) or len(results) != len(slots):
+            was = f"{len(results)} items" if isinstance(results, (list, tuple)) else type(results).__name__
             raise self._type_error(f"{was} for {len(slots)} segments; return a list with one Applied for each segment")
-        for slot, count, wants, one in zip(slots, counts, each, returned, strict=True):
+        for slot, count, wants, one in zip(slots, counts, each, results, strict=True):
             if not isinstance(one, Applied):
                 wrong = f"{type(one).__name__} for a segment; return foldflight.Applied(accumulator, value)"
                 raise self._type_error(wrong, slot)
@@ -223,7 +223,7 @@ class Bundled(Interpreted):
             if wants and len(values) != count:
                 wrong = f"{len(values)} values for a segment of {count} rows that wants the value after each row"
                 raise self._type_error(f"{wrong}; return Applied(accumulator, value, values)", slot)
-        return returned
+        return results
 
     def _type_error(self, wrong: str, slot: int | None = None) -> FunctionError:
         return FunctionError("RESULT_TYPE", f"fold_bundle returned {wrong}", function=self.name, slot=slot)

@@ -377,27 +377,27 @@ def written_by(field: pa.Field, call: BoundCall) -> StateOrigin | None:
     about = {
         name.decode(errors="replace"): value.decode(errors="replace") for name, value in (field.metadata or {}).items()
     }
-    written = StateOrigin(about.get("version", ""), about.get("fingerprint", call.fingerprint), about.get("codec", ""))
+    origin = StateOrigin(about.get("version", ""), about.get("fingerprint", call.fingerprint), about.get("codec", ""))
     function = call.bound.function
-    if written.fingerprint == call.fingerprint:
+    if origin.fingerprint == call.fingerprint:
         if field.type != call.state_type:
             raise _foreign(call, f"its type is {field.type}, expected {call.state_type}")
         return None
-    why = f"its fingerprint is {written.fingerprint}, expected {call.fingerprint}"
+    why = f"its fingerprint is {origin.fingerprint}, expected {call.fingerprint}"
     if about.get("function", function.name) != function.name:
         raise _foreign(call, f"{why}, because it belongs to {about['function']}")
-    if call.rows is not None and (written.fingerprint, field.type) == (
+    if call.rows is not None and (origin.fingerprint, field.type) == (
         replace(call, rows=None).fingerprint,
         call.row_list,
     ):
-        return written
-    if written.version in ("", call.bound.version):
+        return origin
+    if origin.version in ("", call.bound.version):
         raise _foreign(call, why)
-    if "rows" in (written.codec, call.codec) and not (written.codec == call.codec and _has_rows(field.type, call)):
+    if "rows" in (origin.codec, call.codec) and not (origin.codec == call.codec and _has_rows(field.type, call)):
         raise _foreign(call, f"{why}, and only one of the two keeps rows (DISTINCT or materialized)")
     if not call.can_migrate:
-        raise _foreign(call, f"{why}, and {function.name} has no migrate for states of version {written.version}")
-    return written
+        raise _foreign(call, f"{why}, and {function.name} has no migrate for states of version {origin.version}")
+    return origin
 
 
 def _has_rows(type_: pa.DataType, call: BoundCall) -> bool:

@@ -143,7 +143,7 @@ class Fold:
         if ERROR in batch.schema.names:
             self.failures.restore(slots, batch.column(ERROR))
         for index, (call, accumulators) in enumerate(zip(self.calls, self._accumulators, strict=True)):
-            states, written = _state_column(batch, index, call)
+            states, origin = _state_column(batch, index, call)
             given = slots
             if states.null_count:
                 present = states.is_valid()
@@ -151,10 +151,10 @@ class Fold:
             if self.failures:
                 sound = ~self.failures.among(given)
                 given, states = given[sound], states.filter(pa.array(sound))
-            if written is None:
+            if origin is None:
                 accumulators.merge(given, states)
             else:
-                accumulators.migrate(given, states, written)
+                accumulators.migrate(given, states, origin)
 
     def take_entries(self, batch: pa.RecordBatch) -> None:
         """Take entries of views from the engine. Entries that are known already are not replaced.
@@ -244,7 +244,7 @@ class Fold:
         Raises:
             RejectedError: SCHEMA_MISMATCH, for a column `emit` with a NULL; and the errors of `fold`.
         """
-        requested = self._emit_mask(batch)
+        emit_mask = self._emit_mask(batch)
         slots, retracts = self._begin(batch)
         columns = _Columns(batch)
         outputs = []
@@ -252,7 +252,7 @@ class Fold:
             rows = Rows(slots, retracts, [columns.get(*each) for each in call.columns])
             mask = self._mask(batch, call, rows)
             included = np.ones(len(rows), np.bool_) if mask is None else mask
-            outputs.append(accumulators.running_values(rows, included, requested))
+            outputs.append(accumulators.running_values(rows, included, emit_mask))
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{index}" for index in range(len(outputs))])
 
     def chunk(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
@@ -265,10 +265,10 @@ class Fold:
         if not self._options.row_outputs:
             self.fold(batch)
             return ()
-        requested, outputs = self._emit_mask(batch), self.fold_each(batch)
+        emit_mask, outputs = self._emit_mask(batch), self.fold_each(batch)
         indexes = np.arange(batch.num_rows, dtype=np.int32)
-        if requested is not None:
-            indexes = indexes[requested]
+        if emit_mask is not None:
+            indexes = indexes[emit_mask]
         columns: list[pa.Array] = [pa.array(indexes)]
         for call, column in zip(self.calls, outputs.columns, strict=True):
             columns += [pa.nulls(len(indexes), call.state_type), column]
@@ -281,8 +281,8 @@ class Fold:
         column = batch.column(_EMIT)
         if column.null_count:
             raise RejectedError("SCHEMA_MISMATCH", "the column emit has NULLs; it must be true or false in each row")
-        requested: Mask = column.to_numpy(zero_copy_only=False)
-        return requested
+        emit_mask: Mask = column.to_numpy(zero_copy_only=False)
+        return emit_mask
 
     @_calling
     def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:
@@ -466,17 +466,17 @@ class Fold:
         return mask
 
     def _touch(self, slots: Slots) -> None:
-        needed = int(slots.max(initial=-1)) + 1
-        if needed <= self._marked_below:
+        slot_count = int(slots.max(initial=-1)) + 1
+        if slot_count <= self._marked_below:
             return
-        self.slot_count = max(needed, self.slot_count)
-        if needed > len(self._marks):
-            capacity = capacity_for(needed, len(self._marks))
+        self.slot_count = max(slot_count, self.slot_count)
+        if slot_count > len(self._marks):
+            capacity = capacity_for(slot_count, len(self._marks))
             self._marks = np.concatenate([self._marks, np.zeros(capacity - len(self._marks), np.uint8)])
         # NumPy is several times faster with indices of its native width than with narrower ones.
         self._marks[slots.astype(np.intp)] = _DIRTY | _UNSAVED
-        if needed <= len(slots) and (self._marks[:needed] == (_DIRTY | _UNSAVED)).all():
-            self._marked_below = needed
+        if slot_count <= len(slots) and (self._marks[:slot_count] == (_DIRTY | _UNSAVED)).all():
+            self._marked_below = slot_count
 
     def _marked_slots(self, mark: int) -> Slots:
         """Return the slots that have a mark, ascending."""

@@ -289,7 +289,7 @@ class Pickled(_Enveloped):
 
     def pack(self, accumulator: Any) -> bytes:
         try:
-            pickled = self.pickles.dumps(accumulator)
+            payload = self.pickles.dumps(accumulator)
         except SystemExit as error:
             raise user_failure(self.function, "pickle.dumps", error) from error
         except Exception as error:
@@ -298,7 +298,7 @@ class Pickled(_Enveloped):
                 "annotate its attributes, or define serialize and deserialize"
             )
             raise FunctionError("RESULT_TYPE", message, function=self.function) from error
-        return self.signer.sign(_PICKLE + self.fingerprint + pickled)
+        return self.signer.sign(_PICKLE + self.fingerprint + payload)
 
     def unpack(self, state: bytes) -> Any:
         return pickled_object(self.function, self.version, self.fingerprint, state, self.signer, self.pickles)

@@ -426,28 +426,28 @@ class TableInstance(Instance):
         calls = zip(*(column.values for column in given.arguments), strict=True) if given.arguments else repeat(())  # noqa: PD011 - of a Column
         start, size, slot_began = 0, 0, 0
         counts = np.zeros(len(rows), np.int64)
-        produced: list[tuple[Any, ...]] = []
+        results: list[tuple[Any, ...]] = []
         for index, (position, arguments) in enumerate(zip(positions, calls, strict=False)):
             if index and slots[index] != slots[index - 1]:
-                if len(produced) >= _PART_ROWS or size >= _PART_BYTES:
-                    yield self._part(rows, start, position, counts, produced)
-                    start, size, produced = position, 0, []
-                slot_began = len(produced)
+                if len(results) >= _PART_ROWS or size >= _PART_BYTES:
+                    yield self._part(rows, start, position, counts, results)
+                    start, size, results = position, 0, []
+                slot_began = len(results)
             if slots[index] in self.failures:
                 continue
-            before = len(produced)
-            self._call(given, index, arguments, produced, ROWS_MAX - (before - slot_began))
-            counts[position] = len(produced) - before
+            before = len(results)
+            self._call(given, index, arguments, results, ROWS_MAX - (before - slot_began))
+            counts[position] = len(results) - before
             if counts[position]:
-                size += int(counts[position]) * _size(produced[-1])
-        yield self._part(rows, start, len(rows), counts, produced)
+                size += int(counts[position]) * _size(results[-1])
+        yield self._part(rows, start, len(rows), counts, results)
 
-    def _call(self, given: Rows, index: int, arguments: Sequence[Any], produced: list[Any], rows_max: int) -> None:
+    def _call(self, given: Rows, index: int, arguments: Sequence[Any], results: list[Any], rows_max: int) -> None:
         """Append the function's rows for one row to `found`; nothing if it fails."""
-        before = len(produced)
+        before = len(results)
         try:
             returned = self.methods.eval(*arguments)
-            problem = None if returned is None else self._take(self._iterable(returned), produced, rows_max)
+            problem = None if returned is None else self._take(self._iterable(returned), results, rows_max)
             if problem is None:
                 return
             message = f"{self.method_name} returned more than {problem} for one row; check that it ends"
@@ -455,40 +455,40 @@ class TableInstance(Instance):
         except _RowError as error:
             failure = FunctionError("RESULT_TYPE", f"{self.method_name} {error}", function=self.name)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
-            del produced[before:]
+            del results[before:]
             self.fail_row(given, index, error)
             return
-        del produced[before:]
+        del results[before:]
         self.take(given, index, failure)
 
-    def _take(self, returned: Iterable[Any], produced: list[Any], rows_max: int) -> str | None:
+    def _take(self, returned: Iterable[Any], results: list[Any], rows_max: int) -> str | None:
         """Append the function's rows for one row to `found`. Return the limit that they exceed, or None."""
         rows = map(self._split, returned)
-        left, size, wanted = rows_max + 1, 0, _GROUP_ROWS
+        left, size, row_count = rows_max + 1, 0, _GROUP_ROWS
         while True:
-            count = len(produced)
-            produced.extend(islice(rows, min(wanted, left)))
-            count = len(produced) - count
+            count = len(results)
+            results.extend(islice(rows, min(row_count, left)))
+            count = len(results) - count
             left -= count
             if left <= 0:
                 return f"{ROWS_MAX} rows"
-            if count < wanted:
+            if count < row_count:
                 return None
-            size += count * _size(produced[-1])
+            size += count * _size(results[-1])
             if size > _BYTES_MAX:
                 return f"{_BYTES_MAX >> 20} MiB"
-            wanted = min(2 * wanted, _GROUP_ROWS_MAX)
+            row_count = min(2 * row_count, _GROUP_ROWS_MAX)
 
-    def _part(self, rows: Rows, start: int, stop: int, every: Any, produced: list[tuple[Any, ...]]) -> Part:
+    def _part(self, rows: Rows, start: int, stop: int, every: Any, results: list[tuple[Any, ...]]) -> Part:
         """Return rows as columns, without the results of rows for which a value does not fit."""
         counts = every[start:stop]
         while True:
             indexes = np.repeat(np.arange(start, stop, dtype=np.int32), counts)
-            wrong, columns = self._cast(rows, indexes, produced)
+            wrong, columns = self._cast(rows, indexes, results)
             if not wrong:
                 break
             remaining = ~np.isin(indexes, wrong)
-            produced = list(compress(produced, remaining.tolist()))
+            results = list(compress(results, remaining.tolist()))
             counts[np.array(wrong) - start] = 0
         struct = pa.StructArray.from_arrays(columns, fields=list(self.bound.result_type))
         if not self._outer:
@@ -502,11 +502,11 @@ class TableInstance(Instance):
         none = (np.arange(len(all_indexes)) >= len(indexes))[order]
         return Part(stop, all_indexes[order], struct.take(pa.array(np.where(none, 0, order), mask=none)))
 
-    def _cast(self, rows: Rows, positions: Slots, produced: list[tuple[Any, ...]]) -> tuple[list[int], list[pa.Array]]:
+    def _cast(self, rows: Rows, positions: Slots, results: list[tuple[Any, ...]]) -> tuple[list[int], list[pa.Array]]:
         """Return the indexes of rows with a value that does not fit, and the columns if there are none."""
         wrong: list[int] = []
         columns = []
-        split = list(zip(*produced, strict=True)) if produced else [()] * len(self._names)
+        split = list(zip(*results, strict=True)) if results else [()] * len(self._names)
         for values, field in zip(split, self.bound.result_type, strict=True):
 
             def refuse(index: int, error: CastError, name: str = field.name) -> int:

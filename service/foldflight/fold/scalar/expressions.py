@@ -333,14 +333,14 @@ class _Rows:
         change those.
         """
         type_ = evaluation.bound.input_types[index]
-        known = self._columns_by_argument.get((argument, str(type_)))
-        if known is None:
+        column = self._columns_by_argument.get((argument, str(type_)))
+        if column is None:
             names = evaluation.bound.function.input_names
             name = argument.column if argument.step is None else names[index] if index < len(names) else str(index)
-            known = Column.cast(name or "", self._array(argument), type_)
+            column = Column.cast(name or "", self._array(argument), type_)
             if exact_types(type_) is not None:
-                self._columns_by_argument[argument, str(type_)] = known
-        return known
+                self._columns_by_argument[argument, str(type_)] = column
+        return column
 
     def _array(self, argument: StepArgument) -> pa.Array:
         if argument.step is None:

@@ -276,13 +276,13 @@ class SignatureBuilder(ABC):
                 if self.cls.__init__ is object.__init__:
                     continue
                 raise self.error(".__init__ has *args or **kwargs", "name each direct argument of the function")
-            required = parameter.default is inspect.Parameter.empty
+            is_required = parameter.default is inspect.Parameter.empty
             annotation = parameter.annotation
             if not isinstance(annotation, str):
                 annotation = "" if annotation is inspect.Parameter.empty else inspect.formatannotation(annotation)
-            default = None if required else parameter.default
+            default = None if is_required else parameter.default
             hint = hints.get(parameter.name, Any)
             # Other annotations check no values and would only make a shipped function larger.
             type_ = hint if names_values(hint) else Any
-            parameters.append(Parameter(parameter.name, required, default, annotation, type_))
+            parameters.append(Parameter(parameter.name, is_required, default, annotation, type_))
         return tuple(parameters)

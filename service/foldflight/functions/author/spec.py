@@ -73,10 +73,10 @@ def bounds_of(function: str, is_async: bool, **given: Any) -> CallBounds | None:
     Raises:
         RejectedError: SIGNATURE, for a bound out of its range, and for any bound of a function that is not async.
     """
-    chosen = {name: value for name, value in given.items() if value is not None}
+    set_bounds = {name: value for name, value in given.items() if value is not None}
     if not is_async:
-        if chosen:
-            name, value = next(iter(chosen.items()))
+        if set_bounds:
+            name, value = next(iter(set_bounds.items()))
             raise RejectedError(
                 "SIGNATURE",
                 f"{function} is declared {name}={value!r} and is no async def, so none of its calls waits; write async "
@@ -84,13 +84,13 @@ def bounds_of(function: str, is_async: bool, **given: Any) -> CallBounds | None:
                 function=function,
             )
         return None
-    for name, value in chosen.items():
+    for name, value in set_bounds.items():
         expected = _misfit(name, value)
         if expected:
             raise RejectedError(
                 "SIGNATURE", f"{function} is declared {name}={value!r}; give {expected}", function=function
             )
-    return CallBounds(**chosen)
+    return CallBounds(**set_bounds)
 
 
 def _misfit(name: str, value: Any) -> str:

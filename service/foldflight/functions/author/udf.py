@@ -481,14 +481,14 @@ class _TableBuilder(_MapBuilder):
     def annotated_columns(self) -> pa.DataType:
         """Return the struct of columns that the annotation of the result declares."""
         method, where = self.result_method()
-        returned = self.hints(method).get("return")
-        origin = typing.get_origin(returned)
-        if origin not in _ROWS or not get_args(returned):
+        return_type = self.hints(method).get("return")
+        origin = typing.get_origin(return_type)
+        if origin not in _ROWS or not get_args(return_type):
             raise self.error(
                 f"{where} does not declare its columns",
                 'give @udtf(result_types={"word": "STRING", ...}), or annotate Iterator[Row] with a dataclass Row',
             )
-        row = self.infer_type(get_args(returned)[0], where)
+        row = self.infer_type(get_args(return_type)[0], where)
         return row if pa.types.is_struct(row) else pa.struct([(self.name, row)])
 
 

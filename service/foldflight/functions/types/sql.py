@@ -316,7 +316,7 @@ def sql_name(type_: pa.DataType, *, zoneless: str = "TIMESTAMP", zoned: str = "T
         zoneless: How timestamps without a zone are spelled.
         zoned: How timestamps with a zone are spelled.
     """
-    named = functools.partial(sql_name, zoneless=zoneless, zoned=zoned)
+    name_of = functools.partial(sql_name, zoneless=zoneless, zoned=zoned)
     if pa.types.is_timestamp(type_):
         return zoned if type_.tz else zoneless
     if type_ in _SQL:
@@ -324,14 +324,14 @@ def sql_name(type_: pa.DataType, *, zoneless: str = "TIMESTAMP", zoned: str = "T
     if pa.types.is_decimal(type_):
         return f"DECIMAL({type_.precision}, {type_.scale})"
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return f"ARRAY<{named(type_.value_type)}>"
+        return f"ARRAY<{name_of(type_.value_type)}>"
     if is_vector(type_):
-        item = "" if pa.types.is_float32(type_.value_type) else f", {named(type_.value_type)}"
+        item = "" if pa.types.is_float32(type_.value_type) else f", {name_of(type_.value_type)}"
         return f"VECTOR({type_.list_size}{item})"
     if pa.types.is_map(type_):
-        return f"MAP<{named(type_.key_type)}, {named(type_.item_type)}>"
+        return f"MAP<{name_of(type_.key_type)}, {name_of(type_.item_type)}>"
     if pa.types.is_struct(type_):
-        return f"STRUCT<{', '.join(f'{_quote(field.name)} {named(field.type)}' for field in type_)}>"
+        return f"STRUCT<{', '.join(f'{_quote(field.name)} {name_of(field.type)}' for field in type_)}>"
     return str(type_)
 
 

@@ -455,17 +455,17 @@ def spare_folder(logger: Logger) -> Iterator[Path | None]:
         try:
             temporary = Path(tempfile.gettempdir())
             _delete_left(temporary, logger)
-            made = Path(
+            folder = Path(
                 stack.enter_context(
                     tempfile.TemporaryDirectory(prefix=_PREFIX, dir=temporary, ignore_cleanup_errors=True)
                 )
             )
-            stack.callback(os.close, _lock_new(made))
+            stack.callback(os.close, _lock_new(folder))
         except OSError as error:
             logger.info("there is no place for temporary files, such as compiled code", problem=str(error))
             yield None
         else:
-            yield made
+            yield folder
 
 
 def _lock_new(folder: Path) -> int:

@@ -335,10 +335,10 @@ def _run_alone(
     spare: Path | None,
     sources: Sequence[object],
 ) -> int:
-    spent = threading.Event()
+    is_spent = threading.Event()
 
     def end() -> None:
-        spent.set()
+        is_spent.set()
         stop.set()
 
     reuse_freed()
@@ -352,7 +352,7 @@ def _run_alone(
         await_stop(stop)
         drained = server.drain()
         server.logger.info("drained" if drained else "drain_s passed: cutting off", exchanges=server.flight.active)
-    if spent.is_set():
+    if is_spent.is_set():
         return EXIT_SPENT
     return EXIT_DRAINED if drained else EXIT_CUT_OFF
 
@@ -417,16 +417,16 @@ def serving(*sources: object, log_stream: TextIO | None = None, **settings: obje
         log_stream: Stream of the log. Default: no log.
         settings: Settings by name, as in the table of settings. Health and HTTP ports are off by default.
     """
-    chosen = load_settings({**FREE_PORTS, **settings}, {})
-    if chosen.workers > 1:
-        raise _no_workers(chosen, "which are processes of their own: use serve()")
+    all_settings = load_settings({**FREE_PORTS, **settings}, {})
+    if all_settings.workers > 1:
+        raise _no_workers(all_settings, "which are processes of their own: use serve()")
     registry = sources[0] if len(sources) == 1 and isinstance(sources[0], Registry) else None
     if registry is None:
-        registry = Registry.load([*sources, *_java_functions(chosen)])
+        registry = Registry.load([*sources, *_java_functions(all_settings)])
     with contextlib.ExitStack() as stack:
         stream = log_stream or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
-        logger = make_logger(stream, log_format=chosen.log_format, log_level=chosen.log_level)
-        yield stack.enter_context(ProcessServer(chosen, registry, logger))
+        logger = make_logger(stream, log_format=all_settings.log_format, log_level=all_settings.log_level)
+        yield stack.enter_context(ProcessServer(all_settings, registry, logger))
 
 
 def _no_workers(settings: Settings, why: str) -> RejectedError:

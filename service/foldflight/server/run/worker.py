@@ -38,7 +38,7 @@ def main() -> None:
 
     use_cpus(task["cpus"])
 
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in task["settings"].items()
     }
     stop = threading.Event()
@@ -55,7 +55,7 @@ def main() -> None:
     status = None if status_at is None else partial(fleet_of, *status_at)
     spare = None if task["spare"] is None else Path(task["spare"])
     leave_process(
-        run_server(Settings(**given), stop, on_ready=on_ready, status=status, share=task["share"], spare=spare)
+        run_server(Settings(**options), stop, on_ready=on_ready, status=status, share=task["share"], spare=spare)
     )
 
 

@@ -220,16 +220,16 @@ class _Connection:
         """Send what can be sent now, and keep the rest."""
         if target is self._deaf:
             return
-        sent = 0
+        sent_bytes = 0
         try:
-            sent = target.send(data)
+            sent_bytes = target.send(data)
         except BlockingIOError:
             pass
         except ConnectionError:
             self._deaf = target
             return
-        if sent < len(data):
-            self._due[target] = memoryview(bytes(data[sent:]))
+        if sent_bytes < len(data):
+            self._due[target] = memoryview(bytes(data[sent_bytes:]))
 
 
 class _RelayThread:
@@ -371,7 +371,7 @@ def run_workers(
         probes = Probes(settings, server_id, registry, _registry(metrics_dir, workers, settings, cpus), programs)
         stack.callback(probes.close)
         welcome = _Welcome(probes, workers)
-        told = {
+        shared_task = {
             "status_at": _status_at(settings, probes),
             "cpus": max(cpus // len(workers), 1),
             "share": 1.0 / len(workers),
@@ -380,7 +380,7 @@ def run_workers(
         waiting = sum(function.bounds is not None for function in registry.authored)
         start_s_max = _START_S_MAX + _LOAD_S_MAX * waiting
         for worker in workers:
-            worker.start(told, start_s_max, on_change=welcome.show)
+            worker.start(shared_task, start_s_max, on_change=welcome.show)
         stack.callback(_kill_all, workers)
         if not _await_ready(workers, stop, start_s_max):
             logger.info("stopped while workers started")

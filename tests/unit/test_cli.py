@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from pathlib import Path
 from unittest import mock
@@ -215,6 +216,31 @@ def test_check_fails_on_a_broken_law_and_shows_the_smallest_rows(run):
     assert result.exit_code == 1, result.output
     assert "BROKEN" in result.output
     assert "merge" in result.output
+
+
+GREEDY = """
+from foldflight import udaf
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Greedy:
+    def create_accumulator(self) -> int:
+        return 0
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return len(bytearray(1 << 30))
+    def get_value(self, accumulator: int):
+        return accumulator
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory of a process is bounded on Linux only")
+def test_check_bounds_the_memory_of_a_function(run, monkeypatch):
+    """A function that takes more than the machine has must not end the command, nor the machine's other work."""
+    monkeypatch.setattr(laws_module, "MEMORY_MAX", 1 << 29)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    result = run("check", "greedy", "--examples", "5", greedy=GREEDY)
+    assert result.exit_code == 1, result.output
+    assert "MemoryError" in result.output
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 UNLAWFUL = """

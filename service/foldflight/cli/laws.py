@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import inspect
+import resource
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 
 
 EXIT_BROKEN = 1
+MEMORY_MAX = 4 << 30
+"""Bytes that a function may take while it is checked: generated rows have the largest numbers of their types."""
+
 _BAR = (
     TextColumn("{task.description}"),
     BarColumn(),
@@ -106,7 +113,8 @@ def check(
         for function, title in zip(functions, titles, strict=True):
             try:
                 own = {name: each for name, each in values.items() if name in function.input_names}
-                results = _results(function, _arguments_of(function, direct), count, own, progress)
+                with _bounded_memory(MEMORY_MAX):
+                    results = _results(function, _arguments_of(function, direct), count, own, progress)
             except FoldflightError as error:
                 unchecked_laws.append(function.name)
                 text = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))
@@ -137,6 +145,23 @@ def check(
 def _load_functions(sources: Sequence[object]) -> list[AnyFunction]:
     """Return the functions of several sources. Names may repeat, because no query calls the functions."""
     return [function for source in sources for function in Registry.load([source]).authored]
+
+
+@contextlib.contextmanager
+def _bounded_memory(bytes_max: int) -> Iterator[None]:
+    """Let the process take this many more bytes. A function that needs more gets a MemoryError, and is not killed."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    used = 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData:"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    bounds = [each for each in (soft, hard, used + bytes_max) if each != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _select_functions(functions: Sequence[AnyFunction], names: Sequence[str]) -> Sequence[AnyFunction]:

@@ -673,6 +673,27 @@ def test_a_variable_that_may_have_no_value_is_not_compiled(hot: Programs) -> Non
         hot.accumulators(interpreted(registry["forgets"].bind([pa.int64()], {})))
 
 
+def test_a_tuple_of_any_length_is_not_compiled_with_a_reason(hot: Programs) -> None:
+    """The types of its items do not tell how many there are."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)
+    class Flags:
+        def create_accumulator(self) -> tuple[int, ...]:
+            return (0, 0)
+
+        def accumulate(self, accumulator: tuple[int, ...], value: int) -> tuple[int, ...]:
+            return (accumulator[0] + value, accumulator[1])
+
+        def get_value(self, accumulator: tuple[int, ...]) -> int:
+            return accumulator[0]
+
+    bound = Registry.load([Flags])["flags"].bind([pa.int64()], {})
+    with pytest.raises(
+        FoldflightError, match=r"its tuple has any length; write a type for each item, as tuple\[int, int\]"
+    ):
+        hot.accumulators(interpreted(bound))
+
+
 @pytest.mark.parametrize(
     ("body", "types", "why"),
     [

@@ -334,6 +334,8 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
         raise Unsupported(f"its state: {error}") from None
     hints = bound.function.accumulator_hints
     if cls is None and isinstance(fresh, tuple):
+        if not pa.types.is_struct(arrow):
+            raise Unsupported("its tuple has any length; write a type for each item, as tuple[int, int]")
         optional = [may_be_none(hints.get(f.name)) or each is None for f, each in zip(arrow, fresh, strict=True)]
         return RecordLayout(
             tuple(RecordField(f.name, _kind(f.name, f.type), each) for f, each in zip(arrow, optional, strict=True))

@@ -802,7 +802,7 @@ class Made:
         ("(0, 0)", "tuple[int, float]", "return accumulator", "the initial value of f1 is 0"),
         ("(0, '')", "tuple[int, str]", "return accumulator[0], value", "a tuple of int, text"),
         ("[0] * 4", "list[int]", "accumulator.append(value)", "it uses append of Items"),
-        ("[0] * 4", "list[int]", "return [value] * 4", r"\* of Container"),
+        ("[0] * 4", "list[int]", "return [value] * 4", r"\* of list\[int\]"),
         ("[0] * 65", "list[int]", "accumulator[0] = 1", "makes them with up to 64 items"),
         ("[0.0, 1]", "list[float]", "accumulator[0] = 1.0", "the initial value of value is not a list of 2 items"),
     ],

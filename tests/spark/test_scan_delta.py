@@ -375,6 +375,7 @@ def test_characters_of_partitions(spark: SparkProcess, table: str) -> None:
     assert len(plain) == len(texts) + 2
 
 
+@pytest.mark.skipif(SPARK == (4, 0), reason="CONVERT of Delta 4.0.0 calls what Spark 4.0.5 does not have")
 def test_converted_folders(spark: SparkProcess, table: str, tmp_path: Path) -> None:
     """A folder that became a table has its rows, and the columns of its partitions from the log."""
     folder = tmp_path / "plain"

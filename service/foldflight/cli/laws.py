@@ -91,7 +91,7 @@ def check(
     direct = literals_in(literals)
     count, values = _examples_in(examples)
     console = Console()
-    broken, held_count, unchecked_laws = 0, 0, []
+    broken, held_count, unchecked_functions = 0, 0, []
     in_java = [name for name in modules if "::" in name]
     sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
     functions = _select_functions(_load_functions([*sources, *java_functions(in_java)]), names)
@@ -116,7 +116,7 @@ def check(
                 with _bounded_memory(MEMORY_MAX):
                     results = _results(function, _arguments_of(function, direct), count, own, progress)
             except FoldflightError as error:
-                unchecked_laws.append(function.name)
+                unchecked_functions.append(function.name)
                 text = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))
                 console.print(text, soft_wrap=True)
                 continue
@@ -134,9 +134,9 @@ def check(
                 console.print(Text(reason, style="yellow"), soft_wrap=True)
     if broken:
         console.print(f"{broken} broken", style="bold red")
-    if unchecked_laws:
-        console.print(f"not checked: {', '.join(unchecked_laws)}", style="bold red")
-    if broken or unchecked_laws:
+    if unchecked_functions:
+        console.print(f"not checked: {', '.join(unchecked_functions)}", style="bold red")
+    if broken or unchecked_functions:
         click.get_current_context().exit(EXIT_BROKEN)
     if held_count:
         console.print("every law holds", style="green")

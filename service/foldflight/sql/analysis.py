@@ -139,7 +139,7 @@ class Analysis:
         self._types: dict[tuple[str, str], st.StructField] = {}
         self._repeatable: dict[str, bool] = {}
         self._resolved: dict[str, bool] = {}
-        self._written: Callable[[str, Mapping[str, Any]], str] | None = None
+        self._format_text: Callable[[str, Mapping[str, Any]], str] | None = None
 
     def _named_parameters(self, args: Any) -> Mapping[str, Any] | None:
         """Return the parameters by name. Question marks become names, because parts of the text are analysed."""
@@ -167,12 +167,12 @@ class Analysis:
         if is_remote(self.spark):
             yield
             return
-        with format_statements(self.spark) as written:
-            self._written = written
+        with format_statements(self.spark) as format_text:
+            self._format_text = format_text
             try:
                 yield
             finally:
-                self._written = None
+                self._format_text = None
 
     def df(self, sql: str) -> DataFrame:
         """Have Spark analyse a query. Raises Spark's errors."""
@@ -180,8 +180,8 @@ class Analysis:
         if used:
             sql = _VIEW.sub(lambda name: f"{{{name[0]}}}", sql.replace("{", "{{").replace("}", "}}"))
         with quiet():
-            if used and self._written is not None:
-                sql, used = self._written(sql, used), {}
+            if used and self._format_text is not None:
+                sql, used = self._format_text(sql, used), {}
             df = plain_sql(self.spark, sql, self._args, **used)
             if is_remote(df):
                 df.schema  # noqa: B018 - Connect analyses a query when its schema is needed

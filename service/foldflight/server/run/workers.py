@@ -371,7 +371,7 @@ def run_workers(
         probes = Probes(settings, server_id, registry, _registry(metrics_dir, workers, settings, cpus), programs)
         stack.callback(probes.close)
         welcome = _Welcome(probes, workers)
-        shared_task = {
+        shared_settings = {
             "status_at": _status_at(settings, probes),
             "cpus": max(cpus // len(workers), 1),
             "share": 1.0 / len(workers),
@@ -380,7 +380,7 @@ def run_workers(
         waiting = sum(function.bounds is not None for function in registry.authored)
         start_s_max = _START_S_MAX + _LOAD_S_MAX * waiting
         for worker in workers:
-            worker.start(shared_task, start_s_max, on_change=welcome.show)
+            worker.start(shared_settings, start_s_max, on_change=welcome.show)
         stack.callback(_kill_all, workers)
         if not _await_ready(workers, stop, start_s_max):
             logger.info("stopped while workers started")

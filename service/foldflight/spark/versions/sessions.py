@@ -69,15 +69,15 @@ def contexts_of(error: PySparkException) -> list[Any]:
 @contextmanager
 def format_statement(spark: Any, text: str, values: Mapping[str, Any]) -> Iterator[str]:
     """Return a statement with DataFrames and values in place of names in braces, as `spark.sql(text, t=df)`."""
-    with format_statements(spark) as written:
-        yield written(text, values)
+    with format_statements(spark) as format_text:
+        yield format_text(text, values)
 
 
 @contextmanager
 def format_statements(spark: Any) -> Iterator[Callable[[str, Mapping[str, Any]], str]]:
-    """Return what does so for several statements: a DataFrame has one temporary view for all of them.
+    """Return a function that formats several statements, as `format_statement` does one.
 
-    To make a view takes Spark as long as to analyse a query.
+    A DataFrame has one temporary view for all of them: making one takes Spark as long as analysing a query.
     """
     formatter = SQLStringFormatter(spark)
     try:

@@ -1150,6 +1150,14 @@ def test_deletes_of_which_nothing_tells_the_key(before: Any, is_refused: bool) -
         assert len(rows(reader({"x": pa.int64()}), [event("d", before)])) == 1
 
 
+def test_deletes_with_members_named_as_those_of_a_schema_block() -> None:
+    """An event with an operation is read itself; its member `payload` was taken for it, an AttributeError."""
+    message = {**event("d", {"x": 1, "y": 2, "z": "ann"}), "payload": None, "schema": None}
+    assert rows(reader({"x": pa.int64()}), [message]) == rows(reader({"x": pa.int64()}), [event("d", {"x": 1})])
+    with pytest.raises(RejectedError, match="may hold the key only"):
+        rows(reader({"x": pa.int64()}), [{**message, "before": {"x": 1, "y": None}}])
+
+
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
 def test_tombstones_delete_with_keys(batch_rows: int) -> None:
     """At the position of the message before, or the next one: the delete may have been compacted away."""

@@ -48,6 +48,19 @@ def changes_no_row(event: Mapping[str, Any]) -> bool:
     return names in _HEARTBEATS or names >= _TRANSACTION or is_schema_change
 
 
+def without_schema(message: Any) -> tuple[Any, Any]:
+    """Return the event of a message and its schema block, None if it has none.
+
+    A message with a schema block has the members `schema` and `payload`. An event may have members of these names, too:
+    a flattened one holds the columns of the table.
+    """
+    if isinstance(message, dict) and "payload" in message:
+        is_event = not message.keys().isdisjoint({"op", *FLATTENED})
+        if message.keys() == {"schema", "payload"} or not is_event:
+            return message["payload"], message.get("schema")
+    return message, None
+
+
 def table_of(source: object) -> Table | None:
     """Return the table of an event by what it says of its source: `table`, and `schema` and `db` if it names them."""
     if not isinstance(source, dict):

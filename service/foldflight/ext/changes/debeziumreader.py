@@ -48,6 +48,7 @@ from foldflight.ext.changes.debeziumkinds import (
     name_of,
     pattern_of,
     table_of,
+    without_schema,
 )
 from foldflight.ext.changes.replicaidentity import OldRows, defaults_of, has_own_values
 from foldflight.ext.changes.tombstones import Tombstones
@@ -939,15 +940,13 @@ class Reader:
                     "with from_avro, and give the columns op, before and after"
                 ) from None
             raise RefusedEvent(f"an event is not JSON ({error}): {_text_of(value)}") from None
-        if not (isinstance(event, dict) and set(event) == {"schema", "payload"}):
-            if isinstance(event, dict) and "payload" in event and event.keys().isdisjoint({"op", *FLATTENED}):
-                return event["payload"], self._plan(event.get("schema"))
-            return event, self._undescribed
-        plan = self._plan(event["schema"])
-        head, mark, _ = value.partition(PAYLOAD)
-        if mark and len(self._by_block) < SCHEMAS_MAX and is_block(head):
-            self._by_block[head] = plan
-        return event["payload"], plan
+        payload, block = without_schema(event)
+        plan = self._plan(block)
+        if payload is not event and event.keys() == {"schema", "payload"}:
+            head, mark, _ = value.partition(PAYLOAD)
+            if mark and len(self._by_block) < SCHEMAS_MAX and is_block(head):
+                self._by_block[head] = plan
+        return payload, plan
 
     def _plan(self, block: Any) -> _Plan:
         described = described_columns(block)

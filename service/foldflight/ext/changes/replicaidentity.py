@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
+from foldflight.ext.changes.debeziumkinds import without_schema
+
 OWN_CONNECTOR: Final = "foldflight"
 """What `source.connector` is in the events of `to_debezium`."""
 
@@ -62,21 +64,20 @@ class OldRows:
         """
         if has_key and (key is None or key.strip() in (b"", b"null")):
             return False
-        message = json.loads(event)
-        payload = message.get("payload", message) if "schema" in message else message
+        payload, block = without_schema(json.loads(event))
         before, source = payload.get("before"), payload.get("source")
         if not isinstance(before, dict) or (isinstance(source, dict) and source.get("connector") == OWN_CONNECTOR):
             return False
-        columns = self._columns(event, message)
+        columns = self._columns(event, block)
         return _is_invented(before, columns, key_names(key) if has_key else None)
 
-    def _columns(self, event: bytes, message: Mapping[str, Any]) -> dict[str, _Column] | None:
+    def _columns(self, event: bytes, block: Any) -> dict[str, _Column] | None:
         """Return what the schema block says; None without one."""
-        if not isinstance(message.get("schema"), dict):
+        if not isinstance(block, dict):
             return None
         head = event.partition(b',"payload":')[0]
         if head not in self._by_block:
-            columns = _columns_of(message["schema"])
+            columns = _columns_of(block)
             if len(self._by_block) >= _BLOCKS_MAX:
                 return columns
             self._by_block[head] = columns

@@ -299,6 +299,6 @@ def test_real_events_are_read_together(
     columns |= {"partition": pa.array(["0-"] * len(found)), "offset": pa.array(range(len(found)))} if keys else {}
     monkeypatch.setattr(OldRows, "is_invented", alone)
     if mode != "default-schema":
-        monkeypatch.setattr(Reader, "_parsed", alone)
+        monkeypatch.setattr(Reader, "_parse_event", alone)
     batch = pa.record_batch(columns)
     assert [each.num_rows for each in read([batch, batch])] == [9 if keys else 11] * 2

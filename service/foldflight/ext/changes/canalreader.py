@@ -142,11 +142,11 @@ class CanalReader:
         """Return the texts of the declared columns. Raises KeyError for one that a row lacks and that is not filled."""
         if self.fills_missing:
             return [row.get(name) for name in self.types]
-        found = self._chosen(row)
+        found = self._select_values(row)
         return found if len(self.types) > 1 else (found,)
 
     @cached_property
-    def _chosen(self) -> Callable[[Mapping[str, str | None]], Any]:
+    def _select_values(self) -> Callable[[Mapping[str, str | None]], Any]:
         return itemgetter(*self.types)
 
     @cached_property

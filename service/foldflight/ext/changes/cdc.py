@@ -157,7 +157,7 @@ def _split_changes(
                 f"{name} is {field.dataType.simpleString()}, not a struct; parse it with from_json first",
             )
     operation = column_of(df, op, f"the operation {op!r}")
-    return _inlined(df, _rows_of(operation, (old, before), (new, after), row_kinds, ignored, event))
+    return _explode_rows(df, _rows_of(operation, (old, before), (new, after), row_kinds, ignored, event))
 
 
 def from_maxwell(
@@ -198,8 +198,8 @@ def from_maxwell(
     damaged = st.StructField(_DAMAGED, st.StringType())
     parsed = {
         "texts": _json(f"type STRING, data {_ANY_ROW}, old {_ANY_ROW}"),
-        "values": _json(_changed(wide)),
-        "nested": _json(_changed(strict).add(damaged)) if strict.names else sf.lit(None),
+        "values": _json(_event_type(wide)),
+        "nested": _json(_event_type(strict).add(damaged)) if strict.names else sf.lit(None),
     }
     events = _with_event(df)
     event = _name_of(events)
@@ -211,14 +211,13 @@ def from_maxwell(
     )
     is_row, is_whole = kind.isin([*_MAXWELL]), sf.lit(True) if missing == "refuse" else None
     if strict.names:
-        events = events.withColumn(
-            "type", sf.when(is_row & sf.col(f"nested.{_DAMAGED}").isNotNull(), _damaged(strict, event)).otherwise(kind)
-        )
+        is_damaged = is_row & sf.col(f"nested.{_DAMAGED}").isNotNull()
+        events = events.withColumn("type", sf.when(is_damaged, _raise_damaged_value(strict, event)).otherwise(kind))
     read = events.select(
         "type",
         _EVENT,
-        sf.when(is_row, _typed(new_values, data_texts, row, is_whole, event)).alias("data"),
-        sf.when(is_row, _typed(old_values, old_texts, row, None, event)).alias("old"),
+        sf.when(is_row, _convert_row(new_values, data_texts, row, is_whole, event)).alias("data"),
+        sf.when(is_row, _convert_row(old_values, old_texts, row, None, event)).alias("old"),
         sf.map_keys(old_texts).alias("names"),
     )
     before = sf.when(kind == "update", _overlaid(row, sf.col("data"), sf.col("old"), sf.col("names")))
@@ -277,9 +276,9 @@ def from_canal(
 
     def typed_row(texts: Column, at: Column) -> Column:
         is_whole = at == 0 if missing == "refuse" else None
-        return sf.when(is_row, _typed(_cast(texts, row), texts, row, is_whole, event))
+        return sf.when(is_row, _convert_row(_cast_texts(texts, row), texts, row, is_whole, event))
 
-    def typed(part: Column) -> Column:
+    def convert_part(part: Column) -> Column:
         # One function for both rows, since Spark's planning takes longer the longer the expressions are.
         both = sf.transform(sf.array(part["data"], part["old"]), typed_row)
         return sf.struct(both.alias("rows"), sf.map_keys(part["old"]).alias("names"))
@@ -291,18 +290,18 @@ def from_canal(
 
     # Functions of the items of an array are no part of the code that Spark compiles for all rows. With the expressions
     # of each column in it, this code would be too long for the virtual machine to make it fast.
-    rows = sf.flatten(sf.transform(sf.transform("left.parts", typed), rows_of))
+    rows = sf.flatten(sf.transform(sf.transform("left.parts", convert_part), rows_of))
     refuse_taken(ROW_KIND, row.names)
     with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
         # No array is made for rows that are read already.
         found = events.select(_READ, sf.inline_outer(sf.when(sf.col("left").isNotNull(), rows)))
     is_read = sf.col(_READ).isNotNull()
 
-    def chosen(name: str) -> Column:
+    def read_or_converted(name: str) -> Column:
         return sf.when(is_read, sf.col(f"{_READ}.{name}")).otherwise(sf.col(name))
 
-    fields = (chosen(f"{_ROW}.{quoted(name)}").alias(name) for name in row.names)
-    kinds = chosen(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES))
+    fields = (read_or_converted(f"{_ROW}.{quoted(name)}").alias(name) for name in row.names)
+    kinds = read_or_converted(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES))
     return found.where(is_read | sf.col(ROW_KIND).isNotNull()).select(kinds, *fields)
 
 
@@ -337,7 +336,7 @@ def _rows_of(
     for written, kind in row_kinds.items():
         chosen = chosen.when(code == sf.lit(written), sf.array(*_changes(changes[RowKind.parse(kind)])))
     known = ", ".join(map(str, row_kinds))
-    wrong = _refused(
+    wrong = _raise_mismatch(
         sf.concat(sf.lit("the operation of an event is "), sf.coalesce(code, sf.lit("NULL"))),
         f", which is not one of {known}; remove such events from the input, or start again from a snapshot",
         event,
@@ -345,7 +344,7 @@ def _rows_of(
     return chosen.otherwise(wrong)
 
 
-def _inlined(df: DataFrame, rows: Column) -> DataFrame:
+def _explode_rows(df: DataFrame, rows: Column) -> DataFrame:
     """Return the rows of events, given the array of row kinds and rows of each."""
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         found = df.select(sf.inline(rows))
@@ -361,10 +360,10 @@ def _there(row: Column, name: object, which: str, event: Column) -> Column:
     """Return a row; the query fails if it is NULL."""
     what = f"an event lacks its {which} row" + (f", {name}" if isinstance(name, str) else "")
     remedy = "; let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
-    return sf.coalesce(row, _refused(sf.lit(what), remedy if which == "old" else "", event))
+    return sf.coalesce(row, _raise_mismatch(sf.lit(what), remedy if which == "old" else "", event))
 
 
-def _refused(what: Column, remedy: str, event: Column) -> Column:
+def _raise_mismatch(what: Column, remedy: str, event: Column) -> Column:
     return raise_error("SCHEMA_MISMATCH", what, remedy, event)
 
 
@@ -425,14 +424,14 @@ def _name_of(events: DataFrame) -> Column:
 
 def table_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
     """Return the type of a table's rows. Raises RejectedError SCHEMA_MISMATCH."""
-    row = _declared(df, schema)
+    row = _parse_schema(df, schema)
     name = repeated_name(row.names, name_key(df.sparkSession))
     if name is not None:
         raise RejectedError("SCHEMA_MISMATCH", f"the schema has two columns {name}; name each once")
     return row
 
 
-def _declared(df: DataFrame, schema: str | st.StructType) -> st.StructType:
+def _parse_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
     if isinstance(schema, st.StructType):
         if _BOUNDED_TEXT.search(schema.simpleString()) is None:
             return schema
@@ -453,14 +452,14 @@ def _json(type_: st.StructType | str) -> Column:
     return sf.from_json(sf.col(_VALUE).cast("string"), type_, {"columnNameOfCorruptRecord": _DAMAGED})
 
 
-def _damaged(columns: st.StructType, event: Column) -> Column:
+def _raise_damaged_value(columns: st.StructType, event: Column) -> Column:
     """Return what fails the query at an event of Maxwell with a damaged value in one of some columns."""
     texts = [
         sf.concat(sf.lit(f"{of}.{name} = "), sf.col(f"texts.{of}")[name])
         for of in ("data", "old")
         for name in columns.names
     ]
-    return _refused(
+    return _raise_mismatch(
         sf.concat(
             sf.lit(f"a value within the columns {', '.join(columns.names)} of an event is not of its declared type: "),
             sf.concat_ws(", ", *texts),
@@ -473,7 +472,7 @@ def _damaged(columns: st.StructType, event: Column) -> Column:
 def _kind(type_: str, tool: str, event: Column) -> Column:
     """Return the type of an event; the query fails at an event without one, or that is not JSON."""
     shown = sf.coalesce(sf.substring(sf.col(_VALUE).cast("string"), 1, _SHOWN_CHARS), sf.lit("bytes that are no text"))
-    wrong = _refused(sf.concat(sf.lit(f"an event is not JSON of {tool}, or has no type: "), shown), "", event)
+    wrong = _raise_mismatch(sf.concat(sf.lit(f"an event is not JSON of {tool}, or has no type: "), shown), "", event)
     return sf.coalesce(type_, wrong)
 
 
@@ -481,7 +480,7 @@ def _of_canal(kind: Column, event: Column) -> Column:
     """Return the type of an event; the query fails at events of other tools in the format of Canal."""
     remedy = "; let it write Debezium's format (protocol=debezium), and use from_debezium(df, schema, keys=...)"
     is_tidb = sf.col("parsed._tidb").isNotNull() | (kind == "TIDB_WATERMARK")
-    tidb = _refused(sf.lit("an event is of TiCDC, which sends rows again in the format of Canal"), remedy, event)
+    tidb = _raise_mismatch(sf.lit("an event is of TiCDC, which sends rows again in the format of Canal"), remedy, event)
     # Canal's own events have the member isDdl, and their values are texts.
     values = sf.get_json_object(sf.col(_VALUE).cast("string"), "$.data")
     is_flink = sf.col("parsed.isDdl").isNull() & kind.isin([*_CANAL]) & ~values.rlike(_TEXTS_ONLY)
@@ -489,7 +488,7 @@ def _of_canal(kind: Column, event: Column) -> Column:
         ", as Flink's canal-json writes it, with BINARY in another form than Canal's; let Flink write debezium-json, "
         "and use from_debezium(df, schema, binary='base64')"
     )
-    flink = _refused(sf.lit("the values of an event are not all texts"), remedy, event)
+    flink = _raise_mismatch(sf.lit("the values of an event are not all texts"), remedy, event)
     return sf.when(is_tidb, tidb).when(is_flink, flink).otherwise(kind)
 
 
@@ -505,7 +504,7 @@ def _is_nested(type_: st.DataType) -> bool:
     return isinstance(type_, (st.StructType, st.MapType))
 
 
-def _changed(rows: st.DataType) -> st.StructType:
+def _event_type(rows: st.DataType) -> st.StructType:
     """Return the type of an event: its type, the new rows, and the changed columns of the old rows."""
     names_and_types: list[tuple[str, st.DataType]] = [("type", st.StringType()), ("data", rows), ("old", rows)]
     return st.StructType([st.StructField(*each) for each in names_and_types])
@@ -524,7 +523,7 @@ def _wide(type_: st.DataType) -> st.DataType:
     return st.StringType() if isinstance(type_, _TIMES) else type_
 
 
-def _cast(texts: Column, row: st.StructType) -> Column:
+def _cast_texts(texts: Column, row: st.StructType) -> Column:
     """Return a map of texts as a row of other types, with NULL for texts that cannot be cast.
 
     `try_cast` follows the ANSI rules in every session. Without them, `cast` would return 1 for the text 1.5.
@@ -540,7 +539,7 @@ def _cast(texts: Column, row: st.StructType) -> Column:
     return sf.when(texts.isNotNull(), sf.struct(*fields))
 
 
-def _typed(values: Column, texts: Column, row: st.StructType, is_whole: Column | None, event: Column) -> Column:
+def _convert_row(values: Column, texts: Column, row: st.StructType, is_whole: Column | None, event: Column) -> Column:
     """Return a row of `values` with the types of `row`; the query fails at a value that they do not hold exactly.
 
     It fails, too, if the row names a column twice, since parsers of JSON may take either value.
@@ -552,10 +551,10 @@ def _typed(values: Column, texts: Column, row: st.StructType, is_whole: Column |
         is_whole: Whether the query fails at a column that `texts` lacks. None: it never does.
         event: The name of the event, for errors.
     """
-    fields = (_typed_field(values[field.name], texts, field, event).alias(field.name) for field in row)
+    fields = (_convert_field(values[field.name], texts, field, event).alias(field.name) for field in row)
     names = sf.map_keys(texts)
     listed = sf.concat_ws(", ", names)
-    repeated = _refused(
+    repeated = _raise_mismatch(
         sf.concat(sf.lit("the row of an event has a column twice: "), listed),
         "; what writes the events must name each once",
         event,
@@ -566,7 +565,7 @@ def _typed(values: Column, texts: Column, row: st.StructType, is_whole: Column |
         # One expression for all columns, since Spark's planning takes longer the more functions of items there are.
         lacking = sf.array_except(sf.array(*map(sf.lit, row.names)), names)
         first = lacking[0]
-        lacks = _refused(
+        lacks = _raise_mismatch(
             sf.concat(sf.lit("an event lacks the column "), first, sf.lit("; it has "), listed, _nearest(first, names)),
             ". A column that was added later is NULL in older events with missing='null'",
             event,
@@ -575,7 +574,7 @@ def _typed(values: Column, texts: Column, row: st.StructType, is_whole: Column |
     return checked.when(texts.isNotNull(), sf.struct(*fields))
 
 
-def _typed_field(value: Column, texts: Column, field: st.StructField, event: Column) -> Column:
+def _convert_field(value: Column, texts: Column, field: st.StructField, event: Column) -> Column:
     type_, text = field.dataType, texts[field.name]
     name = type_.simpleString().upper()
     found = value.try_cast(type_) if isinstance(type_, (st.DecimalType, *_TIMES)) else value
@@ -592,7 +591,7 @@ def _typed_field(value: Column, texts: Column, field: st.StructField, event: Col
     elif isinstance(type_, (st.TimestampType, st.TimestampNTZType)):
         # A cast takes 12:30:00 for a time of today, and from_json integers for seconds.
         is_wrong |= ~text.rlike(_TIMESTAMP)
-    wrong = _refused(
+    wrong = _raise_mismatch(
         sf.concat(sf.lit(f"the column {field.name} of an event has the value '"), text, sf.lit("'")),
         f", {why}; give the column another type in the schema, such as STRING",
         event,

@@ -67,7 +67,9 @@ def column_reader(type_: pa.DataType, described: Described | None, words: Words)
     The arguments, and the errors of the function that is returned, are as in `connectvalues.decoder`.
     """
     decode = connectvalues.decoder(type_, described, words)
-    converts = _assumed(type_, words) if described is None else _described(type_, described, words)
+    converts = (
+        _default_converters(type_, words) if described is None else _described_converters(type_, described, words)
+    )
 
     def read_column(values: Sequence[Any], unsent: list[int] | None) -> pa.Array:
         kinds = set(map(type, values))
@@ -96,11 +98,11 @@ def column_reader(type_: pa.DataType, described: Described | None, words: Words)
     return read_column
 
 
-def _described(type_: pa.DataType, described: Described, words: Words) -> _Converts:
+def _described_converters(type_: pa.DataType, described: Described, words: Words) -> _Converts:
     """Return how to convert values with a description, by their type in JSON."""
     name, types = described.name, pa.types
     if types.is_binary(type_) and described.type == "string":
-        return _assumed(type_, words)
+        return _default_converters(type_, words)
     if name == _DECIMAL:
         scale = described.parameter("scale") or ""
         return _unscaled_decimals(type_, int(scale)) if scale.removeprefix("-").isdecimal() else {}
@@ -151,7 +153,7 @@ def _semantic(type_: pa.DataType, name: str) -> _Converts:
     return {}
 
 
-def _assumed(type_: pa.DataType, words: Words) -> _Converts:
+def _default_converters(type_: pa.DataType, words: Words) -> _Converts:
     """Return how to convert values without a description, by their type in JSON."""
     types, unit_us = pa.types, _UNITS_US.get(words.times or "")
     if types.is_signed_integer(type_):
@@ -180,7 +182,7 @@ def _assumed(type_: pa.DataType, words: Words) -> _Converts:
         numbers: _Converts = dict.fromkeys((_INTEGER, _FRACTION, _NUMBER), partial(_decimals, type_))
         match words.decimals:
             case "precise":
-                return {_TEXT: partial(_unscaled, type_, type_.scale)}
+                return {_TEXT: partial(_decode_decimals, type_, type_.scale)}
             case "string":
                 return {_TEXT: partial(_decimals_of_texts, type_, _WITH_EXPONENT)}
             case "double":
@@ -193,7 +195,7 @@ def _unscaled_decimals(type_: pa.DataType, scale: int) -> _Converts:
     if not pa.types.is_decimal128(type_):
         return {}
     numbers = dict.fromkeys((_INTEGER, _FRACTION, _NUMBER), partial(_decimals, type_))
-    return {_TEXT: partial(_unscaled, type_, scale), **numbers}  # numbers: converter.decimal.format=NUMERIC
+    return {_TEXT: partial(_decode_decimals, type_, scale), **numbers}  # numbers: converter.decimal.format=NUMERIC
 
 
 def _is_timestamp(type_: pa.DataType) -> bool:
@@ -227,7 +229,7 @@ def _bytes(convert: Callable[[str], bytes], values: Sequence[Any]) -> pa.Array |
     return pa.array([None if value is None else convert(value) for value in values], pa.binary())
 
 
-def _unscaled(type_: pa.DataType, scale: int, values: Sequence[Any]) -> pa.Array | None:
+def _decode_decimals(type_: pa.DataType, scale: int, values: Sequence[Any]) -> pa.Array | None:
     """Return decimals from base64 of their unscaled values, if these are integers of 64 bits."""
     if "" in values or not -38 <= scale <= 38:
         return None

@@ -169,7 +169,7 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
     """
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         if described is not None and described.type != "array":
-            return _refusing(f"which is {_shown(described)}, not an array; declare another type")
+            return _refusing(f"which is {_display_name(described)}, not an array; declare another type")
         item = decoder(type_.value_type, described.items if described else None, words)
         return lambda value: _items(value, item)
     if described is None and pa.types.is_struct(type_):
@@ -181,7 +181,7 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
         value_of = decoder(type_.item_type, described.values if described else None, words)
         return lambda value: _map(value, value_of)
     is_binary_text = pa.types.is_binary(type_) and described is not None and described.type == "string"
-    source = _assumed(type_, words) if described is None or is_binary_text else _described(described)
+    source = _default_decoder(type_, words) if described is None or is_binary_text else _described_decoder(described)
     unit_us = _DURATIONS.get(described.name) if described is not None and words.intervals == "numeric" else None
     if unit_us is not None:
         source = _duration(type_, unit_us)
@@ -233,14 +233,14 @@ def _refusing(why: str) -> Decode:
     return refuse
 
 
-def _shown(described: Described) -> str:
+def _display_name(described: Described) -> str:
     return f"{described.type} ({described.name})" if described.name else described.type
 
 
 # Sources of values with a description.
 
 
-def _described(described: Described) -> Decode:
+def _described_decoder(described: Described) -> Decode:
     """Return what reads a value as the schema block describes it."""
     if described.name in REFUSED_TYPES:
         return _refusing(f"which is {described.name}: {REFUSED_TYPES[described.name]}")
@@ -252,11 +252,11 @@ def _described(described: Described) -> Decode:
     if described.name in SEMANTIC:
         return SEMANTIC[described.name]
     if described.is_unsigned:
-        return _unsigned
+        return _decode_unsigned
     if described.type in _PLAIN:
         return _PLAIN[described.type]
     return _refusing(
-        f"which is {_shown(described)}, a type without an exact reader; leave the column out of the schema"
+        f"which is {_display_name(described)}, a type without an exact reader; leave the column out of the schema"
     )
 
 
@@ -266,7 +266,7 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _unsigned(value: Any) -> int:
+def _decode_unsigned(value: Any) -> int:
     if _integer(value) < 0:
         raise Refused(
             "which stands for a number that a signed integer does not hold: the column is UNSIGNED in the database; "
@@ -318,7 +318,7 @@ def _hex(value: Any) -> bytes:
     return binascii.unhexlify(value)
 
 
-def _unscaled(value: Any, scale: int) -> decimal.Decimal:
+def _decode_decimal(value: Any, scale: int) -> decimal.Decimal:
     """Return a decimal from its unscaled value: base64 of a big-endian integer in two's complement."""
     if abs(scale) > _DIGITS_MAX:
         raise Refused(f"which has the scale {scale}, and at most {_DIGITS_MAX} is read")
@@ -332,13 +332,13 @@ def _unscaled(value: Any, scale: int) -> decimal.Decimal:
 
 def _of_scale(value: Any, scale: int) -> decimal.Decimal:
     """Return a decimal of a known scale. With `converter.decimal.format=NUMERIC` it is a number of JSON."""
-    return decimal.Decimal(value) if type(value) in (int, decimal.Decimal) else _unscaled(value, scale)
+    return decimal.Decimal(value) if type(value) in (int, decimal.Decimal) else _decode_decimal(value, scale)
 
 
 def _variable_scale(value: Any) -> decimal.Decimal:
     if not isinstance(value, dict) or type(value.get("scale")) is not int:
         raise Refused("which is not an object with scale and value")
-    return _unscaled(value.get("value"), value["scale"])
+    return _decode_decimal(value.get("value"), value["scale"])
 
 
 def _days(value: Any) -> dt.date:
@@ -393,7 +393,7 @@ def _iso_date(value: Any) -> dt.date:
     match = _DATE.fullmatch(_text(value))
     if match is None:
         raise Refused("which is not a date of the years 1 to 9999, as 2026-01-31")
-    return _checked(lambda: dt.date(*map(int, match.groups())))
+    return _refuse_invalid(lambda: dt.date(*map(int, match.groups())))
 
 
 def _iso_time(value: Any) -> dt.time:
@@ -408,7 +408,7 @@ def _time_of(parts: tuple[str | None, ...]) -> dt.time:
     nanoseconds = int((fraction or "0").ljust(9, "0"))
     if nanoseconds % 1000:
         raise Refused("which has parts of a microsecond, which Spark's types do not hold")
-    return _checked(lambda: dt.time(int(hour or 0), int(minute or 0), int(second or 0), nanoseconds // 1000))
+    return _refuse_invalid(lambda: dt.time(int(hour or 0), int(minute or 0), int(second or 0), nanoseconds // 1000))
 
 
 def _iso_timestamp(value: Any) -> tuple[dt.datetime, str | None]:
@@ -417,11 +417,11 @@ def _iso_timestamp(value: Any) -> tuple[dt.datetime, str | None]:
     if match is None:
         raise Refused("which is not a timestamp of the years 1 to 9999, as 2026-01-31T10:11:12.5Z")
     year, month, day, *time, zone = match.groups()
-    date = _checked(lambda: dt.date(int(year), int(month), int(day)))
+    date = _refuse_invalid(lambda: dt.date(int(year), int(month), int(day)))
     return dt.datetime.combine(date, _time_of(tuple(time))), zone
 
 
-def _checked(make: Callable[[], Any]) -> Any:
+def _refuse_invalid(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except ValueError as error:
@@ -502,7 +502,7 @@ REFUSED_TYPES: Final = {
 # Sources of values without a description: the declared type and the words of the user tell their meaning.
 
 
-def _assumed(type_: pa.DataType, words: Words) -> Decode:
+def _default_decoder(type_: pa.DataType, words: Words) -> Decode:
     types = pa.types
     if types.is_decimal(type_):
         return _decimal_source(type_.scale, words.decimals)
@@ -627,7 +627,7 @@ def _decimal_source(scale: int, decimals: Decimals | None) -> Decode:
 
     def read(value: Any) -> Any:
         if decimals == "precise":
-            return _variable_scale(value) if isinstance(value, dict) else _unscaled(value, scale)
+            return _variable_scale(value) if isinstance(value, dict) else _decode_decimal(value, scale)
         if isinstance(value, dict):
             return _variable_scale(value)
         if type(value) in (int, decimal.Decimal):

@@ -222,21 +222,21 @@ def from_debezium(
         own = (spark_type(POSITION), st.BooleanType(), st.ArrayType(st.StringType()))
         output = [*row, *(st.StructField(name, type_) for name, type_ in zip(_OF_KEYS, own, strict=True))]
 
-        def keyed(rows: DataFrame) -> DataFrame:
+        def keep_last_rows(rows: DataFrame) -> DataFrame:
             columns = {"sequence": SEQUENCE, "deleted": DELETED, "unsent": UNSENT}
             return last_events(rows, keys=key_names, **columns, ttl=ttl, buckets=buckets)
 
         if not isolates:
-            return keyed(_rows(df.select(*values), reader, st.StructType(output)))
+            return keep_last_rows(_rows(df.select(*values), reader, st.StructType(output)))
         output.append(st.StructField(DEAD_LETTER, spark_type(LETTER)))
-        return _with_letters(_rows(df.select(*values), reader, st.StructType(output)), keyed)
+        return _with_letters(_rows(df.select(*values), reader, st.StructType(output)), keep_last_rows)
     return _rows(df.select(*values), reader, st.StructType([kind_column(), *row]))
 
 
-def _with_letters(rows: DataFrame, keyed: Callable[[DataFrame], DataFrame]) -> DataFrame:
+def _with_letters(rows: DataFrame, keep_last_rows: Callable[[DataFrame], DataFrame]) -> DataFrame:
     """Return the last rows of keys and the dead letters, which do not go through the state."""
     letter = sf.col(DEAD_LETTER)
-    changes = keyed(rows.where(letter.isNull()).drop(DEAD_LETTER))
+    changes = keep_last_rows(rows.where(letter.isNull()).drop(DEAD_LETTER))
     nothing = (sf.lit(None).cast(each.dataType).alias(each.name, metadata=each.metadata) for each in changes.schema)
     letters = rows.where(letter.isNotNull()).select(*nothing, DEAD_LETTER)
     result = changes.withColumn(DEAD_LETTER, sf.lit(None).cast(spark_type(LETTER))).union(letters)

@@ -84,13 +84,13 @@ def is_of(pattern: str, name: str) -> bool:
     """
     parts = pattern.split(".")
     return re.fullmatch(expression_of(pattern), name) is not None or any(
-        re.fullmatch(_escaped(".".join(parts[first:])), name) for first in range(1, len(parts))
+        re.fullmatch(_table_regex(".".join(parts[first:])), name) for first in range(1, len(parts))
     )
 
 
 def expression_of(pattern: str) -> str:
     """Return the regular expression, of Python and of Java, for names of tables that a pattern stands for."""
-    return rf"(?:.*\.)?{_escaped(pattern)}"
+    return rf"(?:.*\.)?{_table_regex(pattern)}"
 
 
 def pattern_of(one: str, other: str) -> str:
@@ -101,5 +101,5 @@ def pattern_of(one: str, other: str) -> str:
     return ".".join(first if first == second else "*" for first, second in zip(*parts, strict=True))
 
 
-def _escaped(pattern: str) -> str:
+def _table_regex(pattern: str) -> str:
     return r"[^.]*".join(map(re.escape, pattern.split("*")))

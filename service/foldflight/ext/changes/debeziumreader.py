@@ -286,7 +286,7 @@ class Reader:
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
         if tombstones is not None and tombstones.is_waiting:
             if not self.is_stream:
-                raise _refused(
+                raise _schema_mismatch(
                     "a tombstone stands alone in what a task reads of its partition, so its place in the log of the "
                     "database is not known; read the events in order (repartition('topic', 'partition')"
                     ".sortWithinPartitions('offset')), or leave tombstones out (value IS NOT NULL)"
@@ -328,24 +328,26 @@ class Reader:
                 if isinstance(error, RefusedEvent):
                     if refused:
                         break
-                    raise _refused(f"{error.message}{messages.name(place)}") from None
+                    raise _schema_mismatch(f"{error.message}{messages.name(place)}") from None
                 for name, why in error.why.items():
                     refused.setdefault(name, (why, messages.name(place)))
             except RejectedError as error:
                 if refused:
                     break
-                raise _refused(f"{error.message}{messages.name(place)}") from None
+                raise _schema_mismatch(f"{error.message}{messages.name(place)}") from None
         if refused:
             by_event: dict[str, list[str]] = {}
             for why, event in refused.values():
                 by_event.setdefault(event, []).append(why)
-            raise _refused("; also, ".join(f"{'; also, '.join(whys)}{event}" for event, whys in by_event.items()))
+            raise _schema_mismatch(
+                "; also, ".join(f"{'; also, '.join(whys)}{event}" for event, whys in by_event.items())
+            )
         return [pa.array([row.get(field.name) for row in rows], field.type) for field in self.schema]
 
     def _rows(
         self, value: bytes | None, messages: _Messages, place: int, tombstones: Tombstones | None
     ) -> Iterator[Row]:
-        event, plan = self._parsed(b"null" if value is None else value)
+        event, plan = self._parse_event(b"null" if value is None else value)
         for change in self._changes(event, plan, messages, place, tombstones):
             own = {ROW_KIND: change.kind, SEQUENCE: change.position, DELETED: change.is_deleted}
             if change.plan is None:
@@ -360,13 +362,13 @@ class Reader:
         is_utf8 = _is_utf8(messages.rests)
         texts, common = self._without_common_block(messages) if is_utf8 else (messages.rests, None)
         if is_utf8:
-            plan = common or (self._undescribed if messages.heads_of_values == {None} else None)
+            plan = common or (self._plan_without_schema if messages.heads_of_values == {None} else None)
             columns = None if plan is None else self._of_plain_changes(texts, plan, messages, tombstones)
             if columns is not None:
                 return columns
         changes: list[_Change] = []
         for place, text in enumerate(texts.to_pylist()):
-            event, plan = None, common or self._undescribed
+            event, plan = None, common or self._plan_without_schema
             if text is not None:
                 if common is None:
                     text, plan = self._without_block(messages.value(place) or text)  # noqa: PLW2901
@@ -374,7 +376,7 @@ class Reader:
                 if event is _UNPARSED:
                     whole = messages.value(place)
                     assert whole is not None
-                    event, plan = self._parsed(whole)
+                    event, plan = self._parse_event(whole)
             changes.extend(self._changes(event, plan, messages, place, tombstones))
         return self._columns(changes)
 
@@ -563,13 +565,13 @@ class Reader:
         has_place = partition is not None and messages.offsets[place] is not None
         if messages.keys is None or not has_place:
             unknown = "key" if messages.keys is None else "place in Kafka"
-            raise _refused(
+            raise _schema_mismatch(
                 f"a message has no value, so it is a tombstone, which deletes the row of its key, and its {unknown} is "
                 f"not known; {_SELECT_KEY}, or leave the tombstones out (value IS NOT NULL)"
             )
         deleted = self._row_of_key(messages.keys[place], "a tombstone", of_any_table=False)
         if deleted is not None:
-            ready = tombstones.placed(deleted, partition, _place(messages, place))
+            ready = tombstones.add(deleted, partition, _place(messages, place))
             yield from (_Change("-D", row, None, row[SEQUENCE], True) for row in ready)
 
     def _row_of_key(self, message_key: bytes | None, what: str, *, of_any_table: bool) -> Row | None:
@@ -585,12 +587,12 @@ class Reader:
             key = None if message_key is None else _json(message_key)
         except ValueError:
             is_registered = (message_key or b"")[:1] == b"\0"
-            raise (_refused if is_registered else RefusedEvent)(
+            raise (_schema_mismatch if is_registered else RefusedEvent)(
                 f"{what} has a key that is "
                 + ("written with a schema registry" if is_registered else f"not JSON: {_text_of(message_key)}")
                 + "; set the connector's key.converter to JSON, or leave such messages out (value IS NOT NULL)"
             ) from None
-        plan, block = self._undescribed, None
+        plan, block = self._plan_without_schema, None
         if isinstance(key, dict) and set(key) == {"schema", "payload"}:
             key, block = key["payload"], key["schema"]
             plan = self._plan(block)
@@ -636,13 +638,15 @@ class Reader:
             yield _Change("-U" if op == "u" else "-D", before, plan)
         if op != "d":
             if after is None:
-                raise _refused("an event lacks its new row, after")
+                raise _schema_mismatch("an event lacks its new row, after")
             yield _Change(ROW_KINDS[op], after, plan)
 
     def _deleted_by_key(self, key: bytes | None) -> Row:
         """Return the row that a delete without its old row names by the key of its message."""
         if key is None:
-            raise _refused(f"an event lacks its old row, before; its operation is d; {_SELECT_KEY}, or {_WHOLE_ROWS}")
+            raise _schema_mismatch(
+                f"an event lacks its old row, before; its operation is d; {_SELECT_KEY}, or {_WHOLE_ROWS}"
+            )
         row = self._row_of_key(key, "a delete without its old row", of_any_table=True)
         assert row is not None
         return row
@@ -652,7 +656,7 @@ class Reader:
         before, after, is_delete = event.get("before"), event.get("after"), event.get("op") == "d"
         of_keys = "or give keys= to keep the last row of each key"
         if before is None:
-            raise _refused(f"an event lacks its old row, before; {_WHOLE_ROWS}, {of_keys}")
+            raise _schema_mismatch(f"an event lacks its old row, before; {_WHOLE_ROWS}, {of_keys}")
         if isinstance(before, _NO_ROWS):
             return  # which is refused when it is read
         if isinstance(before, dict) and not (is_delete and plan.is_described):
@@ -660,13 +664,13 @@ class Reader:
             lacking = [name for name in absent if is_delete or self._has(after, name)]
             is_misspelt = is_delete and not self.fills_missing and all(_similar(name, before) for name in lacking)
             if lacking and not is_misspelt and not (self.fills_missing and self.has_whole_rows):
-                raise _refused(
+                raise _schema_mismatch(
                     f"the old row of an event, before, lacks {_columns(lacking)}, as where the database does not log "
                     f"whole old rows: {_text_of(before)}; {_WHOLE_ROWS}, {of_keys}. If old rows are whole, and a "
                     "column was added later, write missing='null' and replica_identity='full'"
                 )
         if is_delete and not self.has_whole_rows and self._is_invented(before, plan, messages, place):
-            raise _refused(
+            raise _schema_mismatch(
                 f"the old row of a delete may hold the key only, and values of the connector: {_text_of(before)}; "
                 f"{_WHOLE_ROWS} and write replica_identity='full', {of_keys}"
             )
@@ -681,14 +685,14 @@ class Reader:
         if table is None:
             if self.table is None:
                 return True
-            raise _refused(
+            raise _schema_mismatch(
                 f"an event does not name its table, so it is not known whether it is of {self.table}; let it have "
                 "source.table (flattened events: add table to add.fields), or leave table= out"
             )
         try:
             found = self._tables.get(table)
         except TypeError:
-            raise _refused(
+            raise _schema_mismatch(
                 f"an event has a source.table, source.schema or source.db that is no text: {source}"
             ) from None
         if found is None:
@@ -702,7 +706,7 @@ class Reader:
                 _first_tables.clear()
             first = _first_tables.setdefault(self.number, name)
             if first != name:
-                raise _refused(
+                raise _schema_mismatch(
                     f"events are of two tables, {first} and {name}, whose rows would be added together; write "
                     f"table={first!r} to read one, or the pattern table={pattern_of(first, name)!r} if they are parts "
                     "of one table"
@@ -711,7 +715,7 @@ class Reader:
         if is_of(self.table, name):
             return True
         if is_of(self.table.casefold(), name.casefold()):
-            raise _refused(
+            raise _schema_mismatch(
                 f"table is {self.table!r}, and an event is of {name}, which differs by case only; write the name as "
                 "the database has it, or leave the events of the other table out"
             )
@@ -747,9 +751,9 @@ class Reader:
             return
         text = _text_of(messages.value(place))
         if tool := of_event(event):
-            raise _refused(f"an event is not of Debezium, {tool}: {text}")
+            raise _schema_mismatch(f"an event is not of Debezium, {tool}: {text}")
         if self.keys is None:
-            raise _refused(
+            raise _schema_mismatch(
                 "an event has no operation op, so it is flattened (ExtractNewRecordState) or not of Debezium: "
                 f"{text}; give keys= to read flattened events, or remove the transformation"
             )
@@ -759,7 +763,7 @@ class Reader:
             check_operation(op)
         is_deleted = op == "d" if op is not None else is_removed
         if is_deleted is None:
-            raise _refused(
+            raise _schema_mismatch(
                 "a flattened event does not say whether it deletes its row; set add.fields=op,lsn and "
                 f"delete.tombstone.handling.mode=rewrite: {text}"
             )
@@ -881,7 +885,7 @@ class Reader:
             return values, self._plan_of_head(heads[0]) if len(heads) == 1 and heads[0] is not None else None
         first = next((value.as_py() for value in values if value.is_valid), b"")
         if first.endswith(b"}") and PAYLOAD in first:
-            self._parsed(first)
+            self._parse_event(first)
             self._without_block(first)
         if self._latest is None:
             return values, None
@@ -906,10 +910,10 @@ class Reader:
             if mark and head in self._by_block and value.endswith(b"}"):
                 self._latest = head + mark, self._by_block[head]
                 return rest[:-1], self._by_block[head]
-        return value, self._undescribed
+        return value, self._plan_without_schema
 
     def _parsed_quickly(self, text: bytes, plan: _Plan) -> Any:
-        """Return what `_parsed` returns, with only the members of the event that are read, and rows as structs."""
+        """Return what `_parse_event` returns, with only the members of the event that are read, and rows as structs."""
         if plan.parse is None:
             return _UNPARSED
         try:
@@ -920,10 +924,10 @@ class Reader:
             return None
         return _UNPARSED if event.op is None else event_members(event)
 
-    def _parsed(self, value: bytes) -> tuple[Any, _Plan]:
+    def _parse_event(self, value: bytes) -> tuple[Any, _Plan]:
         """Return the event without its schema block, and how to read its rows."""
         if value.strip() == b"null":
-            return None, self._undescribed
+            return None, self._plan_without_schema
         # The same block begins nearly all events of a table, and is longer than the rest: it is parsed once.
         text, plan = self._without_block(value)
         if len(text) < len(value):
@@ -935,7 +939,7 @@ class Reader:
             event = _json(value)
         except ValueError as error:
             if value[:1] == b"\0":
-                raise _refused(
+                raise _schema_mismatch(
                     "an event was written with a schema registry (its first byte is 0): decode it first, for example "
                     "with from_avro, and give the columns op, before and after"
                 ) from None
@@ -951,7 +955,7 @@ class Reader:
     def _plan(self, block: Any) -> _Plan:
         described = described_columns(block)
         if not described:
-            return self._undescribed
+            return self._plan_without_schema
         fold = str if self.is_case_sensitive else str.casefold
         by_name = {fold(name): each for name, each in described.items()}
         found = {name: described.get(name) or by_name.get(fold(name)) for name in self.types}
@@ -964,7 +968,7 @@ class Reader:
         return _Plan(values, columns, parse, is_described=True, defaults=defaults_of(block))
 
     @functools.cached_property
-    def _undescribed(self) -> _Plan:
+    def _plan_without_schema(self) -> _Plan:
         """How to read events without a schema block."""
         return _Plan(
             {name: decoder(type_, None, self.words[name]) for name, type_ in self.types.items()},
@@ -1018,7 +1022,7 @@ def _position(source: Any, messages: _Messages, place: int, *, is_snapshot: bool
         name, _, number = log["file"].rpartition(".")  # of binlog.999999 and binlog.1000000 the second is later
         file = f"{name}.{number:0>{_LOG_DIGITS}}"
         return {"log": file, "position": log["pos"], "row": log.get("row") or 0, **rest, **time}
-    raise _refused(
+    raise _schema_mismatch(
         "an event has no position in the log of its database (source.lsn, or source.file and source.pos), so the last "
         "row of a key is not known; for flattened events set add.fields=op,lsn, or use upserts(df, sequence_by=...)"
     )
@@ -1092,5 +1096,5 @@ def _text_of(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
-def _refused(message: str) -> RejectedError:
+def _schema_mismatch(message: str) -> RejectedError:
     return RejectedError("SCHEMA_MISMATCH", message)

@@ -107,8 +107,8 @@ def to_debezium(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
             query fails with SCHEMA_MISMATCH at a key that is NULL, at another row kind, and at a value that readers
             take for something else.
     """
-    names, kinds, columns = _checked(changes, keys)
-    described = [_described(name, changes.schema[name].dataType) for name in columns]
+    names, kinds, columns = _check_keys(changes, keys)
+    described = [_describe_column(name, changes.schema[name].dataType) for name in columns]
     task = _Envelopes(
         keys=tuple(names),
         columns=tuple(columns),
@@ -124,7 +124,7 @@ def to_debezium(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
         start=int(time.time()) << _EPOCH_BITS,
     )
     now = sf.unix_millis(sf.current_timestamp()).alias(_TIME)
-    return _mapped(changes, [*([ROW_KIND] if kinds else []), *columns], task, "to_debezium", _EVENTS, now)
+    return _map_in_arrow(changes, [*([ROW_KIND] if kinds else []), *columns], task, "to_debezium", _EVENTS, now)
 
 
 def to_upserts(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
@@ -158,7 +158,7 @@ def to_upserts(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
         RejectedError: SCHEMA_MISMATCH, if a key is missing; SIGNATURE, if `keys` is empty. The query fails with
             SCHEMA_MISMATCH at a key that is NULL, and at another row kind.
     """
-    names, has_kinds, columns = _checked(changes, keys)
+    names, has_kinds, columns = _check_keys(changes, keys)
     last = changes.select(*map(column_named, columns), sf.lit(False).alias(_IS_DELETED))
     if has_kinds:
         types = tuple(arrow_type(changes.schema[name].dataType) for name in columns)
@@ -166,7 +166,7 @@ def to_upserts(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
         schema = st.StructType([st.StructField(each.name, each.dataType) for each in schema])
         task = _Upserts(tuple(names), tuple(columns), types)
         wanted = schema.add(_IS_DELETED, st.BooleanType())
-        last = _mapped(changes, [ROW_KIND, *columns], task, "to_upserts", wanted)
+        last = _map_in_arrow(changes, [ROW_KIND, *columns], task, "to_upserts", wanted)
     options = {
         "ignoreNullFields": "false",
         "timeZone": "UTC",
@@ -181,7 +181,7 @@ def to_upserts(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
     return last.select(key.alias(_KEY), sf.when(~column_named(_IS_DELETED), value).alias(_VALUE))
 
 
-def _checked(changes: DataFrame, keys: str | Sequence[str]) -> tuple[list[str], bool, list[str]]:
+def _check_keys(changes: DataFrame, keys: str | Sequence[str]) -> tuple[list[str], bool, list[str]]:
     """Return the keys, whether rows have kinds, and the columns. Raises RejectedError SIGNATURE, SCHEMA_MISMATCH."""
     names = [keys] if isinstance(keys, str) else list(keys)
     if not names:
@@ -200,7 +200,7 @@ def _null_key(name: str) -> str:
     return f"the key {name} of a change is NULL; leave such rows out, or give it a value"
 
 
-def _mapped(
+def _map_in_arrow(
     changes: DataFrame,
     columns: Sequence[str],
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
@@ -217,7 +217,7 @@ def _mapped(
 # What each type is in a schema block, and how its values are written.
 
 
-def _described(name: str, type_: st.DataType) -> dict[str, Any]:
+def _describe_column(name: str, type_: st.DataType) -> dict[str, Any]:
     """Return the description of a column in a schema block. Raises RejectedError SCHEMA_MISMATCH."""
     found = _connect_type(type_)
     if found is None:
@@ -501,7 +501,7 @@ class _Envelopes(_Paired):
     def _texts(
         self, rows: pa.RecordBatch, operations: list[str], before: Indexes, after: Indexes, now_ms: int
     ) -> tuple[list[str], list[str]]:
-        encoded = {name: self._encoded(name, rows.column(name)) for name in self.columns}
+        encoded = {name: self._encode_column(name, rows.column(name)) for name in self.columns}
         objects = [_json(dict(zip(encoded, row, strict=True))) for row in zip(*encoded.values(), strict=True)]
         at = np.where(after >= 0, after, before)
         keys = [_json({name: encoded[name][place] for name in self.keys}) for place in at.tolist()]
@@ -514,7 +514,7 @@ class _Envelopes(_Paired):
         ]
         return [f'{{"schema":{self.key_block},"payload":{key}}}' for key in keys], values
 
-    def _encoded(self, name: str, array: pa.Array) -> list[Any]:
+    def _encode_column(self, name: str, array: pa.Array) -> list[Any]:
         try:
             values = _encoder(array.type)(array)
         except ValueError as error:

@@ -29,7 +29,7 @@ class Tombstones:
         self._last: dict[Any, Row] = {}
         self._waiting: dict[Any, list[Row]] = {}
 
-    def placed(self, row: Row, partition: Any, place: Row) -> Iterator[Row]:
+    def add(self, row: Row, partition: Any, place: Row) -> Iterator[Row]:
         """Yield the row of a tombstone with its position, unless it waits for the next message of its partition.
 
         Args:

@@ -257,9 +257,12 @@ def test_schema_of_events(classic: Any) -> None:
     assert {name: found[name] for name in expected} == expected
     assert schema_of(frame).fields[0].metadata  # the texts of the blocks, by which Spark's JVM cuts them away
     tags = {"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}, "field": "tags"}
-    block = {"type": "struct", "fields": [{"type": "struct", "fields": [tags], "field": "after"}]}
-    mapped = kafka(classic, {"schema": block, "payload": event("c", after={"tags": {"a": 1}})})
-    assert schema_of(mapped)["tags"].dataType == st.MapType(st.StringType(), st.IntegerType())
+    wrong: dict[str, object] = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "field": "total"}
+    wrong["parameters"] = {"scale": "two", "connect.decimal.precision": "many"}
+    block = {"type": "struct", "fields": [{"type": "struct", "fields": [tags, wrong], "field": "after"}]}
+    mapped = schema_of(kafka(classic, {"schema": block, "payload": event("c", after={"tags": {"a": 1}})}))
+    assert mapped["tags"].dataType == st.MapType(st.StringType(), st.IntegerType())
+    assert mapped["total"].dataType == st.DecimalType(38, 0)
     with pytest.raises(RejectedError, match="none of these events has a schema block"):
         schema_of(kafka(classic, event("c", after=OLD)))
     lines = [(each and each.encode(),) for table in ("orders", "evolving") for each in values("default-schema", table)]

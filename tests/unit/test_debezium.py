@@ -600,6 +600,25 @@ def test_what_changes_no_row_is_skipped(message: Any) -> None:
         ({"x": 5, "__op": "t", "__lsn": 1}, {"keys": ("x",)}, "the operation of an event is t"),
         (event("c", after={"x": 1}, source=None), {"table": "inv.t"}, "does not name its table, so it is not known"),
         (event("c", after={"x": 1}, source={"schema": {}, "table": "t"}), {}, "source.db that is no text"),
+        ({**event("c", after={"x": 1}), "op": ["c"]}, {}, r"the operation of an event is \['c'\], which is not one of"),
+        ({"x": 5, "__op": {}, "__lsn": 1}, {"keys": ("x",)}, "the operation of an event is {}"),
+        ({"x": 5, "__deleted": [], "__lsn": 1}, {"keys": ("x",)}, "does not say whether it deletes"),
+        *(
+            (event("c", after={"x": 1}, source=source), {"keys": ("x",)}, "no position in the log")
+            for source in (
+                {"lsn": 2**63},
+                {"file": "binlog.1", "pos": -(2**63) - 1},
+                {"file": "binlog.1", "pos": 4, "row": "first"},
+                {"file": "binlog.\ud800", "pos": 4},
+            )
+        ),
+        (event("c", after={"y\ud800": 1}), {}, r"lacks the column x; it has y\\ud800"),
+        (in_block(5, type="int64", parameters=["scale"]), {}, "which is int64 with parameters that are no object"),
+        (
+            in_block("1e") | {"schema": {"fields": [{"field": {}}, *block(x={"type": "int64"})["fields"]]}},
+            {},
+            "which is not an integer",
+        ),
         (event("u", after={"x": 1}), {}, "lacks its old row, before; .*REPLICA IDENTITY FULL.*keys="),
         (event("c"), {}, "lacks its new row, after"),
         (event("d"), {"keys": ("x",)}, "lacks its old row"),
@@ -695,6 +714,7 @@ UNSENT = [*UNAVAILABLE.encode()]
         ),
         (event("c", after={"x": "2024-01-01T00:00:00+99:99"}), INSTANT, {}, "has the offset .99:99"),
         (event("c", after={"x": "\ud800"}), pa.string(), {}, "not Unicode"),
+        (event("c", after={"x": {"\ud800": 1}}), pa.map_(pa.string(), pa.int64()), {}, "not Unicode"),
     ],
 )
 def test_values_that_no_type_holds_are_refused(message: Any, type_: pa.DataType, words: Any, said: str) -> None:
@@ -819,15 +839,15 @@ def test_events_that_are_refused_are_dead_letters() -> None:
     read = reader({"x": pa.int64(), "y": pa.string()}, keys=("x",), isolates=True)
     after = [{"x": 1, "y": "a"}, {"x": 2**63, "y": "b"}, {"x": 3, "y": UNAVAILABLE}, {"x": 4, "y": "d"}, [5]]
     events: list[Any] = [event("c", after=each, source={"lsn": lsn}) for lsn, each in enumerate(after)]
-    events += ["{", None]
-    keys = [{"x": number} for number in range(6)] + ["no key"]
+    events += ["{", None, event("c", after={"\ud800": 1}, source={"lsn": 7})]
+    keys = [{"x": number} for number in range(6)] + ["no key", {"x": 7}]
     found = rows(read, events, keys)
     assert [(row["x"], row["y"]) for row in found if row["dead_letter"] is None] == [(1, "a"), (4, "d")]
     letters = [row for row in found if row["dead_letter"] is not None]
     said = ["which int64 does not hold", "the column y of an event has the value", "is not an object", "not JSON"]
-    said.append("a tombstone has a key that is not JSON")
+    said += ["a tombstone has a key that is not JSON", "it has \\ud800"]
     assert len(letters) == len(said)
-    for row, place, words in zip(letters, (1, 2, 4, 5, 6), said, strict=True):
+    for row, place, words in zip(letters, (1, 2, 4, 5, 6, 7), said, strict=True):
         letter = row.pop("dead_letter")
         assert words in letter["message"]
         assert f"offset {place}, " in letter["message"]

@@ -116,11 +116,14 @@ class Described:
     @classmethod
     def of(cls, field: Mapping[str, Any]) -> Described:
         """Return the description that a field of a schema block holds."""
-        items, values = field.get("items"), field.get("values")
+        items, values, parameters = field.get("items"), field.get("values"), field.get("parameters") or {}
+        type_ = str(field.get("type", ""))
+        if not isinstance(parameters, Mapping):  # which may say that an integer is unsigned
+            type_, parameters = f"{type_} with parameters that are no object", {}
         return cls(
-            str(field.get("type", "")),
+            type_,
             str(field.get("name") or ""),
-            tuple(sorted((str(key), str(value)) for key, value in (field.get("parameters") or {}).items())),
+            tuple(sorted((str(key), str(value)) for key, value in parameters.items())),
             cls.of(items) if isinstance(items, Mapping) else None,
             cls.of(values) if isinstance(values, Mapping) else None,
         )
@@ -218,7 +221,7 @@ def _struct(value: Any, fields: Mapping[str, Decode]) -> dict[str, Any]:
 def _map(value: Any, value_of: Decode) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
         raise Refused("which is not an object")
-    return [(key, None if each is None else value_of(each)) for key, each in value.items()]
+    return [(_fit_text(pa.string(), key), None if each is None else value_of(each)) for key, each in value.items()]
 
 
 def _number_of_text(source: Decode) -> Decode:

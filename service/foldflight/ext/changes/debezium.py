@@ -388,8 +388,8 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
 def _spark_type(described: Described, *, has_time: bool) -> st.DataType:
     name = described.name.rpartition(".")[2]
     if described.name == "org.apache.kafka.connect.data.Decimal":
-        precision = min(38, int(described.parameter("connect.decimal.precision") or 38))
-        return st.DecimalType(precision, min(precision, max(0, int(described.parameter("scale") or 0))))
+        precision = min(38, _read_digits(described, "connect.decimal.precision") or 38)
+        return st.DecimalType(precision, min(precision, _read_digits(described, "scale")))
     if name == "VariableScaleDecimal":
         return st.DecimalType(38, 18)
     if name in ("Date", "IsoDate"):
@@ -407,6 +407,12 @@ def _spark_type(described: Described, *, has_time: bool) -> st.DataType:
     if described.type == "map" and described.values is not None:
         return st.MapType(st.StringType(), _spark_type(described.values, has_time=has_time))
     return _SPARK_TYPES.get(described.type, st.StringType())
+
+
+def _read_digits(described: Described, name: str) -> int:
+    """Return a parameter that counts digits; 0 without it, and for what is none, with which values are refused."""
+    text = described.parameter(name) or ""
+    return int(text) if text.isdecimal() else 0
 
 
 _SPARK_TYPES: Final[dict[str, st.DataType]] = {

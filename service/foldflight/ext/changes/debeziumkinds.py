@@ -14,13 +14,13 @@ Table = tuple[Any, Any, Any]
 ROW_KINDS: Final[Mapping[str, str]] = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
 """The operations that change a row: inserts, rows of a snapshot, updates, deletes."""
 
-SKIPPED: Final = frozenset({"m"})
+SKIPPED: Final = ("m",)
 """The operations that change no row: messages of PostgreSQL's `pg_logical_emit_message`."""
 
 FLATTENED: Final = frozenset({"__op", "__deleted"})
 """Only flattened events have these members, beside columns of any names."""
 
-_REFUSED: Final[Mapping[object, str]] = {
+_REFUSED: Final[Mapping[str, str]] = {
     "t": "it empties the table, which no rows tell; delete the rows of the table by DELETE, or start again from a "
     "snapshot",
 }
@@ -31,11 +31,12 @@ _TRANSACTION: Final = frozenset({"status", "id", "event_count", "data_collection
 
 def check_operation(op: object) -> None:
     """Refuse an operation that does not change single rows. Raises RejectedError SCHEMA_MISMATCH."""
-    if op not in ROW_KINDS:
+    name = op if isinstance(op, str) else ""  # JSON may hold an array, which no dict has as a key
+    if name not in ROW_KINDS:
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"the operation of an event is {op}, which is not one of {', '.join(ROW_KINDS)}; "
-            f"{_REFUSED.get(op, _OTHERWISE)}",
+            f"{_REFUSED.get(name, _OTHERWISE)}",
         )
 
 

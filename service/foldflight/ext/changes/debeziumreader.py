@@ -127,7 +127,7 @@ def described_columns(block: Any) -> dict[str, Described]:
     fields = block.get("fields") if isinstance(block, dict) else None
     if not isinstance(fields, list):
         return {}
-    parts = {each.get("field"): each for each in fields if isinstance(each, dict)}
+    parts = {str(each.get("field")): each for each in fields if isinstance(each, dict)}
     for name in ("after", "before"):
         if name in parts and isinstance(parts[name].get("fields"), list):
             fields = parts[name]["fields"]
@@ -757,12 +757,10 @@ class Reader:
                 "an event has no operation op, so it is flattened (ExtractNewRecordState) or not of Debezium: "
                 f"{text}; give keys= to read flattened events, or remove the transformation"
             )
-        is_removed = {"true": True, "false": False, None: None}.get(event.get("__deleted"))
-        op = event.get("__op")
+        op, removed = event.get("__op"), event.get("__deleted")
         if op is not None:
             check_operation(op)
-        is_deleted = op == "d" if op is not None else is_removed
-        if is_deleted is None:
+        elif removed not in ("true", "false"):
             raise _schema_mismatch(
                 "a flattened event does not say whether it deletes its row; set add.fields=op,lsn and "
                 f"delete.tombstone.handling.mode=rewrite: {text}"
@@ -773,6 +771,7 @@ class Reader:
         if not self._is_read(source):
             return
         position = _position(source, messages, place, is_snapshot=op == "r")
+        is_deleted = removed == "true" if op is None else op == "d"
         yield _Change("-D" if is_deleted else "+U", event, plan, position, is_deleted)
 
     def _row(self, row: Any, plan: _Plan, names: Sequence[str], unsent: list[str] | None = None) -> Row:
@@ -1016,16 +1015,22 @@ def _position(source: Any, messages: _Messages, place: int, *, is_snapshot: bool
     """Return the position of an event in the log of its database. Raises RejectedError SCHEMA_MISMATCH without one."""
     log = source if isinstance(source, dict) else {}
     rest, time = _place(messages, place, is_snapshot=is_snapshot), {TIME: _committed_ms(*map(log.get, _COMMITTED))}
-    if type(log.get("lsn")) is int:
-        return {"log": "", "position": log["lsn"], "row": 0, **rest, **time}
-    if type(log.get("file")) is str and type(log.get("pos")) is int:
-        name, _, number = log["file"].rpartition(".")  # of binlog.999999 and binlog.1000000 the second is later
-        file = f"{name}.{number:0>{_LOG_DIGITS}}"
-        return {"log": file, "position": log["pos"], "row": log.get("row") or 0, **rest, **time}
+    lsn, file, offset, row = map(log.get, _LOG)
+    if _is_long(lsn):
+        return {"log": "", "position": lsn, "row": 0, **rest, **time}
+    row = row or 0
+    # JSON may hold half of a surrogate pair, which is not printable.
+    if type(file) is str and file.isprintable() and _is_long(offset) and _is_long(row):
+        name, _, number = file.rpartition(".")  # of binlog.999999 and binlog.1000000 the second is later
+        return {"log": f"{name}.{number:0>{_LOG_DIGITS}}", "position": offset, "row": row, **rest, **time}
     raise _schema_mismatch(
         "an event has no position in the log of its database (source.lsn, or source.file and source.pos), so the last "
         "row of a key is not known; for flattened events set add.fields=op,lsn, or use upserts(df, sequence_by=...)"
     )
+
+
+def _is_long(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def _committed_ms(milliseconds: Any, microseconds: Any) -> int | None:
@@ -1071,7 +1076,7 @@ def _log_of(value: bytes | None) -> Iterator[str]:
 def _letter(error: RefusedColumns | RefusedEvent, messages: _Messages, place: int) -> Row:
     """Return the dead letter of an event."""
     why = error.message if isinstance(error, RefusedEvent) else "; also, ".join(error.why.values())
-    message = f"{why}{messages.name(place)}"
+    message = _escape_surrogates(f"{why}{messages.name(place)}")
     return {
         "code": "SCHEMA_MISMATCH",
         "message": message,
@@ -1097,4 +1102,9 @@ def _text_of(value: object) -> str:
 
 
 def _schema_mismatch(message: str) -> RejectedError:
-    return RejectedError("SCHEMA_MISMATCH", message)
+    return RejectedError("SCHEMA_MISMATCH", _escape_surrogates(message))
+
+
+def _escape_surrogates(message: str) -> str:
+    """Return a message as it can be written in UTF-8: a name in JSON may have half of a surrogate pair."""
+    return message.encode(errors="backslashreplace").decode()

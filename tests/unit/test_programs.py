@@ -198,8 +198,14 @@ def warm(cls: type, programs: Programs = PROGRAMS) -> str:
         (Tries, f"interpreted: accumulate uses with ({place(Tries, 1)})"),
         (Texts, f"interpreted: it uses the attribute swapcase of a value ({place(Texts, 1)})"),
         (Never, "interpreted: compile=False"),
-        (HidesNumber, "interpreted: its instance attribute limit hides the class attribute of that name"),
-        (HidesMethod, "interpreted: its instance attribute step hides the class attribute of that name"),
+        (
+            HidesNumber,
+            f"interpreted: its instance attribute limit hides the class attribute of that name ({place(HidesNumber)})",
+        ),
+        (
+            HidesMethod,
+            f"interpreted: its instance attribute step hides the class attribute of that name ({place(HidesMethod)})",
+        ),
         (AsksForTruth, f"interpreted: it uses {{}} as a condition ({place(AsksForTruth, 1)})"),
         (Powers, f"interpreted: it calls pow ({place(Powers, 1)})"),
         (Comprehends, f"interpreted: it creates a generator or a function ({place(Comprehends, 1)})"),
@@ -237,7 +243,7 @@ def test_accumulators_whose_making_shows_elsewhere_are_interpreted(body: str, wh
     exec(f"def note(self): pass\ndef create_accumulator(self): {body}; return Total()", scope)
     scope["create_accumulator"].__annotations__["return"] = Total
     methods = {"create_accumulator": scope["create_accumulator"], "note": scope["note"]}
-    assert warm(udaf(type("Makes", (Plain,), methods))) == f"interpreted: {why}"
+    assert warm(udaf(type("Makes", (Plain,), methods))) == f"interpreted: {why} (<string>:2)"
 
 
 @pytest.mark.every_turn
@@ -290,7 +296,7 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
             assert fold.collect().column("output_0").to_pylist() == [[each for each in rows if each][-1]]
     assert sorted(tried) == ["fold", "fold_nulls", "values"]
     assert [line for line in caplog.messages if "for chunks with a NULL argument" in line] == [
-        "LastOf is interpreted for chunks with a NULL argument: not today"
+        f"LastOf is interpreted for chunks with a NULL argument: not today ({place(LastOf)})"
     ]
 
 

@@ -12,7 +12,7 @@ from foldflight.extensions import Extension
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.vectorised import fresh_table
-from foldflight.fold.mode import Folding, Mode
+from foldflight.fold.mode import Folding, Mode, line_of
 from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
 from foldflight.functions.author.spec import AnyFunction, BoundFunction, BoundScalar, Function, Methods, ScalarFunction
 from foldflight.functions.types.serializer import views_in
@@ -143,13 +143,14 @@ class Accelerator:
         if not isinstance(function, ScalarFunction) and function.bundled:
             return Folding(Mode.BUNDLED)
         if isinstance(function, Function) and (views := views_in(function.serializer)):
-            return Folding(Mode.INTERPRETED, f"its accumulator has views: {', '.join(views)}")
+            return _refusal(function, f"its accumulator has views: {', '.join(views)}", "create_accumulator")
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
         if isinstance(function, ScalarFunction):
             return self.compilable(function, bind_fixed_types(function))
         if function.capabilities.codec == "custom" or (function.capabilities.codec == "pickle" and function.folds_many):
-            return Folding(Mode.INTERPRETED, f"its states are not typed: {function.capabilities.codec_reason}")
+            reason = f"its states are not typed: {function.capabilities.codec_reason}"
+            return _refusal(function, reason, "serialize", "create_accumulator")
         bound = bind_fixed_types(function)
         if function.folds_many and (bound is None or (isinstance(bound, BoundFunction) and _has_records(bound))):
             return Folding(Mode.VECTORISED)
@@ -163,6 +164,12 @@ class Accelerator:
             bound: The function bound to its types; None if types or direct arguments depend on the call.
         """
         return Folding(Mode.INTERPRETED, self.reason)
+
+
+def _refusal(function: Function, reason: str, *method_names: str) -> Folding:
+    """Return that a function is interpreted for a reason, with the line of the first of these methods that it has."""
+    lines = [line for name in (*method_names, "accumulate") if (line := line_of(getattr(function.cls, name, None)))]
+    return Folding(Mode.INTERPRETED, f"{reason} ({lines[0]})" if lines else reason)
 
 
 class Compiler(Protocol):

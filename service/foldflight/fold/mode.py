@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -83,3 +86,19 @@ class Unsupported(Exception):  # noqa: N818 - the caller evaluates the function 
         """Return this exception with a location, which has `filename` and `line`, unless it already has one."""
         self.location = self.location or f"{Path(loc.filename).name}:{loc.line}"
         return self
+
+
+def line_of(function: Any) -> str:
+    """Return the file and the first line of a function, as `orders.py:12`; empty if it has no code in Python."""
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    return "" if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+@contextlib.contextmanager
+def blaming(function: Any) -> Iterator[None]:
+    """Give each Unsupported that is raised inside, and has no location, the first line of a function."""
+    try:
+        yield
+    except Unsupported as unsupported:
+        unsupported.location = unsupported.location or line_of(function)
+        raise

@@ -47,7 +47,7 @@ from foldflight.ext.compiler.vectors import VectorType, row_address
 from foldflight.ext.compiler.vectors import result_of as vector_result_of
 from foldflight.fold.accelerator import PendingLoop
 from foldflight.fold.machine_values import DECIMALS
-from foldflight.fold.mode import Unsupported
+from foldflight.fold.mode import Unsupported, blaming, line_of
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,7 @@ _TABLE = (_BYTES, _FLAGS, _BYTES)
 _inlined: Final = numba.njit(inline="always")
 # Rows and slots are never negative. The mask tells LLVM so, and it omits the code for negative indexes.
 _PLUS: Final = (1 << 63) - 1
+_METHODS_OF_LOOPS: Final = {"merge": "merge", "values": "get_value", "mapped": "eval"}
 
 
 class Kernels:
@@ -176,7 +177,8 @@ class Kernels:
             if method_name == "get_value":
                 continue  # get_value may be interpreted
             own = (self.instance,) if method_name in self.plan.with_self else ()
-            self.author.check(function, (*own, *actual.get(method_name, (changed,))))
+            with blaming(function):
+                self.author.check(function, (*own, *actual.get(method_name, (changed,))))
 
     def fold(self, *, nulls: bool) -> Any:
         """Return `fold(table, present, instance, progress, slots, retracts, columns, valid)`.
@@ -241,9 +243,11 @@ class Kernels:
         try:
             return self._compile_loop(name, *make())
         except (Unsupported, NumbaError) as error:
+            method = _METHODS_OF_LOOPS.get(name.removesuffix("_nulls"), "accumulate")
+            refused = Unsupported(reason_of(error, line_of(self.plan.methods[method])))
             if stored is not None:
-                stored.refuse(reason_of(error))
-            raise
+                stored.refuse(refused.reason)
+            raise refused from error
 
     def _method(self, method_name: str, *, result: Any = None) -> Any:
         """Return `call(instance, accumulator, arguments)` for use in a loop."""

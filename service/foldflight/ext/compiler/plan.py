@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numba.core import ir
 
 from foldflight.ext.compiler.arena import Contents, Element
 from foldflight.ext.compiler.columns import Items, Kind, Members
@@ -36,7 +37,7 @@ from foldflight.ext.compiler.untyped_accumulators import (
 from foldflight.ext.compiler.value_types import ENCODED, KINDS
 from foldflight.fold.aggregate.reading import inner_codes
 from foldflight.fold.machine_values import DECIMALS, decimal_of, moment_of, scale_of, text_of, words_of
-from foldflight.fold.mode import Unsupported
+from foldflight.fold.mode import Unsupported, blaming
 from foldflight.functions.author.spec import BoundFunction, BoundScalar, Methods, ScalarMethods
 from foldflight.functions.types.serializer import Nullable, may_be_none
 from foldflight.functions.types.sql import sql_name
@@ -104,18 +105,20 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         try:
             _check_pure(what, maker, {function.cls, cls, named_tuple})
         except Unsupported as unsupported:
-            raise Unsupported("; ".join(filter(None, (untyped, unsupported.reason)))) from None
-    accumulators = _fresh(methods, cls)
-    if cls is None and has_members and type(accumulators[0]) is not (named_tuple or tuple):
-        raise Unsupported("its accumulator is neither a tuple nor an object with annotated attributes")
+            unsupported.reason = "; ".join(filter(None, (untyped, unsupported.reason)))
+            raise
     arguments = [_argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     inferred = None
-    if untyped:
-        keys = {kind for _, kind in arguments if isinstance(kind, str)}
-        inferred = inferred_types(cls, accumulators[0], untyped, function.accumulator_hints, keys)
-        _check_keys(inferred, functions)
-    layout = _layout(bound, cls, accumulators[0]) if inferred is None else inferred.layout
-    fresh = _fresh_record(layout, cls, accumulators)
+    with blaming(next(iter(makers.values()), None)):
+        accumulators = _fresh(methods, cls)
+        if cls is None and has_members and type(accumulators[0]) is not (named_tuple or tuple):
+            raise Unsupported("its accumulator is neither a tuple nor an object with annotated attributes")
+        if untyped:
+            keys = {kind for _, kind in arguments if isinstance(kind, str)}
+            inferred = inferred_types(cls, accumulators[0], untyped, function.accumulator_hints, keys)
+            _check_keys(inferred, functions)
+        layout = _layout(bound, cls, accumulators[0]) if inferred is None else inferred.layout
+        fresh = _fresh_record(layout, cls, accumulators)
     try:
         (kind, bits), unresolved = _result_kind(bound.result_type), ""
     except Unsupported as unsupported:  # only get_value is interpreted; the other methods are compiled
@@ -222,7 +225,8 @@ def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[
         elif separate:
             with_self.add(method_name)
         if not isinstance(method, FunctionType):
-            raise Unsupported(f"{method_name} is not a plain method")
+            with blaming(method):
+                raise Unsupported(f"{method_name} is not a plain method")
         functions[method_name] = method
     return functions, frozenset(with_self)
 
@@ -509,7 +513,8 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
     """Raise Unsupported for code that may have side effects: a compiled fold calls it once for all groups."""
     if not isinstance(function, FunctionType):
         raise Unsupported(f"{what} is not a plain method")
-    for effect, name in _effects(inspect.unwrap(function).__code__):
+    for effect, name, line in _effects(inspect.unwrap(function).__code__):
+        refused = ""
         if effect == "uses":
             value = function.__globals__.get(name, getattr(builtins, name, None))
             is_plain = plain_kind(value) is not None or (
@@ -518,33 +523,36 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
             if isinstance(value, (list, tuple)):
                 is_plain = all(plain_kind(each) is not None for each in value)
             if not (is_plain or any(value is each for each in (*classes, *_HARMLESS))):
-                raise Unsupported(f"{what} uses {name}")
+                refused = f"{what} uses {name}"
         elif effect == "makes":
             module, _, maker = name.partition(".")
             if function.__globals__.get(module) is not np:
-                raise Unsupported(f"{what} calls or changes {maker}")
+                refused = f"{what} calls or changes {maker}"
         elif effect == "calls or changes" or what == "create_accumulator":
-            raise Unsupported(f"{what} {effect} {name}")
+            refused = f"{what} {effect} {name}"
+        if refused:
+            raise Unsupported(refused).at(line)
 
 
 @functools.lru_cache(maxsize=1024)
-def _effects(code: CodeType) -> tuple[tuple[str, str], ...]:
-    """Return pairs of `uses`, `calls` or `changes` (of an attribute of the first parameter) and a name."""
+def _effects(code: CodeType) -> tuple[tuple[str, str, ir.Loc], ...]:
+    """Return `uses`, `calls` or `changes` (of an attribute of the first parameter), a name and a line, of each."""
     first = code.co_varnames[0] if code.co_argcount else ""
     effects, loaded, module = [], None, ""
     for step in dis.get_instructions(code):
-        name = step.argval
+        name, line = step.argval, step.positions.lineno if step.positions is not None else None
+        at = ir.Loc(code.co_filename, line or code.co_firstlineno)
         is_method = step.opname == "LOAD_METHOD" or "NULL|self" in step.argrepr  # Python 3.11; then 3.12 and later
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            effects.append(("uses", str(name)))
+            effects.append(("uses", str(name), at))
         elif is_method and module and name in _ARRAY_MAKERS:
-            effects.append(("makes", f"{module}.{name}"))
+            effects.append(("makes", f"{module}.{name}", at))
         elif step.opname in ("STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "CALL_FUNCTION_EX") or (
             is_method and name != "__init__"
         ):
-            effects.append(("calls or changes", str(name)))
+            effects.append(("calls or changes", str(name), at))
         elif step.opname == "STORE_ATTR" and loaded == first:
-            effects.append(("changes", f"{first}.{name}"))
+            effects.append(("changes", f"{first}.{name}", at))
         module = str(name) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") else ""
         loaded = None
         if "LOAD_FAST" in step.opname:  # from Python 3.13 on, a step may load two variables

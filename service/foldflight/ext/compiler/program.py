@@ -293,8 +293,13 @@ def _is_constant(function: FunctionType, steps: list[dis.Instruction]) -> bool:
     return isinstance(value, decimal.Decimal) and after > 0 and not steps[after].opname.startswith("LOAD_FAST")
 
 
-def reason_of(error: BaseException) -> str:
-    """Return the reason and the author's line from an exception of the compiler or of numba."""
+def reason_of(error: BaseException, otherwise: str = "") -> str:
+    """Return the reason and the author's line from an exception of the compiler or of numba.
+
+    Args:
+        error: The exception.
+        otherwise: The line if the exception tells none.
+    """
     from foldflight.fold.mode import Unsupported
 
     location = _location_of(error)
@@ -313,6 +318,7 @@ def reason_of(error: BaseException) -> str:
         reason = f"numba: {type(error).__name__}: {(telling or lines or [''])[0]}"
     else:
         reason, location = str(seen.reason), seen.location or location
+    location = location or otherwise
     return f"{reason} ({location})" if location else reason
 
 

@@ -321,7 +321,8 @@ class _Rewriter:
                 for var in statement.list_vars():
                     own = isinstance(statement, ir.Assign) and var == statement.target
                     if not own and (var.name in self.methods or self.is_opaque(var.name)):
-                        raise Unsupported(f"it uses {self.describe(var.name)} as a value")
+                        unsupported = Unsupported(f"it uses {self.describe(var.name)} as a value")
+                        raise unsupported.at(statement.loc)
 
     def is_opaque(self, name: str) -> bool:
         return name in self.constants and self.is_opaque_object(self.constants[name])

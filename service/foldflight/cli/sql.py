@@ -156,7 +156,7 @@ def _functions_of(target: str, connection: dict[str, Any]) -> Any:
 
 def _add_table(spark: SparkSession, name: str, path: Path, *, is_stream: bool) -> None:
     """Create a temporary view of a file or folder. As a stream, it reads files that are added to the folder."""
-    from foldflight.sql.text import quoted
+    from foldflight.spark.columns import quote_name
 
     first = next((each for each in sorted(path.rglob("*")) if each.suffix in _FORMATS), path) if path.is_dir() else path
     if first.suffix not in _FORMATS:
@@ -170,7 +170,7 @@ def _add_table(spark: SparkSession, name: str, path: Path, *, is_stream: bool) -
         df = spark.read.format(format_).options(**options).load(str(path))
     if is_stream:
         df = spark.readStream.schema(df.schema).format(format_).options(**options).load(str(path))
-    df.createOrReplaceTempView(quoted(name))
+    df.createOrReplaceTempView(quote_name(name))
 
 
 def _statements(script: str) -> Iterator[str]:
@@ -477,9 +477,9 @@ def _columns(spark: SparkSession, table: str) -> list[str]:
     """Return the columns of a table or view; none if Spark cannot read it, such as a view of a dropped table."""
     from pyspark.errors import PySparkException
 
-    from foldflight.sql.text import quoted
+    from foldflight.spark.columns import quote_name
 
     try:
-        return list(spark.table(quoted(table)).columns)
+        return list(spark.table(quote_name(table)).columns)
     except PySparkException:
         return []

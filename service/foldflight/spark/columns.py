@@ -221,7 +221,7 @@ class Columns:
         # PySpark makes a Column by several calls of Java, and a text by one. But in a text Spark puts a setting's value
         # for ${...}, and a session may have it read names with such characters as patterns.
         if plain is not None and all(map(_WORD.fullmatch, plain.values())):
-            return self.df.selectExpr(*(f"{quoted(expression)} AS {name}" for name, expression in plain.items()))
+            return self.df.selectExpr(*(f"{quote_name(expression)} AS {name}" for name, expression in plain.items()))
         chosen = [key_column(key).alias(f"key_{index}") for index, key in enumerate(self.keys)]
         if self.kind is not None:
             chosen.append(_kind_number(self.kind).alias(KIND))
@@ -421,16 +421,16 @@ def _resolution_error(code: str, what: str, error: PySparkException) -> Rejected
 
 def column_named(name: str) -> Column:
     """Return the column of exactly this name, which may contain any characters."""
-    return sf.col(quoted(name))
+    return sf.col(quote_name(name))
 
 
 def by_text(named: Mapping[str, str]) -> dict[str, str]:
     """Return the keys of a mapping to names of columns by the texts that mean exactly these columns in `column_of`."""
     # A column may have the name of another one in backquotes.
-    return {quoted(name): key for key, name in named.items()} | {name: key for key, name in named.items()}
+    return {quote_name(name): key for key, name in named.items()} | {name: key for key, name in named.items()}
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name in backquotes."""
     return "`" + name.replace("`", "``") + "`"
 

@@ -20,7 +20,7 @@ from foldflight.fold.mode import Mode
 from foldflight.functions import Call
 from foldflight.functions.query.literals import text_of_literals
 from foldflight.spark.batch import batch_result
-from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quoted, text_of
+from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quote_name, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.expressions import Text
 from foldflight.spark.lifted import LIFT
@@ -474,7 +474,7 @@ class Planned:
             return result
         others = [name for name in result.columns if name not in self.types]
         return result.select(
-            *(sf.col(quoted(self.copies.get(name, name))).alias(name) for name in (*self.types, *others))
+            *(sf.col(quote_name(self.copies.get(name, name))).alias(name) for name in (*self.types, *others))
         )
 
     def explain(self) -> str:
@@ -508,7 +508,7 @@ class Planned:
             source: A query with the columns of the input, as SQL.
             names: The names of the result's columns. Default: the query's.
         """
-        columns = {name: quoted(written) for name, written in (self.columns.plain or {}).items()}
+        columns = {name: quote_name(written) for name, written in (self.columns.plain or {}).items()}
         session = self.columns.df.sparkSession
         computed = None if self.copies else names
         written = LIFT.load().text(self.query, Text(source), columns, self._outputs, session, computed)
@@ -516,7 +516,7 @@ class Planned:
             return written.sql
         aliases = zip(self.types, self.types if names is None else names, strict=True)
         return written.selectExpr(
-            *(f"{quoted(self.copies.get(name, name))} AS {quoted(alias)}" for name, alias in aliases)
+            *(f"{quote_name(self.copies.get(name, name))} AS {quote_name(alias)}" for name, alias in aliases)
         ).sql
 
 

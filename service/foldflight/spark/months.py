@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.spark.bucketed import OPERATOR
-from foldflight.spark.columns import quoted
+from foldflight.spark.columns import quote_name
 from foldflight.spark.versions.types import spark_type
 
 __all__ = ["as_intervals", "as_months", "in_months", "interval_text", "is_months", "months_text", "storage_types_of"]
@@ -60,7 +60,7 @@ def in_months(schema: st.StructType) -> st.StructType:
 
 def as_months(rows: DataFrame) -> DataFrame:
     """Return rows with the months of each interval in its place."""
-    texts = {each.name: months_text(quoted(each.name)) for each in rows.schema if is_months(each.dataType)}
+    texts = {each.name: months_text(quote_name(each.name)) for each in rows.schema if is_months(each.dataType)}
     return rows.withColumns({name: sf.expr(text) for name, text in texts.items()}) if texts else rows
 
 
@@ -74,7 +74,7 @@ def as_intervals(df: DataFrame, spark_types: Mapping[str, st.DataType]) -> DataF
     types = {name: type_ for name, type_ in spark_types.items() if is_months(type_)}
     if not types:
         return df
-    texts = {name: interval_text(quoted(name), type_, df.schema[name].dataType) for name, type_ in types.items()}
+    texts = {name: interval_text(quote_name(name), type_, df.schema[name].dataType) for name, type_ in types.items()}
     result = df.withColumns({name: sf.expr(text) for name, text in texts.items()})
     if hasattr(df, OPERATOR):
         setattr(result, OPERATOR, getattr(df, OPERATOR))

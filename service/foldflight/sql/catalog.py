@@ -22,7 +22,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.fold.coroutines import no_running_values
 from foldflight.functions import Call, Function, FunctionKind, Order, Registry, parse_type
-from foldflight.spark.columns import text_of
+from foldflight.spark.columns import quote_name, text_of
 from foldflight.spark.months import is_months, storage_types_of
 from foldflight.spark.scalar import declared_udf
 from foldflight.spark.storage_types import result_types
@@ -32,7 +32,7 @@ from foldflight.spark.versions.sessions import check_workers, is_spark
 from foldflight.spark.versions.types import spark_type
 from foldflight.sql.calls import AGGREGATES
 from foldflight.sql.lists import ListFold
-from foldflight.sql.text import Span, SqlError, Text, quoted
+from foldflight.sql.text import Span, SqlError, Text
 
 _PREFIX: Final = "foldflight__"
 _STRUCT: Final = "named_struct"
@@ -280,7 +280,7 @@ class Catalog:
             self.release(name)
             is_plain = self.entries.pop(name).has_plain_calls
         if is_plain:
-            plain_sql(spark, f"DROP TEMPORARY FUNCTION IF EXISTS {quoted(name)}")
+            plain_sql(spark, f"DROP TEMPORARY FUNCTION IF EXISTS {quote_name(name)}")
 
     def twin(self, name: str, beside: FunctionHandle) -> FunctionHandle | None:
         """Return foldflight's built-in function of this name over the connection of another function."""
@@ -419,7 +419,7 @@ class Catalog:
 
     def _define(self, spark: SparkSession, entry: ScalarEntry) -> None:
         """Make a function known to Spark under its name, in place of the one of this name."""
-        name = quoted(entry.name)
+        name = quote_name(entry.name)
         udf = None if entry.is_table else self._scalar_udf(entry, {})
         if entry.is_table and not PLAIN_TABLES.has():
             return
@@ -431,7 +431,7 @@ class Catalog:
             return
         # A function of SQL can be joined with LATERAL, and Spark casts its arguments. An array of rows for each row is
         # one trip to Python for a whole batch.
-        arguments = ", ".join(quoted(field.name) for field in entry.arguments)
+        arguments = ", ".join(quote_name(field.name) for field in entry.arguments)
         plain_sql(
             spark,
             f"CREATE TEMPORARY FUNCTION {name}({_ddl(entry.arguments)}) RETURNS TABLE ({_ddl(entry.returns)}) "
@@ -516,7 +516,7 @@ def _check_name(name: str) -> None:
     if not name.strip() or name.startswith(_PREFIX):
         raise RejectedError(
             "SIGNATURE",
-            f"{quoted(name)} cannot be the name of a function: names are not empty, and do not begin with "
+            f"{quote_name(name)} cannot be the name of a function: names are not empty, and do not begin with "
             f"{_PREFIX}, which foldflight uses itself",
         )
 
@@ -531,13 +531,13 @@ def _ddl(columns: pa.StructType) -> str:
     """Return columns as Spark declares them: names and types."""
     storages = result_types([field.name for field in columns], [field.type for field in columns])
     types = (declared(spark_type(type_)) for type_ in storages)
-    return ", ".join(f"{quoted(field.name)} {type_}" for field, type_ in zip(columns, types, strict=True))
+    return ", ".join(f"{quote_name(field.name)} {type_}" for field, type_ in zip(columns, types, strict=True))
 
 
 def declared(type_: st.DataType) -> str:
     """Return a type as Spark declares it. Its own text does not quote the names of members."""
     if isinstance(type_, st.StructType):
-        return f"struct<{', '.join(f'{quoted(each.name)}: {declared(each.dataType)}' for each in type_)}>"
+        return f"struct<{', '.join(f'{quote_name(each.name)}: {declared(each.dataType)}' for each in type_)}>"
     if isinstance(type_, st.ArrayType):
         return f"array<{declared(type_.elementType)}>"
     if isinstance(type_, st.MapType):

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
 from foldflight.functions import Registry
-from foldflight.spark.columns import quoted
+from foldflight.spark.columns import quote_name
 from foldflight.spark.rowkinds import kinds_in, unsaid
 from foldflight.sql.analysis import UNPLANNED, Analysis
 from foldflight.sql.blocks import SETS, Block, ParsedQuery, insert_in
@@ -110,7 +110,7 @@ def read_checked_rows(
     """
     if ("row_kind" in options and options["row_kind"] is None) or "FROM" not in block.clauses:
         return read("")
-    rows = read(f", struct(*) AS {quoted(ALL_COLUMNS)}")
+    rows = read(f", struct(*) AS {quote_name(ALL_COLUMNS)}")
     found = _kinds_of(rows)
     if "row_kind" not in options:
         remedy = (
@@ -327,7 +327,7 @@ class _Search:
 
     def _kinds(self, query: ParsedQuery, sql: str) -> list[tuple[str, str]]:
         """Return the columns of kinds of the rows behind FROM. Raises what Spark refuses."""
-        rows = f"SELECT struct(*) AS {quoted(ALL_COLUMNS)} FROM {sql}"
+        rows = f"SELECT struct(*) AS {quote_name(ALL_COLUMNS)} FROM {sql}"
         return _kinds_of(self.analysis.df(self.analysis.seeing(query, query.span.stop, rows, self.edits)))
 
     def _refuse_block(self, query: ParsedQuery, block: Block, consumer: _Consumer | None) -> bool:

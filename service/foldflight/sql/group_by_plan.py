@@ -24,6 +24,7 @@ from pyspark.sql import types as st
 from foldflight.client import Aggregate, FunctionHandle
 from foldflight.client.functions import OrderKey
 from foldflight.errors import FoldflightError, RejectedError
+from foldflight.spark.columns import quote_name
 from foldflight.spark.grouping import Planned, group_by
 from foldflight.spark.scans.predicate import NO_COLUMNS
 from foldflight.spark.scans.scan import Scan, view_of
@@ -43,7 +44,7 @@ from foldflight.sql.list_plan import (
     nondeterministic_cte_read_twice,
 )
 from foldflight.sql.over import BlockOver, BlockPlan
-from foldflight.sql.text import Edits, Span, Token, names_in, quoted
+from foldflight.sql.text import Edits, Span, Token, names_in
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
 EQUIVALENT_BUILTINS: Final = {
@@ -348,7 +349,7 @@ class BlockFold:
                 return _Key(span, tokens, (calls[0].name,), sql, calls[0].name, shown, window)
             path = (calls[0].name,)
         name = self._names.new(path[-1] if path else text.slice(span))
-        return _Key(span, tokens, path, sql, name, quoted(name))
+        return _Key(span, tokens, path, sql, name, quote_name(name))
 
     def _table(self) -> WindowedTable | None:
         start = self.block.clause("FROM").start
@@ -406,7 +407,7 @@ class BlockFold:
         """Return the input of the fold, as a query and analysed, and the aggregates by output."""
         analysis, text = self.analysis, self.analysis.text
         edits = self.edits
-        select = [f"{key.sql} AS {quoted(key.name)}" for key in keys if key.window is None]
+        select = [f"{key.sql} AS {quote_name(key.name)}" for key in keys if key.window is None]
         table = self._table()
         bounds = {key.path[-1] for key in keys if key.window is not None}
         if table is not None and not table.has_equivalent and bounds != {WINDOW_START, WINDOW_END}:
@@ -415,11 +416,11 @@ class BlockFold:
             if table is not None:
                 edits = edits.copy()
                 edits.replace(table.span, edits.render(table.relation))
-                select.append(f"{text.slice(table.time)} AS {quoted(TIME)}")
+                select.append(f"{text.slice(table.time)} AS {quote_name(TIME)}")
             else:
-                select.append(f"{edits.render(self._time(keys))} AS {quoted(TIME)}")
+                select.append(f"{edits.render(self._time(keys))} AS {quote_name(TIME)}")
         if row_kind := self.options.get("row_kind"):
-            select.append(f"{quoted(row_kind)} AS `row_kind`")
+            select.append(f"{quote_name(row_kind)} AS `row_kind`")
         arguments = _Arguments(self.analysis, edits, self._names)
         aggregates: dict[str, Aggregate] = {}
         for call, output in uses.items():
@@ -494,10 +495,10 @@ class BlockFold:
                 for name, type_ in zip(names, wanted, strict=True):
                     if type_ is not None:
                         renamed[name] = f"{name} as {type_.simpleString()}"
-                        casts[renamed[name]] = f"CAST({quoted(name)} AS {declared(type_)})"
+                        casts[renamed[name]] = f"CAST({quote_name(name)} AS {declared(type_)})"
             order = tuple(replace(key, column=renamed.get(str(key.column), key.column)) for key in use.order)
             fitted[output] = replace(use, columns=tuple(renamed.get(name, name) for name in names), order=order)
-        return [f"{cast} AS {quoted(name)}" for name, cast in casts.items()], fitted
+        return [f"{cast} AS {quote_name(name)}" for name, cast in casts.items()], fitted
 
     def _has_sure_types(
         self, rows: DataFrame, uses: Mapping[ParsedCall, str], aggregates: Mapping[str, Aggregate]
@@ -516,7 +517,7 @@ class BlockFold:
         row_kind = self.options.get("row_kind")
         if not row_kind:
             return
-        below = partial(self.analysis.below, self.query, self.block, quoted(row_kind), self.edits)
+        below = partial(self.analysis.below, self.query, self.block, quote_name(row_kind), self.edits)
         try:
             self.analysis.df(below())
         except REFUSALS as error:
@@ -700,7 +701,7 @@ class _Arguments:
         """Return the items of SELECT."""
         guarding = dict.fromkeys(each for guards in self._guards.values() for each in sorted(guards))
         taken = names_in(self._text.text)  # a column of the rows would come before an item of this name
-        names = (quoted(name) for number in count() if (name := f"foldflight condition {number}") not in taken)
+        names = (quote_name(name) for number in count() if (name := f"foldflight condition {number}") not in taken)
         conditions = dict(zip(guarding, names, strict=False))
         items = [f"{sql} AS {name}" for sql, name in conditions.items()]
         for sql, name in self._columns.items():
@@ -709,7 +710,7 @@ class _Arguments:
             if holds:
                 within = guarded(self._analysis, self._edits, self._spans[sql], f"({holds})")
                 value = f"CASE WHEN {holds} THEN {within} END"
-            items.append(f"{value} AS {quoted(name)}")
+            items.append(f"{value} AS {quote_name(name)}")
         return items
 
 
@@ -737,7 +738,7 @@ class _OuterSelect:
         spans = (*(item.body for item in items), *self._clauses)
         self._keys_at = [match for span in spans for match in self._keys_in(span)]
         self._items_at = dict(self._aliases_at())
-        outputs = {call: quoted(output) for call, output in uses.items()}
+        outputs = {call: quote_name(output) for call, output in uses.items()}
         self._shown = self._edited_text(outputs, lambda _, key: key.shown)
         self.tails = dict(self._tails())
         self.is_plain = self._is_plain()
@@ -767,7 +768,7 @@ class _OuterSelect:
         # Over the result there are no aggregates. One that is left would be an aggregate of all groups.
         probe = ", ".join([*self._list_plan_of(self._shown), "1"])
         fold = self._fold
-        output = quoted(next(name for name in names if name != "row_kind"))
+        output = quote_name(next(name for name in names if name != "row_kind"))
         predicates = "".join(f", {self._shown.render(span)}" for span in self._clauses if not span.is_empty)
         try:
             probed = fold.df_of(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {relation}")
@@ -785,12 +786,12 @@ class _OuterSelect:
         fold = self._fold
         if fold.block.quantifier or fold.query.tails or any(not span.is_empty for span in self._clauses):
             return None
-        if [self._shown.render(item.body) for item in self._items] != list(map(quoted, columns)):
+        if [self._shown.render(item.body) for item in self._items] != list(map(quote_name, columns)):
             return None
         return [item.name for item in self._items]
 
     def _list_plan_of(self, edits: Edits) -> list[str]:
-        return [f"{edits.render(item.body)} AS {quoted(item.name)}" for item in self._items]
+        return [f"{edits.render(item.body)} AS {quote_name(item.name)}" for item in self._items]
 
     def _is_plain(self) -> bool:
         fold, text = self._fold, self._text

@@ -23,7 +23,7 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
 from foldflight.functions.query.literals import check_known
 from foldflight.functions.types.arrow import is_nested
-from foldflight.spark.columns import spark_name, zone_remedy
+from foldflight.spark.columns import quote_name, spark_name, zone_remedy
 from foldflight.spark.months import interval_text, is_months, months_text
 from foldflight.spark.storage_types import result_storage_type
 from foldflight.spark.types import arrow_fields, check_compared
@@ -33,7 +33,7 @@ from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import Entry
 from foldflight.sql.items import has_calls, item_names, named_by_text, unaliased
-from foldflight.sql.text import Edits, Span, Text, quoted
+from foldflight.sql.text import Edits, Span, Text
 
 _STAND_IN: Final = "size"  # a function over lists, for a call that cannot be described
 _ITEMS: Final = ("SELECT", "HAVING", "QUALIFY")
@@ -109,7 +109,9 @@ def _differs(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block,
 
     Only Spark knows it of views and of the functions that users have registered.
     """
-    return not analysis.is_repeatable(analysis.seeing(query, block.span.start, f"SELECT * FROM {quoted(name)}", edits))
+    return not analysis.is_repeatable(
+        analysis.seeing(query, block.span.start, f"SELECT * FROM {quote_name(name)}", edits)
+    )
 
 
 def _lineage(query: ParsedQuery) -> list[ParsedQuery]:
@@ -149,7 +151,7 @@ def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Bloc
     if len(columns) == len(items):
         for item, name in zip(items, item_names(analysis, block, columns), strict=True):
             if item in having and unaliased(analysis, item, name) == item:
-                edits.insert(item.stop, f" AS {quoted(name)}")
+                edits.insert(item.stop, f" AS {quote_name(name)}")
 
 
 def block_alone(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> DataFrame:
@@ -262,7 +264,7 @@ def _name_step(analysis: Analysis, edits: Edits, query: ParsedQuery, step: Span)
         return
     for item, name in zip(items, named_by_text(analysis, query, items, columns[-len(items) :]), strict=True):
         if item in having and unaliased(analysis, item, name) == item:
-            edits.insert(item.stop, f" AS {quoted(name)}")
+            edits.insert(item.stop, f" AS {quote_name(name)}")
 
 
 def refuse_misplaced(analysis: Analysis, query: ParsedQuery, block: Block) -> None:

@@ -24,6 +24,7 @@ from foldflight.client.functions import OrderKey
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import FoldflightError
 from foldflight.functions.query.frame import FrameBound, WindowFrame, interval_of
+from foldflight.spark.columns import quote_name
 from foldflight.spark.over import over
 from foldflight.spark.versions.sessions import same_plan
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
@@ -32,7 +33,7 @@ from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orde
 from foldflight.sql.changes import ALL_COLUMNS, read_checked_rows
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of, unaliased, written_items
 from foldflight.sql.list_plan import guarded
-from foldflight.sql.text import Edits, Span, Text, quoted
+from foldflight.sql.text import Edits, Span, Text
 from foldflight.sql.windows import in_units
 
 
@@ -131,10 +132,10 @@ class BlockOver:
             known = (name for name, (_, other) in uses.items() if other == use and other.transport is use.transport)
             output = next(known, None) or self.new_name(self.analysis.text.slice(call.span))
             uses[output] = call, use
-            shown.replace(call.span, quoted(output))
+            shown.replace(call.span, quote_name(output))
         inside = {index for call in calls for index in call.span.indexes}
         above = [each.column or self._above(each.body, shown, inside) for each in columns]
-        named = [f"{item} AS {quoted(each.name)}" for item, each in zip(above, columns, strict=True)]
+        named = [f"{item} AS {quote_name(each.name)}" for item, each in zip(above, columns, strict=True)]
         by_name = {
             self.analysis.text.folded(each.name): (each.body, item) for each, item in zip(columns, above, strict=True)
         }
@@ -244,10 +245,10 @@ class BlockOver:
             # No word of an item can be one of these names, so that none is taken for another column.
             columns = [self.new_name(f"{name} of {text.slice(body)}") for name in shown]
             self._columns += columns
-            return [_Item(name, quoted(column), body) for name, column in zip(shown, columns, strict=True)]
+            return [_Item(name, quote_name(column), body) for name, column in zip(shown, columns, strict=True)]
         # A column is computed once. Another expression may differ each time, as rand() does.
         column = self._column(body) if text.path(body) else self._add(sql, text.slice(body))
-        return [_Item(item.name, quoted(column), body)]
+        return [_Item(item.name, quote_name(column), body)]
 
     def _is_nested(self, *items: str) -> bool:
         return self.analysis.resolves(self._below(", ".join(f"isnull({item})" for item in items)))
@@ -340,7 +341,7 @@ class BlockOver:
             raise CannotFoldError("a subquery beside OVER")
         edits = shown.copy()
         for part in self._parts(span, inside):
-            edits.replace(part, quoted(self._column(part)))
+            edits.replace(part, quote_name(self._column(part)))
         return f"({edits.render(span)})"
 
     def _parts(self, span: Span, inside: set[int]) -> Iterator[Span]:
@@ -431,14 +432,14 @@ class BlockOver:
             return
         for name, span in self.query.tails.items():
             if name == "WINDOW":
-                yield name, f"{quoted(self.new_name('no window'))} AS (ORDER BY 1)"
+                yield name, f"{quote_name(self.new_name('no window'))} AS (ORDER BY 1)"
             elif name not in ("LIMIT", "OFFSET"):
                 edits = shown.copy()
                 written = [each.span for each in orderings(self.analysis.text, span)]
                 for part in (part for each in written for part in self._parts(each, inside)):
                     word = self.analysis.text.tokens[part.start].name
                     if self.analysis.text.folded(word) not in items:
-                        edits.replace(part, quoted(self._column(part)))
+                        edits.replace(part, quote_name(self._column(part)))
                 if any(span.holds(inner.span) for inner in self.query.inner):
                     raise CannotFoldError("a subquery behind OVER")
                 yield name, edits.render(span)
@@ -448,7 +449,7 @@ class BlockOver:
             rows = self._rows(", ".join(self._select)).toDF(*self._columns)
         else:
             named = zip(self._select, self._columns, strict=True)
-            rows = self._rows(", ".join(f"{sql} AS {quoted(name)}" for sql, name in named))
+            rows = self._rows(", ".join(f"{sql} AS {quote_name(name)}" for sql, name in named))
         if rows.isStreaming and ROW_KIND in self._names_of_rows():
             raise CannotFoldError(f"OVER over a stream with a column {ROW_KIND}, which is one of changes, not of rows")
         try:
@@ -500,7 +501,7 @@ def _clauses(text: Text, span: Span) -> _Clauses:
 def _order_key(key: OrderKey) -> str:
     """Return a key of an order as `over` takes it."""
     direction = "DESC" if key.descending else "ASC"
-    return f"{quoted(str(key.column))} {direction} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
+    return f"{quote_name(str(key.column))} {direction} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
 
 
 def _interval(text: Text, span: Span, sign: int) -> str:

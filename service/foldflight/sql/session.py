@@ -21,7 +21,7 @@ from foldflight.client.logs import set_up
 from foldflight.engine.over.stream import ttl_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
-from foldflight.spark.columns import refusing_nanoseconds
+from foldflight.spark.columns import quote_name, refusing_nanoseconds
 from foldflight.spark.rowkinds import UNSAID, kinds_in
 from foldflight.spark.versions.sessions import format_statement, is_remote, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal, view_name
@@ -33,7 +33,7 @@ from foldflight.sql.list_plan import uses_functions
 from foldflight.sql.planner import Plan, Planner
 from foldflight.sql.scalar import check_joins, check_types, rewrite_scalar
 from foldflight.sql.statements import done, name_of, run_statement
-from foldflight.sql.text import Span, SqlError, Text, quoted, tokens
+from foldflight.sql.text import Span, SqlError, Text, tokens
 
 _EMITS: Final = (("EMIT ON WINDOW CLOSE", "append"), ("EMIT CHANGES", "changelog"))
 _AFTER_WITH: Final = ("SCHEMA", "METRICS", "NO")  # CREATE VIEW ... WITH SCHEMA BINDING, for example
@@ -620,11 +620,11 @@ def _create_view(analysis: Analysis, head: Span, view: int, result: DataFrame) -
             )
         result = result.toDF(*(text.tokens[each.start].name for each in columns))
     if "REPLACE" in words:
-        result.createOrReplaceTempView(quoted(name))
+        result.createOrReplaceTempView(quote_name(name))
     elif index == view + 4 and analysis.spark.catalog.tableExists(name):
         pass
     else:
-        result.createTempView(quoted(name))
+        result.createTempView(quote_name(name))
     return done(analysis.spark)
 
 

@@ -53,10 +53,10 @@ from foldflight.functions import (
     udtf,
 )
 from foldflight.functions.registry import JAVA, java_functions
-from foldflight.spark.columns import spark_name
+from foldflight.spark.columns import quote_name, spark_name
 from foldflight.sql.calls import GRAMMAR
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry
-from foldflight.sql.text import Span, SqlError, Text, Token, quoted
+from foldflight.sql.text import Span, SqlError, Text, Token
 
 _CLAUSES: Final = ("APPEND", "LANGUAGE", "AS", "USING")
 
@@ -297,7 +297,7 @@ def _read_declaration(reader: _Reader, *, is_aggregate: bool) -> _Declared:
     if text.upper(name_at).lower() in GRAMMAR:
         raise reader.error(
             f"{name} is a word of SQL's grammar; choose another name, or write it in backquotes here and in each call: "
-            f"{quoted(name)}",
+            f"{quote_name(name)}",
             name_at,
         )
     if not name.strip():

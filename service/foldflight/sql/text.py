@@ -292,11 +292,6 @@ class Text:
         return SqlError(message, self.text, self.tokens[span.start].start, last.stop, **details)  # type: ignore[arg-type]
 
 
-def quoted(name: str) -> str:
-    """Return a name in backticks."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 class Edits:
     """Replacements in a text. `render` applies them; `origin` tells where a character of the result comes from.
 

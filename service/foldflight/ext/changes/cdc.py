@@ -32,7 +32,7 @@ from foldflight.errors import RejectedError
 from foldflight.ext.changes.canalreader import UNREAD, canal_reader
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function
-from foldflight.spark.columns import column_of, quoted, rejecting
+from foldflight.spark.columns import column_of, quote_name, rejecting
 from foldflight.spark.dialects import of_columns
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import CHANGES, metadata_of
@@ -300,7 +300,7 @@ def from_canal(
     def read_or_converted(name: str) -> Column:
         return sf.when(is_read, sf.col(f"{_READ}.{name}")).otherwise(sf.col(name))
 
-    fields = (read_or_converted(f"{_ROW}.{quoted(name)}").alias(name) for name in row.names)
+    fields = (read_or_converted(f"{_ROW}.{quote_name(name)}").alias(name) for name in row.names)
     kinds = read_or_converted(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES))
     return found.where(is_read | sf.col(ROW_KIND).isNotNull()).select(kinds, *fields)
 
@@ -435,7 +435,7 @@ def _parse_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
     if isinstance(schema, st.StructType):
         if _BOUNDED_TEXT.search(schema.simpleString()) is None:
             return schema
-        schema = ", ".join(f"{quoted(each.name)} {each.dataType.simpleString()}" for each in schema)
+        schema = ", ".join(f"{quote_name(each.name)} {each.dataType.simpleString()}" for each in schema)
     if not isinstance(schema, str):
         raise RejectedError(
             "SIGNATURE", f"the schema is a text such as 'id BIGINT, amount INT', or a StructType, not {schema!r}"
@@ -494,7 +494,7 @@ def _of_canal(kind: Column, event: Column) -> Column:
 
 def _place(name: str, strict: st.StructType, of: str) -> str:
     """Return the value of a column among what Maxwell's event was parsed to."""
-    return f"{'nested' if name in strict.names else 'values'}.{of}.{quoted(name)}"
+    return f"{'nested' if name in strict.names else 'values'}.{of}.{quote_name(name)}"
 
 
 def _is_nested(type_: st.DataType) -> bool:

@@ -56,7 +56,7 @@ UNPLANNED: Final = (*REFUSALS, CannotFoldError)
 """The errors of a part of a statement that cannot be planned alone. The plan of the whole statement tells why."""
 
 
-def correlated() -> CannotFoldError:
+def correlation_error() -> CannotFoldError:
     """Return why a query that refers to a query around it cannot be folded."""
     return CannotFoldError(
         "it is correlated: it refers to a column of a query around it",
@@ -105,7 +105,7 @@ def view_name(number: int) -> str:
     return f"foldflight_result_{number}_"
 
 
-def said(error: PySparkException) -> str:
+def spark_message(error: PySparkException) -> str:
     """Return Spark's message without the statement, the plan and the stack trace behind it."""
     return _END.split(message_of(error).strip())[0].strip()
 
@@ -280,7 +280,7 @@ class Analysis:
                 words |= names_in(texts[0])
         return texts
 
-    def accepted(self, edits: Edits, span: Span) -> DataFrame:
+    def analyse_edited(self, edits: Edits, span: Span) -> DataFrame:
         """Have Spark analyse an edited range. Raises SqlError at the position that the user wrote."""
         sql = edits.render(span)
         try:
@@ -315,7 +315,7 @@ def refusal(
         sql: What Spark was given: that range with the edits, or the whole text without them.
         edits: The edits. None: Spark was given the whole text.
     """
-    message = catalog.as_written(said(error))
+    message = catalog.as_written(spark_message(error))
     condition = condition_of(error)
     if condition == "PARSE_SYNTAX_ERROR" or "filter predicate" in message:
         message += newer_grammar(text.text)

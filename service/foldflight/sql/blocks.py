@@ -117,11 +117,11 @@ class ParsedQuery:
 
     def walk(self) -> Iterator[ParsedQuery]:
         """Yield the query and all queries in it, inner ones first."""
-        for query in self.nested():
+        for query in self.inner_queries():
             yield from query.walk()
         yield self
 
-    def nested(self) -> list[ParsedQuery]:
+    def inner_queries(self) -> list[ParsedQuery]:
         """Return the queries directly in it. In a block, those in FROM come first, whose columns others may use."""
         in_blocks = [
             query

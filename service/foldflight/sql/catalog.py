@@ -64,8 +64,8 @@ class Entry:
     @classmethod
     def of(cls, name: str, handle: FunctionHandle, where: str) -> Entry:
         """Return the entry for a function with the types that its author declared."""
-        declared = handle.info.input_types
-        types = None if declared is None else tuple(map(parse_type, declared))
+        input_types = handle.info.input_types
+        types = None if input_types is None else tuple(map(parse_type, input_types))
         return cls(name.lower(), handle, types, where, append_only=not handle.info.retract, is_declared=False)
 
     def types_for(self, given: Sequence[pa.DataType]) -> tuple[pa.DataType, ...]:
@@ -132,7 +132,7 @@ class ScalarEntry:
         return known is not None and tuple(map(parse_type, known)) == self.types
 
     @property
-    def zoned(self) -> ScalarEntry:
+    def zoned_form(self) -> ScalarEntry:
         """The same function for timestamps with a zone; itself, if it does not take both kinds."""
         info = self.handle.info
         if info.zoned_types is None or info.zoned_result is None:
@@ -190,7 +190,7 @@ class Catalog:
         return frozenset(self.entries)
 
     @property
-    def embedded(self) -> Functions:
+    def embedded_functions(self) -> Functions:
         """The built-in functions, and those that statements have created in this process, over one connection."""
         if self._functions is None:
             self._functions = connect(EMBEDDED)
@@ -225,7 +225,7 @@ class Catalog:
         """
         own = function.name if name in Registry() else name
         self._connect_embedded({**self._embedded, name: replace(function, name=own)}, without=name)
-        return self.embedded[own]
+        return self.embedded_functions[own]
 
     def release(self, name: str) -> None:
         """Forget a function that this process folds for a statement.
@@ -247,11 +247,15 @@ class Catalog:
         self._connect_embedded(others, without=name)
 
     def _is_alias(self, entry: Entry, name: str) -> bool:
-        return entry.name != name and entry.handle.transport is self.embedded.transport and entry.handle.name == name
+        return (
+            entry.name != name
+            and entry.handle.transport is self.embedded_functions.transport
+            and entry.handle.name == name
+        )
 
     def _connect_embedded(self, functions: dict[str, Function], without: str) -> None:
         """Move the functions that this process folds to one new connection, besides the one that is replaced."""
-        before = self.embedded.transport
+        before = self.embedded_functions.transport
         self._embedded = functions
         self._functions = connect(list(functions.values())) if functions else connect(EMBEDDED)
         for entry in list(self.entries.values()):
@@ -530,18 +534,18 @@ def _argument_names(handle: FunctionHandle, count: int) -> list[str]:
 def _ddl(columns: pa.StructType) -> str:
     """Return columns as Spark declares them: names and types."""
     storages = result_types([field.name for field in columns], [field.type for field in columns])
-    types = (declared(spark_type(type_)) for type_ in storages)
+    types = (type_ddl(spark_type(type_)) for type_ in storages)
     return ", ".join(f"{quote_name(field.name)} {type_}" for field, type_ in zip(columns, types, strict=True))
 
 
-def declared(type_: st.DataType) -> str:
+def type_ddl(type_: st.DataType) -> str:
     """Return a type as Spark declares it. Its own text does not quote the names of members."""
     if isinstance(type_, st.StructType):
-        return f"struct<{', '.join(f'{quote_name(each.name)}: {declared(each.dataType)}' for each in type_)}>"
+        return f"struct<{', '.join(f'{quote_name(each.name)}: {type_ddl(each.dataType)}' for each in type_)}>"
     if isinstance(type_, st.ArrayType):
-        return f"array<{declared(type_.elementType)}>"
+        return f"array<{type_ddl(type_.elementType)}>"
     if isinstance(type_, st.MapType):
-        return f"map<{declared(type_.keyType)}, {declared(type_.valueType)}>"
+        return f"map<{type_ddl(type_.keyType)}, {type_ddl(type_.valueType)}>"
     return type_.simpleString()
 
 

@@ -30,17 +30,17 @@ from foldflight.spark.scans.predicate import NO_COLUMNS
 from foldflight.spark.scans.scan import Scan, view_of
 from foldflight.spark.versions.sessions import condition_of, same_plan
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, correlated, said
+from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, correlation_error, spark_message
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
-from foldflight.sql.catalog import declared
+from foldflight.sql.catalog import type_ddl
 from foldflight.sql.changes import read_checked_rows
 from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
 from foldflight.sql.list_plan import (
     arguments_of,
     calls_of_block,
     declared_types,
-    guarded,
+    guard_calls,
     nondeterministic_cte_read_twice,
 )
 from foldflight.sql.over import BlockOver, BlockPlan
@@ -156,14 +156,14 @@ class BlockFold:
     _is_streaming: bool | None = None
     _scan: Scan | None = None
 
-    def planned(self, listed: Callable[[], DataFrame], *, is_last: bool) -> BlockPlan:
+    def plan_block(self, list_plan_df: Callable[[], DataFrame], *, is_last: bool) -> BlockPlan:
         """Return the folded block.
 
         A plain block needs no more than the types of its rows. For another one Spark is asked for the names and types
         of its columns, and whether it accepts the block at all: what the `collect_list` plan of it is.
 
         Args:
-            listed: Returns the `collect_list` plan of the block.
+            list_plan_df: Returns the `collect_list` plan of the block.
             is_last: Whether no block that is folded later may read it.
 
         Raises:
@@ -181,13 +181,13 @@ class BlockFold:
             raise CannotFoldError(f"it reads {repeated}, whose rows differ each time, and which is read elsewhere, too")
         own = calls_of_block(self.analysis, self.query, self.block)
         if any(call.is_over for call in own):
-            return self._over(own, listed)
+            return self._over(own, list_plan_df)
         written = written_items(self.analysis, self.block)
         above = None if written is None else self._above(written, own)
         is_plain = above is not None and above.is_plain
         if above is None or not is_plain:
             self._names = _Names()
-            above = self._above(self._listed_items(listed()), own)
+            above = self._above(self._listed_items(list_plan_df()), own)
         source, rows, aggregates = self._rows(above.keys, above.uses)
         is_plain = is_plain and self._has_sure_types(rows, above.uses, aggregates)
         planned, result = self._group(source, rows, above.keys, aggregates, is_last=is_last)
@@ -198,7 +198,11 @@ class BlockFold:
             sql = planned.text(source, names)
         else:
             relation = f"({planned.text(source)})" if result is None else self.analysis.add_view(result)
-            sql = above.sql(relation, columns) if is_plain else above.checked_sql(relation, columns, listed().schema)
+            sql = (
+                above.sql(relation, columns)
+                if is_plain
+                else above.checked_sql(relation, columns, list_plan_df().schema)
+            )
         choice, is_whole = planned.query.lifted, self.query.is_whole(self.block)
         lifting = "" if self.is_streaming else f"; rows are {'' if choice.holds else 'not '}lifted: {choice.why}"
         if planned.reader:
@@ -214,10 +218,10 @@ class BlockFold:
             None if result is None or names is None or not is_whole else result.toDF(*names),
         )
 
-    def _listed_items(self, listed: DataFrame) -> list[Item]:
+    def _listed_items(self, list_plan_df: DataFrame) -> list[Item]:
         """Return the items, given the `collect_list` plan."""
         items = self.analysis.text.split(self.block.clause("SELECT"))
-        names = item_names(self.analysis, self.block, listed.columns)
+        names = item_names(self.analysis, self.block, list_plan_df.columns)
         if len(names) != len(items):
             raise CannotFoldError("an item that makes several columns")
         return named_items(self.analysis, items, names)
@@ -229,7 +233,7 @@ class BlockFold:
         keys = self._keys([item.body for item in items], [item.name for item in items])
         return _OuterSelect(self, items, keys, self._uses(own))
 
-    def _over(self, own: Sequence[ParsedCall], listed: Callable[[], DataFrame]) -> BlockPlan:
+    def _over(self, own: Sequence[ParsedCall], list_plan_df: Callable[[], DataFrame]) -> BlockPlan:
         """Return the block with its calls with OVER computed. Raises CannotFoldError."""
         table = self._table()
         if self.options.get("row_kind"):
@@ -246,7 +250,7 @@ class BlockFold:
         if others:
             raise CannotFoldError(f"the option {others[0]}, which a stream with OVER does not have")
         if table is not None and not table.has_equivalent:
-            raise table.misused(self.analysis.text)
+            raise table.misuse_error(self.analysis.text)
         planning = BlockOver(
             self.analysis,
             self.query,
@@ -258,7 +262,7 @@ class BlockFold:
             options,
             self.options,
         )
-        return planning.planned(own, listed)
+        return planning.plan_block(own, list_plan_df)
 
     def _check_correlation(self) -> None:
         """Refuse queries among the items that refer to the rows of the block: their names mean other columns above."""
@@ -372,7 +376,7 @@ class BlockFold:
             try:
                 self._is_streaming = self.analysis.df(sql).isStreaming
             except REFUSALS as error:
-                raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
+                raise CannotFoldError(f"Spark refuses its rows: {spark_message(error)}") from None
         return self._is_streaming
 
     def _uses(self, own: Sequence[ParsedCall]) -> dict[ParsedCall, str]:
@@ -411,7 +415,7 @@ class BlockFold:
         table = self._table()
         bounds = {key.path[-1] for key in keys if key.window is not None}
         if table is not None and not table.has_equivalent and bounds != {WINDOW_START, WINDOW_END}:
-            raise table.misused(self.analysis.text)
+            raise table.misuse_error(self.analysis.text)
         if bounds:
             if table is not None:
                 edits = edits.copy()
@@ -440,17 +444,17 @@ class BlockFold:
             )
         except REFUSALS as error:
             self._refuse_row_kind()
-            raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
+            raise CannotFoldError(f"Spark refuses its rows: {spark_message(error)}") from None
         self._is_streaming = rows.isStreaming
         self._check_compared(rows, uses, aggregates)
         calls = {output: call for call, output in uses.items()}
         casts, fitted = self._cast_items(rows, {output: (calls[output], use) for output, use in aggregates.items()})
         if not casts:
-            self._scan = self._scanned(source, rows, select)
+            self._scan = self._scan_of(source, rows, select)
             return source, rows, fitted
         return f"SELECT *, {', '.join(casts)} FROM ({source})", rows.selectExpr("*", *casts), fitted
 
-    def _scanned(self, source: str, rows: DataFrame, select: Sequence[str]) -> Scan | None:
+    def _scan_of(self, source: str, rows: DataFrame, select: Sequence[str]) -> Scan | None:
         """Return the scan with the rows of the block, if it reads only columns of the view of one."""
         span = self.block.clauses.get("FROM")
         if span is None or len(span.indexes) != 1 or self.block.hints or rows.isStreaming:
@@ -495,7 +499,7 @@ class BlockFold:
                 for name, type_ in zip(names, wanted, strict=True):
                     if type_ is not None:
                         renamed[name] = f"{name} as {type_.simpleString()}"
-                        casts[renamed[name]] = f"CAST({quote_name(name)} AS {declared(type_)})"
+                        casts[renamed[name]] = f"CAST({quote_name(name)} AS {type_ddl(type_)})"
             order = tuple(replace(key, column=renamed.get(str(key.column), key.column)) for key in use.order)
             fitted[output] = replace(use, columns=tuple(renamed.get(name, name) for name in names), order=order)
         return [f"{cast} AS {quote_name(name)}" for name, cast in casts.items()], fitted
@@ -524,18 +528,18 @@ class BlockFold:
             source, condition = self.block.clause("FROM"), condition_of(error) or ""
             if condition.startswith("AMBIGUOUS"):
                 raise self.analysis.text.error(
-                    f"row_kind={row_kind!r} names columns of several relations here: {said(error)} A join of the "
-                    "changes of two changelogs is no join of their rows; read the rows that are left of one in its "
+                    f"row_kind={row_kind!r} names columns of several relations here: {spark_message(error)} A join of "
+                    "the changes of two changelogs is no join of their rows; read the rows that are left of one in its "
                     "place: JOIN (SELECT k, f(v) FROM changes GROUP BY k) USING (k), where f is an aggregate of "
                     "foldflight, as a view",
                     source,
                 ) from None
             if condition.startswith("UNRESOLVED_COLUMN") and self.analysis.resolves(below(filtered=False)):
                 if self.query.parent is not None:
-                    raise correlated() from None  # if it is no column that there is not, which Spark tells
+                    raise correlation_error() from None  # if it is no column that there is not, which Spark tells
                 return
             raise self.analysis.text.error(
-                f"row_kind={row_kind!r} names no column of these rows: {said(error)}", source
+                f"row_kind={row_kind!r} names no column of these rows: {spark_message(error)}", source
             ) from None
 
     def _check_compared(
@@ -625,7 +629,7 @@ class BlockFold:
                 raise self._locate_error(error, index) from None
             raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
         except REFUSALS as error:
-            raise CannotFoldError(f"Spark refuses its result: {said(error)}") from None
+            raise CannotFoldError(f"Spark refuses its result: {spark_message(error)}") from None
 
     def _window_span(self, keys: Sequence[_Key]) -> Span:
         """Return the tokens that define the windows: the table function, or the call of `window`."""
@@ -708,7 +712,7 @@ class _Arguments:
             holds = " OR ".join(f"CAST({conditions[each]} AS BOOLEAN)" for each in sorted(self._guards[sql]))
             value = conditions.get(sql, sql)
             if holds:
-                within = guarded(self._analysis, self._edits, self._spans[sql], f"({holds})")
+                within = guard_calls(self._analysis, self._edits, self._spans[sql], f"({holds})")
                 value = f"CASE WHEN {holds} THEN {within} END"
             items.append(f"{value} AS {quote_name(name)}")
         return items
@@ -773,7 +777,7 @@ class _OuterSelect:
         try:
             probed = fold.df_of(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {relation}")
         except REFUSALS as error:
-            raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
+            raise CannotFoldError(f"an item that is not made of keys and aggregates: {spark_message(error)}") from None
         columns = zip(self._items, probed.schema, wanted, strict=False)
         types = [(item.name, *(each.dataType.simpleString() for each in fields)) for item, *fields in columns]
         for name, folded, listed in types if not fold.is_streaming else ():
@@ -899,7 +903,7 @@ class _OuterSelect:
         try:
             one, other = (analysis.df(analysis.below(fold.query, fold.block, text, fold.edits)) for text in texts)
         except REFUSALS as error:
-            raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
+            raise CannotFoldError(f"an item that is not made of keys and aggregates: {spark_message(error)}") from None
         if not same_plan(one, other):
             raise CannotFoldError("an item that looks like a key and is another expression")
 

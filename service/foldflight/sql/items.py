@@ -113,10 +113,10 @@ def _in_line(text: Text, span: Span) -> str:
 
 def named_items(analysis: Analysis, items: Sequence[Span], names: Sequence[str]) -> list[Item]:
     """Return items without their aliases, given the names that Spark gives them."""
-    return [Item(unaliased(analysis, item, name), name) for item, name in zip(items, names, strict=True)]
+    return [Item(strip_alias(analysis, item, name), name) for item, name in zip(items, names, strict=True)]
 
 
-def unaliased(analysis: Analysis, item: Span, name: str) -> Span:
+def strip_alias(analysis: Analysis, item: Span, name: str) -> Span:
     """Return an item of SELECT without its alias, given the name that Spark gives the item."""
     last = analysis.text.tokens[item.stop - 1]
     if not last.is_name or last.name.lower() != name.lower():
@@ -149,7 +149,7 @@ def named_by_text(
         calls = calls_in(analysis.text, item, analysis.catalog.names, skip=around.inner)
         if (
             any(_has_its_text(analysis.text, call) for call in calls)
-            and unaliased(analysis, item, names[index]) == item
+            and strip_alias(analysis, item, names[index]) == item
         ):
             names[index] = _in_line(analysis.text, item)
     return names

@@ -28,11 +28,11 @@ from foldflight.spark.months import interval_text, is_months, months_text
 from foldflight.spark.storage_types import result_storage_type
 from foldflight.spark.types import arrow_fields, check_compared
 from foldflight.spark.versions.types import spark_type
-from foldflight.sql.analysis import REFUSALS, UNPLANNED, Analysis, CannotFoldError, said
+from foldflight.sql.analysis import REFUSALS, UNPLANNED, Analysis, CannotFoldError, spark_message
 from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import Entry
-from foldflight.sql.items import has_calls, item_names, named_by_text, unaliased
+from foldflight.sql.items import has_calls, item_names, named_by_text, strip_alias
 from foldflight.sql.text import Edits, Span, Text
 
 _STAND_IN: Final = "size"  # a function over lists, for a call that cannot be described
@@ -150,7 +150,7 @@ def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Bloc
         return
     if len(columns) == len(items):
         for item, name in zip(items, item_names(analysis, block, columns), strict=True):
-            if item in having and unaliased(analysis, item, name) == item:
+            if item in having and strip_alias(analysis, item, name) == item:
                 edits.insert(item.stop, f" AS {quote_name(name)}")
 
 
@@ -263,7 +263,7 @@ def _name_step(analysis: Analysis, edits: Edits, query: ParsedQuery, step: Span)
     if text.says(step.start, "SELECT") and len(columns) != len(items):  # it has a star
         return
     for item, name in zip(items, named_by_text(analysis, query, items, columns[-len(items) :]), strict=True):
-        if item in having and unaliased(analysis, item, name) == item:
+        if item in having and strip_alias(analysis, item, name) == item:
             edits.insert(item.stop, f" AS {quote_name(name)}")
 
 
@@ -415,7 +415,7 @@ def given_arguments(
     return tuple(columns), literals
 
 
-def guarded(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str:
+def guard_calls(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str:
     """Return the text of an expression in which scalar functions get only the rows where a condition holds.
 
     Spark evaluates a Python UDF and its arguments for all rows, whatever stands around it. A function that is not
@@ -427,7 +427,7 @@ def guarded(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str:
         if entry.is_table or not entry.handle.info.deterministic or not is_expression(analysis.text, call):
             continue
         columns, literals = given_arguments(analysis, call, entry.handle.info)
-        form = entry.zoned if call.span.start in analysis.zoned else entry
+        form = entry.zoned_form if call.span.start in analysis.zoned else entry
         udf = analysis.catalog.scalar_udf(analysis.spark, form, literals, guarded=True)
         arguments = [part for column in columns for part in (f", CASE WHEN {holds} THEN ", column, " END")]
         within.arrange(Span(call.span.start, call.closing + 1), [f"{udf}({holds}", *arguments, ")"])
@@ -464,7 +464,7 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
         given = _types(analysis, edits, call, fields, query, block)
     except REFUSALS as error:
         # Spark refuses the whole statement, too, and then tells the position.
-        analysis.untyped.append(analysis.text.error(analysis.catalog.as_written(said(error)), call.head))
+        analysis.untyped.append(analysis.text.error(analysis.catalog.as_written(spark_message(error)), call.head))
         _replace(analysis, edits, call, _STAND_IN, fields, None)
         return
     actual = None if given is None else _arrow_types(analysis, call, fields, given)
@@ -744,7 +744,7 @@ def _values(
     values = written
     if call.condition is not None and not has_calls(analysis.text, call.condition):
         holds = f"CAST(({edits.render(call.condition)}) AS BOOLEAN)"
-        values = [guarded(analysis, edits, each, holds) for each in fields]
+        values = [guard_calls(analysis, edits, each, holds) for each in fields]
     if given is not None:
         values = [months_text(sql) if is_months(type_) else sql for sql, type_ in zip(values, given, strict=True)]
         entry = analysis.catalog.entries[call.name]

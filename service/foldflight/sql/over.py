@@ -27,12 +27,12 @@ from foldflight.functions.query.frame import FrameBound, WindowFrame, interval_o
 from foldflight.spark.columns import quote_name
 from foldflight.spark.over import over
 from foldflight.spark.versions.sessions import same_plan
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
+from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, spark_message
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orderings
 from foldflight.sql.changes import ALL_COLUMNS, read_checked_rows
-from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of, unaliased, written_items
-from foldflight.sql.list_plan import guarded
+from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of, strip_alias, written_items
+from foldflight.sql.list_plan import guard_calls
 from foldflight.sql.text import Edits, Span, Text
 from foldflight.sql.windows import in_units
 
@@ -106,12 +106,12 @@ class BlockOver:
     _repeats: dict[str, bool] = field(default_factory=dict)
     _rows_have: set[str] | None = None
 
-    def planned(self, calls: Sequence[ParsedCall], listed: Callable[[], DataFrame]) -> BlockPlan:
+    def plan_block(self, calls: Sequence[ParsedCall], list_plan_df: Callable[[], DataFrame]) -> BlockPlan:
         """Return the plan.
 
         Args:
             calls: The calls of our functions.
-            listed: Returns the `collect_list` plan of the block. Spark is asked for it unless the block is plain:
+            list_plan_df: Returns the `collect_list` plan of the block. Spark is asked for it unless the block is plain:
                 columns and constants, with operators and nothing that may be an aggregate or make several rows.
 
         Raises:
@@ -120,7 +120,7 @@ class BlockOver:
         self._check(calls)
         items = written_items(self.analysis, self.block) if self._is_plain(calls) else None
         if items is None:
-            columns = self._columns_of(listed(), calls)
+            columns = self._columns_of(list_plan_df(), calls)
         else:
             columns = [each for item in items for each in self._item(item, calls)]
         shown = self.edits.copy()
@@ -137,7 +137,8 @@ class BlockOver:
         above = [each.column or self._above(each.body, shown, inside) for each in columns]
         named = [f"{item} AS {quote_name(each.name)}" for item, each in zip(above, columns, strict=True)]
         by_name = {
-            self.analysis.text.folded(each.name): (each.body, item) for each, item in zip(columns, above, strict=True)
+            self.analysis.text.normal_name(each.name): (each.body, item)
+            for each, item in zip(columns, above, strict=True)
         }
         predicate = self._qualify(shown, calls, by_name)
         tails = dict(self._tails(shown, inside, by_name))
@@ -188,7 +189,7 @@ class BlockOver:
         if not self._is_same(condition, condition):
             return self._column(span)
         holds = f"CAST(({condition}) AS BOOLEAN)"
-        value = f"CASE WHEN {holds} THEN {guarded(self.analysis, self.edits, span, holds)} END"
+        value = f"CASE WHEN {holds} THEN {guard_calls(self.analysis, self.edits, span, holds)} END"
         return self._computed_column(value, self.analysis.text.slice(span))
 
     def _computed_column(self, sql: str, text: str) -> str:
@@ -214,16 +215,16 @@ class BlockOver:
         self._columns.append(self.new_name(text))
         return self._columns[-1]
 
-    def _columns_of(self, listed: DataFrame, calls: Sequence[ParsedCall]) -> list[_Item]:
+    def _columns_of(self, list_plan_df: DataFrame, calls: Sequence[ParsedCall]) -> list[_Item]:
         """Return the columns of the block, given the `collect_list` plan."""
         text, columns = self.analysis.text, list[_Item]()
-        names = item_names(self.analysis, self.block, listed.columns)
+        names = item_names(self.analysis, self.block, list_plan_df.columns)
         plain: list[str] = []
         for item in text.split(self.block.clause("SELECT")):
             if star_of(text, item) is not None and not any(item.holds(call.span) for call in calls):
                 columns += self._item(Item(item, ""), calls)
             elif len(columns) < len(names):
-                body = unaliased(self.analysis, item, names[len(columns)])
+                body = strip_alias(self.analysis, item, names[len(columns)])
                 columns += self._item(Item(body, names[len(columns)]), calls)
                 plain += [self.edits.render(body)] if columns[-1].column else []
         if len(columns) != len(names):
@@ -261,7 +262,7 @@ class BlockOver:
         try:
             return self.analysis.df(self._below(select))
         except REFUSALS as error:
-            raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
+            raise CannotFoldError(f"Spark refuses its rows: {spark_message(error)}") from None
 
     def _below(self, select: str) -> str:
         """Return a SELECT over the rows of the block, with its named windows."""
@@ -399,7 +400,7 @@ class BlockOver:
                 self._check_names(call_of_spark, items)
                 continue
             name = Span(part.start, part.start + 1)
-            body, item = items.get(text.folded(text.tokens[part.start].name), (None, ""))
+            body, item = items.get(text.normal_name(text.tokens[part.start].name), (None, ""))
             if body is None:
                 continue
             is_item = part == name and self._is_item(body, part)
@@ -415,7 +416,7 @@ class BlockOver:
         spans = [Span(call.span.start + 1, call.span.stop)]
         spans += [self.query.tails["WINDOW"]] if "WINDOW" in self.query.tails else []
         for part in (part for span in spans for part in self._parts(span, set())):
-            body, _ = items.get(text.folded(text.tokens[part.start].name), (None, ""))
+            body, _ = items.get(text.normal_name(text.tokens[part.start].name), (None, ""))
             if body is not None and not self._is_item(body, part):
                 raise CannotFoldError(f"{text.slice(part)} in QUALIFY is the name of another item")
 
@@ -438,7 +439,7 @@ class BlockOver:
                 written = [each.span for each in orderings(self.analysis.text, span)]
                 for part in (part for each in written for part in self._parts(each, inside)):
                     word = self.analysis.text.tokens[part.start].name
-                    if self.analysis.text.folded(word) not in items:
+                    if self.analysis.text.normal_name(word) not in items:
                         edits.replace(part, quote_name(self._column(part)))
                 if any(span.holds(inner.span) for inner in self.query.inner):
                     raise CannotFoldError("a subquery behind OVER")

@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
 from foldflight.spark.versions.sessions import check_workers, is_case_sensitive
-from foldflight.sql.analysis import REFUSALS, UNPLANNED, Analysis, CannotFoldError, correlated, said
+from foldflight.sql.analysis import REFUSALS, UNPLANNED, Analysis, CannotFoldError, correlation_error, spark_message
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
 from foldflight.sql.changes import read_checked_rows, refuse_changes_as_rows
@@ -112,16 +112,16 @@ class Planner:
                 refuse_misplaced(self.analysis, each, block)
         if not self.options.get("emit") and self.options.get("row_kind", "") is not None:
             refuse_changes_as_rows(self.analysis, query, self._lists)
-        listed = cache(partial(self._list_plan, query))
+        list_plan_df = cache(partial(self._list_plan, query))
         if self.options.get("emit"):
-            listed()
+            list_plan_df()
         if self.plan != "lists":
-            folded = self._group_by_plan(query, listed)
+            folded = self._group_by_plan(query, list_plan_df)
             if folded is not None:
                 self._check_idle(query)
                 return folded
         uses = uses_functions(self.analysis.text, self.analysis.catalog.names)
-        if listed().isStreaming and (uses or self.options.get("emit")):
+        if list_plan_df().isStreaming and (uses or self.options.get("emit")):
             raise self._refused_stream(query, uses=uses)
         if self.plan == "lists":
             for each in query.walk():
@@ -134,21 +134,21 @@ class Planner:
             self._decide(Block(query.span), "lists", where)
         self._check_lists(query)
         self._check_idle(query)
-        return self._with_user_names(listed(), query)
+        return self._with_user_names(list_plan_df(), query)
 
     def _list_plan(self, query: ParsedQuery) -> DataFrame:
         """Return the `collect_list` plan of the query. Raises SqlError for refusals of Spark and EMIT over a batch."""
         self.analysis.untyped.clear()
         rewrite_all(self.analysis, self._lists, query)
-        listed = self.analysis.accepted(self._lists, query.span)
+        list_plan_df = self.analysis.analyse_edited(self._lists, query.span)
         if self.analysis.untyped:
             raise self.analysis.untyped[0]
-        if self.options.get("emit") and not listed.isStreaming:
+        if self.options.get("emit") and not list_plan_df.isStreaming:
             raise self.analysis.text.error(
                 "EMIT is for streams, and this query reads none; leave it out, or read a streaming view",
                 Span(query.span.stop, query.span.stop + 1),
             )
-        return listed
+        return list_plan_df
 
     def _check_idle(self, query: ParsedQuery) -> None:
         if self.options.get("idle") is not None and not self._has_stream_with_over:
@@ -157,13 +157,13 @@ class Planner:
                 Span(query.span.start, query.span.start + 1),
             )
 
-    def _group_by_plan(self, query: ParsedQuery, listed: Callable[[], DataFrame]) -> DataFrame | None:
+    def _group_by_plan(self, query: ParsedQuery, list_plan_df: Callable[[], DataFrame]) -> DataFrame | None:
         """Return the result with all provable blocks folded; None if no block is, or the whole is not the same.
 
         Args:
             query: The query.
-            listed: Returns the `collect_list` plan, which raises what Spark refuses. It is needed if not all calls are
-                folded.
+            list_plan_df: Returns the `collect_list` plan, which raises what Spark refuses. It is needed if not all
+                calls are folded.
         """
         has_lists = False
         blocks = [(each, block) for each in query.walk() for block in each.blocks]
@@ -171,26 +171,26 @@ class Planner:
         for each, block in blocks:
             self._refuse_changes(each, block)
             has_lists |= rewrite_source(self.analysis, self._folds, each, block)
-            if calls_of_block(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, listed):
-                has_lists |= not self._fold_block(each, block, listed, is_last=each is last)
+            if calls_of_block(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, list_plan_df):
+                has_lists |= not self._fold_block(each, block, list_plan_df, is_last=each is last)
         self._refuse_around(query)
         has_lists |= rewrite_rest(self.analysis, self._folds, query)
         if self._has_unfolded_stream or not any(decision.plan != "lists" for decision in self.decisions):
             return None
-        is_compared = has_lists and not listed().isStreaming
+        is_compared = has_lists and not list_plan_df().isStreaming
         if is_compared:
             self._check_lists(query)
         if self._windows:
-            raise self._windows[0].misused(self.analysis.text)
+            raise self._windows[0].misuse_error(self.analysis.text)
         try:
             result = self.analysis.df(self._render(query)) if self._whole is None else self._whole
         except REFUSALS as error:
-            listed()  # raises Spark's refusal of the query as it was written
-            self._reject_folds(f"Spark refuses the query over its results: {said(error)}")
+            list_plan_df()  # raises Spark's refusal of the query as it was written
+            self._reject_folds(f"Spark refuses the query over its results: {spark_message(error)}")
             return None
         if is_compared:
             result = self._with_user_names(result, query)
-            wanted, folded = _shape(self._with_user_names(listed(), query).schema), _shape(result.schema)
+            wanted, folded = _shape(self._with_user_names(list_plan_df(), query).schema), _shape(result.schema)
             if folded != wanted:
                 self._reject_folds(
                     f"its result would be {_column_list(folded, wanted)} instead of {_column_list(wanted, folded)}"
@@ -235,18 +235,20 @@ class Planner:
                 Span(query.span.start, query.span.start + 1),
             )
         if self._windows:
-            raise self._windows[0].misused(self.analysis.text)
+            raise self._windows[0].misuse_error(self.analysis.text)
 
-    def _fold_block(self, query: ParsedQuery, block: Block, listed: Callable[[], DataFrame], *, is_last: bool) -> bool:
+    def _fold_block(
+        self, query: ParsedQuery, block: Block, list_plan_df: Callable[[], DataFrame], *, is_last: bool
+    ) -> bool:
         """Fold a block, or use lists for it; return whether it is folded. The last one is read by no other fold."""
         fold = BlockFold(
             self.analysis, query, block, self._folds, self._tables, options=self.options, functions=self.functions
         )
         try:
             alone = cache(partial(self._listed_alone, query, block))
-            folded = fold.planned(listed if query.is_whole(block) else alone, is_last=is_last)
+            folded = fold.plan_block(list_plan_df if query.is_whole(block) else alone, is_last=is_last)
         except CannotFoldError as error:
-            may_stream = listed().isStreaming  # raises Spark's refusal of the query as it was written
+            may_stream = list_plan_df().isStreaming  # raises Spark's refusal of the query as it was written
             self._refuse_unsaid(query, block, self._folds)
             self._decide(block, "lists", str(error), error.remedy)
             self._has_unfolded_stream |= may_stream and _is_stream(fold)
@@ -427,12 +429,12 @@ class Planner:
             return block_alone(self.analysis, edits, query, block)
         except REFUSALS as error:
             if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
-                raise correlated() from None
-            raise CannotFoldError(f"Spark cannot analyse it alone: {said(error)}") from None
+                raise correlation_error() from None
+            raise CannotFoldError(f"Spark cannot analyse it alone: {spark_message(error)}") from None
 
-    def _is_stream_of_built_ins(self, query: ParsedQuery, block: Block, listed: Callable[[], DataFrame]) -> bool:
+    def _is_stream_of_built_ins(self, query: ParsedQuery, block: Block, list_plan_df: Callable[[], DataFrame]) -> bool:
         """Return whether a block has built-in aggregates only, which are to be folded because EMIT is written."""
-        if not (self.options.get("emit") and listed().isStreaming):
+        if not (self.options.get("emit") and list_plan_df().isStreaming):
             return False
         items = calls_in(self.analysis.text, block.clause("SELECT"), AGGREGATES, skip=block.inner, nested=True)
         if "GROUP BY" not in block.clauses and all(call.is_over for call in items):

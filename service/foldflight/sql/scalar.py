@@ -119,13 +119,13 @@ def _with_zone(analysis: Analysis, call: ParsedCall, given: Sequence[tuple[Span,
         Whether the call was rewritten.
     """
     entry = analysis.catalog.mapped[call.name]
-    if call.span.start in analysis.zoned or not entry.has_own_types or entry.zoned.returns == entry.returns:
+    if call.span.start in analysis.zoned or not entry.has_own_types or entry.zoned_form.returns == entry.returns:
         return False
     if entry.handle.info.taking([type_ for _, type_ in given]).input_types == entry.handle.info.input_types:
         return False
     analysis.zoned.add(call.span.start)
     _, literals = given_arguments(analysis, call, entry.handle.info)
-    _rewrite(analysis, call, entry.zoned, tuple(span for span, _ in given), literals)
+    _rewrite(analysis, call, entry.zoned_form, tuple(span for span, _ in given), literals)
     return True
 
 

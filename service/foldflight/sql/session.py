@@ -32,7 +32,7 @@ from foldflight.sql.changes import refuse_changes_as_rows
 from foldflight.sql.list_plan import uses_functions
 from foldflight.sql.planner import Plan, Planner
 from foldflight.sql.scalar import check_joins, check_types, rewrite_scalar
-from foldflight.sql.statements import done, name_of, run_statement
+from foldflight.sql.statements import empty_result, name_of, run_statement
 from foldflight.sql.text import Span, SqlError, Text, tokens
 
 _EMITS: Final = (("EMIT ON WINDOW CLOSE", "append"), ("EMIT CHANGES", "changelog"))
@@ -147,7 +147,7 @@ def sql(
     options = {**stream, **({} if emit is None else {"emit": emit}), **({} if groups is None else {"groups": groups})}
     if plan in ("fold", "lifted"):
         options["plan"] = plan
-    built_in = catalog.embedded["count"] if emit is not None else None
+    built_in = catalog.embedded_functions["count"] if emit is not None else None
     planner = Planner(analysis, plan, options, built_in)
     with analysis.keeping_views():
         result = planner.result(parse(whole, Span(start, span.stop)))
@@ -510,7 +510,7 @@ def _without_aggregates(analysis: Analysis, args: Any, *, is_rewritten: bool) ->
     text, catalog = analysis.text, analysis.catalog
     whole = Span(0, len(text))
     if is_rewritten:
-        result = analysis.accepted(analysis.edits, whole)
+        result = analysis.analyse_edited(analysis.edits, whole)
         names = [catalog.as_written(name) for name in result.columns]
         return result if names == result.columns else result.toDF(*names)
     try:
@@ -564,10 +564,10 @@ def _check_plain(analysis: Analysis, begin: int) -> None:
     edits = analysis.edits.copy()
     rest = Span(begin, len(text))
     if _query_start(text, rest) == begin:
-        analysis.accepted(edits, rest)
+        analysis.analyse_edited(edits, rest)
     elif begin:
         edits.replace(Span(0, begin), "EXPLAIN")
-        analysis.accepted(edits, Span(0, len(text)))
+        analysis.analyse_edited(edits, Span(0, len(text)))
 
 
 def _explain(spark: SparkSession, planner: Planner) -> DataFrame:
@@ -625,7 +625,7 @@ def _create_view(analysis: Analysis, head: Span, view: int, result: DataFrame) -
         pass
     else:
         result.createTempView(quote_name(name))
-    return done(analysis.spark)
+    return empty_result(analysis.spark)
 
 
 def _load(spark: SparkSession, catalog: Catalog, file: Path) -> None:

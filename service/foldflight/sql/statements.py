@@ -85,12 +85,12 @@ def run_statement(spark: SparkSession, catalog: Catalog, text: Text) -> DataFram
         else:
             _refuse_without_language(reader)
             return None
-        return done(spark)
+        return empty_result(spark)
     if reader.take("DROP", "AGGREGATE"):
         _drop(spark, catalog, reader)
-        return done(spark)
+        return empty_result(spark)
     if reader.take("DROP", "FUNCTION") or reader.take("DROP", "TEMPORARY", "FUNCTION"):
-        return done(spark) if _drop_function(spark, catalog, reader) else None
+        return empty_result(spark) if _drop_function(spark, catalog, reader) else None
     if reader.take("SHOW", "AGGREGATES"):
         reader.end()
         return _listing(spark, catalog)
@@ -136,7 +136,7 @@ def name_of(text: Text) -> str:
     return reader.name("the name of a function").lower()
 
 
-def done(spark: SparkSession) -> DataFrame:
+def empty_result(spark: SparkSession) -> DataFrame:
     """Return the result of a statement that has none."""
     return spark.createDataFrame([], "ok string")
 
@@ -440,7 +440,7 @@ def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     elif ":" in declared.function:
         function = replace(_of_module(declared), name=declared.name)
     else:
-        return catalog.embedded[declared.function]
+        return catalog.embedded_functions[declared.function]
     if isinstance(function, Function):
         return catalog.embed(declared.name, function)
     return connect(function)[declared.name]

@@ -267,7 +267,7 @@ class Text:
             index += 2
         return index
 
-    def folded(self, name: str) -> str:
+    def normal_name(self, name: str) -> str:
         """Return a name in a form that is equal for names that Spark takes for the same."""
         return name if self.is_case_sensitive else name.lower()
 

@@ -55,7 +55,7 @@ class WindowedTable:
         """Whether Spark has such windows."""
         return self.kind in ("TUMBLE", "HOP")
 
-    def misused(self, text: Text) -> SqlError:
+    def misuse_error(self, text: Text) -> SqlError:
         """Return the error for CUMULATE and SESSION in a block that `group_by` does not aggregate by their windows."""
         return text.error(
             f"{self.kind} needs GROUP BY window_start, window_end: its windows exist for groups only. It "

@@ -142,7 +142,7 @@ def _readers(spark: Any, path: Path, rows: int) -> Iterator[Figure]:
     pa.set_cpu_count(len(source.splits))
 
     def read() -> None:
-        consume(source.mapped(spark, _count, BlockBounds(), "read", None, "rows bigint"))
+        consume(source.map_rows(spark, _count, BlockBounds(), "read", None, "rows bigint"))
 
     def arrow() -> None:
         for _ in range(TIMES_READ):

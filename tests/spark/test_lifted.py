@@ -135,8 +135,8 @@ def test_decimals(spark: Any, functions: Any) -> None:
         keys = ["k"] if options else []
         results = [shown(group_by(df, keys, plan=plan, **options).agg(**uses)) for plan in ("fold", "lifted")]
         assert results[0] == results[1]
-        assert group_by(df, keys, **options).query(**uses).lifted.holds
-    rounded = group_by(df, "k", row_kind="row_kind").query(o=functions["sum"]("w")).lifted
+        assert group_by(df, keys, **options).query(**uses).lift_choice.holds
+    rounded = group_by(df, "k", row_kind="row_kind").query(o=functions["sum"]("w")).lift_choice
     assert "more than 34 digits" in rounded.why
     large = group_by(df.selectExpr("k", "cast(9e34 as decimal(38, 3)) AS w"), "k", plan="lifted")
     with pytest.raises(PySparkException) as caught:
@@ -245,16 +245,16 @@ def test_the_choice_and_its_reason(spark: Any, functions: Any, capsys: pytest.Ca
         return capsys.readouterr().out
 
     n = {"n": functions["count"]()}
-    assert group_by(df, "k").query(**n).lifted.holds
+    assert group_by(df, "k").query(**n).lift_choice.holds
     assert "  rows are not lifted: plan='fold'" in told(plan="fold")
     assert "spread has no merge" in told()
     assert "  rows are lifted: plan='lifted'" in told(plan="lifted")
-    assert not group_by(df, "k", groups=2_000_000).query(**n).lifted.holds
-    assert group_by(df, "k", groups=100).query(**n).lifted.holds
+    assert not group_by(df, "k", groups=2_000_000).query(**n).lift_choice.holds
+    assert group_by(df, "k", groups=100).query(**n).lift_choice.holds
     median = group_by(df, "k").query(**n, m=functions["median"]("v"))
-    assert not median.lifted.holds
+    assert not median.lift_choice.holds
     assert "median is not lifted" in median.explain()
-    positive = group_by(df, "k").query(o=functions["positive"]("v")).lifted
+    positive = group_by(df, "k").query(o=functions["positive"]("v")).lift_choice
     assert not positive.holds
     assert "raises for some rows" in positive.why
 
@@ -300,11 +300,11 @@ def test_statistics_of_tables_tell_the_number_of_groups(spark: Any, functions: A
         spark.sql(f"ANALYZE TABLE {table} COMPUTE STATISTICS FOR COLUMNS k, few").collect()
         rows = spark.table(table)
         many = group_by(rows, "k").query(**calls)
-        assert not many.lifted.holds
-        assert "groups (ANALYZE TABLE), for which a fold is faster" in many.lifted.why
+        assert not many.lift_choice.holds
+        assert "groups (ANALYZE TABLE), for which a fold is faster" in many.lift_choice.why
         few = group_by(rows, "few").query(**calls)
-        assert few.lifted.holds
-        assert "ANALYZE TABLE tells that there are not" in few.lifted.why
+        assert few.lift_choice.holds
+        assert "ANALYZE TABLE tells that there are not" in few.lift_choice.why
         spark.conf.set("spark.sql.cbo.enabled", "false")
         assert group_by(rows, "k").query(**calls).groups is None
     finally:

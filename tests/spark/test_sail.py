@@ -268,7 +268,7 @@ def test_integers_are_lifted(classic: Any, keys: list[str]) -> None:
     }  # fmt: skip
     assert "it computes with floats" in why["least"]
     assert "no integers" in why["last"]
-    choice = group_by(df, "k").query(n=lifted["count"]()).lifted
+    choice = group_by(df, "k").query(n=lifted["count"]()).lift_choice
     assert (choice.holds, choice.why) == (False, "this host folds faster; plan='lifted' lifts it nevertheless")
     with pytest.raises(RejectedError, match="a key has floats"):
         group_by(df, "x", plan="lifted").agg(n=lifted["count"]())

@@ -47,7 +47,7 @@ class AsTheyAre:
 def read(source: Source, given: Scan, columns: list[str]) -> DataFrame:
     """Return the rows that tasks read."""
     schema = st.StructType([given.schema[name] for name in columns])
-    return source.mapped(given.df.sparkSession, AsTheyAre(), BlockBounds(rows_max=64), "read", None, schema)
+    return source.map_rows(given.df.sparkSession, AsTheyAre(), BlockBounds(rows_max=64), "read", None, schema)
 
 
 def bits(df: DataFrame) -> list[str]:

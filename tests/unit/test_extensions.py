@@ -83,7 +83,7 @@ def planned(plan):
     calls = {"total": Call("sum", ("value",))}
     return Query.of(connect("embedded:").transport, calls, layout, plan=plan, unliftable="")
 
-assert planned("auto").lifted.holds is (sys.argv[1] != "foldflight.ext.lift")
+assert planned("auto").lift_choice.holds is (sys.argv[1] != "foldflight.ext.lift")
 
 with serving() as server:
     assert folds(server.url) == folds("embedded:") == [3, 3]

@@ -58,7 +58,7 @@ def batch_result(
     """
     if query.layout.has_kinds:
         rows = _with_their_rows(query, rows, strict=strict)
-    if query.lifted.holds:
+    if query.lift_choice.holds:
         return LIFT.load().result(query, rows, outputs)
     merges = query.folds_before_shuffle.holds
     arrived = rows
@@ -69,7 +69,7 @@ def batch_result(
         if source is None:
             arrived = rows.mapInArrow(arrow_function(partial, step, query.traced), schema)
         else:
-            arrived = source.mapped(rows.sparkSession, partial, query.bounds, step, query.traced, schema)
+            arrived = source.map_rows(rows.sparkSession, partial, query.bounds, step, query.traced, schema)
     final = FinalFold(query, merges=merges)
     parted = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
     step = step_of(query, "merge" if merges else "fold")

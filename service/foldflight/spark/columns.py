@@ -208,7 +208,7 @@ class Columns:
             return self._rows
         try:
             with quiet(), refusing_nanoseconds("Spark cannot resolve the columns of the query"):
-                rows = self._selected()
+                rows = self._select()
                 rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to an action
         except (AnalysisException, ParseException) as error:
             self._refuse_single()
@@ -216,7 +216,7 @@ class Columns:
         self._rows = rows
         return rows
 
-    def _selected(self) -> DataFrame:
+    def _select(self) -> DataFrame:
         plain = self.plain
         # PySpark makes a Column by several calls of Java, and a text by one. But in a text Spark puts a setting's value
         # for ${...}, and a session may have it read names with such characters as patterns.

@@ -347,7 +347,7 @@ class GroupedFrame:
             if error.code == "SCHEMA_MISMATCH":
                 columns.refuse_types(list(aggregates.values()), layout.chunk)
             raise
-        if not (query.lifted.holds and query.finished_by_host.holds):
+        if not (query.lift_choice.holds and query.finished_by_host.holds):
             check_passed(schema, columns.roles())
         uses = [(each.function, each.columns) for name, each in aggregates.items() if name not in copies]
         results = columns.result_types(uses, schema, query.layout.outputs.types)
@@ -370,9 +370,9 @@ class GroupedFrame:
             return query, "row kinds, expressions, and queries without columns are evaluated by Spark"
         if not query.folds_before_shuffle.holds:
             return query, f"rows are not folded before the shuffle: {query.folds_before_shuffle.why}"
-        if query.lifted.holds and self.plan == "lifted":
+        if query.lift_choice.holds and self.plan == "lifted":
             return query, "plan='lifted'"
-        if query.lifted.holds and (slow := _interpreted_functions(query)):
+        if query.lift_choice.holds and (slow := _interpreted_functions(query)):
             return query, f"rows are lifted, which is faster than to interpret {slow}"
         try:
             source = self.scan.source(list(plain.values()), len(columns.keys))
@@ -440,7 +440,7 @@ class Planned:
     @property
     def _is_without_python(self) -> bool:
         query = self.query
-        return query.stream is None and query.lifted.holds and query.finished_by_host.holds
+        return query.stream is None and query.lift_choice.holds and query.finished_by_host.holds
 
     def result(self, analyse: Callable[[str], DataFrame] | None = None, source: str = "") -> DataFrame:
         """Return the result.
@@ -459,7 +459,7 @@ class Planned:
         advise(self.columns.df)
         if not self._is_without_python:
             check_workers(session)
-        if analyse is not None and query.lifted.holds:
+        if analyse is not None and query.lift_choice.holds:
             grouped = analyse(self.text(source))
             result = LIFT.load().finished_by_python(query, grouped, self.schema, self._outputs)
         elif query.stream is None:

@@ -14,7 +14,7 @@ from foldflight.spark.expressions import Text
 
 
 class SparkPlanner(Protocol):
-    """What the extension provides for Spark. A query is lifted only if the extension is there (`Query.lifted`)."""
+    """What the extension provides for Spark. A query is lifted only if the extension is there (`Query.lift_choice`)."""
 
     def result(self, query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
         """Return the result of a batch query that is lifted.

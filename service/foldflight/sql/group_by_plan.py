@@ -203,7 +203,7 @@ class BlockFold:
                 if is_plain
                 else above.checked_sql(relation, columns, list_plan_df().schema)
             )
-        choice, is_whole = planned.query.lifted, self.query.is_whole(self.block)
+        choice, is_whole = planned.query.lift_choice, self.query.is_whole(self.block)
         lifting = "" if self.is_streaming else f"; rows are {'' if choice.holds else 'not '}lifted: {choice.why}"
         if planned.reader:
             lifting += f"; reader: {planned.read_by}"
@@ -471,7 +471,7 @@ class BlockFold:
                 return None
             names[item[3].replace("``", "`")] = item[1] or item[2]
         where = self.block.clauses.get("WHERE")
-        return view.selected(rows, names, None if where is None else self.edits.render(where))
+        return view.narrow(rows, names, None if where is None else self.edits.render(where))
 
     def df_of(self, sql: str) -> DataFrame:
         """Have Spark analyse a query that stands in the place of the block. Raises Spark's errors."""

@@ -257,8 +257,8 @@ class Query:
             unliftable=unliftable,
             lifts_integers_only=lifts_integers_only,
         )
-        if plan == "lifted" and not query.lifted.holds:
-            raise RejectedError("SIGNATURE", f"plan='lifted' is not possible: {query.lifted.why}; leave plan out")
+        if plan == "lifted" and not query.lift_choice.holds:
+            raise RejectedError("SIGNATURE", f"plan='lifted' is not possible: {query.lift_choice.why}; leave plan out")
         return query
 
     def part(self, outputs: Collection[str], layout: QueryLayout) -> Query:
@@ -308,7 +308,7 @@ class Query:
         return Lifting.of(self)
 
     @property
-    def lifted(self) -> Choice:
+    def lift_choice(self) -> Choice:
         """Whether rows are aggregated by the host, so that only finished states come to Python."""
         if self.plan == "fold":
             return Choice(holds=False, why="plan='fold'")
@@ -431,11 +431,11 @@ class Query:
                 lines.append(f"      rows: {self._rows_of(index, infos.get(call.function))}")
         lines.append(f"plan: {self._steps()}")
         if self.stream is None:
-            lines.append(f"  rows are {'' if self.lifted.holds else 'not '}lifted: {self.lifted.why}")
-        if self.lifted.holds:
+            lines.append(f"  rows are {'' if self.lift_choice.holds else 'not '}lifted: {self.lift_choice.why}")
+        if self.lift_choice.holds:
             by_host = self.finished_by_host
             lines.append(f"  {'no Python runs' if by_host.holds else 'Python makes the results'}: {by_host.why}")
-        if self.stream is not None or not self.lifted.holds:
+        if self.stream is not None or not self.lift_choice.holds:
             lines.append(f"  rows are {'' if folds.holds else 'not '}folded before the shuffle: {folds.why}")
         lines.append(
             f"  blocks of at most {bounds.rows_max:,} rows and {bounds.bytes_max >> 20:,} MiB; a partial fold holds at "
@@ -468,7 +468,7 @@ class Query:
         shuffle = f"shuffle by {keys}" if keys else "one partition"
         if self.stream is None:
             rows = "rows > drop retractions without a row" if self.layout.has_kinds else "rows"
-            if self.lifted.holds:
+            if self.lift_choice.holds:
                 last = "outputs by the host" if self.finished_by_host.holds else "outputs by Python"
                 return f"{rows} > expressions > aggregation by the host > states > {last}"
             folds = f"fold partial > {shuffle} > merge" if self.folds_before_shuffle.holds else f"{shuffle} > fold"

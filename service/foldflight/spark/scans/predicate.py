@@ -147,7 +147,7 @@ class Predicate:
                 names += (name for each in term.predicates for name in each.columns)
         return tuple(dict.fromkeys(names))
 
-    def renamed(self, names: Mapping[str, str]) -> Predicate:
+    def rename(self, names: Mapping[str, str]) -> Predicate:
         """Return the same comparisons of columns with other names.
 
         Args:
@@ -157,7 +157,7 @@ class Predicate:
             tuple(
                 replace(term, column=names.get(term.column, term.column))
                 if isinstance(term, Comparison)
-                else Either(tuple(each.renamed(names) for each in term.predicates))
+                else Either(tuple(each.rename(names) for each in term.predicates))
                 for term in self.terms
             )
         )

@@ -102,11 +102,11 @@ class ReadSplits:
         try:
             for batch in self._batches(split, filesystem, size):
                 rows += batch.num_rows
-                yield self._typed(batch, split)
+                yield self._cast_columns(batch, split)
         except (pa.ArrowException, OSError) as error:
-            raise _damaged(split, f"cannot be read: {str(error).splitlines()[0]}") from None
+            raise _damage_error(split, f"cannot be read: {str(error).splitlines()[0]}") from None
         if rows != split.rows:
-            raise _damaged(split, f"has {rows:,} rows where its footer tells of {split.rows:,}")
+            raise _damage_error(split, f"has {rows:,} rows where its footer tells of {split.rows:,}")
         _check_unchanged(split, filesystem)
 
     def _batches(self, split: Split, filesystem: fs.FileSystem, size: _BatchSize) -> Iterator[pa.RecordBatch]:
@@ -118,17 +118,17 @@ class ReadSplits:
             return
         buffer = _BUFFER_BYTES if isinstance(filesystem, fs.LocalFileSystem) else _REMOTE_BUFFER_BYTES
         with filesystem.open_input_file(split.path) as file:
-            read = _opened(file, buffer)
-            encoded = [name for name in self.keys if name in names and _repeats(read, name, split.groups)]
+            parquet = _open_parquet(file, buffer)
+            encoded = [name for name in self.keys if name in names and _repeats(parquet, name, split.groups)]
             if encoded:
-                read = _opened(file, buffer, read_dictionary=encoded, metadata=read.metadata)
+                parquet = _open_parquet(file, buffer, read_dictionary=encoded, metadata=parquet.metadata)
             for group in split.groups:
                 rows = size.rows(encoded)
-                for batch in read.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
-                    size.seen(batch)
+                for batch in parquet.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+                    size.update(batch)
                     yield batch
 
-    def _typed(self, batch: pa.RecordBatch, split: Split) -> pa.RecordBatch:
+    def _cast_columns(self, batch: pa.RecordBatch, split: Split) -> pa.RecordBatch:
         arrays = []
         for name, type_ in self.types.items():
             if name in split.missing:
@@ -141,7 +141,7 @@ class ReadSplits:
         return pa.RecordBatch.from_arrays(arrays, names=list(self.types))
 
 
-def _opened(file: pa.NativeFile, buffer: int, **options: Any) -> pq.ParquetFile:
+def _open_parquet(file: pa.NativeFile, buffer: int, **options: Any) -> pq.ParquetFile:
     # Before it returns rows, pyarrow would read all columns of a row group. Files of Spark have checksums of pages,
     # which show damage that leaves a page readable.
     options |= {"pre_buffer": False, "buffer_size": buffer, "page_checksum_verification": True}
@@ -149,10 +149,10 @@ def _opened(file: pa.NativeFile, buffer: int, **options: Any) -> pq.ParquetFile:
     return pq.ParquetFile(file, **options)
 
 
-def _repeats(read: pq.ParquetFile, name: str, groups: Sequence[int]) -> bool:
+def _repeats(parquet: pq.ParquetFile, name: str, groups: Sequence[int]) -> bool:
     """Return whether a column of texts takes so few bytes that it is a dictionary of few values, and indexes."""
-    leaf = next(index for index in range(len(read.schema)) if read.schema.column(index).path == name)
-    chunks = [read.metadata.row_group(group).column(leaf) for group in groups]
+    leaf = next(index for index in range(len(parquet.schema)) if parquet.schema.column(index).path == name)
+    chunks = [parquet.metadata.row_group(group).column(leaf) for group in groups]
     rows = sum(chunk.num_values for chunk in chunks)
     size = sum(chunk.total_uncompressed_size for chunk in chunks)
     return all(chunk.has_dictionary_page for chunk in chunks) and size <= _INDEX_BYTES_MAX * rows
@@ -173,7 +173,7 @@ class _BatchSize:
         """Return the rows of the next batches. Texts with a dictionary are indexes, which are all of one size."""
         return self._rows if self._varying.difference(encoded) else self._rows_max
 
-    def seen(self, batch: pa.RecordBatch) -> None:
+    def update(self, batch: pa.RecordBatch) -> None:
         """Take the width of rows that were read into account for the next row group."""
         if not self._varying or not batch.num_rows:
             return
@@ -194,7 +194,7 @@ def _check_unchanged(split: Split, filesystem: fs.FileSystem) -> None:
         raise RejectedError("SOURCE_FILE", f"{split.path} {what} after the query was planned; {remedy}")
 
 
-def _damaged(split: Split, what: str) -> RejectedError:
+def _damage_error(split: Split, what: str) -> RejectedError:
     return RejectedError(
         "SOURCE_FILE",
         f"the file {split.path} {what}; if it is damaged, write it again or leave it out of the scan; if Spark "

@@ -80,7 +80,7 @@ class Scan:
         self.df.createOrReplaceTempView(name)
         _VIEWS.setdefault(self.df.sparkSession, {})[name.lower()] = self
 
-    def selected(self, df: DataFrame, names: Mapping[str, str], where: str | None) -> Scan:
+    def narrow(self, df: DataFrame, names: Mapping[str, str], where: str | None) -> Scan:
         """Return a scan of which a query has chosen columns and rows.
 
         Args:

@@ -78,7 +78,7 @@ class Source:
     files_left_out: int
     left_out: int
 
-    def mapped(
+    def map_rows(
         self,
         session: SparkSession,
         task: Task,
@@ -150,7 +150,7 @@ def source_of(files: Files, columns: Sequence[str], keys: int, predicate: Predic
     constants = {stored.get(name, name): each for name, each in constants.items()}
     types = {stored.get(name, name): each for name, each in arrow.items()}
     columns = [stored.get(name, name) for name in columns]
-    predicate = predicate.renamed(stored)
+    predicate = predicate.rename(stored)
     # Files of Delta may store the columns of partitions, too, and their values in the log are those that count.
     partitions = () if listing.is_declared else listing.partitions
     read = {name: each.dataType for name, each in fields.items() if name not in constants}
@@ -327,10 +327,10 @@ def _splits(pieces: Sequence[_Piece], count: int) -> Iterator[tuple[Split, ...]]
         before += weight
     for task in tasks:
         if task:
-            yield tuple(_joined(task))
+            yield tuple(_splits_by_file(task))
 
 
-def _joined(pieces: Sequence[_Piece]) -> Iterator[Split]:
+def _splits_by_file(pieces: Sequence[_Piece]) -> Iterator[Split]:
     """Yield the row groups of one task, those of a file together."""
     by_path: dict[str, list[_Piece]] = {}
     for piece in pieces:

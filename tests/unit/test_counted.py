@@ -17,7 +17,7 @@ from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Options, Resources
-from foldflight.fold.rows import frozen
+from foldflight.fold.rows import hashable_key
 from foldflight.functions import Call, udaf
 from foldflight.functions.query.call import Order
 from foldflight.functions.registry import Registry
@@ -78,10 +78,10 @@ class Plain:
 
     def add(self, row: dict[str, Any]) -> None:
         values = tuple(row[name] for name in self.call.columns)
-        entry = self.rows.setdefault(frozen(values), [values, 0])
+        entry = self.rows.setdefault(hashable_key(values), [values, 0])
         entry[1] += -1 if row["kind"] == 3 else 1
         if not entry[1]:
-            del self.rows[frozen(values)]
+            del self.rows[hashable_key(values)]
 
     def value(self) -> str:
         ordered = list(self.rows.values())

@@ -197,18 +197,18 @@ def _text(column: Column, index: int) -> str:
         return str(column.array.slice(index, 1))
 
 
-def frozen(value: Any) -> Any:
+def hashable_key(value: Any) -> Any:
     """Return a hashable key that is equal for equal values. NaN equals NaN, and JSON's true does not equal 1."""
     if isinstance(value, bool):
         return bool, value
     if isinstance(value, float) and value != value:  # noqa: PLR0124 - only NaN differs from itself
         return math.nan
     if isinstance(value, (tuple, list)):
-        return tuple(frozen(each) for each in value)
+        return tuple(hashable_key(each) for each in value)
     if isinstance(value, np.ndarray):  # a vector
-        return tuple(map(frozen, value.tolist()))
+        return tuple(map(hashable_key, value.tolist()))
     if isinstance(value, dict):
-        return frozenset((frozen(key), frozen(each)) for key, each in value.items())
+        return frozenset((hashable_key(key), hashable_key(each)) for key, each in value.items())
     return value
 
 
@@ -357,7 +357,7 @@ def _numbers_of_few(array: pa.Array, *, is_text: bool) -> Positions:
 def _numbers_of_objects(column: Column, order: Order | None) -> Positions:
     """Return n values as numbers by their Python objects."""
     known: dict[Any, int] = {}
-    ids = [known.setdefault(key, len(known)) for key in map(frozen, column.values)]
+    ids = [known.setdefault(key, len(known)) for key in map(hashable_key, column.values)]
     if order is None:
         return np.array(ids, np.int64)
     first: dict[int, Any] = {}

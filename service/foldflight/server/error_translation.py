@@ -89,7 +89,7 @@ def edge(handler: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
     """Wrap a Flight handler so that it raises only Flight errors with details."""
 
     @functools.wraps(handler)
-    def wrapped(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def translate_errors(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return handler(self, *args, **kwargs)
         except FoldflightError as error:
@@ -103,7 +103,7 @@ def edge(handler: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
             self.metrics.errors.labels("INVARIANT").inc()
             raise to_flight_error(internal_error(error, error_id)) from None
 
-    return wrapped
+    return translate_errors
 
 
 def count(metrics: Metrics, error: FoldflightError) -> None:

@@ -238,7 +238,7 @@ class FlightBase:
         return self._guard(answers)
 
     def _guard(self, handle: Callable[[IncomingCall, bytes], None]) -> Callable[[IncomingCall, bytes], None]:
-        def guarded(call: IncomingCall, first: bytes) -> None:
+        def handle_or_refuse(call: IncomingCall, first: bytes) -> None:
             try:
                 handle(call, first)
             except FoldflightError as error:
@@ -246,7 +246,7 @@ class FlightBase:
             except fl.FlightError as error:
                 call.end(status_of(error))
 
-        return guarded
+        return handle_or_refuse
 
 
 def status_of(error: fl.FlightError) -> CallStatus:

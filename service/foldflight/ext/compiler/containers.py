@@ -81,7 +81,7 @@ class ContainerType(types.IterableType):
 register_model(ContainerType)(models.OpaqueModel)
 
 
-def described(type_: Any) -> str:
+def describe_type(type_: Any) -> str:
     """Return what messages call a numba type, such as `list[float]` or `the keys of dict[int, float]`."""
     if not isinstance(type_, ContainerType):
         return str(type_)
@@ -241,7 +241,7 @@ _DONE_WITH: Final[dict[type, tuple[str, ...]]] = {
 def _of(me: Any, shape: str, what: str, *, changes: bool = False) -> Any:
     """Return the operations of a container of a shape (`list dict`) with keys. Raises Unsupported for anything else."""
     if not isinstance(me, ContainerType) or me.contents.shape not in shape.split() or me.view:
-        raise Unsupported(f"it uses {what} of {described(me)}")
+        raise Unsupported(f"it uses {what} of {describe_type(me)}")
     if me.contents.cls is not None and what not in _DONE_WITH[me.contents.cls]:
         raise Unsupported(f"it uses {what} of a {me.contents.name}")
     if changes and not me.changeable:
@@ -495,7 +495,7 @@ def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
 
 def _check_same(me: ContainerType, other: Any) -> None:
     if not isinstance(other, ContainerType) or other.contents != me.contents or other.view:
-        raise Unsupported(f"it extends a {me.contents.name} by {described(other)}")
+        raise Unsupported(f"it extends a {me.contents.name} by {describe_type(other)}")
 
 
 def _append_all(stride: int) -> Any:
@@ -811,7 +811,7 @@ def put_whole(me: Any, other: Any) -> Any:
         or other.view
         or me.contents != other.contents
     ):
-        raise Unsupported(f"it replaces a container by {described(other)}")
+        raise Unsupported(f"it replaces a container by {describe_type(other)}")
     if not other.is_new:
 
         def same(me: Any, other: Any) -> None:
@@ -869,7 +869,7 @@ def length_of(me: Any) -> Any:
     if inner_kind(me) in TEXTS:
         return lambda me: size_of(me)
     if not isinstance(me, ContainerType):
-        raise Unsupported(f"it calls len of {described(me)}")
+        raise Unsupported(f"it calls len of {describe_type(me)}")
     return counting(me)
 
 
@@ -884,7 +884,7 @@ def _ordered_list(me: Any) -> Any:
     """Implement `sorted`."""
     part = me.part if isinstance(me, ContainerType) else None
     if part is None:
-        raise Unsupported(f"it sorts {described(me)}")
+        raise Unsupported(f"it sorts {describe_type(me)}")
     sorted_copy, as_container = _sorted_of(me), container_at(ContainerType(Contents("list", part), changeable=False))
     return lambda me: as_container(sorted_copy(me))
 
@@ -893,7 +893,7 @@ def _number_kind(me: Any, name: str) -> str:
     """Return the kind of the numbers in a list or set, or of keys or values. Raises Unsupported for others."""
     part = me.part if isinstance(me, ContainerType) else None
     if part is None or part.is_tuple or part.kinds[0] not in ("int", "float"):
-        raise Unsupported(f"it calls {name} of {described(me)}")
+        raise Unsupported(f"it calls {name} of {describe_type(me)}")
     return part.kinds[0]
 
 
@@ -907,7 +907,7 @@ def _extreme_of(name: str, symbol: str) -> Any:
         part = me.part if isinstance(me, ContainerType) else None
         kind = "" if part is None or part.is_tuple else part.kinds[0]
         if kind not in _ORDERED:
-            raise Unsupported(f"it calls {name} of {described(me)}")
+            raise Unsupported(f"it calls {name} of {describe_type(me)}")
         wins = wins_text if kind in TEXTS else beats
         decode, size_of, start = decode_kind(kind), register_jitable(counting(me)), number_type(kind)(0)
 
@@ -1047,7 +1047,7 @@ def _any_or_all(*, stops_at: bool) -> Any:
     def choose(me: Any) -> Any:
         part = me.part if isinstance(me, ContainerType) else None
         if part is None or part.is_tuple or part.kinds[0] not in ("bool", "int", "float", *TEXTS):
-            raise Unsupported(f"it calls any or all of {described(me)}")
+            raise Unsupported(f"it calls any or all of {describe_type(me)}")
 
         def search(me: Any) -> bool:
             for each in _entries(me):
@@ -1084,9 +1084,9 @@ def equality(me: Any, other: Any, same: Any) -> Any:
     """Return the implementation of `me == other` of two lists of one kind, whose items are compared by `same`."""
     for each in (me, other):
         if not isinstance(each, ContainerType) or each.contents.shape != "list" or each.contents.cls:
-            raise Unsupported(f"== of {described(me)} and {described(other)}")
+            raise Unsupported(f"== of {describe_type(me)} and {describe_type(other)}")
     if me.contents.key != other.contents.key or me.contents.key.is_tuple or "float" in me.contents.key.kinds:
-        raise Unsupported(f"== of {described(me)} and {described(other)}")
+        raise Unsupported(f"== of {describe_type(me)} and {describe_type(other)}")
     size, item = register_jitable(counting(me)), register_jitable(_steps(me)[1])
 
     def equal(me: Any, other: Any) -> bool:
@@ -1105,7 +1105,7 @@ def copy_of(me: Any) -> Any:
     """Copy a list, or the keys or values of a dict, to a temporary list."""
     part = me.part if isinstance(me, ContainerType) else None
     if part is None or me.contents.shape == "set":
-        raise Unsupported(f"it sorts {described(me)} with reverse=")
+        raise Unsupported(f"it sorts {describe_type(me)} with reverse=")
     as_container, words = (
         container_at(ContainerType(Contents("list", part), changeable=False)),
         _words_of(part, "an item"),
@@ -1152,7 +1152,7 @@ def inserting(less: Any, *, right: bool) -> tuple[Any, Any]:
             at = register_jitable(lambda me, index: me[index])
             return lambda me, value: position(me, value, size, at, less)
         if not isinstance(me, ContainerType) or me.part is None or me.contents.shape != "list" or me.contents.cls:
-            raise Unsupported(f"it calls bisect of {described(me)}")
+            raise Unsupported(f"it calls bisect of {describe_type(me)}")
         used, entry = register_jitable(counting(me)), register_jitable(_steps(me)[1])
         return lambda me, value: position(me, value, used(me), entry, less)
 

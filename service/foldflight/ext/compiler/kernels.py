@@ -413,7 +413,7 @@ class Kernels:
         at_instance, row_of = self._at_instance, _row_of(self.plan.kinds)
         place, show = _place_of(self.plan), _show_of(self.plan)
 
-        def mapped(instance, progress, columns, valid, values, known):
+        def map_rows(instance, progress, columns, valid, values, known):
             me = at_instance(instance, 0)
             enter(progress)
             for index in range(progress[0], len(values)):
@@ -423,7 +423,7 @@ class Kernels:
                 show(values, known, row, call(me, row_of(columns, valid, row)))
 
         columns = self._columns(nulls)[2:]
-        return mapped, (_BYTES, _PROGRESS, *columns, _results(self.plan), _FLAGS)
+        return map_rows, (_BYTES, _PROGRESS, *columns, _results(self.plan), _FLAGS)
 
     def _compile_loop(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
         # Without reference counts: numba does not release references to arrays when an exception leaves the loop.

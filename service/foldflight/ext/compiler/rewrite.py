@@ -895,7 +895,7 @@ class _Rewriter:
             if type(directives) is not str:
                 raise Unsupported("it calls strftime with a format that is not constant")
             arguments = (self.constant(directives, statement.loc),)
-        elif dispatcher is strings.encoded:
+        elif dispatcher is strings.encode_text:
             if not self.is_utf8(expr):
                 raise Unsupported("it calls encode with another encoding than UTF-8")
             arguments, expr = (), ir.Expr.call(expr.func, (), (), expr.loc)

@@ -288,14 +288,14 @@ def put_digits(address: int, number: int, digits: int) -> int:
 
 
 @implementation
-def _filled(a: Any, width: Any) -> Any:
+def _zfill(a: Any, width: Any) -> Any:
     """Implement `a.zfill(width)`."""
     kind = text_kind("zfill", a)
     if kind_of(width) != "int":
         raise Unsupported(f"zfill of {kind} and {width}")
     convert, decode, size = CONVERTERS[kind], decode_kind(kind), character_count if kind == "text" else length_of
 
-    def filled(a: Any, width: Any) -> Any:
+    def zfill(a: Any, width: Any) -> Any:
         number = as_number(convert(a))
         zeros = width - size(number)
         if zeros <= 0:
@@ -312,7 +312,7 @@ def _filled(a: Any, width: Any) -> Any:
         copy_text(address + sign + zeros, substring(number, sign, length))
         return decode(text_at(address, length + zeros))
 
-    return filled
+    return zfill
 
 
 @implementation
@@ -605,7 +605,7 @@ METHODS: Final = {
     "strip": _strip_method("strip", left=True, right=True),
     "title": _title_case("title", words=True),
     "upper": _case_method("upper", 0x61, -0x20),
-    "zfill": _filled,
+    "zfill": _zfill,
 }
 
 

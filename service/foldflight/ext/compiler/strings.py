@@ -332,7 +332,7 @@ def _without_suffix(a: int, b: int) -> int:
 
 
 @implementation
-def encoded(a: Any) -> Any:
+def encode_text(a: Any) -> Any:
     """Implement `a.encode()`: the bytes of a text, which is UTF-8 in memory. Other encodings are not compiled."""
     if text_kind("encode", a) != "text":
         raise Unsupported("it uses the attribute encode of bytes")
@@ -341,7 +341,7 @@ def encoded(a: Any) -> Any:
 
 
 METHODS: Final = {
-    "encode": encoded,
+    "encode": encode_text,
     "endswith": asking("endswith", _ends),
     "find": _position("find", last=False, must_exist=False),
     "index": _position("index", last=False, must_exist=True),

@@ -143,7 +143,7 @@ class Record:
         with self._changed:
             self._has_refused = True
 
-    def opened(self) -> None:
+    def count_open(self) -> None:
         """Record that an exchange was opened."""
         with self._changed:
             self.opens_after_error += self._has_refused
@@ -152,7 +152,7 @@ class Record:
             self.seen["at once"] = max(self.seen["at once"], self._now_open)
             self._changed.notify_all()
 
-    def ended(self) -> None:
+    def count_end(self) -> None:
         """Record that an exchange has ended."""
         with self._changed:
             self._now_open -= 1
@@ -365,7 +365,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve one exchange."""
-        self.record.opened()
+        self.record.count_open()
         try:
             self._provocation.opening(self.record)
             self._carry(self._open_of(descriptor), context, reader, writer)
@@ -376,7 +376,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         except FoldflightError as error:
             raise to_flight_error(error) from None
         finally:
-            self.record.ended()
+            self.record.count_end()
 
     def _open_of(self, descriptor: Any) -> Open:
         try:

@@ -723,7 +723,7 @@ class _Extremum:
             for index, value in self.values.items()
         )
 
-    def _unsupported(self, why: str) -> Unsupported:
+    def _order_dependent(self, why: str) -> Unsupported:
         return Unsupported(f"{_label(self.name)} {why}, so it depends on the order of rows")
 
     def _candidate(self, case: _Case) -> Expr | None:
@@ -732,7 +732,7 @@ class _Extremum:
         if not candidates:
             return None
         if len(candidates) > 1 or next(iter(candidates)).uses("field") or NONE in candidates:
-            raise self._unsupported("is computed from itself or other fields, or set to several values")
+            raise self._order_dependent("is computed from itself or other fields, or set to several values")
         return next(iter(candidates))
 
     def _stored_value(self, effect: _Effect) -> Expr:
@@ -782,7 +782,7 @@ class _Extremum:
         names = {each.parts[0] for each in fact.walk() if each.op == "field"}
         if names <= set(self.guards):
             if len(names) > 1:
-                raise self._unsupported("depends on other fields")
+                raise self._order_dependent("depends on other fields")
             (name,) = names
             return self._of_guard(fact, name, relation)
         if names != {self.name}:
@@ -802,7 +802,7 @@ class _Extremum:
                 return equal
             first = less if fact.parts[0] == value else greater
             return first or (equal and fact.op == "le")
-        raise self._unsupported("is compared with something other than the value that it takes")
+        raise self._order_dependent("is compared with something other than the value that it takes")
 
     def _of_truth(self, one: Expr, known: Mapping[Expr, bool]) -> int:
         """Return the value of an expression over bools whose values are known."""
@@ -813,7 +813,7 @@ class _Extremum:
         if one.op in ("int", "not", "lt", "le", "eq"):
             values = [self._of_truth(each, known) for each in one.parts]
             return evaluate(replace(one, parts=tuple(map(const, values))), ())
-        raise self._unsupported("is compared with something other than the value that it takes")
+        raise self._order_dependent("is compared with something other than the value that it takes")
 
     def _of_guard(self, fact: Expr, name: str, relation: Relation) -> bool | None:
         """Return the result of a condition on a field that differs from its start after the first value."""
@@ -831,7 +831,7 @@ class _Extremum:
         }
         if fact in known:
             return known[fact]
-        raise self._unsupported(f"depends on {_label(name)}")
+        raise self._order_dependent(f"depends on {_label(name)}")
 
     def takes(self, case: _Case, value: Expr, relation: Relation) -> bool:
         """Return whether a row's value replaces the held one."""
@@ -841,7 +841,7 @@ class _Extremum:
             if all(answer is None or answer is effect.facts[fact] for fact, answer in answers.items()):
                 outcomes.add(self._stored_value(effect) == value)
         if len(outcomes) != 1:
-            raise self._unsupported("is chosen by more than a comparison with it")
+            raise self._order_dependent("is chosen by more than a comparison with it")
         return outcomes.pop()
 
     def field(self) -> Field:
@@ -857,7 +857,7 @@ class _Extremum:
                 monoids.add(monoid)
             parts.append(Case(case.when, value))
         if len(monoids) != 1:
-            raise self._unsupported("is the least and the greatest value at once, or any of them")
+            raise self._order_dependent("is the least and the greatest value at once, or any of them")
         (monoid,) = monoids
         self._check_types(parts)
         return Field(self.name, monoid, self.start, tuple(parts), competes=not self.guarded)
@@ -866,9 +866,9 @@ class _Extremum:
         """Return whether the rows of a case form a minimum or a maximum; None if both fit."""
         takes = {relation: self.takes(case, value, relation) for relation in self.relations(case, value)}
         if not self.guarded and self.start == 0.0 and value.kind == "float" and takes.get("equal"):
-            raise self._unsupported(f"starts as {self.start} and takes an equal value, 0.0 or -0.0")
+            raise self._order_dependent(f"starts as {self.start} and takes an equal value, 0.0 or -0.0")
         if takes.get("empty") is False:
-            raise self._unsupported("does not take the first value")
+            raise self._order_dependent("does not take the first value")
         fitting: list[Monoid] = []
         for monoid, expected in (
             ("min", {"less": True, "greater": False, "value is NaN": False, "held is NaN": True}),
@@ -877,12 +877,12 @@ class _Extremum:
             if all(takes.get(relation, taken) is taken for relation, taken in expected.items()):  # type: ignore[call-overload]
                 fitting.append(monoid)  # type: ignore[arg-type]
         if not fitting and value.kind == "float":
-            raise self._unsupported(
+            raise self._order_dependent(
                 "may hold NaN, with which no comparison is true; leave NaN out (`if value == value`), or treat it as "
                 "the greatest number"
             )
         if not fitting:
-            raise self._unsupported("is neither the least nor the greatest value")
+            raise self._order_dependent("is neither the least nor the greatest value")
         return fitting[0] if len(fitting) == 1 else None
 
     def _check_types(self, parts: Sequence[Case]) -> None:

@@ -31,7 +31,7 @@ TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9
 
 
 @dataclass(frozen=True)
-class Traced:
+class TraceSettings:
     """The trace settings that a query sends to its tasks.
 
     Args:

@@ -24,7 +24,7 @@ from foldflight.ext.tracing import spans as spans_module
 from foldflight.ext.tracing.spans import OtelTracer
 from foldflight.functions import Call
 from foldflight.spark import tracing as tasks
-from foldflight.tracing import Traced, check_endpoint, ids_of
+from foldflight.tracing import TraceSettings, check_endpoint, ids_of
 from tests.unit.test_architecture import printed_by
 from tests.wire import traced_functions
 from tests.wire.traced_functions import Fatal
@@ -79,7 +79,7 @@ def rows_of(*values: int) -> pa.RecordBatch:
 def folded(query: Query, *values: int) -> list[pa.RecordBatch]:
     """Fold rows in a task of one step."""
     fold = PartialFold(query, query.bounds)
-    return list(tasks.in_task(query.traced, "fold_partial[fatal]", fold([rows_of(*values)])))
+    return list(tasks.in_task(query.trace, "fold_partial[fatal]", fold([rows_of(*values)])))
 
 
 def test_spans_of_a_partition_have_their_parents_and_attributes(
@@ -243,7 +243,7 @@ class Task:
 def span_of(monkeypatch: pytest.MonkeyPatch, memory: Memory, query: Query, task: Task) -> Any:
     memory.clear()
     monkeypatch.setattr(tasks.TaskContext, "get", lambda: task)
-    list(tasks.in_task(query.traced, "fold", (item for item in [1])))
+    list(tasks.in_task(query.trace, "fold", (item for item in [1])))
     memory.tracer.send(wait=True)
     (span,) = memory.get_finished_spans()
     return span
@@ -278,7 +278,7 @@ def test_a_job_names_the_parent_of_its_tasks(monkeypatch: pytest.MonkeyPatch, me
 def test_a_task_that_is_left_early_ends_its_span(memory: Memory) -> None:
     """A LIMIT closes the generator of a task; that is not an error."""
     query = query_of()
-    running = tasks.in_task(query.traced, "fold", (item for item in [1, 2]))
+    running = tasks.in_task(query.trace, "fold", (item for item in [1, 2]))
     assert isinstance(running, Generator)
     assert next(running) == 1
     assert not trace.get_current_span().get_span_context().is_valid, "between two items another task may run"
@@ -296,7 +296,9 @@ def test_the_last_stage_is_traced_alike(memory: Memory) -> None:
     hashed = [pa.RecordBatch.from_arrays(batch.columns, schema=final.input) for batch in hashed]
     memory.tracer.send(wait=True)
     memory.clear()
-    results = list(tasks.in_task(Traced(ENDPOINT, query.open_request.trace_context), "merge[fatal]", final(hashed)))
+    results = list(
+        tasks.in_task(TraceSettings(ENDPOINT, query.open_request.trace_context), "merge[fatal]", final(hashed))
+    )
     assert sum(batch.num_rows for batch in results) == 2
     (exchange,) = memory.seen("exchange")
     assert (exchange.attributes["foldflight.rows"], exchange.attributes["foldflight.groups"]) == (0, 2)

@@ -22,7 +22,7 @@ from foldflight.spark.tracing import in_task
 from foldflight.spark.versions.sessions import is_spark
 from foldflight.spark.versions.types import nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
-from foldflight.tracing import Traced
+from foldflight.tracing import TraceSettings
 
 ArrowFunction = Callable[[Iterator[Any]], Iterator[Any]]
 """A plain function for mapInArrow."""
@@ -38,14 +38,14 @@ def step_name(step: str, functions: Sequence[str]) -> str:
 
 
 def arrow_function(
-    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], name: str, traced: Traced | None = None
+    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], name: str, trace: TraceSettings | None = None
 ) -> ArrowFunction:
     """Wrap a task as a plain function for mapInArrow.
 
     Args:
         task: Processes the batches of one partition.
         name: The name of the function, which Spark shows in its plans and UI.
-        traced: The query, if its tasks have spans.
+        trace: For the spans of its tasks; None if there are none.
     """
     step = uuid.uuid4().hex
 
@@ -53,7 +53,7 @@ def arrow_function(
         use_local_folders()
         with attempt(step):
             results = task(warn_of_wide_rows(_without_row_number(batches)))
-            yield from results if traced is None else in_task(traced, name, results)
+            yield from results if trace is None else in_task(trace, name, results)
         freeze_garbage_collector()
 
     run.__name__ = name

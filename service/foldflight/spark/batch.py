@@ -67,14 +67,14 @@ def batch_result(
         schema = spark_schema(query, rows.schema, partial.output)
         step = step_of(query, "fold_partial")
         if source is None:
-            arrived = rows.mapInArrow(arrow_function(partial, step, query.traced), schema)
+            arrived = rows.mapInArrow(arrow_function(partial, step, query.trace), schema)
         else:
-            arrived = source.map_rows(rows.sparkSession, partial, query.bounds, step, query.traced, schema)
+            arrived = source.map_rows(rows.sparkSession, partial, query.bounds, step, query.trace, schema)
     final = FinalFold(query, merges=merges)
     parted = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
     step = step_of(query, "merge" if merges else "fold")
     return parted.mapInArrow(
-        arrow_function(final, step, query.traced), spark_schema(query, rows.schema, query.layout.results, outputs)
+        arrow_function(final, step, query.trace), spark_schema(query, rows.schema, query.layout.results, outputs)
     )
 
 

@@ -32,7 +32,7 @@ from foldflight.spark.attempts import attempt
 from foldflight.spark.tracing import task_span
 from foldflight.spark.versions.states import StatefulProcessor, transform_with_state
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
-from foldflight.tracing import Span, Traced
+from foldflight.tracing import Span, TraceSettings
 
 OPERATOR: Final = "_foldflight_operator"
 """The attribute of a stream's result that holds its stateful operator."""
@@ -274,28 +274,30 @@ class BucketOperator(StatefulProcessor, ABC):
         rows: The rows in the blobs of an epoch.
         bounds: The limits of the blocks that they become.
         has_names: Whether a bucket has several manifests, by name, as OVER has.
-        traced: The query, if its epochs have spans.
+        trace: For the spans of its epochs; None if there are none.
     """
 
     _span: Span | None = None
     table_bounds = TableBounds()
     """The limits of the pieces and merges of a bucket."""
 
-    def __init__(self, rows: pa.Schema, bounds: BlockBounds, *, has_names: bool, traced: Traced | None = None) -> None:
+    def __init__(
+        self, rows: pa.Schema, bounds: BlockBounds, *, has_names: bool, trace: TraceSettings | None = None
+    ) -> None:
         self._step = uuid.uuid4().hex
         self.run_names = RunNames()
         self._rows = rows
         self._bounds = bounds
         self._has_names = has_names
-        self._traced = traced
+        self._trace = trace
 
     def init(self, handle: Any) -> None:
         """Declare the state variables of a bucket: manifests, and pieces by name."""
         use_local_folders()
         self.run_names = RunNames()
         self._handle = handle
-        if self._traced is not None:
-            self._span = task_span(self._traced, "over" if self._has_names else "fold")
+        if self._trace is not None:
+            self._span = task_span(self._trace, "over" if self._has_names else "fold")
         if self._has_names:
             self._manifests = handle.getMapState("manifests", _NAME, DATA)
         else:

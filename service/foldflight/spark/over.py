@@ -227,7 +227,7 @@ class OverFrame:
         sorting = [*keys, *(_sort_expression(sf.col(name), each) for name, each in order)]
         arrived = together(rows, hash_of(rows, query.layout.keys) if keys else None, sorting)
         functions = [call.function for part in query.parts for call in part.query.open_request.calls]
-        function = arrow_function(OverFold(query), step_name("over", functions), query.traced)
+        function = arrow_function(OverFold(query), step_name("over", functions), query.trace)
         return self._restore_names(as_intervals(arrived.mapInArrow(function, results), spark_types))
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:

@@ -57,7 +57,7 @@ class OverProcessor(BucketOperator):
     """
 
     def __init__(self, over: StreamedOver) -> None:
-        super().__init__(over.query.layout.rows, over.query.bounds, has_names=True, traced=over.query.traced)
+        super().__init__(over.query.layout.rows, over.query.bounds, has_names=True, trace=over.query.trace)
         self._folds = StreamFolds(over, clock=time.perf_counter)
         self._last_stats: dict[int, EpochStats] = {}
 

@@ -275,7 +275,7 @@ def rows_with(
     fields = [
         st.StructField(each.name, type_, metadata=each.metadata) for each, type_ in zip(df.schema, sent, strict=True)
     ]
-    task = arrow_function(_RowsWith(query, arrow, len(inputs), types), name, query.traced)
+    task = arrow_function(_RowsWith(query, arrow, len(inputs), types), name, query.trace)
     mapped = rows.mapInArrow(task, st.StructType([*fields, *added]))
     return as_intervals(mapped, {each.name: each.dataType for each in df.schema})
 

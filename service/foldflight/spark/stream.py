@@ -70,7 +70,7 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     )
     results, schema = _results(query, rows, outputs)
     step = "fold_partial" if query.folds_before_shuffle.holds else "pack"
-    pack = arrow_function(_packing(query), step_of(query, step), query.traced)
+    pack = arrow_function(_packing(query), step_of(query, step), query.trace)
     unpack = arrow_function(Unpack(results), step_of(query, "changelog"))
     mode = "Append" if options.emit == "append" else "Update"
     return operator_plan(
@@ -121,7 +121,7 @@ class BucketProcessor(BucketOperator):
         layout = query.layout
         self._merges = query.folds_before_shuffle.holds
         super().__init__(
-            layout.partial if self._merges else layout.rows, query.bounds, has_names=False, traced=query.traced
+            layout.partial if self._merges else layout.rows, query.bounds, has_names=False, trace=query.trace
         )
         # One exchange serves all buckets of a task. It is opened for the first bucket that has rows.
         # Windows that close are asked for their outputs then, so outputs of epochs would be asked for in vain.

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from pyspark import TaskContext
 
 from foldflight.spark.worker import at_end
-from foldflight.tracing import Span, Traced, tracer_of
+from foldflight.tracing import Span, TraceSettings, tracer_of
 
 TRACEPARENT: Final = "traceparent"
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -24,22 +24,22 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 T = TypeVar("T")
 
 
-def task_span(traced: Traced, step: str) -> Span:
+def task_span(trace: TraceSettings, step: str) -> Span:
     """Return the span of a task of a query, which begins now."""
-    tracer = tracer_of(traced.endpoint)
+    tracer = tracer_of(trace.endpoint)
     at_end(tracer.send_all)
     context = TaskContext.get()
     attributes: dict[str, Any] = {"foldflight.step": step}
     if context is None:  # as in Sail
-        return tracer.span("task", traced.context, attributes)
+        return tracer.span("task", trace.context, attributes)
     attributes |= {
         "spark.stage": context.stageId(),
         "spark.partition": context.partitionId(),
         "spark.attempt": context.attemptNumber(),
     }
     traceparent, query, epoch = map(context.getLocalProperty, (TRACEPARENT, _QUERY_ID, _BATCH_ID))
-    parent = traced.context if traceparent is None else {"traceparent": traceparent}
-    links = [] if traceparent is None and epoch is None else tracer.link_to(traced.context)
+    parent = trace.context if traceparent is None else {"traceparent": traceparent}
+    links = [] if traceparent is None and epoch is None else tracer.link_to(trace.context)
     name, trace_id = "task", None
     if epoch is not None:
         name = "epoch"
@@ -49,9 +49,9 @@ def task_span(traced: Traced, step: str) -> Span:
     return tracer.span(name, parent, attributes, links=links, trace_id=trace_id)
 
 
-def in_task(traced: Traced, step: str, items: Iterator[T]) -> Iterator[T]:
+def in_task(trace: TraceSettings, step: str, items: Iterator[T]) -> Iterator[T]:
     """Yield items, which are made within a task of a query."""
-    span = task_span(traced, step)
+    span = task_span(trace, step)
     try:
         with closing(items) as made:  # type: ignore[type-var]
             yield from span.within(made)

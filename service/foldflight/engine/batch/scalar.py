@@ -21,7 +21,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
 from foldflight.functions import Step, StepArgument
 from foldflight.functions.query.literals import text_of_literals
-from foldflight.tracing import Traced, planning
+from foldflight.tracing import TraceSettings, planning
 
 # A block that is remote travels while another one is evaluated. More exchanges gain little and take up servers' places.
 _REMOTE_EXCHANGES: Final = 2
@@ -192,10 +192,10 @@ class ScalarQuery:
         )
 
     @property
-    def traced(self) -> Traced | None:
+    def trace(self) -> TraceSettings | None:
         """What its tasks need for their spans; None if there are none."""
         endpoint = self.transport.otlp_endpoint
-        return None if endpoint is None else Traced(endpoint, self.open_request.trace_context)
+        return None if endpoint is None else TraceSettings(endpoint, self.open_request.trace_context)
 
     def answers(
         self, blocks: Iterable[pa.RecordBatch], chunk_of: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None

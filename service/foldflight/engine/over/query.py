@@ -21,7 +21,7 @@ from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.functions.registry import can_be_changed
 from foldflight.functions.types.sql import has_floats
-from foldflight.tracing import Traced
+from foldflight.tracing import TraceSettings
 
 RECOMPUTED_ROWS_MAX: Final = 1000
 """The largest window frame that is folded anew for each row, unless the user insists."""
@@ -211,9 +211,9 @@ class OverQuery:
         return cls(layout, tuple(parts), every.layout.outputs, every.bounds)
 
     @property
-    def traced(self) -> Traced | None:
+    def trace(self) -> TraceSettings | None:
         """What its tasks need for their spans; None if there are none."""
-        return self.parts[0].query.traced
+        return self.parts[0].query.trace
 
     @property
     def buffer_bounds(self) -> BlockBounds:

@@ -26,7 +26,7 @@ from foldflight.fold.mode import Mode
 from foldflight.functions import Call, sql_name
 from foldflight.functions.registry import can_be_changed
 from foldflight.lift import MISSING
-from foldflight.tracing import Traced, planning
+from foldflight.tracing import TraceSettings, planning
 
 BatchPlan: TypeAlias = Literal["auto", "fold", "lifted"]
 """How a batch is computed: rows are folded in Python, or lifted; `auto` decides."""
@@ -289,10 +289,10 @@ class Query:
         )
 
     @property
-    def traced(self) -> Traced | None:
+    def trace(self) -> TraceSettings | None:
         """What its tasks need for their spans; None if there are none."""
         endpoint = self.transport.otlp_endpoint
-        return None if endpoint is None else Traced(endpoint, self.open_request.trace_context)
+        return None if endpoint is None else TraceSettings(endpoint, self.open_request.trace_context)
 
     @property
     def can_migrate(self) -> tuple[bool, ...]:

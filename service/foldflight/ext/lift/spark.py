@@ -581,7 +581,7 @@ def finished_by_python(
     """Return the result of finished groups, whose states Python makes; see `SparkPlanner.finished_by_python`."""
     task = LiftedFold(query, merges=True, plans=cast("tuple[LiftPlan, ...]", query.lifting.plans))
     schema = spark_schema(query, rows, query.layout.results, outputs)
-    return grouped.mapInArrow(arrow_function(task, step_of(query, "lifted"), query.traced), schema)
+    return grouped.mapInArrow(arrow_function(task, step_of(query, "lifted"), query.trace), schema)
 
 
 def lifted_text(

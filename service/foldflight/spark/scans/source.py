@@ -26,7 +26,7 @@ from foldflight.spark.scans.predicate import Comparison, Predicate
 from foldflight.spark.scans.readable import readable_type
 from foldflight.spark.scans.reader import ReadSplits, Split, Task
 from foldflight.spark.versions.sessions import is_remote, is_spark, parallelism
-from foldflight.tracing import Traced
+from foldflight.tracing import TraceSettings
 
 # Settings of a session with another value than this change what Spark reads, and Spark reads then. All others that
 # change a read change the columns and types that Spark tells, or its list of files.
@@ -84,7 +84,7 @@ class Source:
         task: Task,
         bounds: BlockBounds,
         name: str,
-        traced: Traced | None,
+        trace: TraceSettings | None,
         schema: st.StructType,
     ) -> DataFrame:
         """Return what a task makes of the rows.
@@ -94,7 +94,7 @@ class Source:
             task: The task, which gets Arrow batches of one partition.
             bounds: The limits of the data that a task holds at once.
             name: The name of the step, which Spark shows.
-            traced: The query, if its tasks have spans.
+            trace: For the spans of its tasks; None if there are none.
             schema: The schema of what the task makes.
         """
         reads = ReadSplits(
@@ -102,7 +102,7 @@ class Source:
         )
         count = len(self.splits)
         numbers = session.range(0, count, 1, max(count, 1))
-        return numbers.mapInArrow(arrow_function(reads, name, traced), schema)
+        return numbers.mapInArrow(arrow_function(reads, name, trace), schema)
 
     def __str__(self) -> str:
         """Return who reads, as text for users."""

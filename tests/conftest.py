@@ -38,7 +38,7 @@ class Turn:
     def __init__(self, turn: str) -> None:
         number, slash, turns = turn.partition("/")
         if not (slash and number.isdecimal() and turns.isdecimal() and int(number) < int(turns)):
-            raise pytest.UsageError(f"--turn={turn}: write NUMBER/TURNS, as 0/4, where NUMBER is below TURNS")
+            raise pytest.UsageError(f"--turn={turn}: write NUMBER/TURNS, as 0/6, where NUMBER is below TURNS")
         self.number, self.turns = int(number), int(turns)
 
     @pytest.hookimpl(trylast=True)  # after `-m` and `-k`
@@ -57,7 +57,7 @@ class Turn:
 
 def pytest_addoption(parser: Any) -> None:
     """Add the option that selects a turn."""
-    parser.addoption("--turn", metavar="NUMBER/TURNS", help="run one of equal parts of the selected tests: 0/4")
+    parser.addoption("--turn", metavar="NUMBER/TURNS", help="run one of equal parts of the selected tests: 0/6")
 
 
 def pytest_configure(config: pytest.Config) -> None:

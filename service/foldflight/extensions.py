@@ -1,4 +1,4 @@
-"""Load what the core runs without: the rooms of `foldflight.ext`.
+"""Load the rooms of `foldflight.ext`, without which the core runs.
 
 The core defines a protocol for what it uses of a room, and asks an `Extension` for it. So the core imports no room, and
 a room is loaded when it is first needed. The table names our own rooms; they need no metadata of an installed package,
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Extension(Generic[T]):
-    """What a room of `foldflight.ext` provides: its function `provide` returns it.
+    """The object that a room of `foldflight.ext` provides to the core. Its function `provide` returns it.
 
     Args:
         room: The room, which `ROOMS` names.
@@ -55,7 +55,7 @@ class Extension(Generic[T]):
                 if error.name not in (
                     name,
                     f"{__package__}.ext",
-                ):  # the room is there, and something that it imports is not
+                ):  # the room exists, and a module that it imports does not
                     raise
                 raise RejectedError(
                     "MODULE",
@@ -65,7 +65,7 @@ class Extension(Generic[T]):
         return self._loaded
 
     def find(self) -> T | None:
-        """Return what the room provides; None if this installation has no such room. For callers that tell users so."""
+        """Return what the room provides, for callers that can do without; None if this installation lacks the room."""
         try:
             return self.load()
         except RejectedError:

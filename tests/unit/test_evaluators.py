@@ -58,11 +58,11 @@ def test_equal_exchanges_are_bound_once() -> None:
     registry, bound = Registry(), []
     for name in ("sum", "sum", "max", "sum"):
         ExchangePair(Open((Call(name, ("x",)),), COLUMNS), registry).server.close()
-        bound.append(len(registry.bound))
+        bound.append(len(registry.recent_requests))
     assert bound == [1, 1, 2, 2]
     for place in range(20):  # and only the newest are kept
         ExchangePair(Open((Call("sum", ("x",)),), COLUMNS, job_parameters={"p": str(place)}), registry).server.close()
-    assert len(registry.bound) < 20
+    assert len(registry.recent_requests) < 20
 
 
 @pytest.mark.parametrize("order", [(1, True, 1.0), (True, 1.0, 1), (-0.0, 0.0, 0)])
@@ -87,4 +87,4 @@ def test_arrays_of_numpy_are_lists_as_they_are_on_servers() -> None:
         describe(request, registry, LIMITS, "s")
         found.append(request.calls[0].literals["given"])
     assert found == [{"a": [[0.0] * 2000], "n": 1}, {"a": [[at == 1000 for at in range(2000)]], "n": 1}, found[0]]
-    assert len(registry.bound) == 2
+    assert len(registry.recent_requests) == 2

@@ -122,9 +122,9 @@ def test_the_bound_function_is_that_of_the_query_without_traces(memory: Memory) 
     query = query_of()
     assert isinstance(query.transport, EmbeddedTransport)
     with query.transport.open(query.open_request):
-        bound = query.transport._registry.bound
+        bound = query.transport._registry.recent_requests
     with query.transport.open(replace(query.open_request, trace_context={})):
-        assert query.transport._registry.bound is bound
+        assert query.transport._registry.recent_requests is bound
     assert len(memory.seen("exchange")) == 1
 
 

@@ -26,7 +26,7 @@ def compile_modules(modules: tuple[str, ...], *, folder: Path) -> None:
     Example: foldflight compile weighted_avg --into compiled
 
     MODULES are names of modules (module or embedded:module). A server takes the folder as its setting compiled_folder.
-    Compiled code is for this processor and these versions of Python, numba and foldflight; where one is another, the
+    Compiled code is for this processor and these versions of Python, numba and foldflight; if any of them differs, the
     server compiles again. Prints for each function whether it is compiled, and the reason if it is not; reasons are
     stored, too.
     """

@@ -528,19 +528,19 @@ def describe(
 
 
 def _bind(open_request: Open, registry: Registry, server_id: str) -> BoundRequest:
-    """Bind an Open to functions and columns, once for all tasks of a query: they open equal exchanges.
+    """Bind an Open to functions and columns. The tasks of a query send equal requests, so the last ones are cached.
 
     It raises the errors of `describe`.
     """
-    known = registry.bound
+    recent = registry.recent_requests
     literals = _literals(open_request)
-    for before, match in known:
-        # The texts come first, because arguments that are no plain values may have no equality.
+    for before, match in recent:
+        # Equal texts come first: comparing direct arguments such as arrays by == may fail or return no bool.
         if _literals(before) == literals and before == open_request:
             bound: BoundRequest = match
             return bound
     bound = _bind_calls(open_request, registry, server_id)
-    registry.bound = ((open_request, bound), *known[: _BOUND_MAX - 1])
+    registry.recent_requests = ((open_request, bound), *recent[: _BOUND_MAX - 1])
     return bound
 
 

@@ -20,8 +20,8 @@ from foldflight.fold.rows import Mask, Slots
 ERROR: Final = "error"
 _TEXTS: Final = ("code", "function", "message", "row", "trace")
 ERROR_TYPE: Final = pa.struct([pa.field(name, pa.string()) for name in _TEXTS])
-# Bounds for error texts, because messages may contain whole accumulators and a million groups may fail: of one text, of
-# all texts together, and of a message after that. Such late errors have no row and no trace.
+# Messages may contain whole accumulators, and a million groups may fail. So there are limits of one text, of all texts
+# together, and, once these have reached it, of a message. Errors after that have no row and no trace.
 _TEXT_CHARS_MAX: Final = 4096
 _ALL_CHARS_MAX: Final = 64 << 20
 _LATE_CHARS_MAX: Final = 80
@@ -30,13 +30,14 @@ _STACK_FRAMES_MAX: Final = 12
 # The causes of these errors may be temporary: files, networks (including those of most libraries), memory.
 _PASSING: Final = (OSError, MemoryError)
 _TRACES_MAX: Final = 64
-# The frames of Java by which methods are called, and exceptions whose causes may be temporary, as above.
+# Prefixes of stack frames between foldflight and the author's Java code, which are left out.
 _JAVA_BRIDGE: Final = (
     "at foldflight.",
     "at org.jpype.",
     "at java.base/java.lang.invoke.",
     "at java.base/jdk.internal.",
 )
+# Prefixes of Java exceptions whose causes may be temporary, as in `_PASSING`.
 _JAVA_PASSING: Final = ("java.io.", "java.net.", "java.nio.", "java.lang.OutOfMemoryError")
 _JAVA_STACK_FRAMES_MAX: Final = 40
 _traces: Final[dict[tuple[tuple[CodeType, int], ...], str]] = {}
@@ -68,7 +69,7 @@ class Failures:
         return slot in self._errors
 
     def take(self, error: FunctionError) -> bool:
-        """Record the error of a slot. Return False if it must be raised: a limit concerns all slots."""
+        """Record the error of its slot. Return False if it must be raised instead, because it concerns all slots."""
         if not self._takes or error.slot is None or error.limit is not None:
             return False
         if error.slot not in self._errors:
@@ -231,7 +232,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def _trace(error: BaseException) -> str:
-    """Return the author's frames of a traceback as text. Texts are shared by all errors raised at the same place."""
+    """Return the author's frames of a traceback as text. Errors raised at the same place share one text."""
     index, entry = [], error.__traceback__
     while entry is not None:
         index.append((entry.tb_frame.f_code, entry.tb_lasti))

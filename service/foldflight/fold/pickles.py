@@ -23,7 +23,7 @@ from typing import Any, Final
 from foldflight.errors import RejectedError
 
 _PROTOCOL: Final = 5
-# The current modules of classes that pickled states and shipped code refer to, by their modules in earlier releases.
+# Modules of earlier releases, to which pickled states and shipped code refer, and where their classes are now.
 _MOVED: Final = {
     "foldflight.adapters.beam": "foldflight.ext.dialects.beam",
     "foldflight.adapters.java.bridge": "foldflight.ext.java.bridge",

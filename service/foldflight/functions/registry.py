@@ -35,8 +35,9 @@ class Registry(Mapping[str, AnyFunction]):
     def __init__(self, functions: Iterable[AnyFunction] = ()) -> None:
         self._functions: dict[str, AnyFunction] = {function.name: function for function in _built_in()}
         self.authored: tuple[AnyFunction, ...] = tuple(functions)
-        # What the newest requests of exchanges were bound to. It is kept here because it ends with these functions.
-        self.bound: tuple[tuple[Any, Any], ...] = ()
+        # The newest Open requests, each with the functions and columns that it was bound to. This cache is here because
+        # it is valid only for these functions.
+        self.recent_requests: tuple[tuple[Any, Any], ...] = ()
         for function in self.authored:
             registered = self._functions.setdefault(function.name, function)
             if registered is not function:

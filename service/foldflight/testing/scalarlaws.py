@@ -1,7 +1,7 @@
 """The laws of scalar and table functions, checked on generated data.
 
 A function that obeys them returns the same results however an engine splits, orders and repeats its input. An exception
-for a row counts as its result: it must be the same each time. But not every row may have one.
+for a row counts as its result and must be the same each time. If every row raises one, the check fails.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ScalarSubject:
 
 
 def argument_types(function: AnyFunction, literals: Mapping[str, Any]) -> list[pa.DataType]:
-    """Return the declared types of the arguments, or the first that the function accepts.
+    """Return the declared types of the arguments, or else the first candidate types that the function accepts.
 
     Raises:
         RejectedError: SIGNATURE for wrong direct arguments, or SCHEMA_MISMATCH if no types are found.

@@ -23,12 +23,14 @@ from foldflight.functions import Step, StepArgument
 from foldflight.functions.query.literals import text_of_literals
 from foldflight.tracing import TraceSettings, planning
 
-# A block that is remote travels while another one is evaluated. More exchanges gain little and take up servers' places.
+# Exchanges of a task with servers. One block is sent while another one is evaluated. More would gain little, and
+# each counts towards the limit of a server.
 _REMOTE_EXCHANGES: Final = 2
-# The answer to a block waits for its slowest row. Meanwhile the calls of an async function go on for later blocks.
+# Exchanges of a task for async functions. The answer to a block waits for its slowest row; other exchanges go on.
 _WAITING_EXCHANGES: Final = 4
 _BLOCK_ROWS: Final = 1 << 16
-# A table function may turn each row into many. Each answer is held as a whole, so answers tell how many rows fit.
+# Rows of a block for a table function. Its answer is held in memory as a whole, and each row may become many, so the
+# first block is small, and the sizes of the answers then determine the size of the next block.
 _TABLE_BLOCK_ROWS: Final = 1 << 13
 _TABLE_FIRST_ROWS: Final = 1 << 8
 _TABLE_ANSWER_ROWS: Final = 1 << 18
@@ -38,7 +40,8 @@ class Steps:
     """Collects the steps of nested uses. A use that appears several times becomes one step.
 
     Args:
-        column: Returns the name of the chunk's column for an argument that is no use, given the function's name.
+        column: Returns the name of the chunk's column for an argument that is not itself a call, given the function's
+            name.
     """
 
     def __init__(self, column: Callable[[object, str], str]) -> None:
@@ -46,7 +49,7 @@ class Steps:
         self._column = column
         self._by_use: dict[int, int] = {}
         self._by_value: dict[tuple[object, ...], int] = {}
-        self._uses: list[Use] = []  # so that the ids of uses stay unique
+        self._uses: list[Use] = []  # references that keep the ids of uses from being assigned to other objects
 
     def add(self, use: Use, *, outer: bool = False) -> int:
         """Return the number of the step of a use. The steps of its arguments come before it."""
@@ -193,7 +196,7 @@ class ScalarQuery:
 
     @property
     def trace(self) -> TraceSettings | None:
-        """What its tasks need for their spans; None if there are none."""
+        """The trace settings of its tasks; None without a collector."""
         endpoint = self.transport.otlp_endpoint
         return None if endpoint is None else TraceSettings(endpoint, self.open_request.trace_context)
 
@@ -215,7 +218,7 @@ class ScalarQuery:
             waiting: deque[tuple[OpenExchange, pa.RecordBatch]] = deque()
             opened_count = 0
             size = None
-            if self.is_table:  # so that answers have about so many rows, or fewer
+            if self.is_table:  # so that the next answer has at most about as many rows as a block
                 size = AdaptiveSize(self.bounds.rows_max, _TABLE_ANSWER_ROWS, first=_TABLE_FIRST_ROWS, growth=8)
             for block in blocks if size is None else size.pieces(blocks):
                 if opened_count < self.exchanges:

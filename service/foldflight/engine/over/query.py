@@ -212,7 +212,7 @@ class OverQuery:
 
     @property
     def trace(self) -> TraceSettings | None:
-        """What its tasks need for their spans; None if there are none."""
+        """The trace settings of its tasks; None without a collector."""
         return self.parts[0].query.trace
 
     @property

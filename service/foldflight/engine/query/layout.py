@@ -22,7 +22,7 @@ EMIT = "emit"
 EMITTED = "emitted_"
 """What the names of columns with the last outputs of groups begin with."""
 
-# The columns that a result may have in addition to keys and outputs.
+# Columns that a result may have in addition to keys and outputs.
 DEAD_LETTER = "dead_letter"
 ROW_KIND = "row_kind"
 
@@ -34,9 +34,10 @@ _NOTHING = pa.schema([])
 
 
 def chunk_names(texts: Iterable[str], reserved: Collection[str] = (SLOT, KIND)) -> list[str]:
-    """Return names for columns of a chunk: the user's texts, which errors show, with a number where one is taken.
+    """Return unique names for the columns of a chunk: the user's texts, with a number behind a name that is not free.
 
-    A column of the user that is named as one of the exchange would be read as that: a `kind` of int8 as the row kind.
+    Errors show these names. A column with a reserved name would be read as the column of the exchange: the user's
+    `kind`, an int8, as the row kind.
 
     Args:
         texts: The user's texts; equal ones are different columns.
@@ -118,14 +119,14 @@ class QueryLayout:
         return [results.column(f"output_{index}") for index in range(len(self.outputs))]
 
     def emitted_of(self, results: pa.RecordBatch) -> list[pa.Array]:
-        """Return the outputs of n results as columns of `emitted`."""
+        """Return the outputs of n results in the columns of `emitted`, to store them with the states."""
         return [
             pa.StructArray.from_arrays([results.column(f"output_{index}")], fields=list(field.type))
             for index, field in zip(self.varying, self.emitted, strict=True)
         ]
 
     def with_emitted(self, outputs: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the outputs of n stored states. Emitted outputs replace computed ones if they are stored.
+        """Return the outputs that were last emitted for n stored states: stored ones, or else the computed ones.
 
         Args:
             outputs: n outputs, as computed from the states.
@@ -142,7 +143,7 @@ class QueryLayout:
         return outputs
 
     def knows_outputs(self, stored: pa.RecordBatch) -> bool:
-        """Return whether the outputs of all calls of n stored states are stored, in the columns of `emitted`."""
+        """Return whether n stored states come with the last outputs of all calls, so that none must be computed."""
         columns = [stored.column(name) for name in self.emitted.names]
         return len(columns) == len(self.outputs) and not any(each.null_count for each in columns)
 
@@ -157,7 +158,7 @@ class QueryLayout:
 
     @property
     def varying(self) -> list[int]:
-        """The numbers of the calls whose last outputs `emitted` has."""
+        """The numbers of the calls whose last outputs are stored, in `emitted`."""
         return [int(name.removeprefix(EMITTED)) for name in self.emitted.names]
 
     def results_of(self, results: pa.RecordBatch) -> list[pa.Array]:
@@ -166,12 +167,12 @@ class QueryLayout:
         return [convert(column, field.type) for column, field in zip(columns, self.outputs, strict=True)]
 
     def group(self, keys: pa.RecordBatch) -> dict[str, Any]:
-        """Return the single key of a batch by the user's names, for errors. Texts that are not UTF-8 become bytes."""
+        """Return the key in the only row of a batch, by the user's names, for errors. Invalid UTF-8 becomes bytes."""
         return {name: _show(column[:1]) for name, column in zip(self.names, keys.columns, strict=False)}
 
     @property
     def partial(self) -> pa.Schema:
-        """The output of the first stage: rows, or states with their live rows; `folded` distinguishes them."""
+        """The output of the first stage: rows, or states with their numbers of rows. `folded` is true for states."""
         rows = [field for field in self.rows if field.name != REAL]
         return pa.schema([*rows, pa.field(LIVE, pa.int64()), *self.carried, pa.field(FOLDED, pa.bool_())])
 

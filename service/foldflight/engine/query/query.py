@@ -290,7 +290,7 @@ class Query:
 
     @property
     def trace(self) -> TraceSettings | None:
-        """What its tasks need for their spans; None if there are none."""
+        """The trace settings of its tasks; None without a collector."""
         endpoint = self.transport.otlp_endpoint
         return None if endpoint is None else TraceSettings(endpoint, self.open_request.trace_context)
 

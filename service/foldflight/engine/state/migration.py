@@ -35,7 +35,7 @@ class Migration:
         can_migrate: For each call, whether its function converts states of other versions.
         bounds: The limits of one exchange.
         views: The views of the calls. With views, the Open command must have `keeps_views`.
-        adopted: For each call, the fingerprint of other states of its version that it takes; empty if there are none.
+        adopted: For each call, a second fingerprint of the same version whose states it accepts; empty if none.
     """
 
     transport: Transport
@@ -107,7 +107,7 @@ class Migration:
 
 @dataclass(frozen=True)
 class _Stored:
-    """The groups of n states that are converted, each in the slot of its position."""
+    """Names the groups of n states that are converted, for errors: slot i is the group of state i."""
 
     layout: QueryLayout
     keys: pa.RecordBatch

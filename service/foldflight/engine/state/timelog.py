@@ -4,9 +4,9 @@
     run        the rows of one epoch, or of a merge of several runs, sorted by time: pieces with ascending times
 
 Taking rows changes no piece: the manifest counts the rows of a piece that were taken, and a piece without rows left is
-removed. When a level has `fan_in` runs, they are merged into one run of the next level. A run that counts
-`merge_rows_max` rows is not merged any more, so an epoch merges at most `fan_in` times as many rows for each level, and
-the number of runs grows with the rows only beyond that.
+removed. When a level has `fan_in` runs, they are merged into one run of the next level. Runs of `merge_rows_max` rows
+or more are not merged (large rows count as several). So an epoch merges at most `fan_in * merge_rows_max` rows for each
+level, and the number of runs grows in proportion to the rows only once runs are this large.
 """
 
 from __future__ import annotations

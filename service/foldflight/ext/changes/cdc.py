@@ -39,7 +39,7 @@ from foldflight.spark.rowkinds import CHANGES, metadata_of
 from foldflight.spark.versions.sessions import name_key, repeated_name
 from foldflight.spark.versions.types import arrow_type, spark_type
 
-# Spark reads JSON and DataFrames as STRING only. Databases check the lengths.
+# VARCHAR(n) and CHAR(n) are read as STRING: Spark's readers have no such types, and databases check the lengths.
 _BOUNDED_TEXT: Final = re.compile(r"\b(?:var)?char(?:acter)?\s*\(\s*\d+\s*\)", re.IGNORECASE)
 # Types of databases that Spark does not know, and what to declare for them.
 _OF_DATABASES: Final = {
@@ -62,8 +62,8 @@ _ROW = "row"
 _EVENT: Final = "event"
 _READ: Final = "read"
 _PLACES: Final = ("topic", "partition", "offset")
-# What the JSON of an event says of its place: Maxwell's binary log and transaction, Canal's number and times.
-_SAID: Final = ("database", "table", "position", "gtid", "xid", "id", "es", "ts")
+# Members of an event's JSON that locate it, for errors: the position in the binary log, transaction ids and times.
+_LOCATORS: Final = ("database", "table", "position", "gtid", "xid", "id", "es", "ts")
 _PRECISION_MAX: Final = 38
 _TIMES: Final = (st.DateType, st.TimestampType, st.TimestampNTZType)
 _NOT_LATIN_1: Final = r"[^\x00-\xFF]"
@@ -193,8 +193,8 @@ def from_maxwell(
     wide = st.StructType([st.StructField(field.name, _wide(field.dataType)) for field in row])
     require_columns(df, (_VALUE,), "name the column of JSON so")
     strict = st.StructType([each for each in wide if _is_nested(each.dataType)])
-    # Spark's own error for a damaged value names no column, so such values are NULL first; within structs a value that
-    # is NULL for this reason does not show, so these tell whether they are damaged.
+    # Spark's own error for a damaged value names no column, so damaged values are read as NULL, and checked later. In
+    # arrays, maps and structs this NULL would look like any other, so Spark marks rows with damaged values in a column.
     damaged = st.StructField(_DAMAGED, st.StringType())
     parsed = {
         "texts": _json(f"type STRING, data {_ANY_ROW}, old {_ANY_ROW}"),
@@ -260,13 +260,13 @@ def from_canal(
     of_tidb = "isDdl STRING, _tidb STRING"
     rows = _json(f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>, {of_tidb}")
     events = _read_of_canal(df, row, missing)
-    # A column, since it is in each error, and Spark's planning takes longer the longer the expressions are.
+    # The name is a column, because each error contains it, and long expressions make Spark's planning slow.
     name = sf.when(sf.col(_VALUE).isNotNull(), _name_of(events)).alias(_EVENT)
     events = events.select(_VALUE, name, _READ, rows.alias("parsed"))
     event = sf.col(_EVENT)
     kind = _of_canal(_kind("parsed.type", "Canal", event), event)
     parts = sf.arrays_zip("parsed.data", sf.coalesce("parsed.old", sf.array()).alias("old"))
-    # An event without rows has one of NULL, because some of them must be refused.
+    # An event without rows gets one row of NULL, so that the checks below see it: some of these events are refused.
     no_row = sf.lit(None).cast(f"STRUCT<data: {_ANY_ROW}, old: {_ANY_ROW}>")
     parts = sf.when(sf.size(parts) > 0, parts).otherwise(sf.array(no_row))
     left = sf.when(sf.col(_VALUE).isNotNull(), sf.struct(kind.alias("type"), parts.alias("parts")))
@@ -279,7 +279,7 @@ def from_canal(
         return sf.when(is_row, _convert_row(_cast_texts(texts, row), texts, row, is_whole, event))
 
     def convert_part(part: Column) -> Column:
-        # One function for both rows, since Spark's planning takes longer the longer the expressions are.
+        # One function converts both rows, because long expressions make Spark's planning slow.
         both = sf.transform(sf.array(part["data"], part["old"]), typed_row)
         return sf.struct(both.alias("rows"), sf.map_keys(part["old"]).alias("names"))
 
@@ -288,12 +288,12 @@ def from_canal(
         before = sf.when(kind == "UPDATE", _overlaid(row, data, old, part["names"])).otherwise(data)
         return _rows_of(kind, (before, "old"), (data, "data"), _CANAL, _NO_ROWS_OF_CANAL, event)
 
-    # Functions of the items of an array are no part of the code that Spark compiles for all rows. With the expressions
-    # of each column in it, this code would be too long for the virtual machine to make it fast.
+    # Spark does not compile functions given to `transform` into the code of the whole stage. With the expressions of
+    # all columns, that code would exceed the size that the JVM's compiler accepts.
     rows = sf.flatten(sf.transform(sf.transform("left.parts", convert_part), rows_of))
     refuse_taken(ROW_KIND, row.names)
     with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
-        # No array is made for rows that are read already.
+        # Rows that `_read_of_canal` has read get no array.
         found = events.select(_READ, sf.inline_outer(sf.when(sf.col("left").isNotNull(), rows)))
     is_read = sf.col(_READ).isNotNull()
 
@@ -313,13 +313,13 @@ def _rows_of(
     ignored: Iterable[str],
     event: Column,
 ) -> Column:
-    """Return the row kinds and rows of an event, an array; NULL for an event that changes no row.
+    """Return an array of the row kinds and rows that an event stands for; NULL if it changes no row.
 
     Args:
         op: The operation of the event.
-        before: The old row, and its name.
-        after: The new row, and its name.
-        row_kinds: The row kind for each operation, as of `split_changes`.
+        before: The old row, and the name of its column, for errors.
+        after: The new row, and the name of its column.
+        row_kinds: The row kind for each operation, as in `split_changes`.
         ignored: The operations that change no row.
         event: The name of the event, for errors.
     """
@@ -345,7 +345,7 @@ def _rows_of(
 
 
 def _explode_rows(df: DataFrame, rows: Column) -> DataFrame:
-    """Return the rows of events, given the array of row kinds and rows of each."""
+    """Return one row for each item of `rows`, an array of row kinds and rows for each event."""
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         found = df.select(sf.inline(rows))
         refuse_taken(ROW_KIND, found.select(f"{_ROW}.*").columns)
@@ -368,14 +368,14 @@ def _raise_mismatch(what: Column, remedy: str, event: Column) -> Column:
 
 
 def _with_event(df: DataFrame) -> DataFrame:
-    """Return the values of events that are not NULL, and in `event` what names each in errors."""
+    """Return the events that are not NULL, and a column `event` that identifies each of them in errors."""
     known = [name for name in (_VALUE, *_PLACES) if name in df.columns]
     texts = [sf.col(name).cast("string").alias(name) for name in known]
     return df.where(sf.col(_VALUE).isNotNull()).select(_VALUE, sf.struct(*texts).alias(_EVENT))
 
 
 def _read_of_canal(df: DataFrame, row: st.StructType, missing: str) -> DataFrame:
-    """Return the events of Canal that are left to expressions of Spark, and in `read` the rows of all others."""
+    """Read Canal's events in Python, where that is quick. `read` has the rows; `value` has the events that remain."""
     local = {each.name: _read_type(each.dataType) for each in row}
     reader = canal_reader(local, fills_missing=missing == "null")
     if reader is None:
@@ -390,7 +390,7 @@ def _read_of_canal(df: DataFrame, row: st.StructType, missing: str) -> DataFrame
         [st.StructField(ROW_KIND, st.StringType()), *columns, st.StructField(UNREAD, messages.schema)]
     )
     read = messages.mapInArrow(arrow_function(reader, "from_canal"), schema)
-    # Times without a zone are those of the session's, as in a cast of their texts.
+    # This cast applies the time zone of the session to TIMESTAMP, as a cast of the text would.
     fields = (sf.col(each.name).cast(own.dataType).alias(own.name) for each, own in zip(columns, row, strict=True))
     rows = sf.struct(sf.col(ROW_KIND), sf.struct(*fields).alias(_ROW))
     texts = (sf.col(f"{UNREAD}.{name}").cast("string").alias(name) for name in known)
@@ -402,7 +402,7 @@ def _read_of_canal(df: DataFrame, row: st.StructType, missing: str) -> DataFrame
 
 
 def _read_type(type_: st.DataType) -> pa.DataType:
-    """Return the type as which Canal's texts are read: for instants without the zone; NULL's for what is not read."""
+    """Return the Arrow type for Canal's texts in Python: TIMESTAMP has no zone yet; null means that Spark must cast."""
     if isinstance(type_, st.TimestampType):
         return pa.timestamp("us")
     try:
@@ -412,14 +412,14 @@ def _read_type(type_: st.DataType) -> pa.DataType:
 
 
 def _name_of(events: DataFrame) -> Column:
-    """Return which event one is, for errors: its place in Kafka, its table, and its place in the log as it says it."""
+    """Return text that identifies an event in errors: topic, partition and offset, and the locators in its JSON."""
     event = sf.col(_EVENT)
     fields = events.schema[_EVENT].dataType
     assert isinstance(fields, st.StructType)
     places = [sf.concat(sf.lit(f"{name} "), event[name]) for name in fields.names if name != _VALUE]
-    # One expression of Spark for all members, since it is in each error, and so in the code of each column.
-    said = sf.to_json(sf.from_json(event[_VALUE], ", ".join(f"{name} STRING" for name in _SAID)))
-    return sf.concat(sf.lit(" (the event: "), sf.concat_ws(", ", *places, said), sf.lit(")"))
+    # from_json and to_json once, not an expression for each member: this text is part of the errors of all columns.
+    locators = sf.to_json(sf.from_json(event[_VALUE], ", ".join(f"{name} STRING" for name in _LOCATORS)))
+    return sf.concat(sf.lit(" (the event: "), sf.concat_ws(", ", *places, locators), sf.lit(")"))
 
 
 def table_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
@@ -453,7 +453,7 @@ def _json(type_: st.StructType | str) -> Column:
 
 
 def _raise_damaged_value(columns: st.StructType, event: Column) -> Column:
-    """Return what fails the query at an event of Maxwell with a damaged value in one of some columns."""
+    """Return an expression that fails the query, and shows the texts of the columns, one of which is damaged."""
     texts = [
         sf.concat(sf.lit(f"{of}.{name} = "), sf.col(f"texts.{of}")[name])
         for of in ("data", "old")
@@ -493,12 +493,12 @@ def _of_canal(kind: Column, event: Column) -> Column:
 
 
 def _place(name: str, strict: st.StructType, of: str) -> str:
-    """Return the value of a column among what Maxwell's event was parsed to."""
+    """Return the path of a column's value in a parsed event of Maxwell: `of` is data or old."""
     return f"{'nested' if name in strict.names else 'values'}.{of}.{quote_name(name)}"
 
 
 def _is_nested(type_: st.DataType) -> bool:
-    """Return whether a value of a type has members, which would be NULL if they are damaged."""
+    """Return whether values of a type have members, in which a damaged value would silently become NULL."""
     while isinstance(type_, st.ArrayType):
         type_ = type_.elementType
     return isinstance(type_, (st.StructType, st.MapType))
@@ -516,8 +516,8 @@ def _check_missing(missing: object) -> None:
 
 
 def _wide(type_: st.DataType) -> st.DataType:
-    """Return the type to read JSON as, from which values are cast: DECIMAL with all digits after the point; texts."""
-    # from_json rounds to the scale without a word, and has errors of its own for dates.
+    """Return the type with which from_json reads a value, before it is cast: a longer DECIMAL, and STRING for times."""
+    # from_json rounds a DECIMAL to its scale without an error, and fails at dates with an error that names no column.
     if isinstance(type_, st.DecimalType):
         return st.DecimalType(_PRECISION_MAX, _PRECISION_MAX - (type_.precision - type_.scale))
     return st.StringType() if isinstance(type_, _TIMES) else type_
@@ -545,10 +545,10 @@ def _convert_row(values: Column, texts: Column, row: st.StructType, is_whole: Co
     It fails, too, if the row names a column twice, since parsers of JSON may take either value.
 
     Args:
-        values: The row, whose fields have the types `_wide`. NULL stands for values that cannot be converted, too.
+        values: The row, whose fields have the types of `_wide`. Values that cannot be converted are NULL, too.
         texts: The texts of the values, by column.
         row: The types.
-        is_whole: Whether the query fails at a column that `texts` lacks. None: it never does.
+        is_whole: A condition: where it holds, the query fails at a column that `texts` lacks. None: it never does.
         event: The name of the event, for errors.
     """
     fields = (_convert_field(values[field.name], texts, field, event).alias(field.name) for field in row)
@@ -562,7 +562,7 @@ def _convert_row(values: Column, texts: Column, row: st.StructType, is_whole: Co
     has_repeated_name = sf.size(names) != sf.size(sf.array_distinct(names))
     checked = sf.when(has_repeated_name, repeated)
     if is_whole is not None:
-        # One expression for all columns, since Spark's planning takes longer the more functions of items there are.
+        # One expression checks all columns, because many functions over arrays make Spark's planning slow.
         lacking = sf.array_except(sf.array(*map(sf.lit, row.names)), names)
         first = lacking[0]
         lacks = _raise_mismatch(
@@ -583,13 +583,13 @@ def _convert_field(value: Column, texts: Column, field: st.StructField, event: C
         surplus = text.rlike(rf"^[^.eE]*\.[0-9]{{{type_.scale}}}[0-9]*[1-9][0-9]*\s*$")
         is_wrong, why = is_wrong | (found != value) | surplus, f"which {name} does not hold exactly"
     elif isinstance(type_, st.DoubleType):
-        # MySQL writes large numbers of its own DOUBLE with an exponent, so these digits are of an exact type.
+        # MySQL writes a large DOUBLE with an exponent, so plain digits are a value of BIGINT or DECIMAL.
         is_rounded = text.try_cast(_INTEGERS) != found.try_cast(_INTEGERS)
         is_wrong, why = is_wrong | (text.rlike(_DIGITS) & is_rounded), f"which {name} does not hold exactly"
     elif isinstance(type_, st.DateType):
         is_wrong |= ~text.rlike(_DATE)
     elif isinstance(type_, (st.TimestampType, st.TimestampNTZType)):
-        # A cast takes 12:30:00 for a time of today, and from_json integers for seconds.
+        # A cast would read 12:30:00 as a time of today, and from_json would read integers as seconds.
         is_wrong |= ~text.rlike(_TIMESTAMP)
     wrong = _raise_mismatch(
         sf.concat(sf.lit(f"the column {field.name} of an event has the value '"), text, sf.lit("'")),
@@ -600,7 +600,7 @@ def _convert_field(value: Column, texts: Column, field: st.StructField, event: C
 
 
 def _nearest(name: Column, names: Column) -> Column:
-    """Return a question with the most similar one of some names, if there is one that differs in few letters."""
+    """Return "; did you mean NAME?" with the most similar of the names, or "" if all differ in many letters."""
     distances = sf.transform(
         names,
         lambda each: sf.struct(sf.levenshtein(sf.lower(each), sf.lower(name)).alias("distance"), each.alias("name")),
@@ -612,7 +612,7 @@ def _nearest(name: Column, names: Column) -> Column:
 
 
 def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> Column:
-    """Return a row of `data` with the fields of `old`, which may be NULL, in their places; NULL if `old` is NULL."""
+    """Return the row before an update: `old` for the fields in `names`, else `data`. NULL if `old` is NULL."""
     fields = (
         sf.when(sf.array_contains(names, name), old[name]).otherwise(data[name]).alias(name) for name in row.names
     )

@@ -185,7 +185,7 @@ def _snapshot(me: Any) -> tuple[int, int, int]:
 
 
 def _steps(container: ContainerType) -> tuple[Any, Any]:
-    """Return two functions for a loop: the next entry after one, and the value of an entry."""
+    """Return two functions for a loop: one finds the entry after another one, the other reads an entry's value."""
     contents = container.contents
     is_list, may_change, snapshot = (
         contents.shape == "list",
@@ -221,7 +221,7 @@ lower_iterators(ContainerType, _steps, _snapshot)
 
 @implementation
 def _entries(me: Any) -> Any:
-    """Return the container for a loop whose result does not depend on the order."""
+    """Return the container in a form that a loop visits in any order, for results that do not depend on it."""
     as_container = container_at(ContainerType(me.contents, changeable=False, view=me.view or "entries"))
     return lambda me: as_container(header_of(me))
 
@@ -239,7 +239,7 @@ _DONE_WITH: Final[dict[type, tuple[str, ...]]] = {
 
 
 def _of(me: Any, shape: str, what: str, *, changes: bool = False) -> Any:
-    """Return the operations of a container of a shape (`list dict`) with keys. Raises Unsupported for anything else."""
+    """Return the hash table operations of a dict or set, None of a list. Raises Unsupported if it lacks `what`."""
     if not isinstance(me, ContainerType) or me.contents.shape not in shape.split() or me.view:
         raise Unsupported(f"it uses {what} of {describe_type(me)}")
     if me.contents.cls is not None and what not in _DONE_WITH[me.contents.cls]:
@@ -265,7 +265,7 @@ def _whole(what: str, *actual: Any) -> None:
 
 @functools.cache
 def _after_change(contents: Contents, *, at_begin: bool = False) -> Any:
-    """Return the step after a change of a list: a deque drops items beyond `maxlen`, and counts its changes."""
+    """Return what to call after a change of a list: for a deque it drops items beyond `maxlen` and counts changes."""
     if contents.cls is not deque:
         return register_jitable(lambda header: None)
     limit = -1 if contents.limit is None else contents.limit
@@ -360,7 +360,7 @@ def _add(me: Any, key: Any) -> Any:
 
 
 def _deletion(name: str, shape: str, *, must_exist: bool) -> Any:
-    """Return the implementation of an operation that deletes an entry. A Counter may lack the entry."""
+    """Return the implementation of an operation that deletes an entry. A Counter ignores an entry that is missing."""
 
     @implementation
     def choose(me: Any, key: Any) -> Any:
@@ -561,7 +561,7 @@ _last: Final = register_jitable(lambda old, new: new)
 def _merge_entries(contents: Contents, plus: Any) -> Any:
     """Return `merge(header, other)`, which adds the entries of another dict or set of the same type.
 
-    `plus` combines the word of a value in the first (0 if the key is new) with that in the other.
+    `plus` combines two values of one key, as words: the first container's (0 if the key is new) and the other's.
     """
     keys, stride = len(contents.key.kinds), contents.stride
     operations, whole, key_of = (
@@ -804,7 +804,7 @@ def delete_item(me: Any, index: Any) -> Any:
 
 @implementation
 def put_whole(me: Any, other: Any) -> Any:
-    """Implement the assignment of a container to the accumulator, or to its attribute."""
+    """Implement the assignment of a container to the accumulator or to an attribute: it replaces all entries."""
     if (
         not isinstance(me, ContainerType)
         or not isinstance(other, ContainerType)

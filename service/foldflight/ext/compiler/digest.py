@@ -16,7 +16,7 @@ from foldflight.ext.compiler.records import is_named_tuple
 from foldflight.fold.mode import Unsupported, blaming
 
 _REACHED_MAX: Final = 1000
-# Each access to their attribute `__init__` makes another object.
+# Methods written in C. Each access to their attribute `__init__` makes another object, so visiting them never ends.
 _WRITTEN_IN_C: Final = (MethodWrapperType, WrapperDescriptorType)
 _GENERATED: Final = {*vars(NamedTuple("_Empty", []))}  # the attributes that each NamedTuple has
 _CODES_MAX: Final = 1024
@@ -102,7 +102,8 @@ def _reachable(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> l
             continue
         for name in names:
             attribute = lookups.attribute(value, name)
-            # Plain values are digested each time: their order tells which objects have them.
+            # Values of `PLAIN` types enter the digest at each place, also equal ones, because the digest has no names:
+            # the position of a value alone tells whose attribute it is. Other objects need to be visited once.
             if attribute is not MISSING and (type(attribute) in PLAIN or id(attribute) not in known):
                 known.add(id(attribute))
                 reached.append(attribute)

@@ -19,7 +19,7 @@ from foldflight.functions.types.arrow import with_column
 
 
 def _saved_by(server: RawServer, rows: list[tuple[object, ...]]) -> tuple[RawExchange, pa.Table]:
-    """Return an exchange that has ended, and its results for these rows."""
+    """Fold rows in a new exchange, and end it. Return it and its results, which include the states."""
     with server.exchange() as exchange:
         return exchange, exchange.epoch(1, rows)
 

@@ -60,7 +60,7 @@ class PostgresTable:
         url: The URL of the database, as libpq takes it.
         table: The name of the table, in parts.
         columns: The columns of the query.
-        keys: Those that identify a row.
+        keys: The columns that identify a row.
         create: Whether to create the table if it does not exist.
         add_columns: Whether to add columns that the table lacks.
     """
@@ -95,7 +95,7 @@ class PostgresTable:
                     f"{self._columns.field(name).type}; convert it in the query, for example with to_json",
                 )
         with self._connect() as connection, connection.transaction():
-            # Two queries that create the same table at once would fail.
+            # Without this lock, two queries that create the same table at the same time would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('foldflight'))")
             if not self._exists(connection, self._epochs):  # IF NOT EXISTS needs the right to create in any case
                 connection.execute(
@@ -111,9 +111,11 @@ class PostgresTable:
                 connection.execute(
                     f"CREATE TABLE {self._table} ({columns}, UNIQUE {nulls}({self._name_list(self._keys)}))"
                 )
-                # PostgreSQL refuses updates of a published table without one. NULL keys cannot be a primary key.
+                # PostgreSQL refuses updates of a published table without a replica identity. It is FULL, because
+                # keys may be NULL, so they cannot be a primary key.
                 connection.execute(f"ALTER TABLE {self._table} REPLICA IDENTITY FULL")
-                # Marks of a dropped table of this name: a query that filled it would go on with an empty one.
+                # Forget the epochs of a dropped table of this name. Otherwise a query that had filled it would go on
+                # after its last epoch, and this new table would lack all rows before that.
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = %s", [self._name_in_schema])
                 existing = self._existing(connection)
             for field in missing_columns(self.name, self._columns, existing, add_columns=self._add_columns):
@@ -162,7 +164,7 @@ class PostgresTable:
     def apply(self, query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
         names = self._name_list(self._columns.names)
         with self._connect() as connection, connection.transaction():
-            # So that a driver whose host vanished does not hold the row below for hours.
+            # A driver whose host vanished must not hold the lock on the row below for hours.
             for name, value in _ALIVE.items():
                 connection.execute(f"SET LOCAL tcp_{name} = {value}")
             # The row is also the lock: another driver of the same query waits here, and then finds the epoch.
@@ -309,7 +311,7 @@ class PostgresTable:
         names = {each.keyword.decode(): each.val for each in _psycopg().pq.Conninfo.get_defaults()}
         user, base = (options.get(name) or (names[name] or b"").decode() for name in ("user", "dbname"))
         said, database = str(error), base or user
-        # pgconn knows about the password in any language.
+        # The message may be in any language, but pgconn tells whether the password was missing.
         if _NO_LOGIN.search(said) or (error.pgconn is not None and error.pgconn.needs_password):
             return RejectedError(
                 "UNAUTHENTICATED",

@@ -49,7 +49,7 @@ class StateCodec(ABC):
     arrow: pa.DataType
 
     def keeps(self, accumulators: Sequence[Any]) -> bool:  # noqa: ARG002 - as in `Typed`
-        """Return whether n accumulators certainly come back from their states as they are."""
+        """Return whether encoding and decoding n accumulators certainly returns equal ones. False if it is unknown."""
         return False
 
     @abstractmethod
@@ -61,13 +61,19 @@ class StateCodec(ABC):
         """Return n states, none of them NULL, as n accumulators.
 
         Raises:
-            UnconvertibleState: `deserialize` raises for a state; the first of these is named.
+            UnconvertibleState: `deserialize` raises for a state; `index` is that of the first.
             RejectedError: STATE_MISMATCH, for a state of another function, version, schema or key.
             CorruptError: STATE_CHECKSUM, for damaged bytes.
         """
 
     def content(self, accumulator: Any) -> Any:
-        """Return what the state of an accumulator has, whatever else the accumulator has. Raises UnconvertibleState."""
+        """Return what the state stores of an accumulator: the value that decodes from it, or the author's bytes.
+
+        The ids of async calls are derived from it, so attributes that are not stored must not be part of it.
+
+        Raises:
+            UnconvertibleState: The accumulator does not fit its state.
+        """
         return self.decode(self.encode([accumulator]))[0]
 
 
@@ -78,7 +84,7 @@ _WIDER: Final = (
 
 
 class Typed(StateCodec):
-    """Arrow values."""
+    """Encodes accumulators as Arrow values of the type that the function declares."""
 
     def __init__(self, function: str, serializer: StateSerializer) -> None:
         self.function = function
@@ -101,7 +107,7 @@ class Typed(StateCodec):
 
 
 def typed_values(function: str, serializer: StateSerializer, states: pa.Array) -> list[Any]:
-    """Return n typed states as n values. Raises RejectedError STATE_MISMATCH for values that no fold writes."""
+    """Return n typed states as n Python values. Raises RejectedError STATE_MISMATCH if one has no such value."""
     try:
         return serializer.from_arrow(states)
     except (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException) as error:
@@ -109,7 +115,7 @@ def typed_values(function: str, serializer: StateSerializer, states: pa.Array) -
 
 
 def unreadable(function: str, why: str) -> RejectedError:
-    """Return the error for a state of the right type with content that no fold writes."""
+    """Return the error for a state that has the right type and an invalid value."""
     return RejectedError("STATE_MISMATCH", f"a state of {function} cannot be read: {why}", function=function)
 
 
@@ -277,7 +283,7 @@ class Pickled(_Enveloped):
         self.pickles: Pickles = methods.pickles or Pickles(bound.function.own)
 
     def encode(self, accumulators: Sequence[Any]) -> pa.Array:
-        # The accumulators of a function are alike, so one is enough.
+        # All accumulators of a function have the same class, so it is enough to check one.
         view = next((name for name in map(_view_of, accumulators[:1]) if name is not None), None)
         if view is not None:
             message = (

@@ -125,14 +125,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Either:
-    """Predicates of which one or more hold."""
+    """A disjunction: at least one of the predicates holds."""
 
     predicates: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """Comparisons, and choices of predicates, that all hold; with none, every row passes."""
+    """A conjunction: all terms, comparisons and disjunctions, hold. Without terms, every row passes."""
 
     terms: tuple[Comparison | Either, ...] = ()
 

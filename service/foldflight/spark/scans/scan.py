@@ -72,7 +72,10 @@ class Scan:
         return self.df.schema
 
     def create_view(self, name: str) -> None:
-        """Make a temporary view for `sql`, whose blocks that read nothing else and fold are read by their tasks.
+        """Make a temporary view of these files, for `sql` and for Spark.
+
+        The tasks of `sql` read the files themselves for a SELECT block that reads only this view and is aggregated by
+        `group_by`. In all other queries Spark reads them.
 
         Args:
             name: The name of the view. A view of this name is replaced.

@@ -1178,6 +1178,47 @@ def test_deletes_with_members_named_as_those_of_a_schema_block() -> None:
         rows(reader({"x": pa.int64()}), [{**message, "before": {"x": 1, "y": None}}])
 
 
+@pytest.mark.parametrize("keys", [None, ("x",)])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *('"x":1,"x":2', '"x":1,"y":"a","x":1', '"x":1, "x" : 2', '"x":1,"\\u0078":2', '"x"\t:1,"x":2'),
+        *('"x":1,"more":{"a":1,"a":2}', '"x":1}, "op":"c","more":{', '"x":1},"after":{"x":2', '"x":1,"":2,"":3'),
+    ],
+)
+def test_names_that_occur_twice_are_refused(keys: Any, wrong: str) -> None:
+    """Wherever such an event is in a batch, and however many were read before it; the last value was taken."""
+    text = json.dumps(event("c", after={"x": 1, "y": "a"}), separators=(",", ":"))
+    events = [text.replace('"x":1', f'"x":{number}') for number in range(9)]
+    for place in (0, 4, 9):
+        given = [*events[:place], text.replace('"x":1,"y":"a"', wrong), *events[place:]]
+        read = reader({"x": pa.int64()}, keys=keys)
+        assert len(rows(read, events)) == len(events)
+        with pytest.raises(RejectedError, match=r"an event has the name '.*' twice in an object") as caught:
+            rows(read, given)
+        assert caught.value.code == "SCHEMA_MISMATCH"
+        if keys:
+            found = rows(dataclasses.replace(read, isolates=True), given)
+            assert [row["x"] for row in found if row["dead_letter"] is None] == [*range(9)]
+
+
+def test_names_are_summed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts with the same names have one number, whatever their values, their place and the size of a block."""
+    names = ['{"a":1,"bc":[{"a":"b:"}]}', '{"a":"\\"x\\":","bc":[{"a":"{"}]}']
+    others = ['{"a":1,"a":1,"bc":[{"a":2}]}', '{"a":1,"bd":[{"a":2}]}', "5", '"', "", '{"":1}', '{"a":1}']
+    texts = [*names, *others, None, *names, "", None]
+    for type_ in (pa.binary(), pa.large_binary()):
+        array = pa.array([None, *(each and each.encode() for each in texts), b'{"x":1}'], type_)[1:-1]
+        for size in (1, 64, 1 << 20):
+            monkeypatch.setattr(debeziumjson, "_BLOCK_BYTES", size)
+            found = [number for block in debeziumjson.sum_names(array) for number in block.tolist()]
+            assert len(found) == len(texts)
+            same = [place for place, number in enumerate(found) if number == found[0]]
+            assert [texts[place] for place in same] == names * 2
+    assert [each.tolist() for each in debeziumjson.sum_names(pa.array([None, b""], pa.binary()))] == [[0, 0]]
+    assert not list(debeziumjson.sum_names(pa.array([], pa.binary())))
+
+
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
 def test_tombstones_delete_with_keys(batch_rows: int) -> None:
     """At the position of the message before, or the next one: the delete may have been compacted away."""

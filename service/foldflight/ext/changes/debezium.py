@@ -106,7 +106,8 @@ def from_debezium(
 
     Snapshots (`r`) and inserts (`c`) accumulate a row, deletes (`d`) retract one, and updates (`u`) do both. Messages
     (`m`), heartbeats, transaction markers and changes of the schema are skipped, and tombstones without `keys`. The
-    query fails at a truncated table (`t`), and at an update or a delete whose `before` is NULL.
+    query fails at a truncated table (`t`), at an update or a delete whose `before` is NULL, and at a name that occurs
+    twice in an object.
 
     PostgreSQL sends whole old rows only after `ALTER TABLE ... REPLICA IDENTITY FULL`. Without it the old row of a
     delete has its key, and in the other columns NULL, zero, an empty text, or their DEFAULT. A delete whose old row may

@@ -2,20 +2,28 @@
 
 It reads the same JSON as `json` and converts the needed members to the same values; the other members are checked, but
 not made. It raises where `json` has no value of JSON, and also at some events that `json` reads, such as a row that
-lacks a column; these are then read by `json`. Only two things differ: it does not check that other members are UTF-8,
-which the caller does, and takes numbers there that `decimal` does not hold.
+lacks a column; these are then read by `json`. Three things differ, of which the caller checks the first two: it does
+not see that other members are not UTF-8, nor that an object has a name twice, of which it takes the last value; and it
+takes numbers in other members that `decimal` does not hold.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated, Any, Final
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 # An optional package: without it events are read more slowly.
 _MSGSPEC: Final[Any] = importlib.import_module("msgspec") if importlib.util.find_spec("msgspec") else None
+
+_END_BYTES: Final = 2  # the last letter of a name and its quote
+_BLOCK_BYTES: Final = 1 << 20  # of texts that are read together, so that they stay in the cache
 
 ParseEvent = Callable[[bytes], Any]
 """Returns an event as a struct with `op`, `before`, `after` and `source`, which are None if it lacks them.
@@ -56,6 +64,39 @@ def event_parser(columns: Sequence[str], source: Sequence[str], without: Sequenc
     )
     parse: ParseEvent = _MSGSPEC.json.Decoder(event | None, float_hook=Decimal).decode
     return parse
+
+
+def sum_names(texts: pa.Array) -> Iterator[npt.NDArray[np.uint16]]:
+    """Yield numbers for texts of JSON, one for each. It is the same for two with the same names, each as often.
+
+    It is the count of names, and the sum of their last letters. So it is another for a text that has a name twice,
+    unless it also lacks a name that ends with such a letter. A text in a value may count as a name if it begins with a
+    colon, or has one behind a space.
+
+    Args:
+        texts: An array of BINARY. The number of NULL is any.
+    """
+    count = max(len(texts) * _BLOCK_BYTES // max(texts.nbytes, 1), 1)
+    for start in range(0, len(texts), count):
+        yield _sum_names(texts.slice(start, count))
+
+
+def _sum_names(texts: pa.Array) -> npt.NDArray[np.uint16]:
+    _, offsets, data = texts.buffers()
+    width = np.int64 if pa.types.is_large_binary(texts.type) else np.int32
+    ends = np.frombuffer(offsets, width)[texts.offset : texts.offset + len(texts) + 1]
+    first, last = int(ends[0]), int(ends[-1])
+    if last - first <= _END_BYTES:
+        return np.zeros(len(texts), np.uint16)
+    text = np.frombuffer(data, np.uint8)[first:last]
+    is_end = text[_END_BYTES:] == ord(":")
+    is_end &= text[1:-1] <= ord('"')  # or space, which may be behind the quote
+    is_end &= text[:-2] != ord("\\")  # a text in a text has a backslash before its quotes
+    starts = np.clip(ends[:-1] - first - _END_BYTES, 0, len(is_end) - 1)
+    names = is_end.view(np.uint8)
+    counts = np.add.reduceat(names, starts, dtype=np.uint8)
+    letters = np.add.reduceat(-names & text[:-2], starts, dtype=np.uint8)
+    return counts.astype(np.uint16) * np.uint16(256) + letters
 
 
 def event_members(event: Any) -> Mapping[str, Any]:

@@ -36,6 +36,7 @@ from foldflight.ext.changes.debeziumjson import (
     event_members,
     event_parser,
     row_values,
+    sum_names,
 )
 from foldflight.ext.changes.debeziumkinds import (
     FLATTENED,
@@ -113,6 +114,10 @@ class RefusedColumns(Exception):  # noqa: N818 - reasons, which the reader compl
     def __init__(self, why: Mapping[str, str]) -> None:
         super().__init__(*why.values())
         self.why = why
+
+
+class _RepeatedName(ValueError):  # noqa: N818 - the reader completes it to an error
+    """An object of JSON has a name twice, of which parsers take either value."""
 
 
 class RefusedEvent(RejectedError):  # noqa: N818 - the reader completes it to an error
@@ -268,6 +273,7 @@ class Reader:
     _by_block: dict[bytes, _Plan] = field(default_factory=dict)
     _latest: tuple[bytes, _Plan] | None = None  # how the latest event with a known schema block begins
     _tables: dict[Table, bool] = field(default_factory=dict)  # those of events, and whether they are read
+    _sums: set[int] = field(default_factory=set)  # of the names of events that have each name once
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each batch of events."""
@@ -362,6 +368,7 @@ class Reader:
         is_utf8 = _is_utf8(messages.rests)
         texts, common = self._without_common_block(messages) if is_utf8 else (messages.rests, None)
         if is_utf8:
+            self._check_names(texts)
             plan = common or (self._plan_without_schema if messages.heads_of_values == {None} else None)
             columns = None if plan is None else self._of_plain_changes(texts, plan, messages, tombstones)
             if columns is not None:
@@ -379,6 +386,18 @@ class Reader:
                     event, plan = self._parse_event(whole)
             changes.extend(self._changes(event, plan, messages, place, tombstones))
         return self._columns(changes)
+
+    def _check_names(self, texts: pa.Array) -> None:
+        """Raise ValueError if an event has a name twice in an object, which only `json` notices.
+
+        Nearly all events of a table have the same names, so it reads one of them, and others with other names.
+        """
+        start = 0
+        for sums in sum_names(texts):
+            for unknown in {*sums.tolist()} - self._sums:
+                _json(texts[start + int(np.argmax(sums == unknown))].as_py() or b"null")
+                self._sums.add(unknown)
+            start += len(sums)
 
     def _of_plain_changes(
         self, texts: pa.Array, plan: _Plan, messages: _Messages, tombstones: Tombstones | None
@@ -585,12 +604,12 @@ class Reader:
         assert self.keys is not None
         try:
             key = None if message_key is None else _json(message_key)
-        except ValueError:
+        except ValueError as error:
             is_registered = (message_key or b"")[:1] == b"\0"
+            why = "written with a schema registry" if is_registered else f"not JSON ({error}): {_text_of(message_key)}"
             raise (_schema_mismatch if is_registered else RefusedEvent)(
-                f"{what} has a key that is "
-                + ("written with a schema registry" if is_registered else f"not JSON: {_text_of(message_key)}")
-                + "; set the connector's key.converter to JSON, or leave such messages out (value IS NOT NULL)"
+                f"{what} has a key that is {why}"
+                "; set the connector's key.converter to JSON, or leave such messages out (value IS NOT NULL)"
             ) from None
         plan, block = self._plan_without_schema, None
         if isinstance(key, dict) and set(key) == {"schema", "payload"}:
@@ -897,7 +916,7 @@ class Reader:
         """Return how to read events that begin with a text up to their payload."""
         block = head.removesuffix(PAYLOAD)
         if block not in self._by_block:
-            self._by_block[block] = self._plan(json.loads(block + b"}")["schema"])
+            self._by_block[block] = self._plan(_json(block + b"}")["schema"])
         return self._by_block[block]
 
     def _without_block(self, value: bytes) -> tuple[bytes, _Plan]:
@@ -942,7 +961,8 @@ class Reader:
                     "an event was written with a schema registry (its first byte is 0): decode it first, for example "
                     "with from_avro, and give the columns op, before and after"
                 ) from None
-            raise RefusedEvent(f"an event is not JSON ({error}): {_text_of(value)}") from None
+            why = error if isinstance(error, _RepeatedName) else f"is not JSON ({error})"
+            raise RefusedEvent(f"an event {why}: {_text_of(value)}") from None
         payload, block = without_schema(event)
         plan = self._plan(block)
         if payload is not event and event.keys() == {"schema", "payload"}:
@@ -1000,11 +1020,20 @@ def is_block(head: bytes) -> bool:
 def _json(text: bytes) -> Any:
     """Return the value of JSON; numbers with a fraction as Decimal. Raises ValueError."""
     try:
-        return json.loads(text, parse_float=Decimal, parse_constant=_not_json)
+        return json.loads(text, parse_float=Decimal, parse_constant=_not_json, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except InvalidOperation:
         raise ValueError("a number has too large an exponent") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise _RepeatedName(f"has the name {repeated!r} twice in an object, and parsers of JSON take either value")
+    return members
 
 
 def _not_json(constant: str) -> Any:

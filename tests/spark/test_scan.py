@@ -230,7 +230,16 @@ def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
     assert "only Spark reads as bigint" in reader(scan(classic, two_files(tmp_path / "a", wide, INTS)), ["v"])
     assert "called like 'v'" in reader(scan(classic, two_files(tmp_path / "b", INTS, upper)), ["v"])
     assert not reader(scan(classic, two_files(tmp_path / "b2", INTS, upper)), ["k"])
-    for name, text in (("n=01", "by Spark only"), ("n=1.5", "double"), ("v=1", "'v'"), ("V=1", "'V'")):
+    for name, text in (
+        ("n=01", "by Spark only"),
+        ("n=1.5", "double"),
+        ("s=a%2Fb", "by Spark only"),
+        ("v=1", "'v'"),
+        ("V=1", "'V'"),
+        ("K=1", "named like a column"),
+        ("%6B=1", "named like a column"),
+        ("%4B=1", "named like a column"),
+    ):
         folder = tmp_path / name / name
         two_files(folder.parent, INTS, INTS)
         folder.mkdir()
@@ -267,6 +276,10 @@ def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
     assert "has a point" in reader(scan(classic, tmp_path / "point.parquet"), ["a.b"])
     pq.write_metadata(INTS.schema, tmp_path / "a" / "_common_metadata")
     assert "summaries" in reader(scan(classic, tmp_path / "a"), ["k"])
+    pq.write_table(INTS, tmp_path / "b" / "_metadata_2.parquet")  # which Spark lists, and reads no rows in it
+    given = scan(classic, tmp_path / "b")
+    assert "summaries" in reader(given, ["k"])
+    assert given.df.count() == 2 * len(INTS)
 
 
 def test_default_values(classic: Any, tmp_path: Path) -> None:
@@ -562,8 +575,9 @@ def test_int96_with_negative_times(classic: Any, tmp_path: Path) -> None:
     times = pa.table({"t": pa.array([hour // 1000], pa.timestamp("us"))})
     times = times.replace_schema_metadata({"org.apache.spark.version": "4.0.0"})  # as Arrow keeps it
     path = tmp_path / "a.parquet"
-    options = {"use_dictionary": False, "compression": "none", "store_schema": False}
+    options = {"use_dictionary": False, "compression": "none"}
     pq.write_table(times, path, use_deprecated_int96_timestamps=True, **options)
+    assert b"org.apache.spark.version" in pq.read_metadata(path).metadata
     before = path.read_bytes()
     after = before.replace(hour.to_bytes(8, "little"), (-hour).to_bytes(8, "little", signed=True))
     assert before != after

@@ -49,12 +49,11 @@ class Folders:
 
     def _files(self) -> list[str]:
         paths = listed_paths(self.df, is_encoded=True, has_filesystem=self.open_filesystem is not None)
-        names = [path.rpartition("/")[2] for path in paths]
-        if any(name in _SUMMARIES for name in names):
+        # Spark lists files named so, reads no rows in them, and takes the columns from some of them. It lists no others
+        # that are hidden.
+        if any(path.rpartition("/")[2].startswith(_SUMMARIES) for path in paths):
             raise UnreadableError("there are files of summaries, which may tell other columns")
-        # Spark lists hidden files, and reads none of them.
-        is_hidden = [name.startswith((".", "_")) and not ("=" in name and name[0] == "_") for name in names]
-        return [path for path, hidden in zip(paths, is_hidden, strict=True) if not hidden]
+        return paths
 
     def _partitions(self, paths: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[str | None, ...]]]:
         """Return the names of the columns that are in the names of folders, and their values for each path.
@@ -68,9 +67,9 @@ class Folders:
         counts = range(min(longest, len(columns)), 0, -1)
         count = next((each for each in counts if _all_end_with(columns[-each:], parts.values())), 0)
         names = tuple(columns[len(columns) - count :])
-        known = {name.casefold() for name in columns} - {name.casefold() for name in names}
+        known = set(columns) - set(names)
         for folder in parts:
-            doubtful = next((each for each in folder.split("/") if _name_of(each).casefold() in known), None)
+            doubtful = next((each for each in folder.split("/") if _name_of(each) in known), None)
             if doubtful is not None:
                 raise UnreadableError(f"the folder {doubtful!r} is named like a column that is not its partition")
         values = {

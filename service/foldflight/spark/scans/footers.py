@@ -123,7 +123,7 @@ def footer(path: str, filesystem: fs.FileSystem, wanted: Wanted) -> Footer:
                 # reads these as positive ones.
                 if column.physical_type == "INT96" and not is_written_by_spark(read.metadata):
                     raise _RefusedError(f"its column {name!r} is INT96, whose signs are known only in files by Spark")
-                if is_rebased(column, metadata, wanted.mode):
+                if is_rebased(wanted.columns[name], column.physical_type, metadata, wanted.mode):
                     raise _RefusedError(f"the days of its column {name!r} may be counted in the old calendar")
             groups = [read.metadata.row_group(index) for index in range(read.metadata.num_row_groups)]
             _check_stored(groups, leaves, read.metadata.created_by)
@@ -193,15 +193,10 @@ def _leaves(read: pq.ParquetFile, wanted: Wanted) -> dict[str, int]:
         known = [f"{name}.list.{item}" for item in _ITEMS] if is_array else [name]
         number = next((numbers[path] for path in known if path in numbers), None)
         leaf = None if number is None else read.schema.column(number)
-        if (
-            number is None
-            or leaf is None
-            or leaf.name not in (_ITEMS if is_array else [name])
-            or leaf.max_repetition_level != is_array
-            or leaf.max_definition_level > (3 if is_array else 1)
-        ):
+        # A column may also be called like the items of another one.
+        if number is None or leaf is None or leaf.max_repetition_level != is_array:
             raise _RefusedError(f"its column {name!r} has members")
-        if not is_readable(leaf, arrow.field(name).type, type_):
+        if not is_readable(leaf.physical_type, arrow.field(name).type, type_):
             kind = str(leaf.logical_type) if leaf.logical_type.type != "NONE" else leaf.physical_type
             raise _RefusedError(
                 f"its column {name!r} is {kind} in Parquet, which only Spark reads as {type_.simpleString()}"
@@ -231,17 +226,12 @@ def _bounds(chunk: Any, type_: pa.DataType) -> tuple[Any, Any] | None:
     found = chunk.statistics
     if found is None or not found.has_min_max:
         return None
-    is_whole = chunk.physical_type in {"INT32", "INT64"}
+    if chunk.physical_type not in {"INT32", "INT64"} and not pa.types.is_string(type_):
+        return None
     if pa.types.is_timestamp(type_):
-        if not is_whole:
-            return None
         times = 1 if json.loads(found.logical_type.to_json())["timeUnit"] == "microseconds" else 1000
         return found.min_raw * times, found.max_raw * times
-    if pa.types.is_decimal(type_) or pa.types.is_integer(type_) or pa.types.is_date(type_):
-        has_bounds = is_whole
-    else:
-        has_bounds = pa.types.is_string(type_)
     try:
-        return (found.min, found.max) if has_bounds else None
+        return found.min, found.max
     except (ValueError, OverflowError):  # a day after the year 9999, a part of a letter
         return None

@@ -226,7 +226,43 @@ class Worded:
         return ",".join([*accumulator.after.values(), *(step for step, _ in accumulator.steps)])
 
 
-FUNCTIONS = Registry.load([Worded, Counted, Weighed, Distinct, Median, Greatest, Several])
+@dataclass
+class Bounds:
+    """Containers that hold something at first, and one that does not."""
+
+    widest: dict[str, float] = field(default_factory=lambda: {"low": 0.0, "high": 100.0})
+    seen: set[int] = field(default_factory=lambda: {5, 14})
+    last: list[int] = field(default_factory=list)
+
+
+@udaf
+class Bounded:
+    """A dict and a set that hold something at first."""
+
+    def create_accumulator(self) -> Bounds:
+        return Bounds()
+
+    def accumulate(self, accumulator: Bounds, value: int) -> None:
+        accumulator.seen.discard(value % 20)
+        accumulator.seen.add(value % 7)
+        accumulator.widest["low"] = min(accumulator.widest["low"], value % 50 - 25.0)
+        accumulator.last.append(value)
+        if value == 13:
+            raise ValueError("bad luck")
+        if value % 40 == 3:
+            del accumulator.widest["high"]
+            accumulator.widest["high"] = -1.0
+
+    def merge(self, accumulator: Bounds, other: Bounds) -> None:
+        accumulator.widest.update(other.widest)
+        accumulator.seen |= other.seen
+        accumulator.last.extend(other.last)
+
+    def get_value(self, accumulator: Bounds) -> float:
+        return accumulator.widest["low"] + accumulator.widest["high"] + max(accumulator.seen) + len(accumulator.last)
+
+
+FUNCTIONS = Registry.load([Bounded, Worded, Counted, Weighed, Distinct, Median, Greatest, Several])
 CASES: list[tuple[str, list[pa.DataType], bool]] = [
     ("counted", [pa.int64()], False),
     ("several", [pa.int64(), pa.float64()], True),
@@ -235,6 +271,7 @@ CASES: list[tuple[str, list[pa.DataType], bool]] = [
     ("distinct", [pa.int64()], True),
     ("median", [pa.float64()], False),
     ("greatest", [pa.float64()], False),
+    ("bounded", [pa.int64()], True),
 ]
 each_case = pytest.mark.parametrize(
     ("name", "types", "unordered"),

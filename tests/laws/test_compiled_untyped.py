@@ -155,7 +155,7 @@ class Grown(State):
 
 @udaf
 class Unsaid:
-    """A Counter whose keys nothing tells."""
+    """A Counter whose keys only the argument tells."""
 
     def create_accumulator(self):  # type: ignore[no-untyped-def]
         return Counter()
@@ -163,8 +163,192 @@ class Unsaid:
     def accumulate(self, accumulator, value: int):  # type: ignore[no-untyped-def]
         accumulator[value] += 1
 
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        accumulator.update(other)
+
     def get_value(self, accumulator) -> int:  # type: ignore[no-untyped-def]
         return len(accumulator)
+
+
+@udaf
+class Ambiguous:
+    """A Counter whose keys may be texts or ints."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return Counter()
+
+    def accumulate(self, accumulator, name: str, value: int):  # type: ignore[no-untyped-def]
+        accumulator[name] += value
+
+    def get_value(self, accumulator) -> int:  # type: ignore[no-untyped-def]
+        return len(accumulator)
+
+
+@udaf
+class Misjudged:
+    """A Counter whose keys are no arguments."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return Counter()
+
+    def accumulate(self, accumulator, value: str):  # type: ignore[no-untyped-def]
+        accumulator[len(value)] += 1
+
+    def get_value(self, accumulator) -> int:  # type: ignore[no-untyped-def]
+        return len(accumulator)
+
+
+@udaf
+class Streak:
+    """A dict that holds something at first; after a value in seven it has an error after a change."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return {"current": 0, "best": 0}
+
+    def accumulate(self, accumulator, value: int):  # type: ignore[no-untyped-def]
+        accumulator["current"] = accumulator["current"] + value if value % 2 == 0 else 0
+        if value == 13:
+            raise ValueError("bad luck")
+        accumulator["best"] = max(accumulator["best"], accumulator["current"])
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        accumulator["best"] = max(accumulator["best"], other["best"])
+
+    def get_value(self, accumulator) -> int:  # type: ignore[no-untyped-def]
+        return accumulator["best"] - accumulator["current"]
+
+
+@udaf
+class Levels:
+    """A dict of ten keys at first, so that it has an index. Keys are deleted and added again, at its end."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return {"": 0.0, "a": 1.5, "bad": 2.0, "c": 0.0, "d": 0.0, "e": 0.0, "f": 0.0, "g": 0.0, "h": 0.0, "büy": -0.0}
+
+    def accumulate(self, accumulator, value: str):  # type: ignore[no-untyped-def]
+        if value in accumulator:
+            accumulator[value] += 1.0
+        elif len(value) == 3:
+            accumulator[value] = -1.0
+        if len(value) == 2:
+            accumulator["a"] = accumulator.pop("a", 0.0)
+        if value == "bad":
+            raise ValueError("bad luck")
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        for level, count in other.items():
+            accumulator[level] = accumulator.get(level, 0.0) + count
+
+    def get_value(self, accumulator) -> str:  # type: ignore[no-untyped-def]
+        return ",".join(f"{level}{count:.1f}" for level, count in accumulator.items())
+
+
+@udaf
+class Recent:
+    """A deque without annotation, whose items are the argument."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return deque(maxlen=3)
+
+    def accumulate(self, accumulator, value: float):  # type: ignore[no-untyped-def]
+        accumulator.append(value)
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        accumulator.extend(other)
+
+    def get_value(self, accumulator) -> float | None:  # type: ignore[no-untyped-def]
+        return accumulator[0] if accumulator else None
+
+
+@udaf
+class Kept:
+    """A list without annotation, whose items are the argument."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return []
+
+    def accumulate(self, accumulator, value: float):  # type: ignore[no-untyped-def]
+        accumulator.append(value)
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        accumulator += other
+
+    def get_value(self, accumulator) -> float | None:  # type: ignore[no-untyped-def]
+        return max(accumulator) if accumulator else None
+
+
+class Tally:
+    """A dict that holds something at first, beside a defaultdict whose keys the argument tells."""
+
+    def __init__(self) -> None:
+        self.hits = {0: 5, 1: 0}
+        self.sums = defaultdict(float)  # type: ignore[var-annotated]
+        self.rows = 0
+
+
+@udaf
+class Tallied:
+    """An object with two containers."""
+
+    def create_accumulator(self) -> Tally:
+        return Tally()
+
+    def accumulate(self, accumulator: Tally, value: int) -> None:
+        accumulator.rows += 1
+        accumulator.hits[value % 2] += 1
+        accumulator.sums[value] += 0.5
+        if value == 13:
+            del accumulator.hits[0]  # later rows raise KeyError
+
+    def merge(self, accumulator: Tally, other: Tally) -> None:
+        accumulator.rows += other.rows
+        for key, count in other.hits.items():
+            accumulator.hits[key] = accumulator.hits.get(key, 0) + count
+
+    def get_value(self, accumulator: Tally) -> int:
+        return accumulator.hits[0] * 100 + accumulator.rows + len(accumulator.sums)
+
+
+class SameNames:
+    """A dict at first with the name of an attribute as a key: Python has one str for both, and pickles it once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self.squares = 0.0
+        self.seen = False
+        self.sums = {"count": 1.0}
+
+
+@udaf
+class NamesItself(_Methods):
+    """An accumulator whose pickle refers to a key that is also a name."""
+
+    def create_accumulator(self) -> SameNames:
+        return SameNames()
+
+
+@udaf
+class Varying(Streak):  # type: ignore[misc]
+    """Each new accumulator holds something else."""
+
+    made = 0
+
+    @property
+    def best(self) -> int:
+        type(self).made += 1
+        return self.made
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return {"current": 0, "best": self.best}
+
+
+@udaf
+class Whole(Streak):  # type: ignore[misc]
+    """Ints among floats, which typed states would turn to floats."""
+
+    def create_accumulator(self) -> dict[str, float]:
+        return {"current": 0, "best": 0.5}
 
 
 class Held:
@@ -325,7 +509,8 @@ class Sketched:
         return total + len(accumulator)
 
 
-COMPILED = [Summed, Welford, Unannotated, Tupled, CountedTexts, Defaulted, Windowed, Sketched, Itself]
+CONTAINERS = [Unsaid, Streak, Levels, Recent, Kept, Tallied]
+COMPILED = [Summed, Welford, Unannotated, Tupled, CountedTexts, Defaulted, Windowed, Sketched, *CONTAINERS, Itself]
 FINITE = {
     **VALUES,
     pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, 2.0]), st.floats(-100, 100)),
@@ -394,7 +579,14 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
         (PicklesItself, "Reduced defines how it is pickled"),
         (HoldsBytes, "Grown.name is a bytes at first; annotate it"),
         (HoldsCounter, "Held.counts is a Counter at first; annotate it, as in Counter[str]"),
-        (Unsaid, "it is a Counter at first; annotate it, as in Counter[str]"),
+        (NamesItself, "SameNames.sums has a key that is the name of an attribute"),
+        (Varying, "create_accumulator does not always return equal accumulators"),
+        (Whole, "the initial value of its accumulator holds 0, but its annotation is float; write 0.0"),
+        (Ambiguous, "it is a Counter at first; annotate it, as in Counter[str]"),
+        (
+            Misjudged,
+            "it is a Counter at first, and compiled as Counter[str] unless you annotate it; the key of [] is int",
+        ),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
@@ -410,10 +602,11 @@ def test_types_that_are_not_certain_are_interpreted(cls: Any, why: str) -> None:
     ("create_accumulator", "why"),
     [
         (lambda self: {}, "it is a dict at first; annotate it, as in dict[str, int]"),
-        (lambda self: [], "it is a list at first; annotate it, as in list[float]"),
+        (lambda self: [[]], "it is a list at first; annotate it, as in list[float]"),
+        (lambda self: {"a": 0, "b": 0.0}, "it is a dict at first; annotate it, as in dict[str, int]"),
         (lambda self: [0.0, None], "it is a list of several types at first; make it a class with an annotated"),
     ],
-    ids=["dict", "list", "several"],
+    ids=["dict", "list", "mixed", "several"],
 )
 def test_containers_without_annotations_tell_how_to_annotate_them(create_accumulator: Any, why: str) -> None:
     members = {name: vars(Unsaid)[name] for name in ("accumulate", "get_value")}

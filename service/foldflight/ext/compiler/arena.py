@@ -254,6 +254,21 @@ class Arena:
             return pa.StructArray.from_arrays(columns, fields=list(type_))
         return pa.StructArray.from_arrays(columns, names=[field.name for field in type_])
 
+    def repeat(self, header: Any, contents: Contents | None, count: int, offset: int) -> Any:
+        """Copy the region of a container so many times to reserved words, and return the headers of the copies.
+
+        Args:
+            header: The header of the container, int64, shape (6,).
+            contents: What it holds.
+            count: The number of copies.
+            offset: The offset of the reserved words; `size_of` tells how many a copy needs.
+        """
+        size, first = size_of(header, contents), int(header[OFFSET])
+        self._words[offset : offset + count * size] = np.tile(self._words[first : first + size], count)
+        headers = np.tile(header, (count, 1))
+        headers[:, OFFSET] = offset + size * np.arange(count)
+        return headers
+
     def fill(self, headers: Any, contents: Contents, column: pa.Array, offset: int) -> int | None:
         """Write a column of n containers into the arena, and their headers; None if one does not fit.
 
@@ -340,6 +355,11 @@ def _size(headers: Any, contents: Contents | None) -> npt.NDArray[np.int64]:
     if contents.shape == "list":
         return np.asarray(capacity * contents.stride)
     return np.asarray(capacity * contents.stride + (capacity + 63) // 64 + np.where(capacity > SMALL, capacity, 0))
+
+
+def size_of(header: Any, contents: Contents | None) -> int:
+    """Return the number of words of a container's region."""
+    return int(_size(header[np.newaxis], contents)[0])
 
 
 def _entry_offsets(offsets: Any, counts: Any, stride: int = 1) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FunctionError
-from foldflight.ext.compiler.arena import CONTROLS, MARK, RAISED, Arena, Element, container_fields, room
+from foldflight.ext.compiler.arena import CONTROLS, MARK, RAISED, Arena, Element, container_fields, room, size_of
 from foldflight.ext.compiler.columns import Members, columns_of
 from foldflight.ext.compiler.program import NoProgram, Program
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
@@ -264,7 +264,7 @@ class Compiled(GroupsAccumulator):
         """Run a loop over the table. `merging`: further records whose containers move when the arena grows."""
         assert self._program is not None
         own = (self._table, self._present, self._program.instance, self._progress)
-        self._arena.run(loop, (*own, *arguments), lambda: [self._rows, *merging], self._program.layout.fields)
+        self._arena.run(loop, (*own, *arguments), lambda: [*self._tables, *merging], self._program.layout.fields)
 
     def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         migrated = None if self._program is None else self.inner.convert_states(slots, states, written)
@@ -345,6 +345,7 @@ class Compiled(GroupsAccumulator):
         if len(self._interpreted_slots):
             self._interpreted_slots[known] = False
         bytes_of(self._rows)[known] = bytes_of(self._fresh.view(self._program.dtype))
+        self._start(known)
 
     def close(self) -> None:
         self._table, self._present, self._retained = np.zeros(0, np.uint8), np.zeros(0, np.bool_), []
@@ -382,6 +383,10 @@ class Compiled(GroupsAccumulator):
             self._fresh = program.fresh.copy()
             for field in container_fields(program.layout.fields):
                 self._fresh.view(program.dtype)[field.name][:, 0] = self._progress.ctypes.data
+        if program.initial is not None:
+            records = self._records_of(program.initial)
+            assert records is not None
+            self._fresh = records.view(np.uint8)
         if len(slots):
             records = self._records_of_interpreted(slots)
             if records is None:
@@ -466,6 +471,12 @@ class Compiled(GroupsAccumulator):
         assert self._program is not None
         return self._table.view(self._program.dtype)
 
+    @property
+    def _tables(self) -> list[Any]:
+        """All records that have containers."""
+        assert self._program is not None
+        return [self._rows, self._fresh.view(self._program.dtype)]
+
     def _grow(self, slots: Slots) -> None:
         """Enlarge the table for these slots, and reset the progress to row 0 for the next loop."""
         assert self._program is not None
@@ -479,6 +490,20 @@ class Compiled(GroupsAccumulator):
             if len(self._interpreted_slots):
                 self._interpreted_slots = np.concatenate([self._interpreted_slots, np.zeros(size - count, np.bool_)])
             self._table = np.concatenate([self._table, np.tile(self._fresh, size - count)])
+            self._start(np.arange(count, size, dtype=np.int32))
+
+    def _start(self, slots: Slots) -> None:
+        """Give slots that have a new accumulator memory of their own for what its containers hold at first."""
+        assert self._program is not None
+        if self._program.initial is None:
+            return
+        fields, fresh = container_fields(self._program.layout.fields), self._fresh.view(self._program.dtype)
+        words = len(slots) * sum(size_of(fresh[each.name][0], each.contents) for each in fields)
+        offset = self._arena.reserve(self._tables, fields, words)
+        for each in fields:
+            header = fresh[each.name][0]
+            self._rows[each.name][slots] = self._arena.repeat(header, each.contents, len(slots), offset)
+            offset += len(slots) * size_of(header, each.contents)
 
     def _column_states(self, slots: Slots, *, narrow: bool) -> pa.Array | None:
         """Return the states of n slots; None if one does not fit its type. Without `narrow`, integers have 64 bits."""
@@ -495,11 +520,12 @@ class Compiled(GroupsAccumulator):
 
     def _records(self, states: pa.Array, *, may_copy: bool = True) -> Any | None:
         """Return n states as n records; None if one has a NULL where a record cannot. `may_copy`: see `_retain`."""
-        assert self._program is not None
         column = self._decode(states)
-        if column is None:
-            return None
-        states = column
+        return None if column is None else self._records_of(column, may_copy=may_copy)
+
+    def _records_of(self, states: pa.Array, *, may_copy: bool = True) -> Any | None:
+        """Return a column of n accumulators as `_records` returns n states."""
+        assert self._program is not None
         self._retain(self._program, [states], may_copy=may_copy)
         records, fields = np.zeros(len(states), self._program.dtype), self._program.layout.fields
         columns = [states.field(index) if pa.types.is_struct(states.type) else states for index in range(len(fields))]
@@ -509,7 +535,7 @@ class Compiled(GroupsAccumulator):
             if more is None:
                 return None
             words += more
-        offset = self._arena.reserve([self._rows], fields, words)
+        offset = self._arena.reserve(self._tables, fields, words)
         for field, column in zip(fields, columns, strict=True):
             if field.contents is None:
                 if not fill_member(records, field, column):
@@ -565,7 +591,7 @@ class Compiled(GroupsAccumulator):
         column = self._arena.column(headers, field.contents, expected, narrow=False)
         needed = None if column is None else room(column, field.contents)
         assert needed is not None
-        offset = self._arena.reserve([self._rows], self._program.layout.fields, needed)
+        offset = self._arena.reserve(self._tables, self._program.layout.fields, needed)
         written = self._arena.fill(headers, field.contents, column, offset)
         assert written is not None
         self._rows[field.name][slots] = headers

@@ -69,6 +69,7 @@ class CompilePlan:
         result: The kind of the result, or its items if it is a vector; empty if get_value is interpreted.
         result_bits: The width of an integer result, in bits.
         unresolved: The reason why get_value is interpreted; empty if it is compiled.
+        guess: What is said before the reason why the code cannot be compiled if the types in a container are a guess.
     """
 
     functions: tuple[tuple[str, Any], ...]
@@ -84,6 +85,7 @@ class CompilePlan:
     result: str | Items
     result_bits: int
     unresolved: str = ""
+    guess: str = ""
 
     @property
     def is_tuple(self) -> bool:
@@ -244,7 +246,8 @@ class Kernels:
             return self._compile_loop(name, *make())
         except (Unsupported, NumbaError) as error:
             method = _METHODS_OF_LOOPS.get(name.removesuffix("_nulls"), "accumulate")
-            refused = Unsupported(reason_of(error, line_of(self.plan.methods[method])))
+            guess = "" if method == "get_value" else self.plan.guess
+            refused = Unsupported(guess + reason_of(error, line_of(self.plan.methods[method])))
             if stored is not None:
                 stored.refuse(refused.reason)
             raise refused from error

@@ -65,12 +65,14 @@ LOOKED_AT: Final = ("create_accumulator", "eval", *_METHODS, *_MAKERS, *_HOOKS)
 class Start(typing.NamedTuple):
     """A new accumulator, and the attributes of the author's instance, as records of uint8.
 
-    `untyped_accumulators` has the types of accumulators that are pickled; None if states are typed.
+    `untyped_accumulators` has the types of accumulators that are pickled; None if states are typed. `initial` is a
+    column of one new accumulator if a container of it holds something; else None.
     """
 
     fresh: Any
     instance: Any
     untyped_accumulators: UntypedAccumulators | None = None
+    initial: pa.Array | None = None
 
 
 def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]:
@@ -119,6 +121,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
             _check_keys(inferred, functions)
         layout = _layout(bound, cls, accumulators[0]) if inferred is None else inferred.layout
         fresh = _fresh_record(layout, cls, accumulators)
+        initial = _initial(layout, cls, accumulators[0], bound if inferred is None else inferred)
     try:
         (kind, bits), unresolved = _result_kind(bound.result_type), ""
     except Unsupported as unsupported:  # only get_value is interpreted; the other methods are compiled
@@ -137,8 +140,9 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         result=kind,
         result_bits=bits,
         unresolved=unresolved,
+        guess="" if inferred is None else inferred.guess,
     )
-    return plan, Start(fresh, instance, inferred)
+    return plan, Start(fresh, instance, inferred, initial)
 
 
 def _check_keys(inferred: UntypedAccumulators, functions: dict[str, Any]) -> None:
@@ -373,8 +377,6 @@ def _holding(what: str, type_: pa.DataType, fresh: Any) -> Contents | None:
     """Return the types in an empty list, dict or set, from the type of its states; None for other values."""
     if type(fresh) not in (list, dict, set) or (type(fresh) is list and fresh):
         return None
-    if fresh:
-        raise Unsupported(f"{what} is a {type(fresh).__name__} that is not empty at first")
     if pa.types.is_map(type_) and type(fresh) is dict:
         return Contents("dict", _element(what, type_.key_type), _element(what, type_.item_type))
     if pa.types.is_list(type_) and type(fresh) is not dict:
@@ -504,9 +506,50 @@ def _fresh_record(layout: RecordLayout, cls: type | None, accumulators: tuple[An
             raise Unsupported(f"all its accumulators share the {type(one[name]).__name__} {name}")
     if len({id(one[name]) for name in names}) < len(names):
         raise Unsupported("two attributes of its accumulator are the same object")
-    if record.tobytes() != _record(layout, other).tobytes():
+    holding = [field.name for field in layout.fields if field.contents is not None]
+    differ = any(_entries(one[name]) != _entries(other[name]) for name in holding)
+    if differ or record.tobytes() != _record(layout, other).tobytes():
         raise Unsupported("create_accumulator does not always return equal accumulators")
     return record
+
+
+def _initial(layout: RecordLayout, cls: type | None, fresh: Any, source: BoundFunction | UntypedAccumulators) -> Any:
+    """Return a column of one new accumulator if a container of it holds something, else None. Raises Unsupported."""
+    members, holds = _members(layout, cls, fresh), False
+    for field in layout.fields:
+        contents, value = field.contents, members[field.name]
+        if contents is None or not value:
+            continue
+        holds = True
+        parts = (
+            [(contents.key, value)]
+            if contents.value is None
+            else [(contents.key, value), (contents.value, value.values())]
+        )
+        for part, values in parts:
+            for each in values:
+                actual = each if part.is_tuple and type(each) is tuple else (each,)
+                if tuple(map(_entry_kind, actual)) != part.kinds:
+                    what = "its accumulator" if field.name == "value" else field.name
+                    remedy = f"; write {float(each)}" if type(each) is int and part.kinds == ("float",) else ""
+                    raise Unsupported(
+                        f"the initial value of {what} holds {each!r}, but its annotation is {part}{remedy}"
+                    )
+    if not holds:
+        return None
+    if isinstance(source, UntypedAccumulators):
+        return source.column([fresh])
+    assert source.serializer is not None
+    return source.serializer.to_arrow([fresh])
+
+
+def _entries(container: Any) -> list[Any]:
+    """Return the items of a container, or pairs of a dict."""
+    return list(container.items() if isinstance(container, dict) else container)
+
+
+def _entry_kind(value: Any) -> str | None:
+    return "text" if type(value) is str else "bytes" if type(value) is bytes else plain_kind(value)
 
 
 def _check_pure(what: str, function: Any, classes: set[Any]) -> None:

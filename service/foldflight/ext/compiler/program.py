@@ -157,6 +157,7 @@ class Program(Loops):
     Attributes:
         untyped_accumulators: The types of accumulators that are pickled; None if states are typed.
         texts: The fields that refer to texts or bytes, or hold them.
+        initial: A column of one new accumulator if a container of it holds something; else None.
         values: The loop that makes results; None if get_value is interpreted.
     """
 
@@ -165,6 +166,7 @@ class Program(Loops):
 
         super().__init__(kernels.plan.cls.__name__, kernels, kernels.fold, start.instance, on_unsupported)
         self.fresh = start.fresh
+        self.initial = start.initial
         self.untyped_accumulators = start.untyped_accumulators
         self.layout = kernels.plan.accumulator
         self.dtype = self.layout.dtype

@@ -42,10 +42,12 @@ class UntypedAccumulators:
     Args:
         cls: The class of the accumulator; None if it is a single value, the field `value`, or a tuple.
         fields: Its attributes or members, in the order in which they are set.
+        guess: What is said before the reason why code cannot be compiled if the types in a container are a guess.
     """
 
     cls: type | None
     fields: tuple[RecordField, ...]
+    guess: str = ""
 
     @property
     def _is_value(self) -> bool:
@@ -185,18 +187,23 @@ def inferred_types(
         untyped: The reason of `untyped_reason`.
         hints: The annotations of its attributes, or a container's annotation as `value`.
         keys: The kinds of the function's arguments. If one of them alone can be a key, a Counter or defaultdict without
-            annotation has such keys: compiling refuses code that puts another one in.
+            annotation has such keys, and if all are numbers of one kind, a list or deque has such items: compiling
+            refuses code that puts another one in.
 
     Raises:
         Unsupported: One of the types is not certain.
     """
+    guess = ""
     if cls is None:
         is_tuple = type(fresh) is tuple and len(fresh) > 0
         members = {f"f{index}": each for index, each in enumerate(fresh)} if is_tuple else {"value": fresh}
         if is_tuple and not all(type(each) in _NUMBERS for each in fresh):
             raise Unsupported(untyped)
+        if "value" not in hints and (hint := _hint_of(fresh, keys)) is not None:
+            hints = {"value": hint}
+            guess = "" if fresh else _guess("it", fresh, hint)
         return UntypedAccumulators(
-            None, tuple(_field(name, each, hints.get(name), "it", untyped) for name, each in members.items())
+            None, tuple(_field(name, each, hints.get(name), "it", untyped) for name, each in members.items()), guess
         )
     if type(fresh) is not cls or any("__slots__" in vars(each) for each in cls.__mro__[:-1]):
         raise Unsupported(untyped)
@@ -204,9 +211,17 @@ def inferred_types(
         raise Unsupported(f"{untyped}; {cls.__name__} defines how it is pickled")
     if not hints:
         hints = _hints(cls)
-    guesses = [type_ for type_, kind in (*_NUMBERS.items(), (str, "text")) if kind in keys and type_ is not float]
-    guess = guesses[0] if len(guesses) == 1 else None
-    hints = {name: hints.get(name) or _hint_of_empty(each, guess) for name, each in vars(fresh).items()}
+    guesses = {
+        name: hint
+        for name, each in vars(fresh).items()
+        if hints.get(name) is None and (hint := _hint_of(each, keys)) is not None
+    }
+    guess = "".join(
+        _guess(f"{cls.__name__}.{name}", vars(fresh)[name], hint)
+        for name, hint in guesses.items()
+        if not vars(fresh)[name]
+    )
+    hints = {**hints, **guesses}
     for name in vars(fresh):
         if inspect.isdatadescriptor(inspect.getattr_static(cls, name, None)):
             raise Unsupported(f"{untyped}; {cls.__name__}.{name} is a property")
@@ -217,17 +232,37 @@ def inferred_types(
     # The keys of one dict are different strings.
     if sum(each.refers_to_texts for each in fields) > 1:
         raise Unsupported(f"{untyped}; keys of two attributes that are texts are compiled only where states are typed")
-    return UntypedAccumulators(cls, tuple(fields))
+    for name, each in vars(fresh).items():
+        if isinstance(each, dict) and not vars(fresh).keys().isdisjoint(each):
+            raise Unsupported(f"{untyped}; {cls.__name__}.{name} has a key that is the name of an attribute")
+    return UntypedAccumulators(cls, tuple(fields), guess)
 
 
-def _hint_of_empty(value: Any, key: type | None) -> Any:
-    """Return the annotation of an empty Counter or defaultdict of numbers with keys of a type."""
-    if key is None or type(value) not in (Counter, defaultdict):
+def _hint_of(value: Any, keys: Collection[str]) -> Any:
+    """Return the annotation of a container without one: from what it holds, or from the kinds of arguments."""
+    known = [type_ for type_, kind in (*_NUMBERS.items(), (str, "text")) if kind in keys]
+    if isinstance(value, (list, deque)):
+        return None if value or len(keys) > 1 or known in ([], [str]) else type(value)[known[0]]  # type: ignore[index]
+    if type(value) not in _SHAPES:
+        return None
+    key_types = {*map(type, value)} or {each for each in known if each is not float}
+    value_types: set[Any] = {*map(type, value.values())} or {getattr(value, "default_factory", None)}
+    if len(key_types) != 1:
         return None
     if type(value) is Counter:
-        return Counter[key]  # type: ignore[valid-type]
-    made = getattr(value, "default_factory", None)
-    return defaultdict[key, made] if made in _NUMBERS else None  # type: ignore[valid-type]
+        return Counter[key_types.pop()]  # type: ignore[misc]
+    return (
+        type(value)[key_types.pop(), value_types.pop()]
+        if len(value_types) == 1 and value_types <= {*_NUMBERS}
+        else None
+    )
+
+
+def _guess(label: str, value: Any, hint: Any) -> str:
+    """Return what is said before a reason that the guess of an annotation may have caused."""
+    names = ", ".join(each.__name__ for each in typing.get_args(hint))
+    name = type(value).__name__
+    return f"{label} is a {name} at first, and compiled as {name}[{names}] unless you annotate it; "
 
 
 _AS_IN: Final[dict[type, str]] = {
@@ -253,7 +288,8 @@ def _field(name: str, value: Any, hint: Any, label: str, untyped: str) -> Record
     kinds = {_NUMBERS.get(type(each)) for each in value} if type(value) is list else set()
     if len(kinds) == 1 and None not in kinds and len(value) <= _ITEMS_MAX:
         return RecordField(name, str(kinds.pop()), length=len(value))
-    contents = None if value or type(value) not in _SHAPES else _holding(value, hint)
+    is_list = isinstance(value, (list, deque))
+    contents = None if type(value) not in _SHAPES or (is_list and value) else _holding(value, hint)
     if contents is None:
         remedy = f"{label} is a {type(value).__name__} at first; annotate it"
         remedy += ", as in Counter[str], defaultdict[str, int] or deque[float]" if type(value) in CONTAINERS else ""
@@ -267,7 +303,7 @@ def _field(name: str, value: Any, hint: Any, label: str, untyped: str) -> Record
 
 
 def _holding(value: Any, hint: Any) -> Contents | None:
-    """Return the types in an empty container from its annotation; None if it has no suitable one."""
+    """Return the types in a container from its annotation; None if it has no suitable one."""
     kinds: list[str | None] = [{**_NUMBERS, str: "text"}.get(each) for each in typing.get_args(hint)]
     accumulators: Any = type(value)
     is_list = _SHAPES[accumulators] == "list"

@@ -24,11 +24,11 @@ def tested_table() -> str:
     python = _found(r'^requires-python = ">=([\d.]+)"', "pyproject.toml")
     newest = _found(r"^NEWEST := ([\d.]+)$", "Makefile")
     locked = _locked("requirements-dev.txt")
-    sparks, sets = _turns()
+    sparks, targets = _turns()
     rows = [("the locked packages", "`make test`", python, locked, "each commit")]
-    for spark, turns in sparks.items():
+    for spark, turn in sparks.items():
         own = locked | _locked(f"tests/spark/pyspark-{spark}.txt")
-        rows.append((f"Spark {spark}", f"`make test-spark SPARK={spark}`", python, own, turns))
+        rows.append((f"Spark {spark}", f"`make test-spark SPARK={spark}`", python, own, turn))
     lowest = locked | _locked("tests/spark/pyspark-3.5.txt") | _locked("tests/spark/requirements-lowest.txt")
     sail = locked | _locked("tests/spark/requirements-sail.txt")
     sail["pyspark"] = f"client {sail['pyspark-client']}, Sail {sail['pysail']}"
@@ -37,7 +37,7 @@ def tested_table() -> str:
         ("the newest Python", "test-newest", newest, locked),
         ("Sail", "test-sail", python, sail),
     ):
-        rows.append((what, f"`make {target}`", own_python, own, sets[target]))
+        rows.append((what, f"`make {target}`", own_python, own, targets[target]))
     lines = [
         f"| with | tests | Python | {' | '.join(PACKAGES)} | when |",
         f"|{'---|' * (4 + len(PACKAGES))}",
@@ -62,15 +62,13 @@ def _locked(file: str) -> dict[str, str]:
 def _turns() -> tuple[dict[str, str], dict[str, str]]:
     """Return the turns of CI, by the version of Spark and by the target of make that run in them."""
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    turns = re.findall(r"^ +(\d)\) spark=(\S+) packages=(\S+) ;;$", script, re.MULTILINE)
-    assert len(turns) == int(_found(r"^TURNS=(\d+)$", ".ci/run"))
-    sparks: dict[str, list[str]] = {}
-    sets: dict[str, list[str]] = {}
-    for turn, spark, target in turns:
-        sparks.setdefault(spark, []).append(turn)
-        sets.setdefault(target, []).append(turn)
-    return _named(sparks), _named(sets)
-
-
-def _named(turns: dict[str, list[str]]) -> dict[str, str]:
-    return {name: f"turn{'s' * (len(each) > 1)} {' and '.join(each)} of 4" for name, each in turns.items()}
+    turns = re.findall(r"^ +(\d)\) others=\(([^)]+)\) ;;$", script, re.MULTILINE)
+    count = int(_found(r"^TURNS=(\d+)$", ".ci/run"))
+    assert len(turns) == count
+    sparks: dict[str, str] = {}
+    targets: dict[str, str] = {}
+    for turn, arguments in turns:
+        for each in arguments.split():
+            before, is_spark, spark = each.partition("SPARK=")
+            (sparks if is_spark else targets)[spark or before] = f"turn {turn} of {count}"
+    return sparks, targets

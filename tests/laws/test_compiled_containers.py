@@ -262,7 +262,64 @@ class Bounded:
         return accumulator.widest["low"] + accumulator.widest["high"] + max(accumulator.seen) + len(accumulator.last)
 
 
-FUNCTIONS = Registry.load([Bounded, Worded, Counted, Weighed, Distinct, Median, Greatest, Several])
+@dataclass
+class Parts:
+    """A set, a list and a dict."""
+
+    seen: set[int] = field(default_factory=set)
+    last: list[float] = field(default_factory=list)
+    latest: dict[int, float] = field(default_factory=dict)
+
+
+@udaf
+class Joined:
+    """Containers that are replaced by new ones, made of two; their operands stay as they are."""
+
+    def create_accumulator(self) -> Parts:
+        return Parts()
+
+    def accumulate(self, accumulator: Parts, value: int, weight: float) -> None:
+        accumulator.seen = accumulator.seen | {value % 9}
+        accumulator.last = (accumulator.last + [weight])[-3:]  # noqa: RUF005 - as people write it
+        accumulator.latest = {value % 3: 0.5} | accumulator.latest | {value % 4: weight}
+        if value == 13:
+            raise ValueError("bad luck")
+
+    def merge(self, accumulator: Parts, other: Parts) -> None:
+        accumulator.seen = other.seen | accumulator.seen
+        accumulator.last = other.last + accumulator.last
+        accumulator.latest = accumulator.latest | other.latest
+
+    def get_value(self, accumulator: Parts) -> float:
+        both = accumulator.last + accumulator.last
+        both.append(-1.5)
+        total = 100.0 * len(accumulator.last) + len(accumulator.seen | {1, 2})
+        for key, value in accumulator.latest.items():
+            total = 3.0 * total + key + value
+        return total + both[-1] + both[0]
+
+
+@udaf
+class Tagged:
+    """A set to which the items of lists are added, and that is replaced by a new one."""
+
+    def create_accumulator(self) -> set[str]:
+        return set()
+
+    def accumulate(self, accumulator: set[str], tags: str, value: int) -> set[str]:
+        accumulator.update(tags.split("a"))
+        if value == 13:
+            raise ValueError("bad luck")
+        return accumulator | {tags}
+
+    def merge(self, accumulator: set[str], other: set[str]) -> set[str]:
+        return accumulator | other
+
+    def get_value(self, accumulator: set[str]) -> int:
+        return len(accumulator)
+
+
+FUNCTIONS = Registry.load([Bounded, Joined, Tagged, Worded, Counted, Weighed, Distinct, Median, Greatest, Several])
 CASES: list[tuple[str, list[pa.DataType], bool]] = [
     ("counted", [pa.int64()], False),
     ("several", [pa.int64(), pa.float64()], True),
@@ -272,6 +329,8 @@ CASES: list[tuple[str, list[pa.DataType], bool]] = [
     ("median", [pa.float64()], False),
     ("greatest", [pa.float64()], False),
     ("bounded", [pa.int64()], True),
+    ("joined", [pa.int64(), pa.float64()], True),
+    ("tagged", [pa.string(), pa.int64()], True),
 ]
 each_case = pytest.mark.parametrize(
     ("name", "types", "unordered"),
@@ -350,7 +409,8 @@ def _sets(states: pa.Array, unordered: bool) -> Any:
         ("accumulator[value] = 1", "the value is int, and float is annotated; write 0.0"),
         ("accumulator.get(value, 0)", "the default of get is int, and float is annotated; write 0.0"),
         ("accumulator.popitem()", "popitem"),
-        ("accumulator | accumulator", "| of dict[int, float] and dict[int, float] ("),
+        ("accumulator | {value: value}", "it extends a dict by dict[int, int] ("),
+        ("accumulator & accumulator", "& of dict[int, float] and dict[int, float] ("),
         ("accumulator.keys() | accumulator.keys()", "| of the keys of dict[int, float] and the keys of dict["),
         ("return {}", "it makes a dict of which is not certain what it will hold"),
     ],
@@ -430,6 +490,8 @@ def written(accumulate: str = "accumulator.last.append(value)", get_value: str =
         "after = [each for each in accumulator.last if each]\naccumulator.last = after\nafter.append(1)",
         "before = accumulator.counts\naccumulator.counts = {value: 1}\nbefore[value] = 2",
         "after = {value: 1}\naccumulator.counts = after\nafter[value] = 2",
+        "after = accumulator.last + [value]\naccumulator.last = after\nafter.append(1)",
+        "after = accumulator.counts | {value: 1}\naccumulator.counts = after\nafter[value] = 2",
     ],
 )
 def test_lists_that_outlive_their_replacement_are_not_compiled(body: str, hot: Programs) -> None:

@@ -199,6 +199,27 @@ class Misjudged:
 
 
 @udaf
+class Words:
+    """A Counter that counts the items of lists and the characters of texts."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return Counter()
+
+    def accumulate(self, accumulator, value: str):  # type: ignore[no-untyped-def]
+        accumulator.update(value.lower().split())
+        if len(value) < 4:
+            accumulator.update(value)
+        if value == "bad":
+            raise ValueError("bad luck")
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        accumulator.update(other)
+
+    def get_value(self, accumulator) -> str:  # type: ignore[no-untyped-def]
+        return ",".join(f"{word}={count}" for word, count in accumulator.items())
+
+
+@udaf
 class Streak:
     """A dict that holds something at first; after a value in seven it has an error after a change."""
 
@@ -509,7 +530,7 @@ class Sketched:
         return total + len(accumulator)
 
 
-CONTAINERS = [Unsaid, Streak, Levels, Recent, Kept, Tallied]
+CONTAINERS = [Unsaid, Words, Streak, Levels, Recent, Kept, Tallied]
 COMPILED = [Summed, Welford, Unannotated, Tupled, CountedTexts, Defaulted, Windowed, Sketched, *CONTAINERS, Itself]
 FINITE = {
     **VALUES,

@@ -493,6 +493,32 @@ def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
     return pop
 
 
+def _puts_each(me: ContainerType, other: Any) -> Any:
+    """Return the implementation of `update` of a Counter or set with the items of a list or text; None for others."""
+    is_text, part = inner_kind(other) == "text", getattr(other, "part", None)
+    is_ordered = isinstance(other, ContainerType) and other.contents.shape == "list"
+    if (me.contents.shape != "set" and me.contents.cls is not Counter) or not (is_text or is_ordered):
+        return None
+    if me.contents.key != (Element(("text",)) if is_text else part):
+        return None
+    operations, stride = dict_operations(me.contents.key.kinds, me.contents.stride), me.contents.stride
+    words, find, add_entry = _words_of(me.contents.key, "an item"), operations.find, operations.add_entry
+    counts, one = me.contents.cls is Counter, (1,) if me.contents.cls is Counter else ()
+
+    def put_each(me: Any, other: Any) -> None:
+        header = header_of(me)
+        for item in other:
+            key = words(item)
+            entry = find(header, key)
+            if entry < 0:
+                add_entry(header, key + one)
+            elif counts:
+                address = memory.address_of(header, (entry + 1) * stride - 1)
+                memory.change(load(header), address, add_int(load(address), 1))
+
+    return put_each
+
+
 def _check_same(me: ContainerType, other: Any) -> None:
     if not isinstance(other, ContainerType) or other.contents != me.contents or other.view:
         raise Unsupported(f"it extends a {me.contents.name} by {describe_type(other)}")
@@ -509,8 +535,11 @@ def _append_all(stride: int) -> Any:
 
 @implementation
 def _extend(me: Any, other: Any) -> Any:
-    """Implement `list.extend`, and `set.update` and `dict.update` with another of the same type."""
+    """Implement `list.extend`, and `set.update` and `dict.update` with another of the same type, or with items."""
     _of(me, "list set dict", "extend or update", changes=True)
+    put_each = _puts_each(me, other)
+    if put_each is not None:
+        return put_each
     _check_same(me, other)
     if me.contents.cls is deque:
 
@@ -853,6 +882,34 @@ def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
             return me
 
         return extend
+
+    return choose
+
+
+@implementation
+def joined(me: Any, other: Any) -> Any:
+    """Implement `me + other` of lists, and `me | other` of sets and dicts."""
+    _check_same(me, other)
+    if me.contents.cls is not None:
+        raise Unsupported(f"it joins two of the class {me.contents.name}")
+    empty = empty_of(me.contents)
+
+    def join(me: Any, other: Any) -> Any:
+        made = empty()
+        _extend(made, me)
+        _extend(made, other)
+        return made
+
+    return join
+
+
+def joining(plain: Any, shapes: str) -> Any:
+    """Return the implementation of `+` or `|` where both may be containers; `plain` is called for other types."""
+
+    @implementation
+    def choose(me: Any, other: Any) -> Any:
+        is_joined = isinstance(me, ContainerType) and not me.view and me.contents.shape in shapes.split()
+        return (lambda me, other: joined(me, other)) if is_joined else (lambda me, other: plain(me, other))
 
     return choose
 

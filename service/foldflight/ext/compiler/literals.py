@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import operator
 import warnings
 from collections.abc import Iterator
 from types import CodeType
@@ -56,7 +57,8 @@ _PUTTING: Final[dict[Any, tuple[int, ...]]] = {
     operators.set_item: (1, 2),
     **dict.fromkeys(containers.PUSHING, (1,)),
 }
-_EXTENDING: Final = (containers.METHODS["extend"], *operators.IN_PLACE.values())
+_JOINING: Final = (operators.OPERATORS[operator.add], operators.OPERATORS[operator.or_])
+_EXTENDING: Final = (containers.METHODS["extend"], *operators.IN_PLACE.values(), *_JOINING)
 
 
 def inline_comprehensions(code: ir.FunctionIR) -> None:

@@ -94,7 +94,9 @@ def check(
     broken, held_count, unchecked_functions = 0, 0, []
     in_java = [name for name in modules if "::" in name]
     sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
-    functions = _select_functions(_load_functions([*sources, *java_functions(in_java)]), names)
+    registries = [Registry.load([source]) for source in (*sources, *java_functions(in_java))]
+    # Names may repeat, because no query calls the functions.
+    functions = _select_functions([function for registry in registries for function in registry.authored], names)
     for name in values:
         if not any(name in function.input_names for function in functions):
             raise click.BadParameter(f"no function has an argument {name}", param_hint="--examples")
@@ -140,11 +142,6 @@ def check(
         click.get_current_context().exit(EXIT_BROKEN)
     if held_count:
         console.print("every law holds", style="green")
-
-
-def _load_functions(sources: Sequence[object]) -> list[AnyFunction]:
-    """Return the functions of several sources. Names may repeat, because no query calls the functions."""
-    return [function for source in sources for function in Registry.load([source]).authored]
 
 
 @contextlib.contextmanager

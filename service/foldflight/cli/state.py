@@ -63,7 +63,8 @@ def state(
     """
     if importlib.util.find_spec("pyspark") is None:
         raise RejectedError("SETTINGS", "a checkpoint is read with Spark: pip install 'foldflight[spark]'")
-    with local_spark("foldflight state", _settings(), log_level="off") as spark, errors_as_text():
+    settings = {"spark.sql.shuffle.partitions": os.cpu_count() or 1}
+    with local_spark("foldflight state", settings, log_level="off") as spark, errors_as_text():
         from foldflight.spark.stored import StoredTable
 
         with spark_progress(spark, Console(stderr=True), "reading the checkpoint"):
@@ -90,10 +91,6 @@ def state(
 def _limit_items(count: int, *, is_view: bool) -> str:
     one, many = ("entry", "entries") if is_view else ("group", "groups")
     return f"{count:,} {one if count == 1 else many}"
-
-
-def _settings() -> dict[str, Any]:
-    return {"spark.sql.shuffle.partitions": os.cpu_count() or 1}
 
 
 def _select_groups(table: StoredTable, groups: DataFrame, conditions: Sequence[str]) -> DataFrame:

@@ -33,7 +33,8 @@ class Registry(Mapping[str, AnyFunction]):
     """
 
     def __init__(self, functions: Iterable[AnyFunction] = ()) -> None:
-        self._functions: dict[str, AnyFunction] = {function.name: function for function in _built_in()}
+        built_in = (function_of(value) for value in vars(builtin).values())
+        self._functions: dict[str, AnyFunction] = {each.name: each for each in built_in if each is not None}
         self.authored: tuple[AnyFunction, ...] = tuple(functions)
         # The newest Open requests, each with the functions and columns that it was bound to. This cache is here because
         # it is valid only for these functions.
@@ -106,10 +107,6 @@ def is_built_in(function: AnyFunction) -> bool:
 def can_be_changed(name: str) -> bool:
     """Return whether users can define methods of a function of this name: it is no built-in one."""
     return name not in Registry()
-
-
-def _built_in() -> list[AnyFunction]:
-    return [function for value in vars(builtin).values() if (function := function_of(value)) is not None]
 
 
 def _functions_in(source: object) -> list[AnyFunction]:

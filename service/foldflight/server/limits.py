@@ -166,7 +166,8 @@ class Watch:
         failure: FoldflightError | None = None
         try:
             try:
-                self._add(step)
+                with self._lock:
+                    self._running.add(step)
                 if begun is not None:
                     begun(step)
                 result = call()
@@ -194,10 +195,6 @@ class Watch:
             finally:
                 del reason, failure  # they refer to frames and so to the data of the fold; avoid a reference cycle
         return result
-
-    def _add(self, step: GuardedCall) -> None:
-        with self._lock:
-            self._running.add(step)
 
     # -- the thread --------------------------------------------------------------------------------------------------
 

@@ -248,7 +248,7 @@ class OverFrame:
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
         schema = columns.schema()  # its errors name the key or argument that is wrong
         columns.check_compared(list(aggregates.values()), schema)
-        order = self._order_columns()
+        order = [column_of(self.df, each.column, f"the order {text_of(each.column)!r}") for each in self.order]
         default = WindowFrame.default(has_order=bool(order))
         window_frames = {name: each.frame or default for name, each in aggregates.items()}
         is_stream = self.df.isStreaming
@@ -315,9 +315,6 @@ class OverFrame:
         """Return the time of a stream, which fails the query where it is NULL."""
         text = f"the order {text_of(self.order[0].column)} is NULL; leave such rows out"
         return sf.coalesce(time, raise_error("SCHEMA_MISMATCH", text))
-
-    def _order_columns(self) -> list[Column]:
-        return [column_of(self.df, each.column, f"the order {text_of(each.column)!r}") for each in self.order]
 
     def _rows(
         self, columns: Columns, order: Sequence[Column], ends: Mapping[str, Column]

@@ -311,7 +311,8 @@ class StoredTable(ABC):
         nothing = sf.lit(None).cast("string")
         manifests = self._manifests().withColumn(_RUN, nothing).select(BUCKET, _NAME, _RUN, _DATA)
         runs = self._read("runs").select(_bucket(), nothing.alias(_NAME), "user_map_key.run_id", "user_map_value.data")
-        return manifests.union(runs).groupBy(BUCKET).applyInArrow(_reading(reader, schema), _spark_schema(schema))
+        result = st.StructType([st.StructField(each.name, spark_type(each.type)) for each in schema])
+        return manifests.union(runs).groupBy(BUCKET).applyInArrow(_reading(reader, schema), result)
 
     def _manifests(self) -> DataFrame:
         return _manifests(self._read, has_names=self.has_names)
@@ -443,10 +444,6 @@ def _free_name(name: str, others: Iterable[str]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def _spark_schema(schema: pa.Schema) -> st.StructType:
-    return st.StructType([st.StructField(each.name, spark_type(each.type)) for each in schema])
 
 
 def _bucket() -> Any:

@@ -89,7 +89,8 @@ class ListFold:
 
         def fold_lists(lists: pa.Array) -> pa.Array:
             with attempt(step):
-                results = held.fold(_lengths(lists), self._columns(lists))
+                lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+                results = held.fold(lengths, self._columns(lists))
             freeze_garbage_collector()
             return results
 
@@ -218,10 +219,6 @@ def _udf(
 
 def _with_slot(columns: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(SLOT, pa.int32()), *columns])
-
-
-def _lengths(lists: pa.Array) -> Any:
-    return pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
 
 
 def _plain(column: pa.Array) -> pa.Array:

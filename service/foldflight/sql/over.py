@@ -230,7 +230,8 @@ class BlockOver:
         if len(columns) != len(names):
             raise CannotFoldError("an item that makes several columns")
         # Spark allows no generator within an expression.
-        if plain and not self._is_nested(*plain):
+        within = ", ".join(f"isnull({item})" for item in plain)
+        if plain and not self.analysis.resolves(self._below(within)):
             raise CannotFoldError("an item that makes several rows")
         return [each._replace(name=name) for each, name in zip(columns, names, strict=True)]
 
@@ -250,9 +251,6 @@ class BlockOver:
         # A column is computed once. Another expression may differ each time, as rand() does.
         column = self._column(body) if text.path(body) else self._add(sql, text.slice(body))
         return [_Item(item.name, quote_name(column), body)]
-
-    def _is_nested(self, *items: str) -> bool:
-        return self.analysis.resolves(self._below(", ".join(f"isnull({item})" for item in items)))
 
     def _rows(self, select: str) -> DataFrame:
         rows = read_checked_rows(self.analysis, self.block, self.of_statement, lambda more: self._df(select + more))

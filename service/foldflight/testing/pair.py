@@ -155,9 +155,8 @@ class ExchangePair:
         self._arrive(wanted)
         assert isinstance(wanted, Wanted)
         assert self.resolve is not None
-        batches = list(
-            self.resolve(wanted.batch.select([name for name in wanted.batch.schema.names if _is_state(name)]))
-        )
+        columns = [name for name in wanted.batch.schema.names if name == "slot" or name.startswith("state_")]
+        batches = list(self.resolve(wanted.batch.select(columns)))
         for index, batch in enumerate(batches, 1):
             frame = self.engine.entries(batch, last=index == len(batches))
             yield decode(encode(frame, self._columns), Role.ENGINE)
@@ -168,7 +167,3 @@ class ExchangePair:
         if answer is not None:
             self.answers.append(answer)
         self.replies.append(received)
-
-
-def _is_state(name: str) -> bool:
-    return name == "slot" or name.startswith("state_")

@@ -115,13 +115,10 @@ def codes_of(array: pa.Array, *, descending: bool) -> Codes:
         bits = values.view(np.int64)
         codes = np.where(bits < 0, bits ^ _LARGEST, bits)
     else:
-        number = array if pa.types.is_integer(array.type) else array.view(_width(array.type))
+        integer = pa.int32() if array.type.bit_width == 32 else pa.int64()
+        number = array if pa.types.is_integer(array.type) else array.view(integer)
         codes = number.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     return ~codes if descending else codes
-
-
-def _width(type_: pa.DataType) -> pa.DataType:
-    return pa.int32() if type_.bit_width == 32 else pa.int64()
 
 
 def positions_of(

@@ -256,13 +256,9 @@ def _convert_leaf(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return array.view(type_)
     if kinds.is_binary(array.type) and not (kinds.is_large_binary(type_) or is_binary_view(type_)):
         return _reinterpret(array.cast(pa.binary(type_.bit_width // 8)), type_)
-    if kinds.is_binary(type_) and _is_opaque(array.type):
+    if kinds.is_binary(type_) and (kinds.is_interval(array.type) or kinds.is_decimal(array.type)):
         return _reinterpret(array, pa.binary(array.type.bit_width // 8)).cast(type_)
     return array.cast(type_)
-
-
-def _is_opaque(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_interval(type_) or pa.types.is_decimal(type_))
 
 
 def _reinterpret(array: pa.Array, type_: pa.DataType) -> pa.Array:

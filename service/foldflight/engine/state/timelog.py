@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.state.manifest import SortedRun, StoredPiece, check_format, other_query
-from foldflight.engine.state.runs import Piece, seal, unseal
+from foldflight.engine.state.runs import seal, unseal
 from foldflight.engine.state.storage import Storage
 
 TIME: Final = "time"
@@ -186,7 +186,7 @@ class TimeLog:
         for run in runs:
             while run.pieces and run.pieces[0].low <= until:
                 meta = run.pieces[0]
-                piece = self._piece(meta)
+                piece = self._storage.read(meta.id, meta.rows, self._log.rows.remove_metadata)
                 end = int(np.searchsorted(piece.hashes, until, "right"))
                 parts.append(piece.batch.slice(meta.taken, end - meta.taken))
                 if end < meta.rows:
@@ -219,9 +219,6 @@ class TimeLog:
     def _store(self, rows: pa.RecordBatch) -> list[_TimePiece]:
         """Store n rows, sorted by time, as pieces."""
         return [_TimePiece(**vars(piece)) for piece in self._storage.write(rows)]
-
-    def _piece(self, meta: _TimePiece) -> Piece:
-        return self._storage.read(meta.id, meta.rows, self._log.rows.remove_metadata)
 
 
 def _reach(runs: Sequence[SortedRun[_TimePiece]], until: int) -> int | None:

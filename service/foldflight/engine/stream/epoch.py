@@ -488,7 +488,9 @@ class BucketEpoch:
             self.stats.rows += int(rows.sum())
         if self._merges:
             folded, block, states = self._layout.split_block(block)
-            self._merge(slots[folded], states)
+            if folded.any():  # the outputs before the epoch have been received already
+                arrays = [states.column(name) for name in self._layout.states.names]
+                self._exchange.states(slots[folded], arrays)
             slots = slots[~folded]
         if len(slots):
             self._exchange.chunk(slots, block)
@@ -559,11 +561,6 @@ class BucketEpoch:
         if not self._merges:
             return np.ones(block.num_rows, np.int64)
         return block.column(LIVE).fill_null(1).to_numpy()
-
-    def _merge(self, slots: Slots, block: pa.RecordBatch) -> None:
-        if len(slots):
-            # The outputs before the epoch have been received already.
-            self._exchange.states(slots, [block.column(name) for name in self._layout.states.names])
 
     def _in_time(self, block: pa.RecordBatch, closed_us: int) -> pa.RecordBatch:
         """Return the rows whose window is open, and record the ends of the windows."""

@@ -772,7 +772,8 @@ class Coordinator:
             return [CutConnection(), GiveUp(error)]
         self._circuits.record_failure(connection.url, now_s)
         self._tried[connection.url] = error
-        self._record(f"{'lost' if connection.is_open else 'refused by'} {connection.url}: {_summary(error)}")
+        what = "lost" if connection.is_open else "refused by"
+        self._record(f"{what} {connection.url}: {error.code}: {error.message}")
         if self._unserved_since_s is None:
             self._unserved_since_s = now_s
         if self._lost_at_s is None:
@@ -845,10 +846,6 @@ def strict_code_error(open_request: Open, open_reply: Opened, code_digests: Mapp
         f"server {open_reply.server_id} has other code of {', '.join(other)} than the client has seen, and strict is "
         "set; deploy the same code on all servers, and connect again",
     )
-
-
-def _summary(error: FoldflightError) -> str:
-    return f"{error.code}: {error.message}"
 
 
 def _select_slots(results: pa.Table, slots: Slots) -> pa.Table:

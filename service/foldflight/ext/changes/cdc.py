@@ -334,7 +334,9 @@ def _rows_of(
     code = op.cast("string")
     chosen = sf.when(code.isin([*ignored]), sf.lit(None))
     for written, kind in row_kinds.items():
-        chosen = chosen.when(code == sf.lit(written), sf.array(*_changes(changes[RowKind.parse(kind)])))
+        row_changes = changes[RowKind.parse(kind)]
+        structs = (sf.struct(sf.lit(each).alias(ROW_KIND), row.alias(_ROW)) for each, row in row_changes)
+        chosen = chosen.when(code == sf.lit(written), sf.array(*structs))
     known = ", ".join(map(str, row_kinds))
     wrong = _raise_mismatch(
         sf.concat(sf.lit("the operation of an event is "), sf.coalesce(code, sf.lit("NULL"))),
@@ -350,10 +352,6 @@ def _explode_rows(df: DataFrame, rows: Column) -> DataFrame:
         found = df.select(sf.inline(rows))
         refuse_taken(ROW_KIND, found.select(f"{_ROW}.*").columns)
     return found.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")
-
-
-def _changes(changes: Iterable[tuple[str, Column]]) -> Iterable[Column]:
-    return (sf.struct(sf.lit(kind).alias(ROW_KIND), row.alias(_ROW)) for kind, row in changes)
 
 
 def _there(row: Column, name: object, which: str, event: Column) -> Column:

@@ -514,7 +514,9 @@ def _default_decoder(type_: pa.DataType, words: Words) -> Decode:
     if types.is_date(type_):
         return lambda value: _days(value) if type(value) is int else _iso_date(value)
     if types.is_time(type_):
-        return lambda value: _assumed_time(value, words.times)
+        return lambda value: (
+            _iso_time(value) if type(value) is str else _in_unit(_time, value, words.times, _TIME_DIGITS)
+        )
     if types.is_timestamp(type_):
         text = _local_timestamp if type_.tz is None else _zoned_timestamp
         return lambda value: text(value) if type(value) is str else _in_unit(_datetime, value, words.times)
@@ -595,10 +597,6 @@ def _in_unit(convert: Decode, value: Any, times: Times | None, units: Mapping[st
         return convert(_microseconds(value, times, units))
     except Refused as error:
         raise Refused(f"{error}; it was read as times={times!r} says: does the connector send another unit?") from None
-
-
-def _assumed_time(value: Any, times: Times | None) -> dt.time:
-    return _iso_time(value) if type(value) is str else _in_unit(_time, value, times, _TIME_DIGITS)
 
 
 def _assumed_number(value: Any) -> float:

@@ -82,7 +82,9 @@ class CatalogTable:
         types = {field.name.lower(): field.dataType for field in schema}
         for field in self._columns:
             type_ = types.get(field.name.lower())
-            if type_ is None or not _takes(type_, field.dataType):
+            if type_ == field.dataType:
+                continue
+            if type_ is None or not holds(arrow_type(type_), arrow_type(field.dataType)):
                 has = "does not exist" if type_ is None else f"has the type {type_.simpleString().upper()}"
                 raise RejectedError(
                     "SCHEMA_MISMATCH",
@@ -185,11 +187,6 @@ def _mark_commits(spark: SparkSession, query: str, epoch: int) -> Iterator[None]
             spark.conf.unset(name)
         if before is not None:
             spark.conf.set(_METADATA, before)
-
-
-def _takes(type_: st.DataType, values: st.DataType) -> bool:
-    """Return whether a column of one type takes all values of another, apart from NULLs."""
-    return type_ == values or holds(arrow_type(type_), arrow_type(values))
 
 
 def _takes_nulls(type_: st.DataType, values: st.DataType) -> bool:

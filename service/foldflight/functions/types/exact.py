@@ -267,7 +267,7 @@ class ExactSums(AttributeColumn):
 
     def _add_floats(self, slots: Any, terms: list[Any]) -> None:
         """Add n totals of several terms to n slots, digit by digit from the highest. The terms are overwritten."""
-        bounds = [_most(term) for term in terms]
+        bounds = [max(float(term.max()), -float(term.min())) for term in terms]  # the largest magnitude of each
         exponent = math.frexp(max(bounds))[1]
         top = (exponent - 1 + UNIT_BITS) // _DIGIT
         # Parts are below 2**33 units, so floats add up the parts of a block without rounding.
@@ -350,11 +350,6 @@ class ExactSums(AttributeColumn):
 def _check(values: Any) -> None:
     if not np.isfinite(values).all():
         raise ValueError("a value that is not finite cannot be added to an exact sum; count such values separately")
-
-
-def _most(values: Any) -> float:
-    """Return the greatest magnitude of n floats."""
-    return max(float(values.max()), -float(values.min()))
 
 
 def _cut(values: Any, unit: float) -> Any:

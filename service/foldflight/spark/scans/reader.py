@@ -165,7 +165,8 @@ class _BatchSize:
         has_lists = any(map(pa.types.is_list, types.values()))
         self._rows_max = bounds.rows_max
         self._bytes_max = min(_LISTS_BYTES, bounds.bytes_max) if has_lists else bounds.bytes_max
-        self._varying = {name for name, type_ in types.items() if not _is_fixed(type_)}
+        is_varying = (pa.types.is_string, pa.types.is_binary, pa.types.is_list)
+        self._varying = {name for name, type_ in types.items() if any(each(type_) for each in is_varying)}
         self._rows = min(_FIRST_LISTS if has_lists else _FIRST_ROWS, bounds.rows_max)
         self._width = 1.0
 
@@ -179,10 +180,6 @@ class _BatchSize:
             return
         self._width = max(self._width, batch.nbytes / batch.num_rows)
         self._rows = max(min(int(self._bytes_max / self._width), self._rows_max), 1)
-
-
-def _is_fixed(type_: pa.DataType) -> bool:
-    return not (pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_list(type_))
 
 
 def _check_unchanged(split: Split, filesystem: fs.FileSystem) -> None:

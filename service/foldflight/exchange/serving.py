@@ -180,9 +180,9 @@ class ServerExchange:
             self._check_asking()
             raise
         self.stats.isolated = self._evaluator.isolated
-        self._told = self.folds  # the modes that the engine was told last: in Opened, later in results
+        self._last_sent_modes = self.folds  # the modes that the engine was told last: in Opened, later in results
         digests = _digests(bound, registry) if tells_code else ()
-        self.open_reply = _open_reply_of(bound, open_request, limits, server_id, self._told, digests)
+        self.open_reply = _open_reply_of(bound, open_request, limits, server_id, self._last_sent_modes, digests)
         self._machine.step(Role.SERVER, self.open_reply)
 
     @property
@@ -384,8 +384,8 @@ class ServerExchange:
         yield from self._pending_log()
         reopen, self._reopen = self._reopen, False
         folds = self.folds
-        modes = () if folds == self._told else folds
-        self._told = folds
+        modes = () if folds == self._last_sent_modes else folds
+        self._last_sent_modes = folds
         for part, last in self._parts(batch):
             yield Results(epoch, part, last=last, reopen=reopen and last, modes=modes if last else ())
 

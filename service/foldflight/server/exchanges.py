@@ -85,11 +85,11 @@ class FoldSpans:
 
     def _finish(self, ended_ns: int, error: FoldflightError | None, facts: dict[str, Any]) -> None:
         """Record the spans of an epoch: the first one, those that took long, and one that failed."""
-        is_told, self._is_first = self._is_first or error is not None, False
+        must_record, self._is_first = self._is_first or error is not None, False
         parent, began_ns, short_ns = self._opening.trace_context, self._began_ns, SHORT_S * 1e9
-        if is_told or began_ns - self._since_ns >= short_ns:
+        if must_record or began_ns - self._since_ns >= short_ns:
             self._tracer.record("wait", parent, {"foldflight.server_id": self._server_id}, self._since_ns, began_ns)
-        if not is_told and ended_ns - began_ns < short_ns:
+        if not must_record and ended_ns - began_ns < short_ns:
             return
         facts |= {
             "foldflight.server_id": self._server_id,

@@ -41,7 +41,7 @@ spark_name = functools.partial(sql_name, zoneless="TIMESTAMP_NTZ", zoned="TIMEST
 """Return the name of an Arrow type in Spark SQL."""
 
 # Spark's message ends with its SQLSTATE. The plan and, in Spark Connect, the server's stack trace follow it.
-_SAID: Final = re.compile(r".*?SQLSTATE: \w{5}", re.DOTALL)
+_SQLSTATE_PREFIX: Final = re.compile(r".*?SQLSTATE: \w{5}", re.DOTALL)
 # What PySpark 4.3 says, without and with Connect, of a type that Spark has and PySpark has no class for.
 _NANOSECONDS: Final = re.compile(r"timestamp_(ntz|ltz)(?:\(|_nanos\s*\{\s*precision: )(\d)")
 _KINDS = ", ".join(each.short for each in RowKind)
@@ -101,7 +101,7 @@ class Columns:
     kind: Column | None = None
     reserved: tuple[str, ...] = (SLOT, KIND)
     _chunk_columns: dict[tuple[str, object], _ChunkColumn] = field(default_factory=dict)  # by the user's text or column
-    _held: list[object] = field(default_factory=list)
+    _expressions: list[object] = field(default_factory=list)
     _guards: dict[str, set[str]] = field(default_factory=dict)  # the conditions of each argument, as names in chunks
     _rows: DataFrame | None = None
 
@@ -122,7 +122,7 @@ class Columns:
 
     def _add(self, prefix: str, expression: object, role: str) -> str:
         # Columns are compared by identity, because `==` builds an expression. Keeping a reference keeps the id unique.
-        self._held.append(expression)
+        self._expressions.append(expression)
         key = (prefix, expression if isinstance(expression, str) else id(expression))
         if key not in self._chunk_columns:
             column = None if is_column(self.df, expression) else column_of(self.df, expression, role)
@@ -415,8 +415,9 @@ def refusing_nanoseconds(what: str) -> Iterator[None]:
 
 def _resolution_error(code: str, what: str, error: PySparkException) -> RejectedError:
     message = message_of(error)
-    said = _SAID.match(message)
-    return RejectedError(code, f"{what}: {(said.group() if said else message.partition('JVM stacktrace:')[0]).strip()}")
+    prefix = _SQLSTATE_PREFIX.match(message)
+    text = prefix.group() if prefix else message.partition("JVM stacktrace:")[0]
+    return RejectedError(code, f"{what}: {text.strip()}")
 
 
 def column_named(name: str) -> Column:

@@ -75,8 +75,8 @@ def error_of(error: Exception) -> FoldflightError | None:
         return moved_checkpoint(error) or _real_time_error(text)
     cls, code = matches[-1].groups()
     # The text of an error ends with its pointer. Spark adds its own after it: of a stream the state and the plan.
-    said, _, _ = text[matches[-1].end() :].partition(f"\n{pointer(code)}")
-    return _CLASSES[cls](code, said.strip())
+    message, _, _ = text[matches[-1].end() :].partition(f"\n{pointer(code)}")
+    return _CLASSES[cls](code, message.strip())
 
 
 def raise_error(code: str, *message: str | Column) -> Column:

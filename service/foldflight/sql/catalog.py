@@ -146,7 +146,7 @@ class ScalarEntry:
 
 
 @dataclass(frozen=True)
-class _Written:
+class _UdfCall:
     """How a UDF's call is written by users: with DISTINCT, and direct arguments behind the others.
 
     With `has_months` some of its arguments are intervals of years and months, of which it gets the months.
@@ -176,8 +176,8 @@ class Catalog:
     connection: Mapping[str, Any] = field(default_factory=dict)
     file: Path | None = None
     _udfs: dict[tuple[Any, ...], str] = field(default_factory=dict)
-    _listed: dict[tuple[Any, ...], tuple[str, st.DataType, st.DataType]] = field(default_factory=dict)
-    _written: dict[str, _Written] = field(default_factory=dict)
+    _list_udfs: dict[tuple[Any, ...], tuple[str, st.DataType, st.DataType]] = field(default_factory=dict)
+    _udf_calls: dict[str, _UdfCall] = field(default_factory=dict)
     _links: dict[str, Functions] = field(default_factory=dict)
     _twins: dict[Transport, Mapping[str, FunctionInfo]] = field(default_factory=dict)
     _embedded: dict[str, Function] = field(default_factory=dict)
@@ -345,7 +345,7 @@ class Catalog:
             tuple(given),
             is_over,
         )
-        if key not in self._listed:
+        if key not in self._list_udfs:
             names = _argument_names(handle, len(types))
             indexes = [len(types), *(index for index, _, _ in order)]
             names += [f"order key {number}" for number in range(1, max(indexes) - len(types) + 2)]
@@ -361,11 +361,11 @@ class Catalog:
             name = self._udf_name(entry.name)
             (result,) = storage_types_of([wanted], [fold.result])
             spark.udf.register(name, fold.over_lists(result))
-            self._listed[key] = name, result, wanted
+            self._list_udfs[key] = name, result, wanted
             directions = tuple((index, descending) for index, descending, _ in order)
             has_months = any(map(is_months, given))
-            self._written[name] = _Written(entry.name, len(types), distinct, directions, literals, has_months)
-        return self._listed[key]
+            self._udf_calls[name] = _UdfCall(entry.name, len(types), distinct, directions, literals, has_months)
+        return self._list_udfs[key]
 
     def register(self, spark: SparkSession, entry: Entry) -> None:
         """Add a function.
@@ -455,7 +455,7 @@ class Catalog:
             name = self._udf_name(entry.name)
             spark.udf.register(name, self._scalar_udf(entry, literals, guarded=guarded))
             self._udfs[key] = name
-            self._written[name] = _Written(entry.name, len(entry.types), distinct=False, order=(), literals=literals)
+            self._udf_calls[name] = _UdfCall(entry.name, len(entry.types), distinct=False, order=(), literals=literals)
         return self._udfs[key]
 
     @staticmethod
@@ -465,11 +465,11 @@ class Catalog:
 
     def _udf_name(self, name: str) -> str:
         plain = re.sub(r"\W", "_", name, flags=re.ASCII)  # Spark demands backquotes around other letters
-        return f"{_PREFIX}{plain}_{len(self._written)}"
+        return f"{_PREFIX}{plain}_{len(self._udf_calls)}"
 
     def as_written(self, message: str) -> str:
         """Return a text of Spark's with the functions over lists as users write them."""
-        while (match := re.search(rf"{_PREFIX}\w+(?=\()", message)) is not None and match[0] in self._written:
+        while (match := re.search(rf"{_PREFIX}\w+(?=\()", message)) is not None and match[0] in self._udf_calls:
             try:
                 stop = _closing(message, match.end())
                 text = Text(message[match.start() : stop])
@@ -477,7 +477,7 @@ class Catalog:
                 return message
             head, tail = message[: match.start()], message[stop:]
             call = _without_numbers(self._call_as_written(text))
-            if self._written[match[0]].has_months:
+            if self._udf_calls[match[0]].has_months:
                 call = _MONTHS.sub(r"\1", call)
                 head, tail = _OPENED.sub("", head), _CLOSED.sub("", tail)
             message = head + call + tail
@@ -485,7 +485,7 @@ class Catalog:
 
     def _call_as_written(self, text: Text) -> str:
         """Return `f(a, b) FILTER ...` for `udf(collect_list(named_struct('0', a, '1', b)) FILTER ...)`."""
-        written = self._written[text.tokens[0].name]
+        written = self._udf_calls[text.tokens[0].name]
         if not text.says(2, "COLLECT_LIST", "("):
             literals = "".join(f", {name} => {value!r}" for name, value in written.literals.items())
             return f"{written.name}{text.text[text.tokens[0].stop : -1]}{literals})"

@@ -103,7 +103,7 @@ class _Key:
         path: The names of a reference to a column; empty for another expression.
         sql: Its text, with the edits of inner queries.
         name: The name of its column in the rows.
-        shown: The expression that stands for it over the result.
+        result_sql: The expression that stands for it over the result.
         window: The windows that it stands for, in a stream.
     """
 
@@ -112,7 +112,7 @@ class _Key:
     path: tuple[str, ...]
     sql: str
     name: str
-    shown: str
+    result_sql: str
     window: Window | None = None
 
 
@@ -120,14 +120,14 @@ class _Names:
     """Names for columns, unique without regard to case: texts of users, so that errors show what they wrote."""
 
     def __init__(self) -> None:
-        self._taken = {name.casefold() for name in _OWN_NAMES}
+        self._used_names = {name.casefold() for name in _OWN_NAMES}
 
     def new(self, text: str) -> str:
         text = re.sub(r"\s+", " ", text)
         name, number = text, 2
-        while name.casefold() in self._taken:
+        while name.casefold() in self._used_names:
             name, number = f"{text} ({number})", number + 1
-        self._taken.add(name.casefold())
+        self._used_names.add(name.casefold())
         return name
 
 
@@ -349,8 +349,8 @@ class BlockFold:
         if calls and calls[0].span.stop == span.stop:
             if self.is_streaming:
                 window = window_of_call(text, calls[0])
-                shown = f"named_struct('start', {WINDOW_START}, 'end', {WINDOW_END})"
-                return _Key(span, tokens, (calls[0].name,), sql, calls[0].name, shown, window)
+                result_sql = f"named_struct('start', {WINDOW_START}, 'end', {WINDOW_END})"
+                return _Key(span, tokens, (calls[0].name,), sql, calls[0].name, result_sql, window)
             path = (calls[0].name,)
         name = self._names.new(path[-1] if path else text.slice(span))
         return _Key(span, tokens, path, sql, name, quote_name(name))
@@ -743,7 +743,7 @@ class _OuterSelect:
         self._keys_at = [match for span in spans for match in self._keys_in(span)]
         self._items_at = dict(self._aliases_at())
         outputs = {call: quote_name(output) for call, output in uses.items()}
-        self._shown = self._edited_text(outputs, lambda _, key: key.shown)
+        self._result_edits = self._edited_text(outputs, lambda _, key: key.result_sql)
         self.tails = dict(self._tails())
         self.is_plain = self._is_plain()
 
@@ -756,11 +756,11 @@ class _OuterSelect:
                 "the result has a column row_kind, which tells the kind of each change; give this item another name",
                 self._items[self._aliases["row_kind"]].body,
             )
-        items = [*self._list_plan_of(self._shown), *(["row_kind"] if has_kinds else [])]
+        items = [*self._list_plan_of(self._result_edits), *(["row_kind"] if has_kinds else [])]
         sql = f"SELECT {fold.block.quantifier} {', '.join(items)} FROM {relation}"
         for (_, word), span in zip(_PREDICATES, self._clauses, strict=True):
             if not span.is_empty:
-                sql += f" {word} CAST(({self._shown.render(span)}) AS BOOLEAN)"
+                sql += f" {word} CAST(({self._result_edits.render(span)}) AS BOOLEAN)"
         return sql
 
     def checked_sql(self, relation: str, names: Sequence[str], wanted: st.StructType) -> str:
@@ -770,10 +770,10 @@ class _OuterSelect:
             CannotFoldError: If it has not.
         """
         # Over the result there are no aggregates. One that is left would be an aggregate of all groups.
-        probe = ", ".join([*self._list_plan_of(self._shown), "1"])
+        probe = ", ".join([*self._list_plan_of(self._result_edits), "1"])
         fold = self._fold
         output = quote_name(next(name for name in names if name != "row_kind"))
-        predicates = "".join(f", {self._shown.render(span)}" for span in self._clauses if not span.is_empty)
+        predicates = "".join(f", {self._result_edits.render(span)}" for span in self._clauses if not span.is_empty)
         try:
             probed = fold.df_of(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {relation}")
         except REFUSALS as error:
@@ -790,7 +790,7 @@ class _OuterSelect:
         fold = self._fold
         if fold.block.quantifier or fold.query.tails or any(not span.is_empty for span in self._clauses):
             return None
-        if [self._shown.render(item.body) for item in self._items] != list(map(quote_name, columns)):
+        if [self._result_edits.render(item.body) for item in self._items] != list(map(quote_name, columns)):
             return None
         return [item.name for item in self._items]
 
@@ -825,7 +825,7 @@ class _OuterSelect:
         text = self._text
         for index in span.indexes:
             token = text.tokens[index]
-            if self._shown.changes(index) or (token.kind == "word" and token.upper in KEYWORDS):
+            if self._result_edits.changes(index) or (token.kind == "word" and token.upper in KEYWORDS):
                 continue
             is_alias = token.name.lower() in aliases and not text.says(index - 1, ".") and not text.says(index + 1, ".")
             if text.says(index, "->") or (token.is_name and (not is_alias or text.says(index + 1, "("))):
@@ -838,9 +838,9 @@ class _OuterSelect:
         for call, use in uses.items():
             edits.replace(call.span, use)
         for span, matched in self._keys_at:
-            shown = key(span, matched)
-            if shown is not None:
-                edits.replace(span, shown)
+            replacement = key(span, matched)
+            if replacement is not None:
+                edits.replace(span, replacement)
         for span, item in self._items_at.items():
             edits.replace(span, f"({edits.render(self._items[item].body)})")
         return edits
@@ -874,8 +874,8 @@ class _OuterSelect:
                     if self._text.normal(body)[-1:] != key.tokens[-1:]:
                         raise CannotFoldError(f"{path[0]} is both a key and the name of another item")
                     continue
-                self._shown.replace(index, key.shown)
-            yield name, self._shown.render(span)
+                self._result_edits.replace(index, key.result_sql)
+            yield name, self._result_edits.render(span)
 
     def prove(self, types: Mapping[str, st.DataType]) -> None:
         """Have Spark compare the items as written with the items with keys put back. Raises CannotFoldError."""

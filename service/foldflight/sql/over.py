@@ -102,7 +102,7 @@ class BlockOver:
     of_statement: Mapping[str, Any] = field(default_factory=dict)
     _select: list[str] = field(default_factory=list)
     _columns: list[str] = field(default_factory=list)
-    _known: dict[str, str] = field(default_factory=dict)
+    _column_of_sql: dict[str, str] = field(default_factory=dict)
     _repeats: dict[str, bool] = field(default_factory=dict)
     _rows_have: set[str] | None = None
 
@@ -193,14 +193,14 @@ class BlockOver:
         return self._computed_column(value, self.analysis.text.slice(span))
 
     def _computed_column(self, sql: str, text: str) -> str:
-        if sql not in self._known:
-            self._known[sql] = self._add(sql, text)
+        if sql not in self._column_of_sql:
+            self._column_of_sql[sql] = self._add(sql, text)
         elif "(" in sql:
             if sql not in self._repeats:
                 self._repeats[sql] = self._is_same(sql, sql)
             if not self._repeats[sql]:
                 return self._add(sql, text)
-        return self._known[sql]
+        return self._column_of_sql[sql]
 
     def _is_same(self, one: str, other: str) -> bool:
         """Return whether Spark resolves two expressions among the rows, and to the same value."""

@@ -243,8 +243,8 @@ def _leave_out_those_of_spark(spark: SparkSession, functions: Functions, chosen:
 def _warn(names: Sequence[str], text: str) -> None:
     """Log what holds for some functions; the text may name all, the first one, and another name for it."""
     if names:
-        said = text.format(names=", ".join(names), first=names[0], other=f"my_{names[0]}")
-        set_up("foldflight.sql", logging.WARNING).warning("%s", said)
+        warning = text.format(names=", ".join(names), first=names[0], other=f"my_{names[0]}")
+        set_up("foldflight.sql", logging.WARNING).warning("%s", warning)
 
 
 def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **connection: Any) -> _Session:

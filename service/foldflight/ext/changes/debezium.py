@@ -164,8 +164,8 @@ def from_debezium(
             after a failover without a new snapshot.
     """
     check_analysable(df, "from_debezium")
-    said = {"decimals": decimals, "times": times, "binary": binary, "intervals": intervals}
-    words = _words(**said)
+    encodings = {"decimals": decimals, "times": times, "binary": binary, "intervals": intervals}
+    words = _words(**encodings)
     if missing not in ("refuse", "null"):
         raise RejectedError("SIGNATURE", f"missing is 'refuse' or 'null', not {missing!r}")
     if replica_identity not in (None, "full"):
@@ -198,7 +198,7 @@ def from_debezium(
     _check_table(table)
     row = st.StructType([st.StructField(each.name, each.dataType) for each in table_schema(df, schema)])
     key_names = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
-    _check_names(row, said, key_names)
+    _check_names(row, encodings, key_names)
     if isolates:
         refuse_taken(DEAD_LETTER, row.names)
     if isinstance(schema, str):
@@ -430,15 +430,15 @@ _SPARK_TYPES: Final[dict[str, st.DataType]] = {
 }
 
 
-def _words(**said: object) -> tuple[dict[str, Words], Words]:
+def _words(**encodings: object) -> tuple[dict[str, Words], Words]:
     """Return the words by column, and those of all other columns. Raises RejectedError SIGNATURE.
 
     Args:
-        said: For each kind of values, a word, or words by column.
+        encodings: For each kind of values, a word, or words by column.
     """
     general: dict[str, object] = {}
     by_column: dict[str, dict[str, object]] = {}
-    for what, word in said.items():
+    for what, word in encodings.items():
         if isinstance(word, Mapping):
             for name, of_column in word.items():
                 _check_word(f"{what} of {name}", of_column, what)
@@ -497,10 +497,13 @@ def _check_texts(row: st.StructType, words: Mapping[str, Words], decoded: Mappin
             )
 
 
-def _check_names(row: st.StructType, said: Mapping[str, object], keys: Iterable[str] | None) -> None:
+def _check_names(row: st.StructType, encodings: Mapping[str, object], keys: Iterable[str] | None) -> None:
     for name in (ROW_KIND, *(() if keys is None else _OF_KEYS)):
         refuse_taken(name, row.names)
-    for role, names in (*((what, words) for what, words in said.items() if isinstance(words, Mapping)), ("keys", keys)):
+    for role, names in (
+        *((what, words) for what, words in encodings.items() if isinstance(words, Mapping)),
+        ("keys", keys),
+    ):
         for name in names or ():
             if name not in row.names:
                 near = difflib.get_close_matches(name, row.names, 1)

@@ -430,16 +430,16 @@ class _Paired:
             yield held
 
     def _events(self, kinds: pa.Array, rows: pa.RecordBatch) -> tuple[list[str], Indexes, Indexes]:
-        said = np.array(kinds.to_pylist(), object)
-        known = np.isin(said.astype(str), _KINDS)
-        if not known.all():
+        row_kinds = np.array(kinds.to_pylist(), object)
+        is_valid_kind = np.isin(row_kinds.astype(str), _KINDS)
+        if not is_valid_kind.all():
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"a change has the row kind {said[~known][0]!r}, which is none of {', '.join(_KINDS)}",
+                f"a change has the row kind {row_kinds[~is_valid_kind][0]!r}, which is none of {', '.join(_KINDS)}",
             )
-        count = len(said)
+        count = len(row_kinds)
         is_pair = np.zeros(count, np.bool_)
-        is_pair[:-1] = (said[:-1] == "-U") & (said[1:] == "+U")
+        is_pair[:-1] = (row_kinds[:-1] == "-U") & (row_kinds[1:] == "+U")
         first = np.flatnonzero(is_pair)
         keys = rows.select([*self.keys])
         is_pair[first] = equal_rows(keys.take(pa.array(first)), keys.take(pa.array(first + 1)))
@@ -447,10 +447,10 @@ class _Paired:
         is_second[1:] = is_pair[:-1]
         places = np.flatnonzero(~is_second)
         paired = is_pair[places]
-        takes = np.isin(said[places].astype(str), ("-U", "-D"))
+        takes = np.isin(row_kinds[places].astype(str), ("-U", "-D"))
         before = np.where(takes, places, -1)
         after = np.where(paired, places + 1, np.where(takes, -1, places))
-        inserts = said[places] == "+I"
+        inserts = row_kinds[places] == "+I"
         operations = np.select([paired, takes, inserts], ["u", "d", "c"], "u")
         return operations.tolist(), before, after
 

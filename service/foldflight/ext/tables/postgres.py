@@ -300,35 +300,35 @@ class PostgresTable:
         except psycopg.Error as error:
             if error.sqlstate.startswith(_LOST) if error.sqlstate else isinstance(error, psycopg.OperationalError):
                 raise self._unreachable(error) from error
-            said = [error.diag.message_primary or str(error), error.diag.message_detail, error.diag.message_hint]
+            details = [error.diag.message_primary or str(error), error.diag.message_detail, error.diag.message_hint]
             column = f", column {error.diag.column_name}" if error.diag.column_name else ""
             raise RejectedError(
-                "SCHEMA_MISMATCH", f"table {self.name}{column}: {'; '.join(filter(None, said))}"
+                "SCHEMA_MISMATCH", f"table {self.name}{column}: {'; '.join(filter(None, details))}"
             ) from error
 
     def _not_connected(self, error: psycopg.OperationalError, options: dict[str, Any]) -> FoldflightError:
         """Return the error of a connection that was not made, without the password."""
         names = {each.keyword.decode(): each.val for each in _psycopg().pq.Conninfo.get_defaults()}
         user, base = (options.get(name) or (names[name] or b"").decode() for name in ("user", "dbname"))
-        said, database = str(error), base or user
+        message, database = str(error), base or user
         # The message may be in any language, but pgconn tells whether the password was missing.
-        if _NO_LOGIN.search(said) or (error.pgconn is not None and error.pgconn.needs_password):
+        if _NO_LOGIN.search(message) or (error.pgconn is not None and error.pgconn.needs_password):
             return RejectedError(
                 "UNAUTHENTICATED",
-                f"the database of table {self.name} does not let the user {user} into {database}: {said}. Correct user "
-                "and password of the URL (with %XX), of ~/.pgpass or PGPASSWORD, or the user's rights",
+                f"the database of table {self.name} does not let the user {user} into {database}: {message}. Correct "
+                "user and password of the URL (with %XX), of ~/.pgpass or PGPASSWORD, or the user's rights",
             )
-        if _NO_DATABASE.search(said):
+        if _NO_DATABASE.search(message):
             return RejectedError(
                 "SETTINGS",
-                f"table {self.name}: the user {user} cannot use the database {database}: {said}. Correct the name "
+                f"table {self.name}: the user {user} cannot use the database {database}: {message}. Correct the name "
                 "behind the host in the URL, or create the database",
             )
-        if _NO_SETTING.search(said):
+        if _NO_SETTING.search(message):
             return RejectedError(
                 "SETTINGS",
-                f"table {self.name}: a connection to the database is not possible with these settings: {said}. Correct "
-                "the URL, or the variables PG... of libpq",
+                f"table {self.name}: a connection to the database is not possible with these settings: {message}. "
+                "Correct the URL, or the variables PG... of libpq",
             )
         return self._unreachable(error)
 

@@ -301,9 +301,9 @@ def _imports_in(code: CodeType, package: str) -> list[str]:
 
 @functools.cache
 def _version(package: str) -> str:
-    told = getattr(sys.modules.get(package), "__version__", None)
+    declared_version = getattr(sys.modules.get(package), "__version__", None)
     try:
-        return told if isinstance(told, str) else version(package)
+        return declared_version if isinstance(declared_version, str) else version(package)
     except PackageNotFoundError:
         return ""
 

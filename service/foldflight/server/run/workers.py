@@ -502,7 +502,7 @@ class _Worker:
         self._settings = settings
         self._metrics_dir = metrics_dir
         self._logger = logger.bind(worker=index)
-        self._told: dict[str, Any] = {}
+        self._instructions: dict[str, Any] = {}
         self._start_s_max = _START_S_MAX
         self._on_change: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
@@ -511,8 +511,8 @@ class _Worker:
         self._code: int | None = None
         self._keeper = threading.Thread(target=self._keep_running, name=f"foldflight-worker-{index}", daemon=True)
 
-    def start(self, told: dict[str, Any], start_s_max: float, *, on_change: Callable[[], None]) -> None:
-        self._told = told
+    def start(self, instructions: dict[str, Any], start_s_max: float, *, on_change: Callable[[], None]) -> None:
+        self._instructions = instructions
         self._start_s_max = start_s_max
         self._on_change = on_change
         self._keeper.start()
@@ -601,7 +601,7 @@ class _Worker:
             "index": self.index,
             "path": sys.path,
             "ready_fd": ready_write,
-            **self._told,
+            **self._instructions,
         }
         try:
             # In a session of its own, so that Ctrl-C in the terminal reaches only the parent, which then drains.

@@ -310,6 +310,7 @@ def database(postgres: str) -> PostgresDatabase:
 
 
 PAIRS = pa.schema([("key", pa.string()), ("value", pa.int64())])
+OVER_REST = pytest.param("rest", marks=pytest.mark.every_turn)
 
 
 def refused(target: PostgresTable, columns: pa.Schema, *rows: tuple[Any, ...]) -> RejectedError:
@@ -785,7 +786,13 @@ def test_a_table_that_was_dropped_has_no_epochs(kind: DuckDBFile | PostgresDatab
     assert [kind.opened("t", PAIRS, ["key"]).last_epoch(name) for name in names] == [0, 6]
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("kind", [OVER_REST], indirect=True)
+def test_laws_of_an_iceberg_table_over_rest(kind: Kind) -> None:
+    """They hold where another program commits, which compares the snapshot that was read."""
+    test_laws_of_a_target(kind)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", OVER_REST], indirect=True)
 def test_another_writer_of_files(kind: Kind) -> None:
     """A commit between the comparison of epochs and the commit of ours is an error that passes: both are done again."""
     files, target = kind, kind.opened("t", PAIRS, ["key"])
@@ -801,8 +808,10 @@ def test_another_writer_of_files(kind: Kind) -> None:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> IcebergFiles:
-    return IcebergFiles(tmp_path)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> IcebergFiles:
+    """A catalogue in a file, or one behind a server: `rest`."""
+    over_rest = getattr(request, "param", "file") == "rest"
+    return request.getfixturevalue("rest") if over_rest else IcebergFiles(tmp_path)  # type: ignore[no-any-return]
 
 
 def test_many_composite_keys_in_iceberg(lake: IcebergFiles) -> None:
@@ -868,6 +877,7 @@ def test_any_changes_of_iceberg(lake: IcebergFiles) -> None:
         assert sorted(map(repr, found)) == sorted(map(repr, expected.items())), names
 
 
+@pytest.mark.parametrize("lake", ["file", OVER_REST], indirect=True)
 def test_columns_that_only_an_iceberg_table_has(lake: IcebergFiles) -> None:
     """They keep their values, and are NULL in new rows; a required one takes no NULL."""
     whole = pa.schema([*PAIRS, pa.field("note", pa.string())])
@@ -890,6 +900,7 @@ def test_columns_that_only_an_iceberg_table_has(lake: IcebergFiles) -> None:
     assert (target.last_epoch("q"), lake.rows("required")) == (0, [{"key": "a", "value": 1}])
 
 
+@pytest.mark.parametrize("lake", ["file", OVER_REST], indirect=True)
 def test_epochs_of_an_iceberg_table(lake: IcebergFiles) -> None:
     """They remain when snapshots expire, and go back with the table when it is rolled back."""
     target = lake.opened("t", PAIRS, ["key"])

@@ -93,8 +93,9 @@ def test_removed_files(tmp_path: Path) -> None:
 
 
 def test_mapped_columns(tmp_path: Path) -> None:
-    """The columns of files have the names that the last metadata tells."""
-    mapped = {**FIELD, "name": "x", "metadata": {"delta.columnMapping.physicalName": "k"}}
+    """The columns of files have the names that the last metadata tells, also if there are numbers beside these."""
+    numbered = {"delta.columnMapping.physicalName": "k", "parquet.field.id": 1}
+    mapped = {**FIELD, "name": "x", "metadata": numbered}
     named = {"delta.columnMapping.mode": "name"}
     version = log(tmp_path, [PROTOCOL, metadata()], [metadata(mapped, **named)])
     assert dict(read(tmp_path, 0).columns) == {"k": "k"}

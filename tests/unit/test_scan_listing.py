@@ -42,6 +42,7 @@ def test_constants(text: str | None, type_: st.DataType, value: object) -> None:
     ("text", "type_"),
     [
         ("128", st.ByteType()),
+        ("-129", st.ByteType()),
         ("007", st.IntegerType()),
         ("-0", st.IntegerType()),
         ("20260228", st.DateType()),  # Python reads it, and Spark does not

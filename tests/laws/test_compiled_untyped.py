@@ -1,6 +1,7 @@
 """Accumulators without annotations in compiled code: states are the interpreter's pickles, byte for byte."""
 
 from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -196,6 +197,76 @@ class Misjudged:
 
     def get_value(self, accumulator) -> int:  # type: ignore[no-untyped-def]
         return len(accumulator)
+
+
+@dataclass
+class Extremes:
+    """Numbers that are None at first, or may become it."""
+
+    least: float | None = None
+    rows: int | None = 0
+    was_odd: bool | None = None
+    total: int = 0
+
+
+@udaf
+class Ranged:
+    """The class of the accumulator has annotations, but nothing says that create_accumulator returns it."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return Extremes()
+
+    def accumulate(self, accumulator, value: float, kind: int):  # type: ignore[no-untyped-def]
+        if accumulator.least is None or value < accumulator.least:
+            accumulator.least = value
+        accumulator.total += kind
+        accumulator.rows = None if kind % 2 == 0 else (accumulator.rows or 0) + 1
+        accumulator.was_odd = kind % 2 == 1
+        if kind == 13:
+            raise ValueError("bad luck")
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        if other.least is not None and (accumulator.least is None or other.least < accumulator.least):
+            accumulator.least = other.least
+        accumulator.rows = other.rows
+        accumulator.total += other.total
+
+    def get_value(self, accumulator) -> float | None:  # type: ignore[no-untyped-def]
+        if accumulator.least is None or accumulator.rows is None:
+            return accumulator.least
+        return accumulator.least + accumulator.rows + (1.0 if accumulator.was_odd else 0.0)
+
+
+@dataclass
+class Named:
+    """An attribute that pickles do not tell apart from other texts."""
+
+    count: int = 0
+    name: str = ""
+
+
+@udaf
+class HoldsName(_Methods):
+    """The annotation of the attribute is there; that of create_accumulator is missing."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return Named()
+
+
+@dataclass
+class MaybeFloat(Extremes):
+    """What Extremes has."""
+
+
+@udaf
+class TurnsOptionalInt(Ranged):  # type: ignore[misc]
+    """An attribute that may be None is a float by its annotation, and an int later."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return MaybeFloat()
+
+    def accumulate(self, accumulator, value: float, kind: int):  # type: ignore[no-untyped-def]
+        accumulator.least = kind
 
 
 @udaf
@@ -530,7 +601,7 @@ class Sketched:
         return total + len(accumulator)
 
 
-CONTAINERS = [Unsaid, Words, Streak, Levels, Recent, Kept, Tallied]
+CONTAINERS = [Ranged, Unsaid, Words, Streak, Levels, Recent, Kept, Tallied]
 COMPILED = [Summed, Welford, Unannotated, Tupled, CountedTexts, Defaulted, Windowed, Sketched, *CONTAINERS, Itself]
 FINITE = {
     **VALUES,
@@ -600,6 +671,8 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
         (PicklesItself, "Reduced defines how it is pickled"),
         (HoldsBytes, "Grown.name is a bytes at first; annotate it"),
         (HoldsCounter, "Held.counts is a Counter at first; annotate it, as in Counter[str]"),
+        (HoldsName, "create_accumulator has no return annotation; Named has types, so write -> Named there"),
+        (TurnsOptionalInt, "it uses a int as a member that is a float"),
         (NamesItself, "SameNames.sums has a key that is the name of an attribute"),
         (Varying, "create_accumulator does not always return equal accumulators"),
         (Whole, "the initial value of its accumulator holds 0, but its annotation is float; write 0.0"),

@@ -377,7 +377,9 @@ class _Rewriter:
                     self.call(containers.put_whole, (mine, statement.value), statement.loc)
                     return
                 if reference.layout.exact:
-                    value = self.call(EXACTLY[reference.fields[statement.attr].kind], (statement.value,), statement.loc)
+                    member = reference.fields[statement.attr]
+                    convert = OPTIONALS[member.kind] if member.optional else EXACTLY[member.kind]
+                    value = self.call(convert, (statement.value,), statement.loc)
                     statement = ir.SetAttr(statement.target, statement.attr, value, statement.loc)
                 self.output.append(statement)
             case ir.SetItem():

@@ -20,6 +20,7 @@ from foldflight.ext.compiler.arena import Contents, Element
 from foldflight.ext.compiler.records import RecordField, RecordLayout
 from foldflight.fold.mode import Unsupported
 from foldflight.functions.author.spec import Function
+from foldflight.functions.types.serializer import may_be_none
 
 _TYPES: Final[dict[str, pa.DataType]] = {
     "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "byte": pa.uint8(), "text": pa.string(),
@@ -112,7 +113,7 @@ def _arrow(field: RecordField) -> pa.DataType:
 def _fits(field: RecordField, value: Any) -> bool:
     """Return whether a value survives the conversion to a record and back unchanged."""
     if field.contents is None and not field.length:
-        return type(value) is _CLASSES[field.kind]
+        return type(value) is _CLASSES[field.kind] or (field.optional and value is None)
     if field.contents is None:
         accumulators: Any = bytearray if field.kind == "byte" else list
         return (
@@ -134,7 +135,7 @@ def _items(field: RecordField, value: Any) -> Any:
     """Convert the value of a field for Arrow."""
     if field.contents is not None and field.contents.value is not None:
         return list(value.items())
-    return value if type(value) in _NUMBERS else list(value)
+    return value if value is None or type(value) in _NUMBERS else list(value)
 
 
 def _value_from_arrow(field: RecordField, value: Any) -> Any:
@@ -209,8 +210,8 @@ def inferred_types(
         raise Unsupported(untyped)
     if any(getattr(cls, name, None) is not getattr(object, name, None) for name in _PICKLED_BY):
         raise Unsupported(f"{untyped}; {cls.__name__} defines how it is pickled")
-    if not hints:
-        hints = _hints(cls)
+    annotated = {} if hints else _hints(cls)
+    hints = hints or annotated
     guesses = {
         name: hint
         for name, each in vars(fresh).items()
@@ -225,9 +226,17 @@ def inferred_types(
     for name in vars(fresh):
         if inspect.isdatadescriptor(inspect.getattr_static(cls, name, None)):
             raise Unsupported(f"{untyped}; {cls.__name__}.{name} is a property")
-    fields = [
-        _field(name, each, hints.get(name), f"{cls.__name__}.{name}", untyped) for name, each in vars(fresh).items()
-    ]
+    fields = []
+    for name, each in vars(fresh).items():
+        try:
+            fields.append(
+                _optional(name, each, hints.get(name))
+                or _field(name, each, hints.get(name), f"{cls.__name__}.{name}", untyped)
+            )
+        except Unsupported:
+            if name not in annotated:
+                raise
+            raise Unsupported(f"{untyped}; {cls.__name__} has types, so write -> {cls.__name__} there") from None
     # pickle writes a string once that two objects of an accumulator share, and records do not know which are shared.
     # The keys of one dict are different strings.
     if sum(each.refers_to_texts for each in fields) > 1:
@@ -277,6 +286,16 @@ def _hints(cls: type) -> dict[str, Any]:
         return typing.get_type_hints(cls)
     except (NameError, AttributeError):  # a class that is nested in another one may be defined after its use
         return {}
+
+
+def _optional(name: str, value: Any, hint: Any) -> RecordField | None:
+    """Return the field of an attribute that is a number or None by its annotation; None for others."""
+    kinds = (
+        [_NUMBERS.get(each) for each in typing.get_args(hint) if each is not type(None)] if may_be_none(hint) else []
+    )
+    if len(kinds) != 1 or kinds[0] is None or not (value is None or type(value) is _CLASSES[kinds[0]]):
+        return None
+    return RecordField(name, kinds[0], optional=True)
 
 
 def _field(name: str, value: Any, hint: Any, label: str, untyped: str) -> RecordField:

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from foldflight import udaf
 from foldflight.cli.main import cli
 from foldflight.ext.lift import analysis, plan, tree
-from foldflight.ext.lift.descriptions import lift_text, lifted_of
+from foldflight.ext.lift.descriptions import _Reached, lift_text, lifted_of
 from foldflight.ext.lift.plan import LiftPlan
 from foldflight.ext.lift.tree import Case, Lift, const, evaluate, not_
 from foldflight.functions import Function, Registry, function_of
@@ -176,6 +176,57 @@ def test_a_method_that_is_replaced_is_noticed(tmp_path, name, new):
     after = lift_text(function.bind(function.input_types, {}))
     assert after != before
     assert lifted_of(after)[0] is not None
+
+
+REACHING = """
+from types import ModuleType
+
+settings = ModuleType("settings")
+settings.step = 1
+LIMITS = ([1],)
+
+def helped(x, y=1, *, z=2):
+    return x + len(LIMITS) + settings.step
+
+class Base:
+    pass
+
+class Other:
+    pass
+
+class Author(Base):
+    limit = 3
+
+    def accumulate(self, a, x):
+        a.n += helped(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "Author.accumulate = helped",
+        "Author.retract = helped",
+        "del Author.limit",
+        "Author.limit, Author.most = 4, Author.__dict__['limit']",
+        "Base.limit = 5",
+        "Author.__bases__ = (Other,)",
+        "helped = Other",
+        "helped.__code__ = (lambda x, y=1, *, z=2: x).__code__",
+        "helped.__defaults__ = (2,)",
+        "helped.__kwdefaults__['z'] = 3",
+        "def len(limits): return 2",
+        "settings.step = 2",
+        "LIMITS[0].append(2)",
+    ],
+)
+def test_each_change_of_what_a_class_reaches_is_noticed(tmp_path, change):
+    """Also members that are added, other base classes, and names that hide those of Python."""
+    module = imported(tmp_path / "reaching.py", REACHING)
+    reached = _Reached.of(module.Author)
+    assert reached.is_unchanged()
+    exec(change, vars(module))
+    assert not reached.is_unchanged()
 
 
 def test_a_setting_that_init_reads_is_noticed(tmp_path):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from operator import is_
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
@@ -16,63 +19,120 @@ from foldflight.fold.mode import Unsupported
 from foldflight.functions.author.spec import BoundFunction, ClassForm
 
 _UNKNOWN: Final = "the server does not tell; it is of an older version"
-
-
 _KNOWN_MAX: Final = 1024
-_known: dict[tuple[Any, ...], str] = {}
-# Functions and classes of which the code is compared; a method that reaches more of them is analysed each time.
+_known: dict[tuple[Any, ...], tuple[_Reached, str]] = {}
+# Functions and classes whose members are compared; a method that reaches more of them is analysed each time.
 _REACHED_MAX: Final = 256
 # Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_IMMUTABLETYPE of CPython.
 _HEAP_TYPE: Final = 1 << 9
 _IMMUTABLE_TYPE: Final = 1 << 8
 _CONSTANTS: Final = (bool, int, float, str, bytes, type(None), tuple)
+_ABSENT: Final = object()
 
 
 def lift_text(bound: BoundFunction) -> str:
     """Return a JSON document with the `Lift` of a call, or with the reason why it has none."""
-    code, attributes = _code_of(bound.function.cls), _attributes_of(bound)
-    if code is None or attributes is None:
+    attributes = _attributes_of(bound)
+    if attributes is None:
         return _text(bound)
     function = bound.function
     declared = (function.skip_nulls, function.returns, function.capabilities, function.adapter, function.language)
     form = type(function.instantiate)
-    key = (function.cls, bound.fingerprint, declared, form, bound.state_type, bound.result_type, code, attributes)
-    if key not in _known:
+    key = (function.cls, bound.fingerprint, declared, form, bound.state_type, bound.result_type, attributes)
+    known = _known.get(key)
+    if known is not None and known[0].is_unchanged():
+        return known[1]
+    reached = _Reached.of(function.cls)
+    text = _text(bound)
+    if reached is not None:
         while len(_known) >= _KNOWN_MAX:
             _known.pop(next(iter(_known)), None)
-        _known[key] = _text(bound)
-    return _known[key]
+        _known[key] = reached, text
+    return text
 
 
-def _code_of(cls: type) -> tuple[Any, ...] | None:
-    """Return all code and constants that methods of a class may reach by name; None if they are too many.
+@dataclass(frozen=True)
+class _Reached:
+    """All code and constants that methods of a class may reach by name, as they were when it was analysed.
 
-    A method may be replaced after the class was lifted, or a function or constant that it uses.
+    A method may be replaced after that, or a function or constant that it uses. The objects are kept, so that no other
+    one has the identity of one that was replaced.
+
+    Args:
+        classes: Each class, and those that it inherits from.
+        members: The names and values of the members of each of these.
+        functions: Each function, its code, and its default values.
+        values: For each module, what the names in the code of these functions mean there.
+        texts: Those of these values that may hold what changes, such as a list in a tuple, with their texts.
     """
-    parts: list[Any] = []
-    pending: list[Any] = [cls]
-    visited: set[int] = set()
-    while pending:
-        each = pending.pop()
-        if id(each) in visited:
-            continue
-        visited.add(id(each))
-        if len(visited) > _REACHED_MAX:
-            return None
-        if isinstance(each, type):
-            bases = (base for base in each.__mro__ if not _is_fixed(base))
-            members = [(base, name, value) for base in bases for name, value in vars(base).items()]
-        else:
-            parts += [each.__code__, repr((each.__defaults__, each.__kwdefaults__))]
-            members = [(each, name, value) for name, value in _label(each)]
-        for owner, name, value in members:
-            plain = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-            is_class = isinstance(plain, type) and plain.__module__ != "builtins"
-            if isinstance(plain, FunctionType) or is_class:
-                pending.append(plain)
-            text = repr(plain) if type(plain) in _CONSTANTS else ""
-            parts.append((owner.__name__, name, type(plain), text or id(plain)))
-    return tuple(parts)
+
+    classes: list[tuple[type, tuple[type, ...]]]
+    members: list[tuple[Mapping[str, Any], tuple[Any, ...]]]
+    functions: list[tuple[FunctionType, tuple[Any, ...]]]
+    values: list[tuple[Mapping[str, Any], tuple[str, ...], tuple[Any, ...]]]
+    texts: list[tuple[object, str]]
+
+    @classmethod
+    def of(cls, author: type) -> _Reached | None:
+        """Return what a class reaches; None if that is too much."""
+        classes: list[tuple[type, tuple[type, ...]]] = []
+        bodies: dict[int, Mapping[str, Any]] = {}
+        functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
+        names: dict[int, tuple[Mapping[str, Any], set[str]]] = {}
+        pending: list[Any] = [author]
+        visited: set[int] = set()
+        while pending:
+            each = pending.pop()
+            if id(each) in visited:
+                continue
+            visited.add(id(each))
+            if len(visited) > _REACHED_MAX:
+                return None
+            reached: list[Any] = []
+            if isinstance(each, type):
+                classes.append((each, each.__mro__))
+                for base in each.__mro__:
+                    if not _is_fixed(base):
+                        bodies[id(base)] = vars(base)
+                        reached += vars(base).values()
+            else:
+                functions.append((each, _parts_of(each)))
+                for body, used in _names_of(each):
+                    names.setdefault(id(body), (body, set()))[1].update(used)
+                    reached += [body[name] for name in used & body.keys()]
+            for value in reached:
+                plain = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                is_class = isinstance(plain, type) and plain.__module__ != "builtins"
+                if isinstance(plain, FunctionType) or is_class:
+                    pending.append(plain)
+        members = [(body, (*body, *body.values())) for body in bodies.values()]
+        values = [(body, tuple(used), _values_of(body, tuple(used))) for body, used in names.values()]
+        found = [[each for _, each in members], [each for _, each in functions], [each for _, _, each in values]]
+        kept: list[object] = [each for some in found for one in some for each in one if type(each) is tuple]
+        kept += [each.__kwdefaults__ for each, _ in functions if each.__kwdefaults__]
+        return cls(classes, members, functions, values, [(each, repr(each)) for each in kept])
+
+    def is_unchanged(self) -> bool:
+        """Return whether nothing has been replaced, added or removed."""
+        return (
+            all(each.__mro__ is order for each, order in self.classes)
+            and all(_are_same(found, (*body, *body.values())) for body, found in self.members)
+            and all(_are_same(parts, _parts_of(each)) for each, parts in self.functions)
+            and all(_are_same(found, _values_of(body, used)) for body, used, found in self.values)
+            and all(repr(each) == text for each, text in self.texts)
+        )
+
+
+def _parts_of(function: FunctionType) -> tuple[Any, ...]:
+    return function.__code__, function.__defaults__, function.__kwdefaults__
+
+
+def _values_of(body: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(map(body.get, names, repeat(_ABSENT)))
+
+
+def _are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def _is_fixed(cls: type) -> bool:
@@ -96,18 +156,14 @@ def _attributes_of(bound: BoundFunction) -> str | None:
     return repr([(name, type(value), value if type(value) in _CONSTANTS else "") for name, value in attributes.items()])
 
 
-def _label(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what the names of a function's code mean: globals, and members of modules among them."""
+def _names_of(function: FunctionType) -> Iterator[tuple[Mapping[str, Any], set[str]]]:
+    """Yield where the names of a function's code have their values: its globals, and each module among these."""
     names = {name for code in codes_in(function.__code__) for name in code.co_names}
-    modules = []
-    for name in sorted(names & function.__globals__.keys()):
+    yield function.__globals__, names
+    for name in names & function.__globals__.keys():
         value = function.__globals__[name]
-        yield name, value
         if isinstance(value, ModuleType):
-            modules.append(value)
-    for module in modules:
-        for name in sorted(names & vars(module).keys()):
-            yield f"{module.__name__}.{name}", vars(module)[name]
+            yield vars(value), names
 
 
 def _text(bound: BoundFunction) -> str:

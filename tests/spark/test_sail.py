@@ -19,7 +19,7 @@ from foldflight import connect, udaf, udf, udtf
 from foldflight.client import Functions
 from foldflight.errors import RejectedError
 from foldflight.spark import configure, group_by, join_lateral, over, register, sql, with_columns
-from foldflight.spark.versions.sessions import exact_sum, exact_wide_sum
+from foldflight.spark.versions.sessions import exact_sums
 from foldflight.testing import run_over
 from tests.laws import lifted_functions
 from tests.spark import spark_functions
@@ -309,10 +309,10 @@ def test_sums_of_64_bits_are_exact_or_null(classic: Any) -> None:
     totals = [sum(each or 0 for each in case) for case in cases]
     expected = [(place, total if -end <= total < end else None) for place, total in enumerate(totals)]
     for limb, count in (("CASE WHEN x IS NOT NULL THEN x ELSE 0L END", "count(1)"), ("x", "count(x)")):
-        found = df.groupBy("k").agg(sf.expr(exact_wide_sum(classic).format(limb, rows=count)).alias("o"))
+        found = df.groupBy("k").agg(sf.expr(exact_sums(classic)["wide sum"].format(limb, rows=count)).alias("o"))
         assert sorted(found.collect()) == expected
     assert None in dict(expected).values()
-    for sum_ in (exact_sum(classic), exact_wide_sum(classic)):
+    for sum_ in exact_sums(classic).values():
         many = (sf.expr(sum_.format("x", rows=f"{few}L")).alias(f"o{few}") for few in (2**31 - 1, 2**31))
         assert df.where("k = 9").agg(*many).collect() == [(0, None)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -33,17 +34,15 @@ def lifting_of(query: Query) -> Lifting:
             plans.append(plans_by_use[use])
             continue
         try:
-            lift, reason = _described_lift(call, opened_call.lift)
-            if lift is None:
-                raise Unsupported(reason)
+            _check_counted(call)
             try:
-                check_lift(lift, opened_call.input_types, layout.states.types[index], layout.outputs.types[index])
+                _checked_lift(opened_call.lift, *outcome)
             except ValueError as error:
                 raise _damaged_error(call, error) from None
             _check_casts(argument_types, opened_call.input_types)
             if layout.has_kinds and not (len(layout.keys) or opened_call.is_invertible):
                 raise Unsupported("it is not invertible, and without keys a retraction may come without its row")
-            plan = LiftPlan.of(lift.narrow_types(argument_types), has_kinds=layout.has_kinds)
+            plan = _plan_of(opened_call.lift, *outcome, tuple(argument_types), has_kinds=layout.has_kinds)
             if query.lifts_integers_only:
                 _check_integers(plan, layout.keys)
             plans_by_use[use] = plan
@@ -73,11 +72,34 @@ def _has_floats(one: Expr) -> bool:
     return one.kind == "float" or any(_has_floats(part) for part in one.parts if isinstance(part, Expr))
 
 
-def _described_lift(call: Call, text: str) -> tuple[Lift | None, str]:
+def _check_counted(call: Call) -> None:
     counted = "DISTINCT" if call.distinct else "ORDER BY" if call.order else "materialize" if call.materialize else ""
     if counted:
-        return None, f"with {counted} the rows of a group are folded together"
-    return lifted_of(text)
+        raise Unsupported(f"with {counted} the rows of a group are folded together")
+
+
+# Both depend on nothing but their arguments, and most queries have the functions and types of earlier ones.
+@lru_cache(maxsize=1024)
+def _checked_lift(text: str, state: pa.DataType, output: pa.DataType, inputs: tuple[pa.DataType, ...]) -> Lift:
+    """Return the lift of a description. Raises ValueError if it is not one of a function with these types."""
+    lift, reason = lifted_of(text)
+    if lift is None:
+        raise Unsupported(reason)
+    check_lift(lift, inputs, state, output)
+    return lift
+
+
+@lru_cache(maxsize=1024)
+def _plan_of(
+    text: str,
+    state: pa.DataType,
+    output: pa.DataType,
+    inputs: tuple[pa.DataType, ...],
+    arguments: tuple[pa.DataType, ...],
+    *,
+    has_kinds: bool,
+) -> LiftPlan:
+    return LiftPlan.of(_checked_lift(text, state, output, inputs).narrow_types(arguments), has_kinds=has_kinds)
 
 
 def _damaged_error(call: Call, error: ValueError) -> RejectedError:

@@ -50,7 +50,7 @@ from foldflight.functions import sql_name
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
 from foldflight.spark.expressions import SIGN, Text, error_text, text
 from foldflight.spark.types import is_collated
-from foldflight.spark.versions.sessions import exact_sum, exact_wide_sum, is_spark
+from foldflight.spark.versions.sessions import exact_sums, is_spark
 
 __all__ = ["Quotient", "alias_of", "constant", "expression", "quotient_key"]
 
@@ -418,7 +418,7 @@ class _Finish:
             f"WHEN {self._text(part.when, computed)} THEN {self._text(part.value, computed)}" for part in outcome.parts
         ]
         # Reading all fields that may not fit makes Spark compute, and so check, them all.
-        read = [self._reads(field) for field in self.plan.lift.fields]
+        read = [self._reads(field) for field in self.plan.lift.fields if not self._is_count(field)]
         value = f"CASE {' '.join(cases)} END"
         if any(read):
             value = f"CASE WHEN {' AND '.join(filter(None, read))} THEN {value} END"
@@ -454,6 +454,12 @@ class _Finish:
             return f"{column} IS NOT NULL"
         is_checked = field.monoid in ("min", "max") and self._is_narrow(self._type_of(field))
         return f"coalesce({column}, 0L) < {1 << 32}L" if is_checked else ""
+
+    def _is_count(self, field: Field) -> bool:
+        """Return whether a field is a number of rows as Spark counts them, which is never NULL and fits."""
+        limbs = self.plan.limbs[self.plan.lift.fields.index(field)]
+        is_whole = field.monoid == "sum" and field.start == 0 and [each.factor << each.shift for each in limbs] == [1]
+        return is_whole and self._type_of(field) == pa.int64() and self.plan.aggregates[limbs[0].index].kind == "count"
 
     def _type_of(self, field: Field) -> pa.DataType:
         return self.state.field(field.name).type if field.name else self.state
@@ -501,6 +507,8 @@ class _Finish:
         return self._as_bigint(field, name, type_) if self._is_narrow(type_) else name
 
     def _sum(self, field: Field, type_: pa.DataType, names: Sequence[str], factors: Sequence[int]) -> str:
+        if self._is_count(field):
+            return names[0]
         # Without keys there may be no row, and then no sum.
         limbs = names if self.keys else [f"CASE WHEN {ROWS} = 0 THEN 0L ELSE {name} END" for name in names]
         if field.start == 0 and list(factors) == [1] and type_ == pa.int64():
@@ -632,9 +640,7 @@ def _aggregate_groups(
     inputs = list(dict.fromkeys(columns.values()))
     parts = _parts(calls, inputs)
     skips_null = not is_spark(session)
-    aggregations = {**_AGGREGATIONS, "sum": exact_sum(session), "wide sum": exact_wide_sum(session)}
-    # Spark's own error of a checked `sum` would advise to turn off ANSI mode.
-    aggregations["decimal sum"] = "try_sum({0})" if is_spark(session) else aggregations["wide sum"]
+    aggregations = {**_AGGREGATIONS, **exact_sums(session)}
     with_parts = rows.selectExpr(*inputs, *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
     aggregates: list[str] = []
     if layout.has_kinds:

@@ -111,19 +111,21 @@ def estimated_rows(df: DataFrame) -> int | None:
     return None if match is None else int(float(match[1]))
 
 
-def exact_sum(session: SparkSession) -> str:
-    """Return how to sum 32-bit integers, as SQL around `{0}`. A sum that overflows is NULL or an error.
+def exact_sums(session: SparkSession) -> dict[str, str]:
+    """Return how to sum 32-bit integers, 64-bit ones and DECIMALs, as SQL around `{0}`, by the kind of the aggregate.
 
-    It is for a query that is made now: Spark reads the setting when it analyses a query, at once, but over Spark
-    Connect with each action. Sail's `sum` wraps around, which takes 2**31 rows, and its `try_sum` is slow where groups
-    are many. There, `{rows}` is the number of rows that are added, and a group with NULLs alone has the sum 0.
+    A sum that overflows is NULL or an error. They are for a query that is made now: Spark reads the setting when it
+    analyses a query, at once, but over Spark Connect with each action. Sail's `sum` wraps around, which takes 2**31
+    rows, and its `try_sum` is slow where groups are many. There, `{rows}` is the number of rows that are added, and a
+    group with NULLs alone has the sum 0.
     """
-    return _spark_sum(session) if is_spark(session) else f"CASE WHEN {_FEW} THEN {_zero_of_none('{0}')} END"
-
-
-def exact_wide_sum(session: SparkSession) -> str:
-    """Return how to sum 64-bit integers, as a template of SQL, like `exact_sum`."""
-    return _spark_sum(session) if is_spark(session) else _SAIL_WIDE_SUM
+    if not is_spark(session):
+        narrow = f"CASE WHEN {_FEW} THEN {_zero_of_none('{0}')} END"
+        return {"sum": narrow, "wide sum": _SAIL_WIDE_SUM, "decimal sum": _SAIL_WIDE_SUM}
+    # The faster `sum` is checked when the query is executed, too. For DECIMALs its error would advise to turn off ANSI.
+    is_checked = not is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
+    integers = "sum({0})" if is_checked else "try_sum({0})"
+    return {"sum": integers, "wide sum": integers, "decimal sum": "try_sum({0})"}
 
 
 def _zero_of_none(value: str) -> str:
@@ -138,12 +140,6 @@ _SAIL_WIDE_SUM: Final = (
     f"CASE WHEN {_FEW} AND {_UPPER} BETWEEN -2147483648L AND 2147483647L "
     f"THEN shiftleft({_UPPER}, 32) | ({_LOW} & 4294967295L) END"
 )
-
-
-def _spark_sum(session: SparkSession) -> str:
-    """Return the faster `sum` where it is checked when the query is executed, too."""
-    is_checked = not is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
-    return "sum({0})" if is_checked else "try_sum({0})"
 
 
 def is_case_sensitive(session: SparkSession) -> bool:

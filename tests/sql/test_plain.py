@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -197,3 +198,27 @@ def test_settings_of_group_by(db: Any, plans_of: Callable[..., list[str]]) -> No
     session.conf.set("spark.sql.groupByAliases", "false")
     with pytest.raises(SqlError, match="cannot be resolved"):
         sql(session, "SELECT v % 2 AS m, total(v) FROM VALUES (1), (2) AS t(v) GROUP BY m")
+
+
+def test_what_spark_counts_is_not_checked(db: Any, questions: list[str]) -> None:
+    """A number of rows is never NULL, so nothing is raised for it; a sum may be beyond what its limbs hold."""
+    for call, is_checked in (("my_count(*)", False), ("my_count(b)", False), ("my_sum(b)", True)):
+        found = sql(db, f"SELECT a, {call} AS n FROM testData GROUP BY a", plan="lifted")
+        assert ("raise_error" in questions[-1]) == is_checked
+        assert {row.a: row.n for row in found.collect()}[2] == {"my_count(*)": 2, "my_count(b)": 2, "my_sum(b)": 3}[
+            call
+        ]
+    assert sql(db, "SELECT my_count(b) AS n FROM testData WHERE a > 9", plan="lifted").collect() == [(0,)]
+
+
+def test_a_statement_takes_few_calls_of_java(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a trip, and PySpark makes four more for a statement without parameters if they are not given as a map."""
+    connection = import_module("py4j.clientserver").ClientServerConnection
+    query = "SELECT k, my_sum(v) AS s FROM hav GROUP BY k"
+    sql(db, query)
+    made: list[str] = []
+    send = connection.send_command
+    monkeypatch.setattr(connection, "send_command", lambda self, command: made.append(command) or send(self, command))
+    sql(db, query)
+    calls = [each for each in made if not each.startswith("m\n")]  # the others free objects of before
+    assert len(calls) <= 12

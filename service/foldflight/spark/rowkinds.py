@@ -6,6 +6,7 @@ An expression over the column, such as `upper(row_kind)`, has no mark.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final, Literal
 
@@ -44,9 +45,9 @@ def metadata_of(kinds: Kinds) -> dict[str, str]:
     return {_MARK: kinds}
 
 
-def kinds_in(schema: st.StructType) -> dict[str, str]:
-    """Return the marked columns, each with what its rows are."""
-    return {field.name: field.metadata[_MARK] for field in schema if _MARK in (field.metadata or {})}
+def kinds_in(columns: Iterable[st.StructField]) -> dict[str, str]:
+    """Return the marked columns of a schema, each with what its rows are."""
+    return {field.name: field.metadata[_MARK] for field in columns if _MARK in (field.metadata or {})}
 
 
 def refuse_unsaid(df: DataFrame, what: str, remedy: str) -> None:
@@ -81,7 +82,7 @@ def refuse_updates(df: DataFrame, kind: Column) -> None:
 
 def refuse_several(df: DataFrame) -> None:
     """Refuse the kinds of several changelogs, as of a join of their changes. Raises RejectedError CANNOT_RETRACT."""
-    marked = [field.name for field in df.schema if kinds_in(st.StructType([field]))]
+    marked = [field.name for field in df.schema if kinds_in([field])]
     if len(marked) > 1:
         raise RejectedError(
             "CANNOT_RETRACT",

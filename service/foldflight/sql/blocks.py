@@ -193,6 +193,8 @@ def parse_statement(text: Text, span: Span) -> ParsedQuery:
 
 def insert_in(text: Text, body: Span) -> int | None:
     """Return where INSERT stands in a statement, which may begin with WITH or FROM."""
+    if "INSERT" not in text.words:
+        return None
     found = (at for at in text.flat(body) if text.says(at, "INSERT") and text.upper(at + 1) in ("INTO", "OVERWRITE"))
     return next(found, None)
 
@@ -284,12 +286,14 @@ def _operands(text: Text, span: Span) -> list[Span]:
 def _keyword(text: Text, index: int, names: Sequence[str]) -> tuple[str, int] | None:
     """Return which of the clauses begins at an index, and the number of tokens of its keyword."""
     word = text.upper(index)
+    if word not in names and word not in _WITH_BY:
+        return None
     if text.tokens[index].kind != "word" or text.says(index - 1, ".") or text.says(index - 1, "AS"):
         return None
     if word in _WITH_BY:
         name = f"{word} BY"
         return (name, 2) if name in names and text.says(index + 1, "BY") else None
-    if word not in names or (word == "FROM" and text.says(index - 1, "DISTINCT")):  # IS DISTINCT FROM
+    if word == "FROM" and text.says(index - 1, "DISTINCT"):  # IS DISTINCT FROM
         return None
     if index + 1 >= len(text) or text.upper(index + 1) in (",", ".", ")", "=", "|>"):
         return None  # a name
@@ -386,11 +390,9 @@ def _add_bodies(text: Text, query: ParsedQuery, bounds: Sequence[int], source: S
 
 def queries_in(text: Text, span: Span, query: ParsedQuery | None = None) -> list[ParsedQuery]:
     """Return the outermost queries in parentheses of a range."""
-    queries, index = [], span.start
-    while index < span.stop:
-        if text.says(index, "(") and starts_query(text, index):
+    queries, resume = [], span.start
+    for index in text.openings:
+        if resume <= index < span.stop and starts_query(text, index):
             queries.append(parse(text, Span(index + 1, text.partner[index]), query))
-            index = text.partner[index] + 1
-        else:
-            index += 1
+            resume = text.partner[index] + 1
     return queries

@@ -94,6 +94,12 @@ class ParsedCall:
 
 def call_at(text: Text, index: int) -> ParsedCall | None:
     """Return the call that begins at an index, or None."""
+    if index not in text.calls:
+        text.calls[index] = _parse_call(text, index)
+    return text.calls[index]
+
+
+def _parse_call(text: Text, index: int) -> ParsedCall | None:
     if index + 1 >= len(text) or not text.tokens[index].is_name or text.says(index - 1, "."):
         return None
     if not text.says(index + 1, "(") or text.upper(index).lower() in GRAMMAR:
@@ -165,15 +171,14 @@ def calls_in(
         skip: Queries that are not looked into.
         nested: Whether calls within other calls are yielded, too.
     """
-    ends = {query.span.start: query.span.stop for query in skip}
-    index = span.start
-    while index < span.stop:
-        if index in ends:
-            index = max(ends[index], index + 1)
+    inside = [query.span for query in skip if query.span.start >= span.start]
+    resume = span.start
+    for index in text.heads:
+        if not resume <= index < span.stop or text.tokens[index].name.lower() not in names:
+            continue
+        if any(each.start <= index < each.stop for each in inside):
             continue
         call = call_at(text, index)
-        if call is None or call.name not in names:
-            index += 1
-            continue
-        yield call
-        index = index + 1 if nested else call.span.stop
+        if call is not None:
+            yield call
+            resume = index + 1 if nested else call.span.stop

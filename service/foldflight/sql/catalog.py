@@ -551,7 +551,8 @@ def type_ddl(type_: st.DataType) -> str:
 
 def plain_sql(spark: SparkSession, text: str, args: Any = None, **views: DataFrame) -> DataFrame:
     """Have Spark run a statement, in a session whose `sql` may have been replaced by `enable`."""
-    return type(spark).sql(spark, text, args or None, **views)
+    # PySpark makes an array in Java of a list, and of None, in four more calls.
+    return type(spark).sql(spark, text, args or {}, **views)
 
 
 def _without_numbers(text: str) -> str:

@@ -580,4 +580,4 @@ def _kinds_of(rows: DataFrame) -> list[tuple[str, str]]:
     """Return the columns of row kinds among `ALL_COLUMNS`, each with what its rows are; several may have one name."""
     columns = rows.schema[ALL_COLUMNS].dataType
     fields = columns.fields if isinstance(columns, st.StructType) else []
-    return [(name, kinds) for each in fields for name, kinds in kinds_in(st.StructType([each])).items()]
+    return [(name, kinds) for each in fields for name, kinds in kinds_in([each]).items()]

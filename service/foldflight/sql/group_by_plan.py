@@ -704,7 +704,8 @@ class _Arguments:
     def select(self) -> list[str]:
         """Return the items of SELECT."""
         guarding = dict.fromkeys(each for guards in self._guards.values() for each in sorted(guards))
-        taken = names_in(self._text.text)  # a column of the rows would come before an item of this name
+        # A column of the rows would come before an item of its name.
+        taken = names_in(self._text.text) if guarding else ()
         names = (quote_name(name) for number in count() if (name := f"foldflight condition {number}") not in taken)
         conditions = dict(zip(guarding, names, strict=False))
         items = [f"{sql} AS {name}" for sql, name in conditions.items()]

@@ -433,6 +433,8 @@ def _without_end(text: str) -> str:
 
 def _emit(text: Text, span: Span) -> tuple[Span, str | None]:
     """Return the range without EMIT at its end, and what it says."""
+    if "EMIT" not in text.words:
+        return span, None
     for words, emit in _EMITS:
         expected = words.split()
         if text.says(span.stop - len(expected), *expected):

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from foldflight.errors import RejectedError
+
+if TYPE_CHECKING:
+    from foldflight.sql.calls import ParsedCall
 
 _Kind = Literal["word", "quoted", "string", "number", "hint", "dollar", "op"]
 
@@ -190,6 +193,10 @@ class Text:
 
     Attributes:
         is_case_sensitive: Whether names that differ in case are different.
+        words: All keywords and operators that stand in it.
+        openings: The indexes of opening parentheses.
+        heads: The indexes of names before a parenthesis, with which calls begin.
+        calls: What has been parsed at some of these; a statement is searched for calls many times.
 
     Raises:
         SqlError: For a parenthesis without a partner.
@@ -200,15 +207,19 @@ class Text:
         self.tokens = tokens(text)
         self.is_case_sensitive = False
         self._uppers = tuple(token.upper for token in self.tokens)
+        self.words = frozenset(self._uppers)
+        self.openings = [index for index, upper in enumerate(self._uppers) if upper == "("]
+        self.calls: dict[int, ParsedCall | None] = {}
+        self.heads = [index - 1 for index in self.openings if index and self.tokens[index - 1].is_name]
         self.partner: dict[int, int] = {}
         opened: list[int] = []
-        for index, token in enumerate(self.tokens):
-            if token.upper in ("(", "["):
+        for index, upper in enumerate(self._uppers):
+            if upper in ("(", "["):
                 opened.append(index)
-            elif token.upper in (")", "]"):
-                wanted = "(" if token.text == ")" else "["
-                if not opened or self.tokens[opened[-1]].text != wanted:
-                    raise SqlError(f"no {wanted} belongs to this {token.text}", text, token.start)
+            elif upper in (")", "]"):
+                wanted = "(" if upper == ")" else "["
+                if not opened or self._uppers[opened[-1]] != wanted:
+                    raise SqlError(f"no {wanted} belongs to this {upper}", text, self.tokens[index].start)
                 self.partner[opened[-1]] = index
                 self.partner[index] = opened.pop()
         if opened:
@@ -236,7 +247,7 @@ class Text:
         index = span.start
         while index < span.stop:
             yield index
-            index = self.partner[index] + 1 if self.upper(index) in ("(", "[") else index + 1
+            index = max(self.partner.get(index, index), index) + 1
 
     def split(self, span: Span, separator: str = ",") -> list[Span]:
         """Cut a range at a separator that stands in no parentheses of it."""

@@ -17,7 +17,7 @@ from pyarrow import fs
 from pyspark.sql import types as st
 
 from foldflight.spark.scans.folders import _places_of_logs
-from foldflight.spark.scans.footers import Wanted, footers
+from foldflight.spark.scans.footers import ReadRequest, footers
 from foldflight.spark.scans.predicate import Comparison, Either, Predicate, parse
 from tests.spark.scan_tables import table_of
 
@@ -104,8 +104,8 @@ def test_row_groups(write: Callable[[pa.Table, Path], None], decimals: int, tmp_
         groups = {(path, index): batch for path in paths for index, batch in enumerate(_groups(path, table.schema))}
         for _ in range(30):
             predicate = _predicate(table, chosen)
-            wanted = Wanted(TYPES, (), predicate, "CORRECTED", is_case_sensitive=True)
-            found = footers(paths, fs.LocalFileSystem, wanted)
+            request = ReadRequest(TYPES, (), predicate, "CORRECTED", is_case_sensitive=True)
+            found = footers(paths, fs.LocalFileSystem, request)
             kept = {(each.path, group.index) for each in found for group in each.groups}
             for key in groups.keys() - kept:
                 batch = groups[key]
@@ -123,8 +123,8 @@ def test_bounds_that_python_does_not_have(tmp_path: Path) -> None:
     path = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"date": pa.array([0, 4_000_000], pa.date32())}), path)
     predicate = Predicate((Comparison("date", "less", (datetime.date(1970, 1, 2),), pa.date32()),))
-    wanted = Wanted({"date": st.DateType()}, (), predicate, "CORRECTED", is_case_sensitive=True)
-    (found,) = footers([path], fs.LocalFileSystem, wanted)
+    request = ReadRequest({"date": st.DateType()}, (), predicate, "CORRECTED", is_case_sensitive=True)
+    (found,) = footers([path], fs.LocalFileSystem, request)
     assert (found.refusal, [group.rows for group in found.groups]) == ("", [2])
 
 

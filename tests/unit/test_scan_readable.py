@@ -14,7 +14,7 @@ import pytest
 from pyarrow import fs
 from pyspark.sql import types as st
 
-from foldflight.spark.scans.footers import Footer, Wanted, _may_be_wide, footer
+from foldflight.spark.scans.footers import Footer, ReadRequest, _may_be_wide, footer
 from foldflight.spark.scans.predicate import Comparison, Predicate
 from foldflight.spark.scans.readable import is_readable, is_rebased, readable_type
 
@@ -100,7 +100,7 @@ ALL = Predicate()
 
 def described(path: Path, *columns: tuple[str, st.DataType], where: Predicate = ALL, mode: str = "") -> Footer:
     """Return what the footer of a file tells, where a query wants some columns."""
-    return footer(str(path), fs.LocalFileSystem(), Wanted(dict(columns), (), where, mode, is_case_sensitive=False))
+    return footer(str(path), fs.LocalFileSystem(), ReadRequest(dict(columns), (), where, mode, is_case_sensitive=False))
 
 
 @pytest.mark.parametrize("store_schema", [True, False])

@@ -15,7 +15,7 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.errors import RejectedError
-from foldflight.spark.scans.footers import Wanted, footers
+from foldflight.spark.scans.footers import ReadRequest, footers
 from foldflight.spark.scans.predicate import Predicate
 from foldflight.spark.scans.reader import ReadSplits, Split
 
@@ -30,8 +30,8 @@ def test_memory_does_not_depend_on_row_groups(tmp_path: Path) -> None:
     table = pa.table({"a": chosen.integers(0, 1 << 62, ROWS), "b": chosen.random(ROWS)})
     path = str(tmp_path / "a.parquet")
     pq.write_table(table, path, row_group_size=ROWS, use_dictionary=False, compression="none")
-    wanted = Wanted({"a": st.LongType(), "b": st.DoubleType()}, (), Predicate(), "", is_case_sensitive=False)
-    (found,) = footers([path], fs.LocalFileSystem, wanted)
+    request = ReadRequest({"a": st.LongType(), "b": st.DoubleType()}, (), Predicate(), "", is_case_sensitive=False)
+    (found,) = footers([path], fs.LocalFileSystem, request)
     assert [group.rows for group in found.groups] == [ROWS]
     split = Split(path, found.size, found.changed_ns, (0,), ROWS, frozenset(), {})
     del table

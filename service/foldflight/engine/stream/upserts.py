@@ -196,7 +196,7 @@ class UpsertLayout:
         If rows may be partial, also the columns whose values are kept from older changes, with their sequences.
         """
         types = [self.sequence, pa.struct(list(self.columns)), pa.int64(), pa.bool_()]
-        types += [pa.list_(self.kept)] if self.is_partial else []
+        types += [pa.list_(self.kept_type)] if self.is_partial else []
         names = _STORED[: len(types)]
         states = [
             pa.field(f"state_{index}", type_, metadata={"function": name, "version": "", "fingerprint": str(type_)})
@@ -207,7 +207,7 @@ class UpsertLayout:
         )
 
     @property
-    def kept(self) -> pa.DataType:
+    def kept_type(self) -> pa.DataType:
         """The type of a column that is kept."""
         return pa.struct([("column", pa.string()), ("sequence", self.sequence)])
 
@@ -477,7 +477,7 @@ class UpsertEpoch:
         pairs = [(column, source) for last in lasts for column, source in last.kept.items()]
         names = pa.array([self._layout.columns.names[column] for column, _ in pairs], pa.string())
         sequences = sequence.take(pa.array([source for _, source in pairs], pa.int64()))
-        kept = pa.StructArray.from_arrays([names, sequences], fields=list(self._layout.kept))
+        kept = pa.StructArray.from_arrays([names, sequences], fields=list(self._layout.kept_type))
         offsets = np.concatenate([[0], np.cumsum([len(last.kept) for last in lasts])])
         return _Changes(
             rows.slots[places[chosen]],
@@ -586,7 +586,7 @@ class UpsertEpoch:
     def _newer_of(self, slots: Slots, block: pa.RecordBatch) -> _Changes:
         """Return the last change of each key, if it is newer than the stored row of the key."""
         touched, stored = self._stored_of(slots)
-        kept = [pa.nulls(count, pa.list_(self._layout.kept)) for count in (len(touched), len(slots))]
+        kept = [pa.nulls(count, pa.list_(self._layout.kept_type)) for count in (len(touched), len(slots))]
         parts = kept if self._layout.is_partial else [None, None]
         changes = _Changes.of(
             [

@@ -76,8 +76,8 @@ def states_of(records: Any, members: Sequence[Member], type_: pa.DataType, *, na
     """Return n records as n states of `type_`; None if one does not fit. Without `narrow`, integers have 64 bits."""
     columns = []
     for index, member in enumerate(members):
-        wanted = type_.field(index).type if pa.types.is_struct(type_) else type_
-        columns.append(column_of(records, member, wanted, narrow=narrow))
+        member_type = type_.field(index).type if pa.types.is_struct(type_) else type_
+        columns.append(column_of(records, member, member_type, narrow=narrow))
     return struct_of(columns, type_, narrow=narrow)
 
 
@@ -92,27 +92,27 @@ def struct_of(columns: Sequence[pa.Array | None], type_: pa.DataType, *, narrow:
     return pa.StructArray.from_arrays(columns, names=[field.name for field in type_])
 
 
-def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool) -> pa.Array | None:
-    """Return one attribute of n records as a column of the type `wanted`. `narrow` and None are as in `states_of`."""
-    if is_vector(wanted):
-        return from_matrix(records[member.name], wanted)
+def column_of(records: Any, member: Member, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
+    """Return one attribute of n records as a column of `type_`. `narrow` and None are as in `states_of`."""
+    if is_vector(type_):
+        return from_matrix(records[member.name], type_)
     if records.dtype[member.name].shape:
         column = _lists_of(records[member.name])
     else:
         mask = ~records[member.valid] if member.optional else None
         if records.dtype[member.name].kind == "V":
-            return _decimals_of(records[member.name], mask, wanted, narrow=narrow)
-        if text_of(wanted) is not None and records.dtype[member.name].kind == "i":
-            return from_addresses(records[member.name], mask, wanted)
+            return _decimals_of(records[member.name], mask, type_, narrow=narrow)
+        if text_of(type_) is not None and records.dtype[member.name].kind == "i":
+            return from_addresses(records[member.name], mask, type_)
         column = pa.array(np.ascontiguousarray(records[member.name]), mask=mask)
     items = column.type.value_type if pa.types.is_list(column.type) else column.type
-    if moment_of(wanted) is not None and pa.types.is_integer(items):
-        return from_numbers(column, wanted)
-    if pa.types.is_floating(column.type) and pa.types.is_floating(wanted):
-        return narrow_floats(column, wanted)
+    if moment_of(type_) is not None and pa.types.is_integer(items):
+        return from_numbers(column, type_)
+    if pa.types.is_floating(column.type) and pa.types.is_floating(type_):
+        return narrow_floats(column, type_)
     if narrow or not pa.types.is_integer(items):
         try:
-            return column.cast(wanted)
+            return column.cast(type_)
         except pa.ArrowInvalid:
             return None
     return column
@@ -151,14 +151,14 @@ def fill_member(records: Any, member: Member, column: pa.Array) -> bool:
     return True
 
 
-def _decimals_of(words: Any, mask: Any, wanted: pa.Decimal128Type, *, narrow: bool) -> pa.Array | None:
-    """Return n pairs of words as decimals; None if one has more digits than `wanted`."""
+def _decimals_of(words: Any, mask: Any, type_: pa.Decimal128Type, *, narrow: bool) -> pa.Array | None:
+    """Return n pairs of words as decimals; None if one has more digits than `type_`."""
     pairs = np.ascontiguousarray(words).view(np.int64).reshape(-1, 2)
-    column = from_words(pairs, mask, pa.decimal128(DIGITS_MAX, wanted.scale))
-    if not narrow or wanted.precision == DIGITS_MAX:
+    column = from_words(pairs, mask, pa.decimal128(DIGITS_MAX, type_.scale))
+    if not narrow or type_.precision == DIGITS_MAX:
         return column
     try:
-        return column.cast(wanted)
+        return column.cast(type_)
     except pa.ArrowInvalid:
         return None
 

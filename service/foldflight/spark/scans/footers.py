@@ -70,8 +70,8 @@ class Footer:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a query wants of each file.
+class ReadRequest:
+    """The columns and rows that a query reads of each file.
 
     Args:
         columns: The columns that are read, with Spark's types in the scan.
@@ -97,14 +97,14 @@ def local() -> fs.FileSystem:
     return fs.LocalFileSystem()
 
 
-def footers(paths: Sequence[str], open_filesystem: OpenFilesystem, wanted: Wanted) -> Iterator[Footer]:
+def footers(paths: Sequence[str], open_filesystem: OpenFilesystem, request: ReadRequest) -> Iterator[Footer]:
     """Yield the description of each file."""
     filesystem = open_filesystem()
     for path in paths:
-        yield footer(path, filesystem, wanted)
+        yield footer(path, filesystem, request)
 
 
-def footer(path: str, filesystem: fs.FileSystem, wanted: Wanted) -> Footer:
+def footer(path: str, filesystem: fs.FileSystem, request: ReadRequest) -> Footer:
     """Return the description of a file. Errors are refusals: Spark shall read the file, or tell what is wrong."""
     try:
         info = filesystem.get_file_info(path)
@@ -115,7 +115,7 @@ def footer(path: str, filesystem: fs.FileSystem, wanted: Wanted) -> Footer:
             pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as read,
         ):
             _check_whole(file, info.size, read.metadata)
-            leaves = _leaves(read, wanted)
+            leaves = _leaves(read, request)
             metadata = read.metadata.metadata or {}
             for name, leaf in leaves.items():
                 column = read.schema.column(leaf)
@@ -123,7 +123,7 @@ def footer(path: str, filesystem: fs.FileSystem, wanted: Wanted) -> Footer:
                 # reads these as positive ones.
                 if column.physical_type == "INT96" and not is_written_by_spark(read.metadata):
                     raise _RefusedError(f"its column {name!r} is INT96, whose signs are known only in files by Spark")
-                if is_rebased(wanted.columns[name], column.physical_type, metadata, wanted.mode):
+                if is_rebased(request.columns[name], column.physical_type, metadata, request.mode):
                     raise _RefusedError(f"the days of its column {name!r} may be counted in the old calendar")
             groups = [read.metadata.row_group(index) for index in range(read.metadata.num_row_groups)]
             _check_stored(groups, leaves, read.metadata.created_by)
@@ -132,13 +132,13 @@ def footer(path: str, filesystem: fs.FileSystem, wanted: Wanted) -> Footer:
                     index, group.num_rows, sum(group.column(leaf).total_compressed_size for leaf in leaves.values())
                 )
                 for index, group in enumerate(groups)
-                if _may_pass(group, leaves, wanted.predicate)
+                if _may_pass(group, leaves, request.predicate)
             ]
     except _RefusedError as refused:
         return Footer(path, str(refused))
     except (pa.ArrowException, OSError) as error:
         return Footer(path, f"Arrow cannot read its footer: {str(error).splitlines()[0]}")
-    missing = tuple(name for name in wanted.columns if name not in leaves)
+    missing = tuple(name for name in request.columns if name not in leaves)
     return Footer(path, "", info.size, info.mtime_ns or 0, tuple(chosen), len(groups) - len(chosen), missing)
 
 
@@ -168,19 +168,19 @@ def _may_be_wide(chunk: Any) -> bool:
     return chunk.physical_type == "INT32" and not is_near
 
 
-def _leaves(read: pq.ParquetFile, wanted: Wanted) -> dict[str, int]:
-    """Return the number of the leaf of each wanted column that the file has."""
+def _leaves(read: pq.ParquetFile, request: ReadRequest) -> dict[str, int]:
+    """Return the number of the leaf of each requested column that the file has."""
     arrow = read.schema_arrow
-    fold: Callable[[str], str] = str if wanted.is_case_sensitive else str.casefold
+    fold: Callable[[str], str] = str if request.is_case_sensitive else str.casefold
     alike: dict[str, list[str]] = {}
     for name in arrow.names:
         alike.setdefault(fold(name), []).append(name)
-    for name in wanted.constants:
+    for name in request.constants:
         if fold(name) in alike:
             raise _RefusedError(f"it has the column {name!r}, which is in the names of folders, too")
     leaves: dict[str, int] = {}
     numbers = {read.schema.column(index).path: index for index in range(len(read.schema))}
-    for name, type_ in wanted.columns.items():
+    for name, type_ in request.columns.items():
         found = alike.get(fold(name), [])
         if not found:
             continue

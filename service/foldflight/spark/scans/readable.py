@@ -51,27 +51,27 @@ _READABLE_ITEMS: Final = frozenset({st.FloatType, st.DoubleType})
 _READABLE: Final = frozenset({*_NAMES, st.DecimalType, st.TimestampType, st.TimestampNTZType})
 
 
-def is_readable(physical_type: str, arrow: pa.DataType, wanted: st.DataType) -> bool:
+def is_readable(physical_type: str, arrow: pa.DataType, spark_type: st.DataType) -> bool:
     """Return whether Arrow reads a column of a file with the values that Spark reads.
 
     Args:
         physical_type: The column's type in Parquet.
         arrow: The type that Arrow reads, which it makes of Parquet's physical and logical types.
-        wanted: Spark's type of the column in the scan, which `readable_type` accepts.
+        spark_type: Spark's type of the column in the scan, which `readable_type` accepts.
     """
     if pa.types.is_dictionary(arrow):
         arrow = arrow.value_type
-    if isinstance(wanted, st.ArrayType):
+    if isinstance(spark_type, st.ArrayType):
         is_list = pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow)
-        return is_list and is_readable(physical_type, arrow.value_type, wanted.elementType)
-    if isinstance(wanted, st.DecimalType):
-        return pa.types.is_decimal(arrow) and (arrow.precision, arrow.scale) == (wanted.precision, wanted.scale)
-    if isinstance(wanted, (st.TimestampType, st.TimestampNTZType)):
+        return is_list and is_readable(physical_type, arrow.value_type, spark_type.elementType)
+    if isinstance(spark_type, st.DecimalType):
+        return pa.types.is_decimal(arrow) and (arrow.precision, arrow.scale) == (spark_type.precision, spark_type.scale)
+    if isinstance(spark_type, (st.TimestampType, st.TimestampNTZType)):
         if not pa.types.is_timestamp(arrow) or arrow.unit not in {"us", "ms"}:
             return False
         is_instant = arrow.tz is not None or physical_type == "INT96"  # of which Arrow does not tell that it is one
-        return is_instant == isinstance(wanted, st.TimestampType)
-    return str(arrow) in _NAMES.get(type(wanted), ())
+        return is_instant == isinstance(spark_type, st.TimestampType)
+    return str(arrow) in _NAMES.get(type(spark_type), ())
 
 
 def is_rebased(type_: st.DataType, physical_type: str, metadata: Mapping[bytes, bytes], mode: str) -> bool:

@@ -20,7 +20,7 @@ from pyspark.sql import types as st
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.scans.deltalog import FIELD_ID
-from foldflight.spark.scans.footers import Footer, OpenFilesystem, RowGroup, Wanted, footers, local
+from foldflight.spark.scans.footers import Footer, OpenFilesystem, ReadRequest, RowGroup, footers, local
 from foldflight.spark.scans.listing import Files, Listing, UnreadableError
 from foldflight.spark.scans.predicate import Comparison, Predicate
 from foldflight.spark.scans.readable import readable_type
@@ -154,9 +154,9 @@ def source_of(files: Files, columns: Sequence[str], keys: int, predicate: Predic
     # Files of Delta may store the columns of partitions, too, and their values in the log are those that count.
     partitions = () if listing.is_declared else listing.partitions
     read = {name: each.dataType for name, each in fields.items() if name not in constants}
-    wanted = Wanted(read, partitions, predicate, mode, is_case_sensitive)
-    opened = files.open_filesystem or local
-    found = _footers(session, paths, opened, wanted)
+    request = ReadRequest(read, partitions, predicate, mode, is_case_sensitive)
+    open_filesystem = files.open_filesystem or local
+    found = _footers(session, paths, open_filesystem, request)
     _check_footers(found, listing, {name: fields[name] for name in read})
     pieces = [
         (each, group, {name: values[each.path] for name, values in constants.items()})
@@ -167,7 +167,7 @@ def source_of(files: Files, columns: Sequence[str], keys: int, predicate: Predic
     others = {*columns[keys:], *predicate.columns}
     texts = frozenset(name for name in columns[:keys] if pa.types.is_string(types[name]) and name not in others)
     left_out = (len(listing.paths) - len(paths), sum(each.left_out for each in found))
-    return Source(splits, tuple(columns), types, texts, predicate, opened, *left_out)
+    return Source(splits, tuple(columns), types, texts, predicate, open_filesystem, *left_out)
 
 
 def _type(column: st.StructField, *, has_ids: bool) -> pa.DataType:
@@ -241,26 +241,30 @@ def is_cached(df: DataFrame) -> bool:
     return bool(level.useMemory or level.useDisk or level.useOffHeap)
 
 
-def _footers(session: SparkSession, paths: Sequence[str], opened: OpenFilesystem, wanted: Wanted) -> list[Footer]:
+def _footers(
+    session: SparkSession, paths: Sequence[str], open_filesystem: OpenFilesystem, request: ReadRequest
+) -> list[Footer]:
     """Return the description of each file, which several threads or tasks read at the same time."""
     if not is_remote(session) and len(paths) <= _FOOTERS_MAX:
         with ThreadPoolExecutor(_THREADS) as pool:
             parts = [paths[index::_THREADS] for index in range(min(_THREADS, len(paths)))]
             found = [
-                each for part in pool.map(lambda part: list(footers(part, opened, wanted)), parts) for each in part
+                each
+                for part in pool.map(lambda part: list(footers(part, open_filesystem, request)), parts)
+                for each in part
             ]
     else:
-        found = _footers_by_tasks(session, paths, opened, wanted)
+        found = _footers_by_tasks(session, paths, open_filesystem, request)
     order = {path: index for index, path in enumerate(paths)}
     return sorted(found, key=lambda each: order[each.path])
 
 
 def _footers_by_tasks(
-    session: SparkSession, paths: Sequence[str], opened: OpenFilesystem, wanted: Wanted
+    session: SparkSession, paths: Sequence[str], open_filesystem: OpenFilesystem, request: ReadRequest
 ) -> list[Footer]:
     count = max(min(len(paths), parallelism(session)), 1)
     parts = [paths[index::count] for index in range(count)]
-    read = arrow_function(_ReadFooters(parts, opened, wanted), "read_footers")
+    read = arrow_function(_ReadFooters(parts, open_filesystem, request), "read_footers")
     rows = session.range(0, count, 1, count).mapInArrow(read, _FOOTER).collect()
     return [
         Footer(
@@ -295,15 +299,15 @@ class _ReadFooters:
     """A task that describes files. A row from Spark has the number of a part of them."""
 
     parts: Sequence[Sequence[str]]
-    opened: OpenFilesystem
-    wanted: Wanted
+    open_filesystem: OpenFilesystem
+    request: ReadRequest
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 rows = [
                     {**vars(each), "groups": [vars(group) for group in each.groups]}
-                    for each in footers(self.parts[number], self.opened, self.wanted)
+                    for each in footers(self.parts[number], self.open_filesystem, self.request)
                 ]
                 yield pa.RecordBatch.from_pylist(rows, schema=_FOOTER_ARROW)
 

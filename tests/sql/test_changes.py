@@ -171,6 +171,20 @@ def test_forms_of_statements_over_changes(db: Any, query: str, found: Any) -> No
         sql(db, query, row_kind=None).collect()
 
 
+@pytest.mark.every_turn
+def test_grouping_sets_over_changes(db: Any) -> None:
+    """They are refused with and without the option, and what the error says to write gives the rows that are left."""
+    changed(db)
+    for sets in ("ROLLUP (k)", "CUBE (k)", "GROUPING SETS ((k), ())", "k WITH ROLLUP", "k WITH CUBE"):
+        query = f"SELECT k, my_sum(v) FROM changed GROUP BY {sets}"
+        with pytest.raises(SqlError, match="give sql the option row_kind='row_kind', so that they retract"):
+            sql(db, query)
+        with pytest.raises(SqlError, match="GROUP BY for each of the grouping sets, with UNION ALL between them"):
+            sql(db, query, row_kind="row_kind")
+    written = "SELECT k, my_sum(v) FROM changed GROUP BY k UNION ALL SELECT NULL, my_sum(v) FROM changed"
+    assert values(sql(db, written, row_kind="row_kind")) == [("b", 8), (None, 8)]
+
+
 @pytest.mark.parametrize(
     ("statement", "found"),
     [

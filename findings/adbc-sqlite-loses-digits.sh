@@ -25,18 +25,18 @@ def read(first, rows, last):
         return cursor.fetch_arrow_table()["x"]
 
 
-integers = read(2**53 + 1, 2, 0.5)
-floats = read(0.123456789, 2, "'unknown'")
+integers = read(2**53 + 1, 1023, 0.5)
+floats = read(0.123456789, 1023, "'unknown'")
 text = sqlite3.connect(":memory:").execute("SELECT CAST(0.123456789 AS TEXT)").fetchone()[0]
-print("2^53 + 1 beside 0.5:", integers.type, integers.to_pylist())
-print("0.123456789 beside a text:", floats.type, floats.to_pylist(), "- in SQLite:", text)
-assert integers.to_pylist() == [2.0**53, 2.0**53, 0.5]
-assert floats.to_pylist() == ["1.234568e-01", "1.234568e-01", "unknown"] and text == "0.123456789"
+print("2^53 + 1 beside 0.5:", integers.type, integers.to_pylist()[-2:])
+print("0.123456789 beside a text:", floats.type, floats.to_pylist()[-2:], "- in SQLite:", text)
+assert integers.to_pylist() == [2.0**53] * 1023 + [0.5]
+assert floats.to_pylist() == ["1.234568e-01"] * 1023 + ["unknown"] and text == "0.123456789"
 for first, last in ((2**53 + 1, 0.5), (0.123456789, "'unknown'")):
     try:
-        read(first, 2000, last)
+        read(first, 1024, last)
     except OSError as error:
-        print(f"{last} after 2000 rows of {first}:", error)
+        print(f"{last} after 1024 rows of {first}:", error)
         assert "Type mismatch" in str(error)
     else:
         raise AssertionError("The types of later rows are accepted now.")

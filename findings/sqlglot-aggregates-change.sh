@@ -4,8 +4,8 @@
 # Guess: what sqlglot transpiles without a warning has the same result, and a function that it does not know raises or is missing in DuckDB.
 # Seen with sqlglot 30.30.0, pyspark 4.3.0 and duckdb 2.0.1: percentile(x, 0.5) becomes QUANTILE, which is discrete, so the median of 1 and 2 is 1.
 # max_by becomes ARG_MAX, which skips rows whose result is NULL. kurtosis and skewness keep their names, and are those of the population in Spark and
-# of a sample in DuckDB. dayofweek is 1 for Sunday in Spark and 0 in DuckDB. CAST(2.5 AS INT) becomes TRY_CAST, which rounds. The way back from
-# ClickHouse is alike: median(x) becomes QUANTILE(x, 0.5). (Needs java.)
+# of a sample in DuckDB. dayofweek is 1 for Sunday in Spark and 0 in DuckDB. CAST(3.5 AS INT) becomes TRY_CAST, which rounds. Likewise, from
+# ClickHouse median(x) becomes QUANTILE(x, 0.5), which has no mean of the two middle values in DuckDB. (Needs java.)
 set -euo pipefail
 
 folder=$(mktemp -d)

@@ -1202,10 +1202,25 @@ def test_names_that_occur_twice_are_refused(keys: Any, wrong: str) -> None:
             assert [row["x"] for row in found if row["dead_letter"] is None] == [*range(9)]
 
 
+@pytest.mark.parametrize("old", [("x",), ("x", "y")])
+def test_an_insert_with_the_names_of_an_update_is_refused(old: tuple[str, ...]) -> None:
+    """Its row has twice what is in the old row of the update; the last value was taken."""
+    values = {"x": 1, "y": "a"}
+    update = event("u", {name: values[name] for name in old}, values)
+    insert = json.dumps(event("c", after=values)).replace(
+        "}", ", ".join(["", *(f'"{name}": 2' for name in old)]) + "}", 1
+    )
+    read = reader({"x": pa.int64()}, keys=("x",))
+    assert len(rows(read, [update])) == 1
+    with pytest.raises(RejectedError, match="an event has the name 'x' twice in an object"):
+        rows(read, [insert])
+
+
 def test_names_are_summed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts with the same names have one number, whatever their values, their place and the size of a block."""
     names = ['{"a":1,"bc":[{"a":"b:"}]}', '{"a":"\\"x\\":","bc":[{"a":"{"}]}']
-    others = ['{"a":1,"a":1,"bc":[{"a":2}]}', '{"a":1,"bd":[{"a":2}]}', "5", '"', "", '{"":1}', '{"a":1}']
+    others = ['{"a":1,"a":1,"bc":[{"a":2}]}', '{"a":1,"bd":[{"a":2}]}', '{"a":1,"bc":1,"a":2}']
+    others += ["5", '"', "", '{"":1}', '{"a":1}']
     texts = [*names, *others, None, *names, "", None]
     for type_ in (pa.binary(), pa.large_binary()):
         array = pa.array([None, *(each and each.encode() for each in texts), b'{"x":1}'], type_)[1:-1]

@@ -23,7 +23,7 @@ import pyarrow as pa
 _MSGSPEC: Final[Any] = importlib.import_module("msgspec") if importlib.util.find_spec("msgspec") else None
 
 _END_BYTES: Final = 2  # the last letter of a name and its quote
-_BLOCK_BYTES: Final = 1 << 20  # of texts that are read together, so that they stay in the cache
+_BLOCK_BYTES: Final = 1 << 18  # of texts that are read together, so that they stay in the cache
 
 ParseEvent = Callable[[bytes], Any]
 """Returns an event as a struct with `op`, `before`, `after` and `source`, which are None if it lacks them.
@@ -67,11 +67,12 @@ def event_parser(columns: Sequence[str], source: Sequence[str], without: Sequenc
 
 
 def sum_names(texts: pa.Array) -> Iterator[npt.NDArray[np.uint16]]:
-    """Yield numbers for texts of JSON, one for each. It is the same for two with the same names, each as often.
+    """Yield numbers for texts of JSON, one for each. It is the same for two with the same objects and names in them.
 
-    It is the count of names, and the sum of their last letters. So it is another for a text that has a name twice,
-    unless it also lacks a name that ends with such a letter. A text in a value may count as a name if it begins with a
-    colon, or has one behind a space.
+    It is the count of names, and the sum of their last letters and of the count of closing braces, by which an update
+    differs from an insert whose row has twice what is in the old row. So it is another for a text that has a name
+    twice, unless it also lacks a name that ends with such a letter. A text in a value may count as a name if it begins
+    with a colon, or has one behind a space; so do braces in it.
 
     Args:
         texts: An array of BINARY. The number of NULL is any.
@@ -86,17 +87,24 @@ def _sum_names(texts: pa.Array) -> npt.NDArray[np.uint16]:
     width = np.int64 if pa.types.is_large_binary(texts.type) else np.int32
     ends = np.frombuffer(offsets, width)[texts.offset : texts.offset + len(texts) + 1]
     first, last = int(ends[0]), int(ends[-1])
+    sums = np.zeros(len(texts), np.uint16)
     if last - first <= _END_BYTES:
-        return np.zeros(len(texts), np.uint16)
+        return sums
     text = np.frombuffer(data, np.uint8)[first:last]
     is_end = text[_END_BYTES:] == ord(":")
     is_end &= text[1:-1] <= ord('"')  # or space, which may be behind the quote
     is_end &= text[:-2] != ord("\\")  # a text in a text has a backslash before its quotes
-    starts = np.clip(ends[:-1] - first - _END_BYTES, 0, len(is_end) - 1)
     names = is_end.view(np.uint8)
-    counts = np.add.reduceat(names, starts, dtype=np.uint8)
-    letters = np.add.reduceat(-names & text[:-2], starts, dtype=np.uint8)
-    return counts.astype(np.uint16) * np.uint16(256) + letters
+    filled = int(np.searchsorted(ends, last))  # the texts behind these are empty
+    starts = np.maximum(ends[:filled] - first - _END_BYTES, 0)
+    sums[:filled] = np.add.reduceat(names, starts, dtype=np.uint8)
+    letters = -names
+    letters &= text[:-2]
+    np.equal(text[_END_BYTES:], ord("}"), out=is_end)  # in the memory of names
+    letters += names
+    sums[:filled] *= np.uint16(256)
+    sums[:filled] += np.add.reduceat(letters, starts, dtype=np.uint8)
+    return sums
 
 
 def event_members(event: Any) -> Mapping[str, Any]:

@@ -44,8 +44,9 @@ def without_secrets(reply: Frame) -> Frame:
         each and {name: None if text is None else mask(text) for name, text in each.items()}
         for each in errors.to_pylist()
     ]
-    column = pa.array(masked, errors.type)
-    return dataclasses.replace(reply, batch=batch.set_column(index, batch.schema.field(index), column))
+    columns = batch.columns  # Arrow 15 cannot replace a column of a batch
+    columns[index] = pa.array(masked, errors.type)
+    return dataclasses.replace(reply, batch=pa.record_batch(columns, schema=batch.schema))
 
 
 def error_without_secrets(error: FunctionError) -> FunctionError:

@@ -1,5 +1,6 @@
 """Accumulators without annotations in compiled code: states are the interpreter's pickles, byte for byte."""
 
+import math
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from typing import Any
@@ -443,6 +444,14 @@ class Whole(Streak):  # type: ignore[misc]
         return {"current": 0, "best": 0.5}
 
 
+@udaf
+class StartsWithNan(Streak):  # type: ignore[misc]
+    """A key that only the same object finds."""
+
+    def create_accumulator(self) -> dict[float, float]:
+        return {0.5: 1.0, math.nan: 0.0}
+
+
 class Held:
     def __init__(self) -> None:
         self.counts = Counter()  # type: ignore[var-annotated]
@@ -676,6 +685,7 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
         (NamesItself, "SameNames.sums has a key that is the name of an attribute"),
         (Varying, "create_accumulator does not always return equal accumulators"),
         (Whole, "the initial value of its accumulator holds 0, but its annotation is float; write 0.0"),
+        (StartsWithNan, "its accumulator has the key NaN at first"),
         (Ambiguous, "it is a Counter at first; annotate it, as in Counter[str]"),
         (
             Misjudged,

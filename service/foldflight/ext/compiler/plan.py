@@ -521,6 +521,10 @@ def _initial(layout: RecordLayout, cls: type | None, fresh: Any, source: BoundFu
         if contents is None or not value:
             continue
         holds = True
+        keys = [member for key in value for member in (key if type(key) is tuple else (key,))]
+        # Python finds a NaN by its identity, which a copy does not have.
+        if contents.shape != "list" and any(key != key for key in keys):  # noqa: PLR0124
+            raise Unsupported(f"{'its accumulator' if field.name == 'value' else field.name} has the key NaN at first")
         parts = (
             [(contents.key, value)]
             if contents.value is None

@@ -83,8 +83,10 @@ def check(
     Merge order, retraction as the inverse, any split of the input, state to bytes and back, and so on; for scalar and
     table functions that not every row is an error, any split and order of the rows, and compiled code beside the
     interpreter. Of an async function only the declaration and the pickle are checked: generated rows would be sent to
-    what it calls. Prints the smallest rows that break a law, and why states are pickled, if they are. A function that
-    cannot be checked does not stop the others. Exits with 1 if a law is broken or a function cannot be checked.
+    what it calls. An aggregate function is given NULLs only if it takes a row of them: one that raises an error there
+    breaks no law, but fails at such rows in a query. Prints the smallest rows that break a law, and why states are
+    pickled, if they are. A function that cannot be checked does not stop the others. Exits with 1 if a law is broken or
+    a function cannot be checked.
     """
     if importlib.util.find_spec("hypothesis") is None:
         raise RejectedError("SETTINGS", "check generates its data with Hypothesis: pip install 'foldflight[testing]'")

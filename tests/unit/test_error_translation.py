@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
+from foldflight import connect
 from foldflight.client.error_translation import translate_error
 from foldflight.client.watchdog import Guard
 from foldflight.errors import FunctionError, RejectedError, RetryableError
@@ -61,6 +64,18 @@ def test_what_fails_to_connect_says_what_to_do(url: str, said: str, remedy: str)
     assert isinstance(known, RetryableError)
     assert remedy in known.message.partition("; ")[2]
     assert "Flight returned" not in known.message
+
+
+def test_another_service_of_grpc_is_told_from_a_server() -> None:
+    """Who took the health port, or any port of gRPC, is told so, and which port to call. The server has no methods."""
+    other = grpc.server(ThreadPoolExecutor(1))
+    port = other.add_insecure_port("127.0.0.1:0")
+    other.start()
+    try:
+        with pytest.raises(RejectedError, match=r"BAD_FRAME.*Method not found.*health_port.*8815"):
+            connect(f"grpc://127.0.0.1:{port}")["total"]
+    finally:
+        other.stop(None).wait()
 
 
 def test_our_own_cancellation_is_a_deadline() -> None:

@@ -56,6 +56,14 @@ _REMEDIES = (
         "grpc://",
         "if the server uses TLS, write grpc+tls:// and name its authority with tls_ca=... (--tls-ca in commands)",
     ),
+    (
+        "Method not found",
+        "grpc",
+        (
+            "another gRPC service listens there, such as a server's health service (setting health_port, 8816 by "
+            "default); clients call its port of Arrow Flight (setting port, 8815 by default)"
+        ),
+    ),
 )
 
 
@@ -93,7 +101,9 @@ def translate_error(error: BaseException, *, url: str, deadline_s: float, expire
     if isinstance(error, _LOST) or (isinstance(error, OSError) and not isinstance(error, fl.FlightError)):
         return RetryableError("UNREACHABLE", f"{url} is not reachable or was lost: {reason}{_remedy(reason, url)}")
     if isinstance(error, (fl.FlightError, pa.ArrowException)):
-        return RejectedError("BAD_FRAME", f"{url} does not answer like a foldflight server: {reason}")
+        return RejectedError(
+            "BAD_FRAME", f"{url} does not answer like a foldflight server: {reason}{_remedy(reason, url)}"
+        )
     return error
 
 

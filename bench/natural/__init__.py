@@ -1,6 +1,7 @@
 """Classes as people write them: which are compiled, why the others are not, and their rows per second.
 
-The corpus is `bench.natural.classes`, `examples/gallery` and the functions of `examples`.
+The corpus is `bench.natural.classes`, `examples/gallery` and the functions of `examples`, but those of vectors, which
+`bench.vectors` measures.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ EXAMPLES = (
     *("different", "euros", "from_beam", "from_snowflake", "largest", "moved", "texts", "weighted_avg"),
     "weighted_mean",
 )
+VECTORS = frozenset({"centroid", "drift", "mean_and_covariance", "near_duplicates", "top_k_similar"})
 # The calls of aggregate functions of `examples` that have no call in the gallery's list.
 CALLS = (
     Call("average", ("pieces",)),
@@ -73,7 +75,8 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
 
 def registry() -> Registry:
     """Return a registry of the corpus."""
-    modules = [f"examples.gallery.{path.stem}" for path in sorted(gallery.GALLERY.glob("*.py"))]
+    paths = [path for path in sorted(gallery.GALLERY.glob("*.py")) if path.stem not in VECTORS]
+    modules = [f"examples.gallery.{path.stem}" for path in paths]
     return Registry.load([*CLASSES, *(f"examples.{name}" for name in EXAMPLES), *modules])
 
 

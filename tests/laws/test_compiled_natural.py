@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bench import natural
+from foldflight.functions.author.spec import Function
 from foldflight.testing import check_laws
 from tests.effort import examples_of
 
@@ -12,6 +13,13 @@ from tests.effort import examples_of
 NAMES = ("decimal_sum", "price_by_volume", "longest_text", "last_step", "weekend", "active_span", "busy_hours",
          "count_words", "distinct_days", "top_three", "longest_streak", "weighted_avg")  # fmt: skip
 FUNCTIONS = {each.name: each for each in natural.registry().authored}
+
+
+def test_each_aggregate_function_of_the_corpus_has_a_call() -> None:
+    """Without it the benchmark ends with a KeyError, as it did when vectors came to the gallery."""
+    names = {each.name for each in FUNCTIONS.values() if isinstance(each, Function)}
+    assert names
+    assert names <= {call.function for call in natural.calls()}
 
 
 @pytest.mark.slow

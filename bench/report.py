@@ -192,7 +192,7 @@ def _covers(goal: Goal, case: str) -> bool:
 
 
 def _record(figure: Figure, base: Figure, goal: float | None) -> Record:
-    ratio = figure.value / base.value
+    ratio = 1.0 if figure is base else figure.value / base.value  # a count may be 0
     met = None if goal is None else (ratio >= goal if figure.unit == MORE_IS_BETTER else ratio <= goal)
     return Record(
         **dataclasses.asdict(figure),

@@ -887,7 +887,7 @@ def in_place(plain: Any, shapes: str, *, plus: bool = False) -> Any:
 
 
 @implementation
-def joined(me: Any, other: Any) -> Any:
+def concatenate(me: Any, other: Any) -> Any:
     """Implement `me + other` of lists, and `me | other` of sets and dicts."""
     _check_same(me, other)
     if me.contents.cls is not None:
@@ -903,13 +903,13 @@ def joined(me: Any, other: Any) -> Any:
     return join
 
 
-def joining(plain: Any, shapes: str) -> Any:
+def new_from_both(plain: Any, shapes: str) -> Any:
     """Return the implementation of `+` or `|` where both may be containers; `plain` is called for other types."""
 
     @implementation
     def choose(me: Any, other: Any) -> Any:
-        is_joined = isinstance(me, ContainerType) and not me.view and me.contents.shape in shapes.split()
-        return (lambda me, other: joined(me, other)) if is_joined else (lambda me, other: plain(me, other))
+        both = isinstance(me, ContainerType) and not me.view and me.contents.shape in shapes.split()
+        return (lambda me, other: concatenate(me, other)) if both else (lambda me, other: plain(me, other))
 
     return choose
 

@@ -368,7 +368,7 @@ def _round(a: Any, places: Any = None) -> Any:
 
 
 OPERATORS: Final[dict[Any, Any]] = {
-    operator.add: containers.joining(_plus, "list"),
+    operator.add: containers.new_from_both(_plus, "list"),
     operator.sub: _binary("-", arithmetic.sub_int, _plain(operator.sub)),
     operator.mul: _times,
     operator.truediv: _binary("/", arithmetic.truediv_int, arithmetic.truediv_float),
@@ -378,7 +378,7 @@ OPERATORS: Final[dict[Any, Any]] = {
     operator.lshift: _binary("<<", arithmetic.lshift_int),
     operator.rshift: _binary(">>", arithmetic.rshift_int),
     operator.and_: _binary("&", _plain(operator.and_), bools=_plain(operator.and_)),
-    operator.or_: containers.joining(_binary("|", _plain(operator.or_), bools=_plain(operator.or_)), "set dict"),
+    operator.or_: containers.new_from_both(_binary("|", _plain(operator.or_), bools=_plain(operator.or_)), "set dict"),
     operator.xor: _binary("^", _plain(operator.xor), bools=_plain(operator.xor)),
     operator.lt: _comparison("<", operator.lt),
     operator.le: _comparison("<=", operator.le),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ports import free_port
-from tests.wire.kit import eventually
+from tests.private_server import private_server
 
 __all__ = ["MISSING", "WITH_PASSWORD", "private_postgres", "programs"]
 
@@ -55,15 +55,9 @@ def private_postgres(**settings: object) -> Iterator[str]:
         options = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
         options |= settings
         command = [binaries / "postgres", "-D", data, *(f"--{name}={value}" for name, value in options.items())]
-        with (folder / "log").open("w") as log:
-            server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **owner)
-        try:
-            assert eventually(lambda: server.poll() is not None or _answers(port))
-            assert server.poll() is None, (folder / "log").read_text()
+        # SIGINT ends connections and stops.
+        with private_server(command, folder, lambda: _answers(port), stop=signal.SIGINT, **owner):
             yield f"postgresql://{USER}@127.0.0.1:{port}/postgres"
-        finally:
-            server.send_signal(signal.SIGINT)  # ends connections and stops
-            server.wait(60)
     finally:
         shutil.rmtree(folder)
 

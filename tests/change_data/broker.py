@@ -13,7 +13,7 @@ from pathlib import Path
 from foldflight.spark.java import java_home
 from tests.maven import jars
 from tests.ports import free_port
-from tests.wire.kit import eventually
+from tests.private_server import private_server
 
 HERE = Path(__file__).parent
 _MEMORY = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -38,15 +38,9 @@ def private_broker() -> Iterator[str]:
             cwd=folder,
         )
         assert made.returncode == 0, made.stdout + made.stderr
-        with (folder / "log").open("w") as log:
-            server = subprocess.Popen([*java, "kafka.Kafka", str(settings)], cwd=folder, stdout=log, stderr=log)
-        try:
-            assert eventually(lambda: server.poll() is not None or _listens(address), 120)
-            assert server.poll() is None, (folder / "log").read_text()
+        command = [*java, "kafka.Kafka", str(settings)]
+        with private_server(command, folder, lambda: _listens(address), timeout_s=120):
             yield address
-        finally:
-            server.kill()  # nothing is read again
-            server.wait(60)
     finally:
         shutil.rmtree(folder)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from foldflight.spark.java import java_home
 from tests.maven import MISSING, client, jars
 from tests.ports import free_port
-from tests.wire.kit import eventually
+from tests.private_server import private_server
 
 HERE = Path(__file__).parent
 _MEMORY = ("-Xmx300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -26,16 +25,9 @@ def private_catalogue(folder: Path) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     java = [str(java_home(os.environ) / "bin" / "java"), *_MEMORY]
     java += ["-cp", os.pathsep.join(map(str, jars(HERE / "jars-iceberg-rest.txt")))]
-    with (folder / "log").open("w") as log:
-        program = [*java, str(HERE / "RestCatalogue.java"), str(port), str(folder)]
-        server = subprocess.Popen(program, stdout=log, stderr=log, cwd=folder)
-    try:
-        assert eventually(lambda: server.poll() is not None or _answers(url), 120)
-        assert server.poll() is None, (folder / "log").read_text()
+    command = [*java, str(HERE / "RestCatalogue.java"), str(port), str(folder)]
+    with private_server(command, folder, lambda: _answers(url), timeout_s=120):
         yield url
-    finally:
-        server.kill()  # nothing is read again
-        server.wait(60)
 
 
 def _answers(url: str) -> bool:

@@ -1088,11 +1088,9 @@ def _number_of(partition: str | None) -> int:
 def _log_of(value: bytes | None) -> Iterator[str]:
     """Yield where in the log of the database an event is, as far as it says that."""
     try:
-        event = json.loads(value or b"null")
+        event, _ = without_schema(json.loads(value or b"null"))
     except (ValueError, RecursionError):
         return
-    if isinstance(event, dict) and isinstance(event.get("payload"), dict):
-        event = event["payload"]
     if not isinstance(event, dict):
         return
     source = event["source"] if isinstance(event.get("source"), dict) else {}

@@ -95,7 +95,7 @@ def line_of(function: Any) -> str:
 
 
 @contextlib.contextmanager
-def blaming(function: Any) -> Iterator[None]:
+def at_line_of(function: Any) -> Iterator[None]:
     """Give each Unsupported that is raised inside, and has no location, the first line of a function."""
     try:
         yield

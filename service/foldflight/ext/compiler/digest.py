@@ -13,7 +13,7 @@ from foldflight.ext.compiler.kernels import CompilePlan
 from foldflight.ext.compiler.lookups import MISSING, PLAIN, Lookups
 from foldflight.ext.compiler.plan import LOOKED_AT
 from foldflight.ext.compiler.records import is_named_tuple
-from foldflight.fold.mode import Unsupported, blaming
+from foldflight.fold.mode import Unsupported, at_line_of
 
 _REACHED_MAX: Final = 1000
 # Methods written in C. Each access to their attribute `__init__` makes another object, so visiting them never ends.
@@ -70,7 +70,7 @@ def _function(
         for name in names:
             values.append(lookups.attribute(cls, name))
             yield type(inspect.getattr_static(cls, name, None)).__name__  # a static method has no self
-    with blaming(function):
+    with at_line_of(function):
         reached = _reachable(values, names, lookups)
     for value in reached:
         called = value.fget if isinstance(value, property) else value

@@ -47,7 +47,7 @@ from foldflight.ext.compiler.vectors import VectorType, row_address
 from foldflight.ext.compiler.vectors import result_of as vector_result_of
 from foldflight.fold.accelerator import PendingLoop
 from foldflight.fold.machine_values import DECIMALS
-from foldflight.fold.mode import Unsupported, blaming, line_of
+from foldflight.fold.mode import Unsupported, at_line_of, line_of
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Kernels:
             if method_name == "get_value":
                 continue  # get_value may be interpreted
             own = (self.instance,) if method_name in self.plan.with_self else ()
-            with blaming(function):
+            with at_line_of(function):
                 self.author.check(function, (*own, *actual.get(method_name, (changed,))))
 
     def fold(self, *, nulls: bool) -> Any:

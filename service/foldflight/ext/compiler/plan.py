@@ -37,7 +37,7 @@ from foldflight.ext.compiler.untyped_accumulators import (
 from foldflight.ext.compiler.value_types import ENCODED, KINDS
 from foldflight.fold.aggregate.reading import inner_codes
 from foldflight.fold.machine_values import DECIMALS, decimal_of, moment_of, scale_of, text_of, words_of
-from foldflight.fold.mode import Unsupported, blaming
+from foldflight.fold.mode import Unsupported, at_line_of
 from foldflight.functions.author.spec import BoundFunction, BoundScalar, Methods, ScalarMethods
 from foldflight.functions.types.serializer import Nullable, may_be_none
 from foldflight.functions.types.sql import sql_name
@@ -111,7 +111,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
             raise
     arguments = [_argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     inferred = None
-    with blaming(next(iter(makers.values()), None)):
+    with at_line_of(next(iter(makers.values()), None)):
         accumulators = _fresh(methods, cls)
         if cls is None and has_members and type(accumulators[0]) is not (named_tuple or tuple):
             raise Unsupported("its accumulator is neither a tuple nor an object with annotated attributes")
@@ -229,7 +229,7 @@ def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[
         elif separate:
             with_self.add(method_name)
         if not isinstance(method, FunctionType):
-            with blaming(method):
+            with at_line_of(method):
                 raise Unsupported(f"{method_name} is not a plain method")
         functions[method_name] = method
     return functions, frozenset(with_self)

@@ -21,7 +21,7 @@ from foldflight.ext.compiler.scalar import CompiledScalar
 from foldflight.fold.accelerator import HOT_ROWS, Accelerator, CompileQueue, PendingLoop, bind_fixed_types
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreted import Interpreted
-from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode, Unsupported, blaming, line_of
+from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode, Unsupported, at_line_of, line_of
 from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
 from foldflight.functions.author.spec import AnyFunction, BoundFunction, BoundScalar, Methods, ScalarMethods
 from foldflight.functions.types.vectors import is_vector
@@ -391,10 +391,10 @@ def _plan_of(bound: _Bound, methods: _Methods) -> tuple[CompilePlan, Any]:
 
     if isinstance(bound, BoundScalar):
         assert isinstance(methods, ScalarMethods)
-        with blaming(getattr(bound.function.target, "eval", bound.function.target)):
+        with at_line_of(getattr(bound.function.target, "eval", bound.function.target)):
             return scalar_plan_of(bound, methods)
     assert isinstance(methods, Methods)
-    with blaming(getattr(bound.function.cls, "accumulate", None)):
+    with at_line_of(getattr(bound.function.cls, "accumulate", None)):
         return plan_of(bound, methods)
 
 
@@ -406,8 +406,8 @@ def _methods(bound: _Bound) -> _Methods | NoProgram:
     try:
         return bound.instantiate()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, as an error of the function
-        line = line_of(getattr(bound.function.source, "__init__", None))
-        return NoProgram(f"__init__ raises {type(error).__name__} ({line})")
+        raised = Unsupported(f"__init__ raises {type(error).__name__}")
+        return NoProgram(reason_of(raised, line_of(getattr(bound.function.source, "__init__", None))))
 
 
 def _key_of(bound: _Bound) -> _Key:

@@ -181,3 +181,29 @@ def test_a_function_that_takes_some_nulls_is_told_of_skip_nulls() -> None:
     broken = [result for result in check_laws(Weighted, examples=30) if result.passed is False]
     assert broken
     assert all("handle them, or declare @udaf(skip_nulls=True)" in result.detail for result in broken)
+
+
+@pytest.mark.parametrize("skip_nulls", [False, True])
+def test_a_function_that_fails_at_nulls_is_told_so(*, skip_nulls: bool) -> None:
+    """That breaks no law, because there may be none; but the result says that a query fails at them, and what helps."""
+
+    class Total:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, total: int, value: int) -> int:
+            return total + value
+
+        def get_value(self, total: int) -> int:
+            return total
+
+    results = {result.law: result for result in check_laws(udaf(skip_nulls=skip_nulls)(Total), examples=10)}
+    assert not [result for result in results.values() if result.passed is False]
+    nulls = results["rows of NULLs are taken"]
+    if skip_nulls:
+        assert nulls.passed
+        return
+    assert nulls.passed is None
+    assert "a query fails at NULLs" in nulls.detail
+    assert "unsupported operand type(s) for +: 'int' and 'NoneType'" in nulls.detail
+    assert "handle them, or declare @udaf(skip_nulls=True)" in nulls.detail

@@ -29,7 +29,7 @@ from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.functions.types.arrow import JSON, with_column
 from foldflight.functions.types.views import PlainMap, ViewSpec, view_type
 from foldflight.testing import LawResult, check_laws
-from foldflight.testing.laws import LAWS, _check, _Inputs, _Subject, _takes_nulls, rows_of, rows_with_nulls
+from foldflight.testing.laws import LAWS, _check, _Inputs, _Subject, rows_of, rows_with_nulls
 from foldflight.testing.pair import LIMITS, ExchangePair
 from foldflight.testing.views import CachedViews
 
@@ -1114,7 +1114,7 @@ def outcome(cls: type) -> LawResult:
     function = function_of(cls)
     assert isinstance(function, Function)
     subject = _Subject(function, {})
-    rows = rows_with_nulls if _takes_nulls(subject) else rows_of
+    rows = rows_with_nulls if subject.error_at_nulls is None else rows_of
     return _check(LAWS[-1], subject, _Inputs(rows, subject.types, {}, examples=40))
 
 

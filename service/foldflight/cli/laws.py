@@ -84,7 +84,7 @@ def check(
     table functions that not every row is an error, any split and order of the rows, and compiled code beside the
     interpreter. Of an async function only the declaration and the pickle are checked: generated rows would be sent to
     what it calls. An aggregate function is given NULLs only if it takes a row of them: one that raises an error there
-    breaks no law, but fails at such rows in a query. Prints the smallest rows that break a law, and why states are
+    breaks no law, and the table has the error. Prints the smallest rows that break a law, and why states are
     pickled, if they are. A function that cannot be checked does not stop the others. Exits with 1 if a law is broken or
     a function cannot be checked.
     """

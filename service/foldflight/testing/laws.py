@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -64,10 +64,8 @@ _CALLS_OUT: Final = (
     "it is async, and generated rows would be sent to what it calls; test it against a model of your own, through "
     "connect(...)"
 )
-_SKIP_NULLS: Final = (
-    "\nA row has NULLs, which are None in Python: handle them, or declare @udaf(skip_nulls=True), which leaves such "
-    "rows out"
-)
+_HANDLE_NULLS: Final = "handle them, or declare @udaf(skip_nulls=True), which leaves such rows out"
+_SKIP_NULLS: Final = f"\nA row has NULLs, which are None in Python: {_HANDLE_NULLS}"
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,8 @@ def iterate_laws(
     assert isinstance(there, Function)
     subject = _Subject(there, dict(literals or {}))
     known = _by_place(there, subject.types, values or {})
-    inputs = _Inputs(rows_with_nulls if _takes_nulls(subject) else rows_of, subject.types, known, examples=examples)
+    draw = rows_with_nulls if subject.error_at_nulls is None else rows_of
+    inputs = _Inputs(draw, subject.types, known, examples=examples)
     hostile: _Inputs | None = None
     for law in LAWS:
         if law.hostile and hostile is None and law.needs(subject) is None:
@@ -251,6 +250,15 @@ class _Subject:
         self.lifted, self.unlifted_reason = (
             (None, MISSING) if former is None else former.form(self.calls[0].bound, self.types)
         )
+
+    @cached_property
+    def error_at_nulls(self) -> FoldflightError | None:
+        """The error of a row whose arguments are all NULL; None if the function accepts it."""
+        try:
+            self.fold([[tuple(None for _ in self.types)]])
+        except FoldflightError as error:
+            return error
+        return None
 
     def whole(self, inputs: Sequence[Drawn]) -> list[Any]:
         """Return the output of each input's rows, which are in one chunk."""
@@ -747,6 +755,20 @@ def _compare_lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
     return subject.lifted.difference(subject, rows, cut)
 
 
+def _needs_nulls(subject: _Subject) -> str | None:
+    """Return why the function takes no NULLs. That breaks no law: its author may know that there are none."""
+    error = subject.error_at_nulls
+    return (
+        None
+        if error is None
+        else f"a query fails at NULLs, which are None in Python ({error.message}): {_HANDLE_NULLS}"
+    )
+
+
+def _always(_subject: _Subject, _inputs: Sequence[Drawn]) -> None:
+    """Hold for every function to which the law applies."""
+
+
 def _needs_merge(subject: _Subject) -> str | None:
     return None if subject.function.capabilities.merge else "it has no merge"
 
@@ -790,6 +812,7 @@ def _needs_compiled(subject: _Subject) -> str | None:
 
 
 LAWS: tuple[Law[_Subject], ...] = (
+    Law("rows of NULLs are taken", _always, _needs_nulls),
     Law("any split of the rows", _splits),
     Law("state stored and loaded", _codec),
     Law("merge of parts", _merge_parts, _needs_merge),
@@ -940,13 +963,3 @@ def _outcome(holds: Callable[[Sequence[Drawn]], str | None], inputs: Sequence[Dr
     except FoldflightError as error:
         error.slot = None  # the rows tell the place; only laws know slots
         return str(error), f"{error.code}: {error.message}"
-
-
-def _takes_nulls(subject: _Subject) -> bool:
-    """Return whether the function accepts NULLs. A function that raises on None breaks no law."""
-    row = tuple(None for _ in subject.types)
-    try:
-        subject.fold([[row]])
-    except FoldflightError:
-        return False
-    return True

@@ -473,6 +473,7 @@ def test_patience_and_back_off() -> None:
     """Servers that refuse are avoided, longer each time; after patience_s the error has the story."""
     shell = Shell(("grpc://a",), patience_s=10.0)
     shell.report(STARTED)
+    started_s = shell.now_s
     rests = []
     while True:
         cut, said = shell.report(ConnectionLost(RetryableError("OVERLOADED", "full")))
@@ -490,7 +491,23 @@ def test_patience_and_back_off() -> None:
     assert 4 < len(rests) < 12
     assert said.error.code == "OVERLOADED"
     assert "no server took the exchange within 10 s" in said.error.message
-    assert said.error.story[0].startswith("0.0s refused by grpc://a: OVERLOADED")
+    (step,) = said.error.story  # equal steps are one
+    until = f"{len(rests) + 1} times until {shell.now_s - started_s:.1f}s"
+    assert step == f"0.0s refused by grpc://a: OVERLOADED: full ({until})"
+
+
+def test_the_story_keeps_the_newest_steps() -> None:
+    """Equal steps are counted where the first of them was; beyond the bound, the oldest step is left out."""
+    shell = Shell(("grpc://a",), patience_s=1000.0)
+    shell.report(STARTED)
+    for number in (0, 1, *range(35)):
+        instructions = shell.report(ConnectionLost(RetryableError("OVERLOADED", f"full {number}")))
+        while isinstance(instructions[-1], Sleep):
+            shell.now_s = instructions[-1].until_s
+            instructions = shell.report(TIMER)
+    story = shell.coordinator.story()
+    assert len(story) == 30
+    assert [step.partition("full ")[2] for step in story] == [str(number) for number in range(5, 35)]
 
 
 def test_an_exchange_stays_on_its_code() -> None:

@@ -335,6 +335,7 @@ class Circuits:
 
 
 _STORY_STEPS: Final = 30
+_STORY_STEP_CHARACTERS: Final = 200
 _LOG_WAIT_AFTER_S: Final = 3.0  # most waits for a server are shorter, so they are not logged
 _WITHOUT_CONTENT: Final = (None, Folded)
 
@@ -352,6 +353,19 @@ class _Connection:
     is_caught_up: bool = False
     unsent: deque[ReplayEntry] = field(default_factory=deque)
     awaited: ReplayEntry | None = None  # the last frame that was sent, if its answer is due
+
+
+@dataclass(slots=True)
+class _Step:
+    """Equal events of the story: when the first and the last of them were, and how many there were."""
+
+    first_s: float
+    last_s: float
+    count: int = 1
+
+    def describe(self, event: str) -> str:
+        again = f" ({self.count} times until {self.last_s:.1f}s)" if self.count > 1 else ""
+        return f"{self.first_s:.1f}s {event}{again}"
 
 
 class Coordinator:
@@ -409,11 +423,14 @@ class Coordinator:
         self._lost_at_s: float | None = None  # start of the current interruption
         self._reported_refolds = 0  # value of stats.rows_refolded in the last report
         self._started_at_s = now_s()
-        self._story: deque[str] = deque(maxlen=_STORY_STEPS)
+        self._story: dict[str, _Step] = {}
 
     def story(self) -> tuple[str, ...]:
-        """Return the events of all connections, oldest first, with seconds since the start of the exchange."""
-        return tuple(self._story)
+        """Return the events of all connections, oldest first, with seconds since the start of the exchange.
+
+        Equal events are one step, where the first of them was: a server that is away is tried every few seconds.
+        """
+        return tuple(step.describe(event) for event, step in self._story.items())
 
     @property
     def held_bytes(self) -> int:
@@ -827,8 +844,16 @@ class Coordinator:
             raise AssertionError("there is no connection")
         return self._connection
 
-    def _record(self, what: str) -> None:
-        self._story.append(f"{self._now_s() - self._started_at_s:.1f}s {what}"[:200])
+    def _record(self, event: str) -> None:
+        event, elapsed_s = event[:_STORY_STEP_CHARACTERS], self._now_s() - self._started_at_s
+        step = self._story.get(event)
+        if step is None:
+            if len(self._story) == _STORY_STEPS:
+                del self._story[next(iter(self._story))]
+            self._story[event] = _Step(elapsed_s, elapsed_s)
+        else:
+            step.last_s = elapsed_s
+            step.count += 1
 
 
 def _digests(open_request: Open, open_reply: Opened) -> dict[str, str]:

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,32 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, TimestampType
 
 from foldflight import FoldflightError, RejectedError, connect, udaf
-from foldflight.spark import group_by, join_lateral, over, register, session, sql, tumble
+from foldflight.spark import (
+    configure,
+    dead_letters,
+    enable,
+    from_canal,
+    from_debezium,
+    from_maxwell,
+    group_by,
+    join_lateral,
+    over,
+    register,
+    results,
+    scan,
+    schema_of,
+    session,
+    split_changes,
+    sql,
+    state_table,
+    to_debezium,
+    to_upserts,
+    tumble,
+    upserts,
+    with_columns,
+    with_schema,
+    write_table,
+)
 from foldflight.spark.errors import error_of
 from foldflight.sql import SqlError
 from tests import scalar_functions
@@ -277,6 +303,81 @@ CASES: dict[str, tuple[Any, str, str]] = {
         "did you mean fraction",
     ),
 }
+
+
+NO_DATAFRAME: dict[str, Callable[[Any], Any]] = {
+    "group_by": lambda rows: group_by(rows, "k"),
+    "over": lambda rows: over(rows, "k"),
+    "with_columns": with_columns,
+    "join_lateral": lambda rows: join_lateral(rows, connect("embedded:")["count"]()),
+    "upserts": lambda rows: upserts(rows, keys="k", sequence_by="v"),
+    "from_debezium": lambda rows: from_debezium(rows, "k BIGINT"),
+    "from_maxwell": lambda rows: from_maxwell(rows, "k BIGINT"),
+    "from_canal": lambda rows: from_canal(rows, "k BIGINT"),
+    "schema_of": schema_of,
+    "split_changes": lambda rows: split_changes(rows, op="k", before="v", after="v", row_kinds={}),
+    "to_debezium": lambda rows: to_debezium(rows, keys="k"),
+    "to_upserts": lambda rows: to_upserts(rows, keys="k"),
+    "write_table": lambda rows: write_table(rows, "duckdb:///t.db?table=t", keys="k", checkpoint="c"),
+    "results": results,
+    "dead_letters": dead_letters,
+    "with_schema": lambda rows: with_schema(rows, "k BIGINT", streaming=False),
+}
+
+
+@pytest.mark.parametrize("function", NO_DATAFRAME)
+@pytest.mark.parametrize(
+    ("rows", "hint"),
+    [
+        ([1], "this is a list; give a batch or streaming DataFrame"),
+        (None, "this is a NoneType"),
+        (pd.DataFrame({"k": [1]}), r"this is a pandas\.\S*DataFrame; make it one: spark.createDataFrame"),
+    ],
+)
+def test_what_is_no_dataframe_is_refused(function: str, rows: Any, hint: str) -> None:
+    """Each function says that it takes a DataFrame, what it was given, and what to write."""
+    with pytest.raises(RejectedError, match=f"{function} takes a DataFrame of Spark first, and {hint}") as caught:
+        NO_DATAFRAME[function](rows)
+    assert caught.value.code == "SIGNATURE"
+
+
+def test_grouped_data_is_refused(df: Any) -> None:
+    """PySpark's own groupBy comes first in the mind of a user of PySpark."""
+    with pytest.raises(
+        RejectedError, match=r"give the DataFrame itself: group_by\(df, \.\.\.\), not group_by\(df.groupBy"
+    ):
+        group_by(df.groupBy("k"))
+
+
+@pytest.mark.parametrize("wrong", [None, [1], "local"])
+def test_what_is_no_session_is_refused(wrong: Any) -> None:
+    """As for DataFrames, in functions that take the session first."""
+    calls: dict[str, Callable[[], Any]] = {
+        "configure": lambda: configure(wrong),
+        "sql": lambda: sql(wrong, "SELECT 1"),
+        "register": lambda: register(wrong, connect("embedded:")),
+        "enable": lambda: enable(wrong),
+        "scan": lambda: scan(wrong, "orders"),
+        "state_table": lambda: state_table(wrong, "checkpoint"),
+    }
+    for function, call in calls.items():
+        with pytest.raises(RejectedError, match=f"{function} takes the session of Spark first") as caught:
+            call()
+        assert caught.value.code == "SIGNATURE"
+
+
+def test_other_arguments_of_a_wrong_type_are_refused(classic: Any, df: Any) -> None:
+    """Names of columns that are no names, a statement that is no text, functions that are none."""
+    wrong: dict[str, Callable[[], Any]] = {
+        r"keys has the names of columns, as in keys=\['id'\], not 5": lambda: upserts(df, keys=5, sequence_by="v"),  # type: ignore[arg-type]
+        "keys has the names of columns, .*, not \\[5\\]": lambda: to_debezium(df, keys=[5]),  # type: ignore[list-item]
+        "sequence_by has columns, as in sequence_by='lsn', not 7": lambda: upserts(df, keys="k", sequence_by=7),  # type: ignore[arg-type]
+        "sql takes the text of a statement, and this is None": lambda: sql(classic, None),  # type: ignore[arg-type]
+        r"register takes the result of connect, .*, not \[1\]": lambda: register(classic, [1]),  # type: ignore[arg-type]
+    }
+    for message, call in wrong.items():
+        with pytest.raises(RejectedError, match=message):
+            call()
 
 
 @pytest.mark.parametrize("case", CASES)

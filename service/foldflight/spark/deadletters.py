@@ -16,6 +16,7 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import DEAD_LETTER, QueryLayout
 from foldflight.errors import RejectedError
+from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.columns import column_named
 from foldflight.spark.types import check_returned
 
@@ -51,6 +52,7 @@ def results(df: DataFrame) -> DataFrame:
     |  4|0.25|
     +---+----+
     """
+    require_dataframe(df, "results")
     _check(df)
     return df.where(sf.col(DEAD_LETTER).isNull()).drop(DEAD_LETTER)
 
@@ -87,6 +89,7 @@ def dead_letters(df: DataFrame, *columns: str) -> DataFrame:
     |USER_CODE|inverse raised ZeroDivisionError: division by zero|{0}|
     +---------+--------------------------------------------------+---+
     """
+    require_dataframe(df, "dead_letters")
     _check(df)
     for each in columns:
         if not isinstance(each, str):

@@ -19,6 +19,7 @@ from foldflight.errors import RejectedError
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call
 from foldflight.functions.query.literals import text_of_literals
+from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.batch import batch_result
 from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quote_name, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
@@ -175,15 +176,7 @@ def _role(key: object) -> str:
 
 def _check_input(df: object, window: object) -> None:
     """Check the types of the DataFrame and the window. Raises RejectedError SIGNATURE."""
-    if not isinstance(df, DataFrame):
-        if hasattr(df, "agg") and hasattr(df, "pivot") and not hasattr(df, "columns"):
-            remedy = "give the DataFrame itself and the keys: group_by(df, 'key'), not group_by(df.groupBy('key'))"
-        elif hasattr(df, "iloc") or hasattr(df, "to_pandas"):
-            remedy = "make it one: spark.createDataFrame(...)"
-        else:
-            remedy = "give a batch or streaming DataFrame, such as spark.table(...)"
-        kind = f"{type(df).__module__}.{type(df).__qualname__}"
-        raise RejectedError("SIGNATURE", f"group_by takes a DataFrame of Spark, and this is a {kind}; {remedy}")
+    require_dataframe(df, "group_by")
     if window is not None and not isinstance(window, Window):
         raise RejectedError(
             "SIGNATURE",

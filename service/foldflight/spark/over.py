@@ -29,6 +29,7 @@ from foldflight.engine.query.layout import EMIT, KIND, ROW_KIND, SLOT
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame
+from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.arrow import arrow_function, hash_of, step_name, together
 from foldflight.spark.bucketed import OPERATOR
 from foldflight.spark.columns import (
@@ -114,8 +115,7 @@ def over(
     """
     is_scan = isinstance(df, Scan)
     df = as_dataframe(df)
-    if not isinstance(df, DataFrame):
-        raise RejectedError("SIGNATURE", f"over takes a DataFrame of Spark, and this is {type(df).__qualname__}")
+    require_dataframe(df, "over")
     check_analysable(df, "over")
     named = tuple(partition_by) if isinstance(partition_by, (list, tuple)) else (partition_by,)
     if keys and named:

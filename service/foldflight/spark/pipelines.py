@@ -21,6 +21,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
+from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.columns import column_named, refusing_nanoseconds, rejecting
 from foldflight.spark.errors import raise_error
 from foldflight.spark.versions.sessions import condition_of, name_key, quiet
@@ -69,6 +70,7 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
     |     ann|  3|
     +--------+---+
     """
+    require_dataframe(df, "with_schema")
     with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}"):
         fields = list(schema if isinstance(schema, st.StructType) else _parse_schema(df, schema))
     names = [field.name.casefold() for field in fields]

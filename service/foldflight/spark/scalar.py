@@ -38,6 +38,7 @@ from foldflight.functions import Step, StepArgument, can_widen, parse_type
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.literals import check_names
 from foldflight.functions.types.sql import sql_name
+from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.arrow import arrow_function, step_name
 from foldflight.spark.attempts import attempt
 from foldflight.spark.columns import Columns, spark_name, text_of, zone_remedy
@@ -405,13 +406,9 @@ def _plain(task: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callabl
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 
-def check_df(df: object, name: str) -> None:
+def check_df(df: DataFrame, name: str) -> None:
     """Raise RejectedError SIGNATURE unless it is a DataFrame of Spark that tells its columns."""
-    if not isinstance(df, DataFrame):
-        kind = f"{type(df).__module__}.{type(df).__qualname__}"
-        raise RejectedError(
-            "SIGNATURE", f"{name} takes a DataFrame of Spark first, and this is a {kind}; give the DataFrame itself"
-        )
+    require_dataframe(df, name)
     check_analysable(df, name)
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from foldflight.client.logs import set_up
 from foldflight.errors import RejectedError
+from foldflight.spark.arguments import require_session
 from foldflight.spark.versions.sessions import is_spark
 from foldflight.spark.versions.states import FILE_MANAGER
 
@@ -99,6 +100,7 @@ def configure(
     spark.sql.execution.arrow.maxBytesPerBatch: Spark's default > 2147483647 (...)
     spark.sql.execution.arrow.maxRecordsPerBatch: Spark's default > 8192 (batches of at most 8 MiB, ...)
     """
+    require_session(spark, "configure")
     for name, number in (("row_bytes", row_bytes), ("partitions", 1 if partitions is None else partitions)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise RejectedError("SIGNATURE", f"{name} is a number of 1 or more, and here it is {number!r}")

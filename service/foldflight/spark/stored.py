@@ -37,6 +37,7 @@ from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout
 from foldflight.engine.state.viewtable import ViewTable, stored_views
 from foldflight.engine.stream.upserts import KIND_OF_TABLE
 from foldflight.errors import RejectedError
+from foldflight.spark.arguments import require_session
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import OPERATOR, stored_name
 from foldflight.spark.errors import moved_checkpoint
@@ -103,6 +104,7 @@ def state_table(
     |     ann|        2|{50, 2, 0, 0, 0}|
     +--------+---------+----------------+
     """
+    require_session(spark, "state_table")
     table = StoredTable.of(spark, checkpoint, operator)
     return table.groups() if view is None else table.entries(view)
 

@@ -39,6 +39,7 @@ from foldflight.engine.stream.upserts import (
     has_order,
 )
 from foldflight.errors import RejectedError
+from foldflight.spark.arguments import column_names, require_dataframe
 from foldflight.spark.columns import column_named, column_of, is_column, rejecting, text_of
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, refuse_doubles
@@ -112,7 +113,10 @@ def upserts(
             with SCHEMA_MISMATCH at NULL in a key or a sequence, and at two different rows of a key with the same
             sequence, and with STATE_MISMATCH for a checkpoint whose rows have a column of another type.
     """
-    key_names = [keys] if isinstance(keys, str) else list(keys)
+    require_dataframe(df, "upserts")
+    key_names = column_names(keys, "keys")
+    if not isinstance(sequence_by, (str, Column, Sequence)):
+        raise RejectedError("SIGNATURE", f"sequence_by has columns, as in sequence_by='lsn', not {sequence_by!r}")
     sequences = [sequence_by] if isinstance(sequence_by, (str, Column)) else list(sequence_by)
     check_analysable(df, "upserts")
     _check(df, key_names, sequences)

@@ -21,6 +21,7 @@ from foldflight.client.logs import set_up
 from foldflight.engine.over.stream import ttl_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
+from foldflight.spark.arguments import require_session
 from foldflight.spark.columns import quote_name, refusing_nanoseconds
 from foldflight.spark.rowkinds import UNSAID, kinds_in
 from foldflight.spark.versions.sessions import format_statement, is_remote, is_spark, quiet
@@ -100,8 +101,7 @@ def sql(
     |    6.0|
     +-------+
     """
-    if plan not in get_args(Plan):
-        raise RejectedError("SETTINGS", f"there is no plan {plan!r}; plan is 'auto', 'fold', 'lifted' or 'lists'")
+    _check_arguments(spark, text, plan)
     whole = Text(_without_end(text))
     catalog = catalog_of(spark)
     before = catalog.statements()
@@ -158,6 +158,15 @@ def sql(
     return _finish(analysis, Span(begin, start), result)
 
 
+def _check_arguments(spark: SparkSession, text: str, plan: Plan) -> None:
+    """Raise RejectedError SIGNATURE or SETTINGS for arguments of `sql` that are something else."""
+    require_session(spark, "sql")
+    if not isinstance(text, str):
+        raise RejectedError("SIGNATURE", f"sql takes the text of a statement, and this is {text!r}")
+    if plan not in get_args(Plan):
+        raise RejectedError("SETTINGS", f"there is no plan {plan!r}; plan is 'auto', 'fold', 'lifted' or 'lists'")
+
+
 def register(spark: SparkSession, functions: Functions, names: Mapping[str, str] | None = None) -> None:
     """Make functions known to the SQL of a session.
 
@@ -189,6 +198,11 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
     |         1.0|
     +------------+
     """
+    require_session(spark, "register")
+    if not isinstance(functions, Functions):
+        raise RejectedError(
+            "SIGNATURE", f"register takes the result of connect, as in register(spark, connect(...)), not {functions!r}"
+        )
     catalog = catalog_of(spark)
     chosen = {name: name for name in functions if _has_fixed_types(functions[name])} if names is None else dict(names)
     if names is None:
@@ -272,6 +286,7 @@ def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **con
     |  b,a|
     +-----+
     """
+    require_session(spark, "enable")
     known = catalog_of(spark)
     known.connect_with(connection)
     if catalog is not None:

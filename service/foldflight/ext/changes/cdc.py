@@ -31,6 +31,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.ext.changes.canalreader import UNREAD, canal_reader
 from foldflight.functions import RowKind
+from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.columns import column_of, quote_name, rejecting
 from foldflight.spark.dialects import of_columns
@@ -133,6 +134,7 @@ def split_changes(
     |      +U|  1|     5|
     +--------+---+------+
     """
+    require_dataframe(df, "split_changes")
     return _split_changes(df, op, before, after, row_kinds, ignored, sf.lit(""))
 
 
@@ -188,6 +190,7 @@ def from_maxwell(
     |      +U|  1|     5|
     +--------+---+------+
     """
+    require_dataframe(df, "from_maxwell")
     row = table_schema(df, schema)
     _check_missing(missing)
     wide = st.StructType([st.StructField(field.name, _wide(field.dataType)) for field in row])
@@ -254,6 +257,7 @@ def from_canal(
     |      +I|  1|     3|
     +--------+---+------+
     """
+    require_dataframe(df, "from_canal")
     row = table_schema(df, schema)
     _check_missing(missing)
     require_columns(df, (_VALUE,), "name the column of JSON so")

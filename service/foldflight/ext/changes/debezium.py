@@ -43,6 +43,7 @@ from foldflight.ext.changes.debeziumreader import (
     described_columns,
     is_block,
 )
+from foldflight.spark.arguments import column_names, require_dataframe
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import OPERATOR, observe_events
 from foldflight.spark.deadletters import OnError, is_isolated
@@ -163,6 +164,7 @@ def from_debezium(
             another log: the database committed it later than the last change of its key, and its position is lower, as
             after a failover without a new snapshot.
     """
+    require_dataframe(df, "from_debezium")
     check_analysable(df, "from_debezium")
     encodings = {"decimals": decimals, "times": times, "binary": binary, "intervals": intervals}
     words = _words(**encodings)
@@ -197,7 +199,7 @@ def from_debezium(
     require_columns(df, (VALUE,), "name the column of JSON so")
     _check_table(table)
     row = st.StructType([st.StructField(each.name, each.dataType) for each in table_schema(df, schema)])
-    key_names = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
+    key_names = None if keys is None else column_names(keys, "keys")
     _check_names(row, encodings, key_names)
     if isolates:
         refuse_taken(DEAD_LETTER, row.names)
@@ -341,6 +343,7 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
     >>> schema_of(to_debezium(orders, keys="id")).simpleString()
     'struct<id:bigint,customer:string>'
     """
+    require_dataframe(events, "schema_of")
     require_columns(events, (VALUE,), "name the column of JSON so")
     _check_table(table)
     if events.isStreaming:

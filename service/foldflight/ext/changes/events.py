@@ -30,6 +30,7 @@ from foldflight.errors import RejectedError
 from foldflight.ext.changes.connectvalues import UNAVAILABLE
 from foldflight.ext.changes.replicaidentity import OWN_CONNECTOR
 from foldflight.functions.types.arrow import concat_batches
+from foldflight.spark.arguments import column_names, require_dataframe
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import EPOCH
 from foldflight.spark.columns import column_named
@@ -107,7 +108,7 @@ def to_debezium(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
             query fails with SCHEMA_MISMATCH at a key that is NULL, at another row kind, and at a value that readers
             take for something else.
     """
-    names, kinds, columns = _check_keys(changes, keys)
+    names, kinds, columns = _check_keys(changes, keys, "to_debezium")
     described = [_describe_column(name, changes.schema[name].dataType) for name in columns]
     task = _Envelopes(
         keys=tuple(names),
@@ -158,7 +159,7 @@ def to_upserts(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
         RejectedError: SCHEMA_MISMATCH, if a key is missing; SIGNATURE, if `keys` is empty. The query fails with
             SCHEMA_MISMATCH at a key that is NULL, and at another row kind.
     """
-    names, has_kinds, columns = _check_keys(changes, keys)
+    names, has_kinds, columns = _check_keys(changes, keys, "to_upserts")
     last = changes.select(*map(column_named, columns), sf.lit(False).alias(_IS_DELETED))
     if has_kinds:
         types = tuple(arrow_type(changes.schema[name].dataType) for name in columns)
@@ -181,9 +182,10 @@ def to_upserts(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
     return last.select(key.alias(_KEY), sf.when(~column_named(_IS_DELETED), value).alias(_VALUE))
 
 
-def _check_keys(changes: DataFrame, keys: str | Sequence[str]) -> tuple[list[str], bool, list[str]]:
+def _check_keys(changes: DataFrame, keys: str | Sequence[str], function: str) -> tuple[list[str], bool, list[str]]:
     """Return the keys, whether rows have kinds, and the columns. Raises RejectedError SIGNATURE, SCHEMA_MISMATCH."""
-    names = [keys] if isinstance(keys, str) else list(keys)
+    require_dataframe(changes, function)
+    names = column_names(keys, "keys")
     if not names:
         raise RejectedError("SIGNATURE", "keys is empty; name the columns that identify a row, as in keys=['id']")
     if DEAD_LETTER in changes.columns:

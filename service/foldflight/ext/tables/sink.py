@@ -34,6 +34,7 @@ from foldflight.ext.tables.duckdb import DuckDBTable
 from foldflight.ext.tables.iceberg import IcebergTable
 from foldflight.ext.tables.postgres import PostgresTable
 from foldflight.ext.tables.statements import quote_name
+from foldflight.spark.arguments import column_names, require_dataframe
 from foldflight.spark.columns import rejecting
 from foldflight.spark.rowkinds import refuse_unsaid
 from foldflight.spark.stored import refuse_moved
@@ -118,7 +119,8 @@ def write_table(
         RetryableError: UNREACHABLE, if the table is not available for `patience_s`.
     """
     require(TABLES, TABLES.what)
-    keys = [keys] if isinstance(keys, str) else keys
+    require_dataframe(changes, "write_table")
+    keys = column_names(keys, "keys")
     if not keys:
         raise RejectedError("SETTINGS", "keys=[...] are the columns that identify a row of the table, at least one")
     if not changes.isStreaming:

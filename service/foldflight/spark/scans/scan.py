@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
+from foldflight.spark.arguments import require_session
 from foldflight.spark.columns import column_named, rejecting
 from foldflight.spark.scans.folders import Folders, check_no_table
 from foldflight.spark.scans.footers import OpenFilesystem
@@ -193,6 +194,7 @@ def scan(
     |     ann|   50|
     +--------+-----+
     """
+    require_session(spark, "scan")
     if table is not None and (files is not None or not isinstance(table, str)):
         raise RejectedError(
             "SIGNATURE", f"scan takes paths or the name of a table, and this is {files!r} and {table!r}"

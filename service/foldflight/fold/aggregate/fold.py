@@ -399,10 +399,14 @@ class Fold:
                 "of Arrow cannot hold; fold fewer groups at once: use more buckets or partitions, or smaller epochs",
                 function=name,
             )
+        if self.calls[index].is_counted:  # its state is the rows
+            what = f"the rows that a group keeps for {name} (materialize, DISTINCT or ORDER BY) have"
+            remedy = "leave out rows by a FILTER, shorten their values, or write a function that needs no rows"
+        else:
+            what, remedy = f"a state or result of {name} has", "keep less in the accumulator, or keep entries in a view"
         return RejectedError(
             "LIMIT",
-            f"a state or result of {name} has more than 2 GiB, which Arrow cannot hold, whatever state_bytes_max is; "
-            "keep less in the accumulator, or keep entries in a view",
+            f"{what} more than 2 GiB, which Arrow cannot hold, whatever state_bytes_max is; {remedy}",
             function=name,
             slot=int(slots[0]),
             limit="state_bytes_max",

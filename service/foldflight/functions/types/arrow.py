@@ -53,8 +53,13 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
-# What concat_arrays and take say; of numbers Arrow says only "overflow".
-_OFFSET_OVERFLOWS: Final = ("overflow while concatenating", "overflow when concatenating", "overflowed binary array")
+# What concat_arrays, take and cast say; of numbers Arrow says only "overflow".
+_OFFSET_OVERFLOWS: Final = (
+    "overflow while concatenating",
+    "overflow when concatenating",
+    "overflowed binary array",
+    "input array too large",
+)
 
 
 def is_overflow(error: Exception) -> bool:

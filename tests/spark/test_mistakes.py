@@ -166,17 +166,6 @@ CASES: dict[str, tuple[Any, str, str]] = {
         "SIGNATURE",
         "the condition '<function .* of sum is not a column",
     ),
-    "a grouped frame": (
-        lambda df, f: group_by(df.groupBy("k")),
-        "SIGNATURE",
-        "GroupedData; give the DataFrame itself and the keys: group_by.df, 'key'.",
-    ),
-    "a pandas frame": (
-        lambda df, f: group_by(pd.DataFrame({"k": [1]}), "k"),
-        "SIGNATURE",
-        "DataFrame of Spark, and this is a pandas.*; make it one: spark.createDataFrame",
-    ),
-    "a table's name": (lambda df, f: group_by("flights", "k"), "SIGNATURE", "this is a builtins.str; .*spark.table"),
     "a text for a window": (
         lambda df, f: group_by(df, "k", window="1 hour"),
         "SIGNATURE",

@@ -57,22 +57,24 @@ def bits(value: Any, *, unordered: bool = False) -> Any:
         return sorted(found, key=repr) if unordered else found
     if isinstance(value, dict):
         return {key: bits(each, unordered=unordered and key == "seen") for key, each in value.items()}
-    return value
+    return (type(value), bits(vars(value))) if hasattr(value, "__dict__") else value
 
 
-def outcome(run: Any, *, unordered: bool = False) -> Any:
+def outcome(run: Any, *, unordered: bool = False, read: Callable[[pa.Array], list[Any]] | None = None) -> Any:
     """Return the outcome of a step: an array, bit for bit, or its error as the engine gets it."""
     try:
         found = run()
     except FoldflightError as error:
         return type(error).__name__, error.code, error.message, error.slot, error.row, error.trace
+    if read is not None:
+        return pa.null(), [bits(each) for each in read(found)]
     return None if found is None else (found.type, [bits(each, unordered=unordered) for each in found.to_pylist()])
 
 
-def same(run: Any, one: Any, other: Any, *, unordered: bool = False) -> bool:
+def same(run: Any, one: Any, other: Any, *, unordered: bool = False, read: Any = None) -> bool:
     """Run a step in both ways and compare. Return whether the exchange continues."""
-    first = outcome(lambda: run(one), unordered=unordered)
-    second = outcome(lambda: run(other), unordered=unordered)
+    first = outcome(lambda: run(one), unordered=unordered, read=read)
+    second = outcome(lambda: run(other), unordered=unordered, read=read)
     assert first == second
     return first is None or not isinstance(first[0], str)
 
@@ -111,6 +113,7 @@ def folds_alike(
     *,
     row_by_row: bool = False,
     unordered: bool = False,
+    read: Callable[[pa.Array], list[Any]] | None = None,
 ) -> None:
     """Fold drawn chunks with the interpreter and with other accumulators, and merge their states.
 
@@ -121,13 +124,14 @@ def folds_alike(
         samples: Values by type.
         row_by_row: Whether values after each row are asked for, too.
         unordered: Whether states, or their attributes `seen`, are sets, whose order is that of their hashes.
+        read: Returns the accumulators of pickled states, which are compared instead of their bytes.
     """
     every = np.arange(SLOTS + 2, dtype=np.int32)
     one, other, third, fourth = interpreted(bound), make(), interpreted(bound), make()
     for rows in data.draw(chunks(bound, samples)):
         if not same(lambda target, rows=rows: target.update(rows), one, other):
             return
-        if not same(lambda target: target.state(every[:3]), one, other, unordered=unordered):
+        if not same(lambda target: target.state(every[:3]), one, other, unordered=unordered, read=read):
             return
         states = one.state(every[:3])
         if not same(lambda target: target.evaluate(every), one, other):
@@ -143,7 +147,7 @@ def folds_alike(
         slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3)), np.int32)
         if not same(lambda target, slots=slots, states=states: target.merge(slots, states), third, fourth):
             return
-        if not same(lambda target: target.state(every), third, fourth, unordered=unordered):
+        if not same(lambda target: target.state(every), third, fourth, unordered=unordered, read=read):
             return
         if not same(lambda target: target.evaluate(every), third, fourth):
             return

@@ -8,6 +8,7 @@ many such rows, the interpreter keeps all groups until they are forgotten.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -38,7 +39,7 @@ from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.functions.types.vectors import from_matrix, is_vector
 
 if TYPE_CHECKING:
-    from foldflight.ext.compiler.records import RecordField  # brings numba
+    from foldflight.ext.compiler.records import RecordField, RecordLayout  # brings numba
 
 _RETAINED_BYTES_MIN: Final = 1 << 26  # bytes of arrays that are retained for their strings before strings are copied
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
@@ -224,9 +225,14 @@ class Compiled(GroupsAccumulator):
         """
         assert self._program is not None
         accumulators, fields = self.inner.accumulators_of(slots), self._program.layout.fields
-        if _shares(accumulators, [field for field in fields if field.length or field.contents]):
+        inferred = self._program.untyped_accumulators
+        if inferred is not None:
+            objects = [each for accumulator in accumulators for each in inferred.objects(accumulator)]
+        else:
+            objects = [each for accumulator in accumulators for each in _objects(accumulator, self._program.layout)]
+        if len({*map(id, objects)}) < len(objects):
             return None  # a record would make two lists of one list that is shared
-        if any(_record_would_change(accumulator, fields) for accumulator in accumulators):
+        if inferred is None and any(_record_would_change(accumulator, fields) for accumulator in accumulators):
             return None
         try:
             with self.inner.failures.propagate():
@@ -467,6 +473,27 @@ class Compiled(GroupsAccumulator):
         )
 
     @property
+    def _nests(self) -> bool:
+        """Whether states are structs with other structs inside, for the objects within an accumulator."""
+        assert self._program is not None
+        return self._program.untyped_accumulators is None and len(self._program.layout.parts) > 0
+
+    @property
+    def _types(self) -> list[pa.DataType]:
+        """The types of the columns of all fields."""
+        assert self._program is not None
+        type_, fields = self._type, self._program.layout.fields
+        if not self._nests:
+            return [type_.field(index).type if pa.types.is_struct(type_) else type_ for index in range(len(fields))]
+        types = []
+        for field in fields:
+            inner = type_
+            for name in field.name.split("."):
+                inner = inner.field(name).type
+            types.append(inner)
+        return types
+
+    @property
     def _rows(self) -> Any:
         assert self._program is not None
         return self._table.view(self._program.dtype)
@@ -510,12 +537,13 @@ class Compiled(GroupsAccumulator):
         assert self._program is not None
         records, type_ = records_at(self._rows, slots), self._type
         columns = []
-        for index, field in enumerate(self._program.layout.fields):
-            expected = type_.field(index).type if pa.types.is_struct(type_) else type_
+        for field, expected in zip(self._program.layout.fields, self._types, strict=True):
             if field.contents is None:
                 columns.append(column_of(records, field, expected, narrow=narrow))
             else:
                 columns.append(self._arena.column(records[field.name], field.contents, expected, narrow=narrow))
+        if self._nests:
+            return _nested(columns, type_, {path for path, _ in self._program.layout.parts}, narrow=narrow)
         return struct_of(columns, type_, narrow=narrow)
 
     def _records(self, states: pa.Array, *, may_copy: bool = True) -> Any | None:
@@ -528,7 +556,9 @@ class Compiled(GroupsAccumulator):
         assert self._program is not None
         self._retain(self._program, [states], may_copy=may_copy)
         records, fields = np.zeros(len(states), self._program.dtype), self._program.layout.fields
-        columns = [states.field(index) if pa.types.is_struct(states.type) else states for index in range(len(fields))]
+        columns = _flat(states, [field.name for field in fields]) if self._nests else _columns(states, len(fields))
+        if columns is None:
+            return None
         words = 0
         for field, column in zip(fields, columns, strict=True):
             more = 0 if field.contents is None else room(column, field.contents)
@@ -585,9 +615,7 @@ class Compiled(GroupsAccumulator):
         assert field.contents is not None
         assert self._program is not None
         headers = self._rows[field.name][slots]
-        type_ = self._type
-        names = [each.name for each in self._program.layout.fields]
-        expected = type_.field(names.index(field.name)).type if pa.types.is_struct(type_) else type_
+        expected = self._types[self._program.layout.fields.index(field)]
         column = self._arena.column(headers, field.contents, expected, narrow=False)
         needed = None if column is None else room(column, field.contents)
         assert needed is not None
@@ -598,19 +626,57 @@ class Compiled(GroupsAccumulator):
         return column
 
 
-def _shares(accumulators: Sequence[Any], fields: Sequence[RecordField]) -> bool:
-    """Return whether two fields of n accumulators, or two accumulators, are the same list, dict or other container."""
-    known: set[int] = set()
-    for accumulator in accumulators:
-        for field in fields:
-            known.add(id(getattr(accumulator, field.name, accumulator)))  # a container itself has no such attribute
-    return len(known) < len(accumulators) * len(fields)
+def _columns(states: pa.Array, count: int) -> list[pa.Array]:
+    return [states.field(index) if pa.types.is_struct(states.type) else states for index in range(count)]
+
+
+def _flat(states: pa.Array, names: Sequence[str]) -> list[pa.Array] | None:
+    """Return the columns of fields by their names, such as `x.count`; None if an object within a state is NULL."""
+    columns = []
+    for name in names:
+        column = states
+        for part in name.split("."):
+            if column.null_count:
+                return None
+            column = column.field(part)
+        columns.append(column)
+    return columns
+
+
+def _nested(
+    columns: Sequence[pa.Array | None], type_: pa.DataType, parts: set[str], *, narrow: bool
+) -> pa.Array | None:
+    """Return columns of fields as states of `type_`, whose structs have the names `parts`; None if one is None."""
+    remaining = iter(columns)
+
+    def made(inner: pa.DataType, path: str) -> pa.Array | None:
+        members = [
+            made(each.type, f"{path}{each.name}.") if f"{path}{each.name}." in parts else next(remaining)
+            for each in inner
+        ]
+        return struct_of(members, inner, narrow=narrow)
+
+    return made(type_, "")
+
+
+def _objects(accumulator: Any, layout: RecordLayout) -> list[Any]:
+    """Return the lists, dicts, other containers and objects within an accumulator."""
+    paths = [path[:-1] for path, _ in layout.parts] + [field.name for field in layout.fields if field.is_container]
+    return [_member(accumulator, path) for path in paths]
+
+
+def _member(accumulator: Any, path: str) -> Any:
+    """Return a member by its path; the accumulator itself if it is a container, which has no members."""
+    try:
+        return operator.attrgetter(path)(accumulator)
+    except AttributeError:
+        return accumulator
 
 
 def _record_would_change(accumulator: Any, fields: Sequence[RecordField]) -> bool:
     """Return whether a record would change an accumulator: an int among floats, or a decimal that is -0."""
     for index, field in enumerate(fields):
-        value = accumulator[index] if isinstance(accumulator, tuple) else getattr(accumulator, field.name, accumulator)
+        value = accumulator[index] if isinstance(accumulator, tuple) else _member(accumulator, field.name)
         if field.vector:
             continue  # its state has the same items, or is refused
         if field.contents is None:

@@ -83,6 +83,9 @@ register_model(ContainerType)(models.OpaqueModel)
 
 def describe_type(type_: Any) -> str:
     """Return what messages call a numba type, such as `list[float]` or `the keys of dict[int, float]`."""
+    cls = getattr(type_, "cls", None)  # of an object
+    if cls is not None:
+        return "a dict whose values have several types" if cls is dict else f"a {cls.__name__}"
     if not isinstance(type_, ContainerType):
         return str(type_)
     return f"the {type_.view} of {type_.contents}" if type_.view else str(type_.contents)

@@ -11,8 +11,9 @@ import enum
 import functools
 import inspect
 import math
+import operator
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any, Final
 
@@ -31,11 +32,13 @@ from foldflight.ext.compiler.untyped_accumulators import (
     CONTAINERS,
     UntypedAccumulators,
     accumulator_class,
+    hints_of,
     inferred_types,
+    is_object,
     untyped_reason,
 )
+from foldflight.ext.compiler.uses import find_uses
 from foldflight.ext.compiler.value_types import ENCODED, KINDS
-from foldflight.fold.aggregate.reading import inner_codes
 from foldflight.fold.machine_values import DECIMALS, decimal_of, moment_of, scale_of, text_of, words_of
 from foldflight.fold.mode import Unsupported, at_line_of
 from foldflight.functions.author.spec import BoundFunction, BoundScalar, Methods, ScalarMethods
@@ -45,9 +48,11 @@ from foldflight.functions.types.values import CastError
 from foldflight.functions.types.vectors import is_vector
 
 _METHODS: Final = ("accumulate", "retract", "merge", "get_value")
+_CHANGING: Final = ("accumulate", "retract")  # the methods that tell what accumulators hold
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool, "byte": int}
 _LENGTH_MAX: Final = 1 << 14  # items of a list of fixed length: the record of each group has all of them
 _COPIED_MAX: Final = 64  # items of a list: compiled code copies the whole record at each row
+_HEAP_TYPE: Final = 1 << 9  # the flag of classes that are defined in Python
 _MOMENTS: Final = ("date", "datetime", "time", "timedelta", "timezone", "UTC")
 _HARMLESS: Final = (
     *(None, int, float, bool, str, bytes, list, dict, set, super, object, math, datetime, decimal, collections),
@@ -116,11 +121,15 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         if cls is None and has_members and type(accumulators[0]) is not (named_tuple or tuple):
             raise Unsupported("its accumulator is neither a tuple nor an object with annotated attributes")
         if untyped:
-            keys = {kind for _, kind in arguments if isinstance(kind, str)}
-            inferred = inferred_types(cls, accumulators[0], untyped, function.accumulator_hints, keys)
-            _check_keys(inferred, functions)
+            kinds = [kind if isinstance(kind, str) else None for _, kind in arguments]
+            read = [(each, int(name in with_self)) for name, each in functions.items() if name in _CHANGING]
+            uses_of = functools.partial(find_uses, cls=function.cls, functions=read, kinds=kinds)
+            expected = cls or named_tuple
+            inferred = inferred_types(expected, accumulators[0], untyped, function.accumulator_hints, uses_of)
+            cls, named_tuple = inferred.cls, inferred.named_tuple
         layout = _layout(bound, cls, accumulators[0]) if inferred is None else inferred.layout
-        fresh = _fresh_record(layout, cls, accumulators)
+        makers.update(_makers_of_parts(layout, function.cls))
+        fresh = _fresh_record(layout, cls, inferred, accumulators)
         initial = _initial(layout, cls, accumulators[0], bound if inferred is None else inferred)
     try:
         (kind, bits), unresolved = _result_kind(bound.result_type), ""
@@ -145,16 +154,18 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
     return plan, Start(fresh, instance, inferred, initial)
 
 
-def _check_keys(inferred: UntypedAccumulators, functions: dict[str, Any]) -> None:
-    """Raise Unsupported if a key of pickled accumulators may be the same str as the name of an attribute.
+def _makers_of_parts(layout: RecordLayout, cls: type) -> dict[str, Any]:
+    """Return the functions that make the objects within accumulators, by name. Raises Unsupported if one is unsuitable.
 
-    pickle writes such a str once, and records do not know it.
+    They have been called to find the objects, as the interpreter calls them.
     """
-    names = {each.name for each in inferred.fields} if any(each.refers_to_texts for each in inferred.fields) else set()
-    for each in functions.values():
-        for code in (each.__code__, *inner_codes(each.__code__)):
-            if inferred.cls is not None and not names.isdisjoint(map(str, code.co_consts)):
-                raise Unsupported("its states are not typed, and it uses a text that is the name of an attribute")
+    makers = {}
+    for inner in {part for _, part in layout.parts if part is not dict}:
+        _check_hooks(inner)
+        for what, maker in _makers_of(inner):
+            _check_pure(what, maker, {cls, inner})
+            makers[what] = maker
+    return makers
 
 
 def own_attributes(methods: Methods | ScalarMethods) -> dict[str, Any]:
@@ -351,13 +362,28 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
     if cls is None:
         type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
         return RecordLayout((_field("value", "", type_, None, fresh, isinstance(bound.serializer, Nullable)),))
-    fields = []
-    for member in arrow:
+    fields, parts = _members_of("", arrow, cls, fresh, hints)
+    return RecordLayout(tuple(fields), parts=tuple(parts))
+
+
+def _members_of(
+    path: str, type_: pa.DataType, cls: type, made: Any, hints: Mapping[str, Any]
+) -> tuple[list[RecordField], list[tuple[str, type]]]:
+    """Return the fields of an object with annotations, and the objects within it. `path` stands before their names."""
+    fields, parts = [], []
+    for member in type_:
         if inspect.isdatadescriptor(getattr(cls, member.name, None)) and not hasattr(cls, "__slots__"):
             raise Unsupported(f"{cls.__name__}.{member.name} is a property")
-        hint, value = hints.get(member.name), getattr(fresh, member.name)
-        fields.append(_field(member.name, member.name, member.type, hint, value, may_be_none(hint) or value is None))
-    return RecordLayout(tuple(fields))
+        hint, value = hints.get(member.name), getattr(made, member.name)
+        name = f"{path}{member.name}"
+        if pa.types.is_struct(member.type) and is_object(value) and hint is type(value):
+            inner = type(value)
+            own_fields, own_parts = _members_of(f"{name}.", member.type, inner, value, hints_of(inner))
+            fields += own_fields
+            parts += [(f"{name}.", inner), *own_parts]
+        else:
+            fields.append(_field(name, name, member.type, hint, value, may_be_none(hint) or value is None))
+    return fields, parts
 
 
 def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:
@@ -415,11 +441,25 @@ def _initial_length(value: Any) -> int:
     return len(value) if isinstance(value, list) and len(value) <= _COPIED_MAX else 0
 
 
-def _members(layout: RecordLayout, cls: type | None, accumulator: Any) -> dict[str, Any]:
-    """Return the members of an accumulator by the names of their fields."""
+def _objects(layout: RecordLayout, cls: type | None, accumulator: Any) -> list[Any]:
+    """Return the objects and containers within an accumulator with annotations, which may be shared."""
+    members = _members(layout, cls, accumulator, None)
+    inner = [operator.attrgetter(path[:-1])(accumulator) for path, _ in layout.parts]
+    return [*(members[field.name] for field in layout.fields if field.is_container), *inner]
+
+
+def _members(
+    layout: RecordLayout, cls: type | None, accumulator: Any, inferred: UntypedAccumulators | None
+) -> dict[str, Any]:
+    """Return the members of a new accumulator by the names of their fields. Raises Unsupported if it has others."""
+    if inferred is not None:
+        members = inferred.members(accumulator)
+        if members is None:
+            raise Unsupported("create_accumulator does not always return equal accumulators")
+        return members
     names = [field.name for field in layout.fields]
     if cls is not None:
-        return {name: getattr(accumulator, name) for name in names}
+        return {name: operator.attrgetter(name)(accumulator) for name in names}
     return dict(zip(names, accumulator if isinstance(accumulator, tuple) else (accumulator,), strict=True))
 
 
@@ -473,16 +513,19 @@ def _makers(cls: type, accumulator_class: type | None, *, separate: bool) -> dic
     if separate:
         method = inspect.getattr_static(cls, "create_accumulator")
         makers["create_accumulator"] = getattr(method, "__func__", method)
-    above = () if accumulator_class is None else accumulator_class.__mro__
+    return makers if accumulator_class is None else {**makers, **dict(_makers_of(accumulator_class))}
+
+
+def _makers_of(cls: type) -> Iterator[tuple[str, Any]]:
+    """Yield the names and functions with which objects of a class are made."""
     for name in _MAKERS:
-        for each in above:
+        for each in cls.__mro__:
             method = vars(each).get(name)
             maker = getattr(method, "__func__", method)
             if isinstance(maker, FunctionType):
-                makers[f"{each.__name__}.{name}"] = maker
+                yield f"{each.__name__}.{name}", maker
                 if name not in maker.__code__.co_names:
                     break  # it does not call `super().__init__`
-    return makers
 
 
 def _fresh(methods: Methods, accumulator_class: type | None) -> tuple[Any, Any]:
@@ -496,15 +539,20 @@ def _fresh(methods: Methods, accumulator_class: type | None) -> tuple[Any, Any]:
     return one, other
 
 
-def _fresh_record(layout: RecordLayout, cls: type | None, accumulators: tuple[Any, Any]) -> Any:
+def _fresh_record(
+    layout: RecordLayout, cls: type | None, inferred: UntypedAccumulators | None, accumulators: tuple[Any, Any]
+) -> Any:
     """Return the record of a new accumulator. Raises Unsupported if the two differ, or share objects."""
-    one, other = (_members(layout, cls, each) for each in accumulators)
+    one, other = (_members(layout, cls, each, inferred) for each in accumulators)
+    mine, others = (
+        _objects(layout, cls, each) if inferred is None else inferred.objects(each) for each in accumulators
+    )
     record = _record(layout, one)
-    names = [field.name for field in layout.fields if field.length or field.contents is not None]
-    for name in names:
-        if one[name] is other[name]:
-            raise Unsupported(f"all its accumulators share the {type(one[name]).__name__} {name}")
-    if len({id(one[name]) for name in names}) < len(names):
+    for each, copied in zip(mine, others, strict=True):
+        if each is copied:
+            name = next((f" {name}" for name, member in one.items() if member is each), "")
+            raise Unsupported(f"all its accumulators share the {type(each).__name__}{name}")
+    if len({*map(id, mine)}) < len(mine):
         raise Unsupported("two attributes of its accumulator are the same object")
     holding = [field.name for field in layout.fields if field.contents is not None]
     differ = any(_entries(one[name]) != _entries(other[name]) for name in holding)
@@ -515,7 +563,8 @@ def _fresh_record(layout: RecordLayout, cls: type | None, accumulators: tuple[An
 
 def _initial(layout: RecordLayout, cls: type | None, fresh: Any, source: BoundFunction | UntypedAccumulators) -> Any:
     """Return a column of one new accumulator if a container of it holds something, else None. Raises Unsupported."""
-    members, holds = _members(layout, cls, fresh), False
+    members = _members(layout, cls, fresh, source if isinstance(source, UntypedAccumulators) else None)
+    holds = False
     for field in layout.fields:
         contents, value = field.contents, members[field.name]
         if contents is None or not value:
@@ -569,7 +618,12 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
             )
             if isinstance(value, (list, tuple)):
                 is_plain = all(plain_kind(each) is not None for each in value)
-            if not (is_plain or any(value is each for each in (*classes, *_HARMLESS))):
+            is_plain = is_plain or any(value is each for each in (*classes, *_HARMLESS))
+            if isinstance(value, type) and value.__flags__ & _HEAP_TYPE and not is_plain:
+                for inner, maker in _makers_of(value):
+                    _check_pure(inner, maker, {*classes, value})
+                is_plain = True
+            if not is_plain:
                 refused = f"{what} uses {name}"
         elif effect == "makes":
             module, _, maker = name.partition(".")

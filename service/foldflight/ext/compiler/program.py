@@ -62,6 +62,10 @@ _KIND: Final = re.compile(r"\b(?:Literal\[)?(int|float|bool|Scaled|str|none)\w*(
 _KIND_NAMES: Final = {
     "int": "an int", "float": "a float", "bool": "a bool", "Scaled": "a Decimal", "str": "a text", "none": "None",
 }  # fmt: skip
+_NAMED: Final = re.compile(
+    r"(?:omitted\(|Optional\()?\b(?:ContainerType|Reference|EncodedType)\(([\w, ]*\[.*\]|\w+)[^)]*\)+"
+)
+_TUPLE: Final = re.compile(r"\b(?:Uni)?Tuple\(.*\)")
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -312,7 +316,7 @@ def reason_of(error: BaseException, otherwise: str = "") -> str:
         mixed = list(_MIXED.finditer(str(error)))
         if mixed:
             one, other, name, file, line = mixed[-1].groups()
-            one, other = (_KIND.sub(lambda match: _KIND_NAMES[match.group(1)], each) for each in (one, other))
+            one, other = map(_in_words, (one, other))
             return f"{name} is {one} in one place and {other} in another ({Path(file).name}:{line})"
         # The first lines of numba's message name the compiler pass; the next one describes the problem.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -322,6 +326,13 @@ def reason_of(error: BaseException, otherwise: str = "") -> str:
         reason, location = str(seen.reason), seen.location or location
     location = location or otherwise
     return f"{reason} ({location})" if location else reason
+
+
+def _in_words(type_: str) -> str:
+    """Return what a reason calls one of numba's types."""
+    if named := _NAMED.search(type_):
+        return f"a {named.group(1)}"
+    return "a tuple" if _TUPLE.search(type_) else _KIND.sub(lambda match: _KIND_NAMES[match.group(1)], type_)
 
 
 def _location_of(error: BaseException) -> str:

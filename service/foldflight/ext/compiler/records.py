@@ -51,6 +51,11 @@ class RecordField:
     vector: str = ""
 
     @property
+    def is_container(self) -> bool:
+        """Whether it is a list, dict, set or bytearray, which other objects may share."""
+        return self.length > 0 or self.contents is not None
+
+    @property
     def refers_to_texts(self) -> bool:
         """Whether it refers to str or bytes, whose content is in the buffers of the rows."""
         return self.kind in TEXTS if self.contents is None else self.contents.has_texts
@@ -75,10 +80,12 @@ class RecordLayout:
     Args:
         fields: The attributes.
         exact: Whether storing an int in a float member is an error, because states would differ.
+        parts: The objects within the object, as pairs: what stands before the names of their fields, and their class.
     """
 
     fields: tuple[RecordField, ...]
     exact: bool = False
+    parts: tuple[tuple[str, type], ...] = ()
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -99,13 +106,25 @@ class Reference(types.Type):
         cls: The class of the object, with its methods.
         layout: The attributes.
         changeable: Whether code may assign them.
+        path: What stands before the names of its fields if it is an object within another one; the pointer is the same.
+
+    Attributes:
+        fields: The attributes that are values.
+        parts: The attributes that are objects.
     """
 
-    def __init__(self, cls: type, layout: RecordLayout, *, changeable: bool) -> None:
+    def __init__(self, cls: type, layout: RecordLayout, *, changeable: bool, path: str = "") -> None:
         self.cls = cls
         self.layout = layout
         self.changeable = changeable
-        self.fields = {field.name: field for field in layout.fields}
+        names = {field.name.removeprefix(path): field for field in layout.fields if field.name.startswith(path)}
+        self.fields = {name: field for name, field in names.items() if "." not in name}
+        inner = {each.removeprefix(path)[:-1]: own for each, own in layout.parts if each.startswith(path)}
+        self.parts = {
+            name: Reference(own, layout, changeable=changeable, path=f"{path}{name}.")
+            for name, own in inner.items()
+            if name and "." not in name
+        }
         super().__init__(name=f"Reference({cls.__qualname__}, {next(_number)})")
 
     def static(self, attribute: str) -> Any:
@@ -119,7 +138,7 @@ class Reference(types.Type):
         """Return the type of an attribute in the record; None if the record does not have it."""
         field = self.fields.get(attribute)
         if field is None:
-            return None
+            return self.parts.get(attribute)
         if field.contents is not None:
             return ContainerType(field.contents, changeable=self.changeable)
         if field.vector:
@@ -232,6 +251,8 @@ def _member(builder: Any, pointer: Any, layout: RecordLayout, member: str, width
 
 @lower_getattr_generic(Reference)
 def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
+    if attribute in reference.parts:
+        return pointer
     field = reference.fields[attribute]
     if field.length or field.contents is not None:
         return _member(builder, pointer, reference.layout, field.name, llvm.IntType(8))

@@ -45,6 +45,8 @@ from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.mode import Unsupported
 
 _CONSTANTS: Final = (int, float, bool, type(None))
+# The classes of constants that code may read from its class, in addition to dates and times.
+_NAMED: Final = (*_CONSTANTS, decimal.Decimal, str, bytes, dict, list, tuple, set, frozenset)
 # Classes and functions whose calls with constant arguments are evaluated when code is compiled.
 _FOLDED: Final = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal, float, int)
 _ALLOWED: Final = (
@@ -95,7 +97,7 @@ class ClassCompiler:
         key = (function, result)
         if key not in self.dispatchers:
             _check_code(function)
-            copied = _without_handlers(function)
+            copied = readable_copy(function)
             copied.__dict__["foldflight"] = _Role(self, function, result)
             self.dispatchers[key] = numba.njit(pipeline_class=_Pipeline, nogil=True, no_cpython_wrapper=True, **INNER)(
                 copied
@@ -105,7 +107,7 @@ class ClassCompiler:
     def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:
         """Run only this pass, to find unsupported code early. Only the types of the first arguments are known."""
         _check_code(function)
-        code = run_frontend(_without_handlers(function))
+        code = run_frontend(readable_copy(function))
         inline_comprehensions(code)
         unknown = (types.undefined,) * (code.arg_count - len(arguments))
         _Rewriter(_Role(self, function, None), code, (*arguments, *unknown)).run()
@@ -162,7 +164,7 @@ def _is_unknown_format(step: dis.Instruction, before: dis.Instruction | None) ->
     return writes and _format_of(step, before) is None
 
 
-def _without_handlers(function: Any) -> Any:
+def readable_copy(function: Any) -> Any:
     """Return a copy of a function without exception tables, and with formats that numba can read.
 
     The interpreter repeats a row that raises, with what `try` does then. So compiled code has no handlers.
@@ -359,29 +361,19 @@ class _Rewriter:
                 self.output.append(ir.Jump(chosen, statement.loc))
             case ir.SetAttr():
                 reference = self.reference(statement.target)
-                if reference is None or not reference.changeable:
+                if reference is None or not reference.changeable or reference.cls is dict:
                     raise Unsupported(
                         f"it assigns {statement.attr} to self or in get_value, where only reading is allowed"
                     )
-                if statement.attr not in reference.fields:
-                    raise Unsupported(f"it assigns {statement.attr}, which the accumulator's class does not annotate")
-                if reference.fields[statement.attr].vector:
-                    self.put_vector(statement)
-                    return
-                if reference.fields[statement.attr].length:
-                    raise Unsupported(f"it replaces the list {statement.attr}; only its items can be assigned")
-                if reference.fields[statement.attr].contents is not None:
-                    mine = self.fresh(statement.loc)
-                    read = ir.Expr.getattr(statement.target, statement.attr, statement.loc)
-                    self.output.append(ir.Assign(read, mine, statement.loc))
-                    self.call(containers.put_whole, (mine, statement.value), statement.loc)
-                    return
-                if reference.layout.exact:
-                    member = reference.fields[statement.attr]
-                    convert = OPTIONALS[member.kind] if member.optional else EXACTLY[member.kind]
-                    value = self.call(convert, (statement.value,), statement.loc)
-                    statement = ir.SetAttr(statement.target, statement.attr, value, statement.loc)
-                self.output.append(statement)
+                self.set_member(statement, reference)
+            case ir.SetItem() | ir.StaticSetItem() if self.is_record(statement.target):
+                reference = self.reference(statement.target)
+                index = statement.index_var if isinstance(statement, ir.StaticSetItem) else statement.index
+                name = self.key(index)
+                assert reference is not None
+                if not reference.changeable:
+                    raise Unsupported(f"it assigns {name} in get_value, where only reading is allowed")
+                self.set_member(ir.SetAttr(statement.target, name, statement.value, statement.loc), reference)
             case ir.SetItem():
                 actual = (statement.target, statement.index, statement.value)
                 self.call(operators.set_item, actual, statement.loc)
@@ -394,6 +386,32 @@ class _Rewriter:
                 self.output.append(statement)
             case _:
                 raise Unsupported(f"it has a statement that cannot be compiled: {type(statement).__name__}")
+
+    def set_member(self, statement: ir.SetAttr, reference: Reference) -> None:
+        """Replace the assignment of an attribute of the accumulator, or of the value of a fixed key."""
+        if statement.attr in reference.parts:
+            raise Unsupported(f"it replaces the object {statement.attr}; only its members can be assigned")
+        if statement.attr not in reference.fields:
+            lacks = "a new accumulator does not have" if reference.layout.exact else "its class does not annotate"
+            raise Unsupported(f"it assigns {statement.attr}, which {lacks}")
+        if reference.fields[statement.attr].vector:
+            self.put_vector(statement)
+            return
+        if reference.fields[statement.attr].length:
+            raise Unsupported(f"it replaces the list {statement.attr}; only its items can be assigned")
+        if reference.fields[statement.attr].contents is not None:
+            mine = self.fresh(statement.loc)
+            read = ir.Expr.getattr(statement.target, statement.attr, statement.loc)
+            self.output.append(ir.Assign(read, mine, statement.loc))
+            self.call(containers.put_whole, (mine, statement.value), statement.loc)
+            return
+        if reference.layout.exact:
+            member = reference.fields[statement.attr]
+            convert = OPTIONALS[member.kind] if member.optional else EXACTLY.get(member.kind)
+            if convert is not None:
+                value = self.call(convert, (statement.value,), statement.loc)
+                statement = ir.SetAttr(statement.target, statement.attr, value, statement.loc)
+        self.output.append(statement)
 
     def assign(self, statement: ir.Assign) -> None:
         value, target = statement.value, statement.target
@@ -468,22 +486,8 @@ class _Rewriter:
             self.constants[target.name] = tuple(self.constants[item.name] for item in expr.items)
             if not self.is_opaque(target.name):
                 self.output.append(statement)
-        elif expr.op == "getitem" and self.is_member(expr):
-            index = self.constants[expr.index.name]
-            self.output.append(ir.Assign(ir.Expr.static_getitem(expr.value, index, expr.index, loc), target, loc))
-        elif expr.op in ("getitem", "static_getitem") and self.struct(expr.value) is not None:
-            index = expr.index if expr.op == "static_getitem" else self.constants.get(expr.index.name)
-            self.field(statement, expr.value, index)
-        elif expr.op == "getitem" and type(self.constants.get(expr.value.name)) is dict:
-            known = self.constants[expr.value.name]
-            find = strings.table_of(tuple(known), tuple(known.values()), without="error")
-            self.emit_call(target, find, (expr.index,), loc)
-        elif expr.op == "getitem" and self.is_backwards(expr.index):
-            self.emit_call(target, operators.reverse, (expr.value,), loc)
-        elif expr.op == "getitem":
-            self.emit_call(target, operators.get_item, (expr.value, expr.index), loc)
-        elif expr.op == "static_getitem" and expr.index_var is not None and self.holds_items(expr.value):
-            self.emit_call(target, operators.get_item, (expr.value, expr.index_var), loc)
+        elif expr.op in ("getitem", "static_getitem") and self.item(statement, expr):
+            pass
         elif expr.op in ("build_list", "build_set", "build_map"):
             self.container(statement, expr.op.removeprefix("build_").replace("map", "dict"), expr.items)
         elif expr.op == "getiter":
@@ -494,6 +498,47 @@ class _Rewriter:
             self.output.append(statement)
         else:
             raise Unsupported(f"it creates {_NAMES.get(expr.op, expr.op)}")
+
+    def item(self, statement: ir.Assign, expr: ir.Expr) -> bool:
+        """Replace the use of an item. Return whether there is one; False for an item by an index that numba reads."""
+        loc, target = statement.loc, statement.target
+        if self.is_record(expr.value):
+            name = expr.index if expr.op == "static_getitem" else self.key(expr.index)
+            reference = self.reference(expr.value)
+            if reference is None or reference.type_of(name) is None:
+                raise Unsupported(f"it uses the key {name!r}, which a new accumulator does not have")
+            self.output.append(ir.Assign(ir.Expr.getattr(expr.value, name, loc), target, loc))
+        elif expr.op == "getitem" and self.is_member(expr):
+            index = self.constants[expr.index.name]
+            self.output.append(ir.Assign(ir.Expr.static_getitem(expr.value, index, expr.index, loc), target, loc))
+        elif self.struct(expr.value) is not None:
+            index = expr.index if expr.op == "static_getitem" else self.constants.get(expr.index.name)
+            self.field(statement, expr.value, index)
+        elif expr.op == "getitem" and type(self.constants.get(expr.value.name)) is dict:
+            known = self.constants[expr.value.name]
+            find = strings.table_of(tuple(known), tuple(known.values()), without="error")
+            self.emit_call(target, find, (expr.index,), loc)
+        elif expr.op == "getitem" and self.is_backwards(expr.index):
+            self.emit_call(target, operators.reverse, (expr.value,), loc)
+        elif expr.op == "getitem":
+            self.emit_call(target, operators.get_item, (expr.value, expr.index), loc)
+        elif expr.index_var is not None and self.holds_items(expr.value):
+            self.emit_call(target, operators.get_item, (expr.value, expr.index_var), loc)
+        else:
+            return False
+        return True
+
+    def is_record(self, var: ir.Var) -> bool:
+        """Return whether a variable is a dict with fixed keys, which is a record."""
+        reference = self.reference(var)
+        return reference is not None and reference.cls is dict
+
+    def key(self, index: ir.Var) -> str:
+        """Return a key of a dict with fixed keys."""
+        known = self.constants.get(index.name)
+        if type(known) is not str:
+            raise Unsupported("it uses a key that is not constant of a dict whose values have several types")
+        return known
 
     def is_backwards(self, index: ir.Var) -> bool:
         """Return whether an index is `::-1`."""
@@ -699,9 +744,11 @@ class _Rewriter:
         if reference is None:
             self.attribute_of_value(statement, expr)
             return
-        if expr.attr in reference.fields:
+        if expr.attr in (*reference.fields, *reference.parts) and reference.cls is not dict:
             self.output.append(statement)
             return
+        if reference.cls is dict:
+            raise Unsupported(f"it uses {expr.attr} of a dict whose values have several types; use its keys by name")
         attribute = reference.static(expr.attr)
         if isinstance(attribute, property):
             self.emit_call(statement.target, self.compile_callee(attribute.fget), (expr.value,), statement.loc)
@@ -709,7 +756,7 @@ class _Rewriter:
             self.methods[statement.target.name] = _Method(self.compile_callee(attribute.__func__), None)
         elif isinstance(attribute, python.FunctionType):
             self.methods[statement.target.name] = _Method(self.compile_callee(attribute), expr.value)
-        elif type(attribute) in (*_CONSTANTS, decimal.Decimal, str, bytes, dict, list, tuple, set, frozenset):
+        elif type(attribute) in _NAMED or datetimes.number_of(attribute) is not None:
             self.object(statement, attribute)
         else:
             raise Unsupported(f"it uses {reference.cls.__name__}.{expr.attr}, a {type(attribute).__name__}")
@@ -981,8 +1028,15 @@ class _Rewriter:
         root = self.root(var)
         if isinstance(root, ir.Arg):
             return self.arguments[root.index]
-        reference = self.reference(root.value) if isinstance(root, ir.Expr) and root.op == "getattr" else None
-        return None if reference is None else reference.type_of(root.attr)
+        if not isinstance(root, ir.Expr) or root.op not in ("getattr", "getitem", "static_getitem"):
+            return None
+        reference = self.reference(root.value)
+        if reference is None:
+            return None
+        if root.op == "getattr":
+            return reference.type_of(root.attr)
+        index = root.index if root.op == "static_getitem" else self.constants.get(root.index.name)
+        return reference.type_of(index) if reference.cls is dict and type(index) is str else None
 
     def struct(self, var: ir.Var) -> structs.Struct | None:
         type_ = self.type_of(var)

@@ -6,10 +6,12 @@ are created when states are written. It may only store values of the types that 
 
 from __future__ import annotations
 
+import datetime
 import inspect
+import itertools
 import typing
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final
@@ -17,19 +19,35 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.ext.compiler.arena import Contents, Element
-from foldflight.ext.compiler.records import RecordField, RecordLayout
+from foldflight.ext.compiler.datetimes import number_of
+from foldflight.ext.compiler.records import RecordField, RecordLayout, is_named_tuple
+from foldflight.ext.compiler.uses import Uses
 from foldflight.fold.mode import Unsupported
 from foldflight.functions.author.spec import Function
 from foldflight.functions.types.serializer import may_be_none
+from foldflight.functions.types.values import to_python
 
 _TYPES: Final[dict[str, pa.DataType]] = {
     "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "byte": pa.uint8(), "text": pa.string(),
+    "bytes": pa.binary(), "date": pa.date32(), "timestamp": pa.timestamp("us"), "instant": pa.timestamp("us", "UTC"),
+    "time": pa.time64("us"), "duration": pa.duration("us"),
+}  # fmt: skip
+_CLASSES: Final[dict[str, type]] = {
+    "int": int, "float": float, "bool": bool, "text": str, "byte": int, "bytes": bytes, "date": datetime.date,
+    "timestamp": datetime.datetime, "instant": datetime.datetime, "time": datetime.time,
+    "duration": datetime.timedelta,
 }  # fmt: skip
 _NUMBERS: Final[dict[Any, str]] = {int: "int", float: "float", bool: "bool"}
-_CLASSES: Final[dict[str, type]] = {**{kind: cls for cls, kind in _NUMBERS.items()}, "text": str, "byte": int}
+# The kinds that an annotation tells. Whether a datetime has a zone is known from the values only.
+_ANNOTATED: Final[dict[Any, str]] = {
+    **_NUMBERS, str: "text", bytes: "bytes", datetime.date: "date", datetime.timedelta: "duration",
+}  # fmt: skip
 CONTAINERS: Final = (Counter, defaultdict, deque, bytearray)
 """Python's containers that are compiled, in addition to list, dict and set."""
-_SHAPES: Final[dict[Any, str]] = {list: "list", deque: "list", dict: "dict", Counter: "dict", defaultdict: "dict"}
+_SHAPES: Final[dict[Any, str]] = {
+    list: "list", deque: "list", dict: "dict", Counter: "dict", defaultdict: "dict", set: "set",
+}  # fmt: skip
+_UTC: Final = pa.scalar(0, pa.timestamp("us", "UTC")).as_py().tzinfo  # that of the arguments
 _ITEMS_MAX: Final = 64  # items of a list: compiled code copies the whole record at each row
 _BYTES_MAX: Final = 1 << 12  # bytes of a bytearray, for the same reason
 _PICKLED_BY: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__new__")
@@ -37,119 +55,252 @@ _HEAP_TYPE: Final = 1 << 9  # the flag of classes that are defined in Python
 
 
 @dataclass(frozen=True)
+class Part:
+    """An object within an accumulator, or the accumulator itself, whose members have fields of the record.
+
+    Args:
+        path: What stands before the names of its fields: empty for the accumulator, `x.` for its attribute `x`.
+        cls: Its class: an author's, `dict` if its keys are fixed names, or a tuple.
+        members: Its attributes, values by key, or items, in their order.
+    """
+
+    path: str
+    cls: type
+    members: tuple[RecordField | Part, ...]
+
+    @property
+    def fields(self) -> tuple[RecordField, ...]:
+        """The fields of all members, also of objects within them."""
+        own = [each.fields if isinstance(each, Part) else (each,) for each in self.members]
+        return tuple(field for fields in own for field in fields)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The objects within it, and within these."""
+        inner = [each for each in self.members if isinstance(each, Part)]
+        return (*inner, *(part for each in inner for part in each.parts))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its members."""
+        return [_name_of(each) for each in self.members]
+
+    def values(self, made: Any) -> dict[str, Any] | None:
+        """Return the members of an object by name; None if it has another class or other members."""
+        if type(made) is not self.cls:
+            return None
+        if isinstance(made, tuple):
+            return dict(zip(self.names, made, strict=True)) if len(made) == len(self.members) else None
+        values: dict[str, Any] = made if isinstance(made, dict) else vars(made)
+        return values if list(values) == self.names else None
+
+    def make(self, values: dict[str, Any]) -> Any:
+        """Return an object with the values of fields by name, as the author's code makes it."""
+        members = {
+            _name_of(each): each.make(values) if isinstance(each, Part) else values[each.name] for each in self.members
+        }
+        if self.cls is dict:
+            return members
+        if issubclass(self.cls, tuple):
+            return self.cls(members.values()) if self.cls is tuple else self.cls(*members.values())
+        made: Any = object.__new__(self.cls)
+        made.__dict__.update(members)
+        return made
+
+
+def _name_of(member: RecordField | Part) -> str:
+    return (member.path[:-1] if isinstance(member, Part) else member.name).rpartition(".")[2]
+
+
+@dataclass(frozen=True)
 class UntypedAccumulators:
     """The types of an accumulator.
 
     Args:
-        cls: The class of the accumulator; None if it is a single value, the field `value`, or a tuple.
-        fields: Its attributes or members, in the order in which they are set.
+        root: The accumulator: an object, or the field `value` if it is a number or a container.
         guess: What is said before the reason why code cannot be compiled if the types in a container are a guess.
     """
 
-    cls: type | None
-    fields: tuple[RecordField, ...]
+    root: RecordField | Part
     guess: str = ""
 
     @property
-    def _is_value(self) -> bool:
-        return self.cls is None and self.fields[0].name == "value"
+    def fields(self) -> tuple[RecordField, ...]:
+        """The fields of the record."""
+        return self.root.fields if isinstance(self.root, Part) else (self.root,)
+
+    @property
+    def cls(self) -> type | None:
+        """The class of the accumulator if it is an object or a dict with fixed keys."""
+        root = self.root
+        return root.cls if isinstance(root, Part) and not issubclass(root.cls, tuple) else None
+
+    @property
+    def named_tuple(self) -> type | None:
+        """The class of the accumulator if it is a NamedTuple."""
+        return self.root.cls if isinstance(self.root, Part) and is_named_tuple(self.root.cls) else None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The objects within the accumulator."""
+        return self.root.parts if isinstance(self.root, Part) else ()
 
     @property
     def arrow(self) -> pa.DataType:
-        """The type of accumulators as a column."""
-        fields = [pa.field(each.name, _arrow(each)) for each in self.fields]
-        return fields[0].type if self._is_value else pa.struct(fields)
+        """The type of accumulators as a column: a struct of all fields, whatever objects have them."""
+        if not isinstance(self.root, Part):
+            return _arrow(self.root)
+        return pa.struct([pa.field(each.name, _arrow(each)) for each in self.fields])
 
     @property
     def layout(self) -> RecordLayout:
         """The layout of accumulators in memory."""
-        return RecordLayout(self.fields, exact=True)
+        return RecordLayout(self.fields, exact=True, parts=tuple((each.path, each.cls) for each in self.parts))
 
     def column(self, accumulators: Sequence[Any]) -> pa.Array | None:
         """Return n accumulators as a column; None if one has other attributes or types, or too large an int."""
-        rows = [self._members(each) for each in accumulators]
-        names = [each.name for each in self.fields]
-        if any(list(row) != names or not all(_fits(each, row[each.name]) for each in self.fields) for row in rows):
+        rows = [self.members(each) for each in accumulators]
+        if not all(row and all(_fits(each, row[each.name]) for each in self.fields) for row in rows):
             return None
         try:
-            columns = [pa.array([_items(each, row[each.name]) for row in rows], _arrow(each)) for each in self.fields]
+            columns = [
+                pa.array([_value_for_arrow(each, (row or {})[each.name]) for row in rows], _arrow(each))
+                for each in self.fields
+            ]
         except (OverflowError, ValueError):  # an int of more than 64 bits, or a str that is not valid UTF-8
             return None
-        return columns[0] if self._is_value else pa.StructArray.from_arrays(columns, fields=list(self.arrow))
+        if not isinstance(self.root, Part):
+            return columns[0]
+        return pa.StructArray.from_arrays(columns, fields=list(self.arrow))
 
-    def _members(self, accumulator: Any) -> dict[str, Any]:
-        if self.cls is not None:
-            return vars(accumulator) if type(accumulator) is self.cls else {}
-        if self._is_value:
-            return {"value": accumulator}
-        return {f"f{index}": each for index, each in enumerate(accumulator)} if type(accumulator) is tuple else {}
+    def members(self, accumulator: Any) -> dict[str, Any] | None:
+        """Return the values of the fields by name; None if an object has another class or other members."""
+        values: dict[str, Any] = {}
+        waiting: list[tuple[RecordField | Part, Any]] = [(self.root, accumulator)]
+        while waiting:
+            each, value = waiting.pop()
+            if isinstance(each, RecordField):
+                values[each.name] = value
+                continue
+            own = each.values(value)
+            if own is None:
+                return None
+            waiting += zip(each.members, own.values(), strict=True)
+        return values
+
+    def objects(self, accumulator: Any) -> list[Any]:
+        """Return the objects and containers within an accumulator, and itself if it is one: all that may be shared."""
+        found: list[Any] = []
+        waiting: list[tuple[RecordField | Part, Any]] = [(self.root, accumulator)]
+        while waiting:
+            each, value = waiting.pop()
+            is_object = isinstance(each, Part) and not issubclass(each.cls, tuple)
+            if is_object or (isinstance(each, RecordField) and each.is_container):
+                found.append(value)
+            own = each.values(value) if isinstance(each, Part) else None
+            waiting += () if own is None or not isinstance(each, Part) else zip(each.members, own.values(), strict=True)
+        return found
 
     def accumulators(self, column: pa.Array) -> list[Any]:
         """Convert a column to n accumulators with the types that the author's code creates."""
-        columns = [column] if self._is_value else column.flatten()
-        members = [
-            [_value_from_arrow(field, value) for value in each.to_pylist()]
-            for field, each in zip(self.fields, columns, strict=True)
-        ]
-        if self.cls is None:
-            return members[0] if self._is_value else list(zip(*members, strict=True))
-        accumulators = []
-        for values in zip(*members, strict=True):
-            accumulator: Any = object.__new__(self.cls)
-            for field, value in zip(self.fields, values, strict=True):
-                setattr(accumulator, field.name, value)
-            accumulators.append(accumulator)
-        return accumulators
+        columns = [column] if not isinstance(self.root, Part) else column.flatten()
+        values = [_values_from_arrow(field, each) for field, each in zip(self.fields, columns, strict=True)]
+        if not isinstance(self.root, Part):
+            return values[0]
+        names = [each.name for each in self.fields]
+        return [self.root.make(dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)]
 
 
 def _arrow(field: RecordField) -> pa.DataType:
     """Return the type of a field as a column."""
     if field.contents is None:
         return pa.list_(_TYPES[field.kind]) if field.length else _TYPES[field.kind]
-    key = _TYPES[field.contents.key.kinds[0]]
-    return pa.list_(key) if field.contents.value is None else pa.map_(key, _TYPES[field.contents.value.kinds[0]])
+    key = _arrow_of(field.contents.key)
+    return pa.list_(key) if field.contents.value is None else pa.map_(key, _arrow_of(field.contents.value))
+
+
+def _arrow_of(part: Element) -> pa.DataType:
+    if not part.is_tuple:
+        return _TYPES[part.kinds[0]]
+    return pa.struct([(f"f{index}", _TYPES[kind]) for index, kind in enumerate(part.kinds)])
 
 
 def _fits(field: RecordField, value: Any) -> bool:
     """Return whether a value survives the conversion to a record and back unchanged."""
     if field.contents is None and not field.length:
-        return type(value) is _CLASSES[field.kind] or (field.optional and value is None)
+        return (field.optional and value is None) or _are_of(field.kind, (value,))
     if field.contents is None:
-        accumulators: Any = bytearray if field.kind == "byte" else list
-        return (
-            type(value) is accumulators and len(value) == field.length and {*map(type, value)} == {_CLASSES[field.kind]}
-        )
+        made_by: Any = bytearray if field.kind == "byte" else list
+        return type(value) is made_by and len(value) == field.length and _are_of(field.kind, value)
     contents = field.contents
-    cls: Any = contents.cls or {"list": list, "dict": dict}[contents.shape]
+    cls: Any = contents.cls or {"list": list, "dict": dict, "set": set}[contents.shape]
     if type(value) is not cls or getattr(value, "__dict__", None) or getattr(value, "maxlen", None) != contents.limit:
         return False
     if contents.value is None:
-        return {*map(type, value)} <= {_CLASSES[contents.key.kinds[0]]}
-    made_by = _CLASSES[contents.value.kinds[0]]
-    if contents.cls is defaultdict and value.default_factory is not made_by:
+        return _are_elements(contents.key, value)
+    if contents.cls is defaultdict and value.default_factory is not _CLASSES[contents.value.kinds[0]]:
         return False
-    return {*map(type, value)} <= {_CLASSES[contents.key.kinds[0]]} and {*map(type, value.values())} <= {made_by}
+    return _are_elements(contents.key, value) and _are_elements(contents.value, value.values())
 
 
-def _items(field: RecordField, value: Any) -> Any:
+def _are_of(kind: str, values: Iterable[Any]) -> bool:
+    """Return whether values have the class of a kind, and nothing that the kind does not keep."""
+    if not {*map(type, values)} <= {_CLASSES[kind]}:
+        return False
+    zone = _UTC if kind == "instant" else None
+    return kind not in ("timestamp", "instant", "time") or all(each.tzinfo is zone and not each.fold for each in values)
+
+
+def _are_elements(part: Element, values: Collection[Any]) -> bool:
+    if not part.is_tuple:
+        return _are_of(part.kinds[0], values)
+    if not all(type(each) is tuple and len(each) == len(part.kinds) for each in values):
+        return False
+    return all(_are_of(kind, [each[index] for each in values]) for index, kind in enumerate(part.kinds))
+
+
+def _value_for_arrow(field: RecordField, value: Any) -> Any:
     """Convert the value of a field for Arrow."""
-    if field.contents is not None and field.contents.value is not None:
-        return list(value.items())
-    return value if value is None or type(value) in _NUMBERS else list(value)
-
-
-def _value_from_arrow(field: RecordField, value: Any) -> Any:
-    """Convert a value from Arrow to the value of a field."""
     if field.contents is None:
-        return bytearray(value) if field.kind == "byte" else value
-    if field.contents.cls is deque:
-        return deque(value, field.contents.limit)
-    if field.contents.cls is Counter:
-        return Counter(dict(value))
-    if field.contents.cls is defaultdict:
-        assert field.contents.value is not None
-        return defaultdict(_CLASSES[field.contents.value.kinds[0]], value)
-    return value if field.contents.value is None else dict(value)
+        return list(value) if field.length else value
+    if field.contents.value is None:
+        return [_element_for_arrow(field.contents.key, each) for each in value]
+    parts = field.contents.key, field.contents.value
+    return [tuple(map(_element_for_arrow, parts, item)) for item in value.items()]
+
+
+def _element_for_arrow(part: Element, value: Any) -> Any:
+    return {f"f{index}": each for index, each in enumerate(value)} if part.is_tuple else value
+
+
+def _values_from_arrow(field: RecordField, column: pa.Array) -> list[Any]:
+    """Convert a column to n values of a field."""
+    contents = field.contents
+    if contents is None:
+        values = to_python(column)
+        return [bytearray(value) for value in values] if field.kind == "byte" else values
+    ends = column.offsets.to_pylist()
+    is_map = contents.value is not None
+    keys = _elements_from_arrow(contents.key, column.keys if is_map else column.values)
+    rows = [keys[first:end] for first, end in itertools.pairwise(ends)]
+    if contents.value is None:
+        if contents.cls is deque:
+            return [deque(row, contents.limit) for row in rows]
+        return [set(row) for row in rows] if contents.shape == "set" else rows
+    items = _elements_from_arrow(contents.value, column.items)
+    dicts = [
+        dict(zip(row, items[first:end], strict=True))
+        for row, (first, end) in zip(rows, itertools.pairwise(ends), strict=True)
+    ]
+    if contents.cls is defaultdict:
+        return [defaultdict(_CLASSES[contents.value.kinds[0]], each) for each in dicts]
+    return [Counter(each) for each in dicts] if contents.cls is Counter else dicts
+
+
+def _elements_from_arrow(part: Element, values: pa.Array) -> list[Any]:
+    if not part.is_tuple:
+        return to_python(values)
+    return list(zip(*(to_python(values.field(index)) for index in range(len(part.kinds))), strict=True))
 
 
 def untyped_reason(function: Function) -> str:
@@ -169,172 +320,232 @@ def accumulator_class(function: Function, create_accumulator: Any) -> type | Non
     if cls is None and isinstance(create_accumulator, FunctionType):
         known = create_accumulator.__globals__
         named = [known[name] for name in create_accumulator.__code__.co_names if isinstance(known.get(name), type)]
+        named = [each for each in named if each not in CONTAINERS and each.__flags__ & _HEAP_TYPE]
         cls = named[0] if len(named) == 1 else None
     if cls in CONTAINERS:
         return None
-    if cls is not None and not all(each.__flags__ & _HEAP_TYPE for each in cls.__mro__[:-1]):
+    is_own = cls is None or is_named_tuple(cls) or all(each.__flags__ & _HEAP_TYPE for each in cls.__mro__[:-1])
+    if not is_own:
         raise Unsupported(untyped_reason(function))
     return cls
 
 
 def inferred_types(
-    cls: type | None, fresh: Any, untyped: str, hints: typing.Mapping[str, Any], keys: Collection[str] = ()
+    cls: type | None,
+    fresh: Any,
+    untyped: str,
+    hints: Mapping[str, Any],
+    uses_of: Callable[[Part | RecordField], Uses],
 ) -> UntypedAccumulators:
     """Return the types of a new accumulator.
 
     Args:
-        cls: The expected class; None for a number, a tuple or a container.
+        cls: The expected class; None for a number, a tuple, a dict or a container.
         fresh: The new accumulator.
         untyped: The reason of `untyped_reason`.
         hints: The annotations of its attributes, or a container's annotation as `value`.
-        keys: The kinds of the function's arguments. If one of them alone can be a key, a Counter or defaultdict without
-            annotation has such keys, and if all are numbers of one kind, a list or deque has such items: compiling
-            refuses code that puts another one in.
+        uses_of: Returns what the author's code stores in the fields of an accumulator of which not all types are known:
+            they are then guesses, and compiling refuses code that stores something else.
 
     Raises:
         Unsupported: One of the types is not certain.
     """
-    guess = ""
-    if cls is None:
-        is_tuple = type(fresh) is tuple and len(fresh) > 0
-        members = {f"f{index}": each for index, each in enumerate(fresh)} if is_tuple else {"value": fresh}
-        if is_tuple and not all(type(each) in _NUMBERS for each in fresh):
-            raise Unsupported(untyped)
-        if "value" not in hints and (hint := _hint_of(fresh, keys)) is not None:
-            hints = {"value": hint}
-            guess = "" if fresh else _guess("it", fresh, hint)
-        return UntypedAccumulators(
-            None, tuple(_field(name, each, hints.get(name), "it", untyped) for name, each in members.items()), guess
-        )
-    if type(fresh) is not cls or any("__slots__" in vars(each) for each in cls.__mro__[:-1]):
+    if cls is not None and type(fresh) is not cls:
         raise Unsupported(untyped)
-    if any(getattr(cls, name, None) is not getattr(object, name, None) for name in _PICKLED_BY):
-        raise Unsupported(f"{untyped}; {cls.__name__} defines how it is pickled")
-    annotated = {} if hints else _hints(cls)
-    hints = hints or annotated
-    guesses = {
-        name: hint
-        for name, each in vars(fresh).items()
-        if hints.get(name) is None and (hint := _hint_of(each, keys)) is not None
-    }
-    guess = "".join(
-        _guess(f"{cls.__name__}.{name}", vars(fresh)[name], hint)
-        for name, hint in guesses.items()
-        if not vars(fresh)[name]
-    )
-    hints = {**hints, **guesses}
-    for name in vars(fresh):
-        if inspect.isdatadescriptor(inspect.getattr_static(cls, name, None)):
-            raise Unsupported(f"{untyped}; {cls.__name__}.{name} is a property")
-    fields = []
-    for name, each in vars(fresh).items():
-        try:
-            fields.append(
-                _optional(name, each, hints.get(name))
-                or _field(name, each, hints.get(name), f"{cls.__name__}.{name}", untyped)
-            )
-        except Unsupported:
-            if name not in annotated:
-                raise
-            raise Unsupported(f"{untyped}; {cls.__name__} has types, so write -> {cls.__name__} there") from None
-    # pickle writes a string once that two objects of an accumulator share, and records do not know which are shared.
-    # The keys of one dict are different strings.
-    if sum(each.refers_to_texts for each in fields) > 1:
-        raise Unsupported(f"{untyped}; keys of two attributes that are texts are compiled only where states are typed")
-    for name, each in vars(fresh).items():
-        if isinstance(each, dict) and not vars(fresh).keys().isdisjoint(each):
-            raise Unsupported(f"{untyped}; {cls.__name__}.{name} has a key that is the name of an attribute")
-    return UntypedAccumulators(cls, tuple(fields), guess)
+    known = _Inference(untyped, hints)
+    root = known.member("value", fresh)
+    for _ in range(_ROUNDS_MAX if known.missing else 0):
+        before = set(known.missing)
+        known = _Inference(untyped, hints, uses_of(root))
+        root = known.member("value", fresh)
+        if set(known.missing) == before:
+            break
+    if known.missing:
+        raise next(iter(known.missing.values()))
+    return UntypedAccumulators(root, "".join(known.guesses))
 
 
-def _hint_of(value: Any, keys: Collection[str]) -> Any:
-    """Return the annotation of a container without one: from what it holds, or from the kinds of arguments."""
-    known = [type_ for type_, kind in (*_NUMBERS.items(), (str, "text")) if kind in keys]
-    if isinstance(value, (list, deque)):
-        return None if value or len(keys) > 1 or known in ([], [str]) else type(value)[known[0]]  # type: ignore[index]
-    if type(value) not in _SHAPES:
-        return None
-    key_types = {*map(type, value)} or {each for each in known if each is not float}
-    value_types: set[Any] = {*map(type, value.values())} or {getattr(value, "default_factory", None)}
-    if len(key_types) != 1:
-        return None
-    if type(value) is Counter:
-        return Counter[key_types.pop()]  # type: ignore[misc]
-    return (
-        type(value)[key_types.pop(), value_types.pop()]
-        if len(value_types) == 1 and value_types <= {*_NUMBERS}
-        else None
-    )
-
-
-def _guess(label: str, value: Any, hint: Any) -> str:
-    """Return what is said before a reason that the guess of an annotation may have caused."""
-    names = ", ".join(each.__name__ for each in typing.get_args(hint))
-    name = type(value).__name__
-    return f"{label} is a {name} at first, and compiled as {name}[{names}] unless you annotate it; "
-
-
-_AS_IN: Final[dict[type, str]] = {
+_ROUNDS_MAX: Final = 3
+_AS_IN: Final[dict[Any, str]] = {
     list: ", as in list[float]",
     dict: ", as in dict[str, int]",
     set: ", as in set[str]",
+    **dict.fromkeys(CONTAINERS, ", as in Counter[str], defaultdict[str, int] or deque[float]"),
 }
 
 
-def _hints(cls: type) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(cls)
-    except (NameError, AttributeError):  # a class that is nested in another one may be defined after its use
-        return {}
+class _Inference:
+    """Finds the types of the members of a new accumulator.
 
+    Attributes:
+        missing: By path, why a type is unknown.
+        guesses: What is said before a reason that a guess may have caused.
+    """
 
-def _optional(name: str, value: Any, hint: Any) -> RecordField | None:
-    """Return the field of an attribute that is a number or None by its annotation; None for others."""
-    kinds = (
-        [_NUMBERS.get(each) for each in typing.get_args(hint) if each is not type(None)] if may_be_none(hint) else []
-    )
-    if len(kinds) != 1 or kinds[0] is None or not (value is None or type(value) is _CLASSES[kinds[0]]):
-        return None
-    return RecordField(name, kinds[0], optional=True)
+    def __init__(self, untyped: str, hints: Mapping[str, Any], uses: Uses | None = None) -> None:
+        self.untyped = untyped
+        self.hints = hints
+        self.uses = Uses() if uses is None else uses
+        self.missing: dict[str, Unsupported] = {}
+        self.guesses: list[str] = []
 
+    def member(self, path: str, value: Any, hint: Any = None, label: str = "it") -> RecordField | Part:
+        """Return the field or the part of one member; `path` is `value` for the accumulator itself."""
+        is_root = path == "value" and label == "it"
+        before = "" if is_root else f"{path}."
+        hint = self.hints.get("value") if is_root else hint
+        if _is_record(value):
+            return self._part(before, dict, value, {})
+        if isinstance(value, tuple) and value and is_root and (type(value) is tuple or is_named_tuple(type(value))):
+            names = getattr(value, "_fields", [f"f{index}" for index in range(len(value))])
+            return self._part(before, type(value), dict(zip(names, value, strict=True)), self.hints)
+        cls = type(value)
+        if is_object(value):
+            self._check_object(cls, value)
+            annotated = self.hints if is_root and self.hints else hints_of(cls)
+            return self._part(before, cls, vars(value), annotated)
+        return self._field(path, value, hint, label)
 
-def _field(name: str, value: Any, hint: Any, label: str, untyped: str) -> RecordField:
-    """Return the field of a member of a new accumulator. Raises Unsupported if its type is unknown."""
-    if type(value) in _NUMBERS:
-        return RecordField(name, _NUMBERS[type(value)])
-    if type(value) is bytearray and 0 < len(value) <= _BYTES_MAX:
-        return RecordField(name, "byte", length=len(value))
-    kinds = {_NUMBERS.get(type(each)) for each in value} if type(value) is list else set()
-    if len(kinds) == 1 and None not in kinds and len(value) <= _ITEMS_MAX:
-        return RecordField(name, str(kinds.pop()), length=len(value))
-    is_list = isinstance(value, (list, deque))
-    contents = None if type(value) not in _SHAPES or (is_list and value) else _holding(value, hint)
-    if contents is None:
-        remedy = f"{label} is a {type(value).__name__} at first; annotate it"
-        remedy += ", as in Counter[str], defaultdict[str, int] or deque[float]" if type(value) in CONTAINERS else ""
-        remedy += _AS_IN.get(type(value), "")
+    def _check_object(self, cls: type, value: Any) -> None:
+        if any("__slots__" in vars(each) for each in cls.__mro__[:-1]) or not all(
+            each.__flags__ & _HEAP_TYPE for each in cls.__mro__[:-1]
+        ):
+            raise Unsupported(self.untyped)
+        if any(getattr(cls, name, None) is not getattr(object, name, None) for name in _PICKLED_BY):
+            raise Unsupported(f"{self.untyped}; {cls.__name__} defines how it is pickled")
+        for name in vars(value):
+            if inspect.isdatadescriptor(inspect.getattr_static(cls, name, None)):
+                raise Unsupported(f"{self.untyped}; {cls.__name__}.{name} is a property")
+
+    def _part(self, before: str, cls: type, values: Mapping[str, Any], hints: Mapping[str, Any]) -> Part:
+        label = "it" if issubclass(cls, tuple) else cls.__name__
+        members = [
+            self.member(f"{before}{name}", each, hints.get(name), f"{label}.{name}") for name, each in values.items()
+        ]
+        return Part(before, cls, tuple(members))
+
+    def _field(self, path: str, value: Any, hint: Any, label: str) -> RecordField:
+        """Return the field of a member of a new accumulator."""
+        own, cls = _plain_kind(value), type(value)
+        if own is not None:
+            return RecordField(path, own, optional=may_be_none(hint) and _annotated_kind(hint) == own)
+        if value is None and label != "it":
+            kind = _annotated_kind(hint) or self.uses.kind(path)
+            if kind is not None:
+                return RecordField(path, kind, optional=True)
+        if type(value) is bytearray and 0 < len(value) <= _BYTES_MAX:
+            return RecordField(path, "byte", length=len(value))
+        kinds = {_NUMBERS.get(type(each)) for each in value} if type(value) is list else set()
+        if len(kinds) == 1 and None not in kinds and len(value) <= _ITEMS_MAX:
+            return RecordField(path, str(kinds.pop()), length=len(value))
+        contents = self._contents(path, value, hint, label)
+        if contents is not None:
+            return RecordField(path, contents.shape, contents=contents)
+        remedy = f"{label} is a {type(value).__name__} at first; annotate it{_AS_IN.get(cls, '')}"
+        if value is None:
+            remedy = f"{label} is None at first; annotate it, as in float | None"
         if type(value) is list and len({*map(type, value)}) > 1:
             remedy = (
                 f"{label} is a list of several types at first; make it a class with an annotated attribute for each"
             )
-        raise Unsupported(f"{untyped}; {remedy}" if value is not None or label != "it" else untyped)
-    return RecordField(name, contents.shape, contents=contents)
+        why = f"{self.untyped}; {remedy}" if value is not None or label != "it" else self.untyped
+        self.missing[path] = Unsupported(why)
+        return RecordField(path, "", optional=value is None)
+
+    def _contents(self, path: str, value: Any, hint: Any, label: str) -> Contents | None:
+        """Return what a container holds: by its annotation, by what is in it, or by what the code puts into it."""
+        cls: Any = type(value)
+        shape = _SHAPES.get(cls)
+        if shape is None or (shape == "list" and value):
+            return None
+        annotated = _parts_of(cls, hint)
+        put = self.uses.elements(path, shape == "dict")
+        held = [_element_of(value)] if shape != "dict" else [_element_of(value), _element_of(value.values())]
+        if cls is Counter:
+            held[1:] = [Element(("int",))]
+        if cls is defaultdict and (made_by := _NUMBERS.get(value.default_factory)) is not None:
+            held[1:] = [Element((made_by,))]
+        if value and cls is dict and hint is None and None not in held:
+            annotated = held
+        known = [one or two or three for one, two, three in zip(annotated, held, put, strict=True)]
+        parts = [each for each in known if each is not None]
+        if len(parts) < len(known):
+            return None
+        if cls is defaultdict and (parts[1].is_tuple or value.default_factory is not _CLASSES[parts[1].kinds[0]]):
+            return None
+        if None in annotated and not value:
+            names = ", ".join(map(_name_of_element, parts[: 1 if cls is Counter else 2]))
+            name = cls.__name__
+            self.guesses.append(
+                f"{label} is a {name} at first, and compiled as {name}[{names}] unless you annotate it; "
+            )
+        special = cls if cls in CONTAINERS else None
+        return Contents(shape, parts[0], parts[1] if shape == "dict" else None, special, getattr(value, "maxlen", None))
 
 
-def _holding(value: Any, hint: Any) -> Contents | None:
-    """Return the types in a container from its annotation; None if it has no suitable one."""
-    kinds: list[str | None] = [{**_NUMBERS, str: "text"}.get(each) for each in typing.get_args(hint)]
-    accumulators: Any = type(value)
-    is_list = _SHAPES[accumulators] == "list"
-    if typing.get_origin(hint) is not accumulators or None in kinds or (is_list and kinds == ["text"]):
-        return None
-    kinds += ["int"] if accumulators is Counter else []
-    if len(kinds) != (1 if is_list else 2) or kinds[-1] == "text":
-        return None
-    if accumulators is defaultdict and value.default_factory is not _CLASSES[str(kinds[1])]:
-        return None
-    parts = [Element((str(each),)) for each in kinds]
-    special = accumulators if accumulators in CONTAINERS else None
-    return Contents(
-        _SHAPES[accumulators], parts[0], None if is_list else parts[1], special, getattr(value, "maxlen", None)
+def is_object(value: Any) -> bool:
+    """Return whether a value is an object of an author's class, with attributes in a dict."""
+    return (
+        bool(type(value).__flags__ & _HEAP_TYPE)
+        and type(value) not in CONTAINERS
+        and hasattr(value, "__dict__")
+        and not isinstance(value, tuple)
     )
+
+
+def _is_record(value: Any) -> bool:
+    """Return whether a dict has the names of values of several types, as an object has attributes."""
+    if type(value) is not dict or not value or not all(type(key) is str and key.isidentifier() for key in value):
+        return False
+    return len({*map(type, value.values())}) > 1 or type(next(iter(value.values()))) not in _NUMBERS
+
+
+def _plain_kind(value: Any) -> str | None:
+    """Return the kind of a number, text, date or time."""
+    own: Any = type(value)
+    kind = _NUMBERS.get(own) or {str: "text", bytes: "bytes"}.get(own)
+    moment = number_of(value) if kind is None else None
+    return kind if moment is None else moment[0]
+
+
+def _annotated_kind(hint: Any) -> str | None:
+    """Return the kind of an annotation, also with None."""
+    actual = [each for each in typing.get_args(hint) if each is not type(None)] if may_be_none(hint) else [hint]
+    return _ANNOTATED.get(actual[0]) if len(actual) == 1 and isinstance(actual[0], type) else None
+
+
+def _parts_of(cls: type, hint: Any) -> list[Element | None]:
+    """Return the elements of a container by its annotation, each None if it is unknown."""
+    own = typing.get_origin(hint)
+    actual = [*typing.get_args(hint)] if own is cls or (own in (dict, list, set) and issubclass(cls, own)) else []
+    actual += [int] if cls is Counter and actual else []
+    parts: list[Element | None] = []
+    for each in actual:
+        is_tuple = typing.get_origin(each) is tuple
+        kinds = [_ANNOTATED.get(member) for member in (typing.get_args(each) if is_tuple else (each,))]
+        parts.append(None if None in kinds or not kinds else Element(tuple(map(str, kinds)), is_tuple=is_tuple))
+    count = 2 if _SHAPES[cls] == "dict" else 1
+    return parts if len(parts) == count else [None] * count
+
+
+def _element_of(values: Iterable[Any]) -> Element | None:
+    """Return the element of which all values are; None if there is none, or none that is certain."""
+    found = set()
+    for value in values:
+        actual = value if type(value) is tuple else (value,)
+        kinds = tuple(_plain_kind(each) or "" for each in actual)
+        found.add(Element(kinds, is_tuple=type(value) is tuple) if all(kinds) else None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _name_of_element(part: Element) -> str:
+    names = ", ".join("str" if kind == "text" else kind for kind in part.kinds)
+    return f"tuple[{names}]" if part.is_tuple else names
+
+
+def hints_of(cls: type) -> dict[str, Any]:
+    """Return the annotations of a class; empty if they cannot be resolved."""
+    try:
+        return typing.get_type_hints(cls)
+    except (NameError, AttributeError):  # a class that is nested in another one may be defined after its use
+        return {}

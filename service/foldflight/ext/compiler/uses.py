@@ -1,0 +1,350 @@
+"""Find what an author's code stores in an accumulator whose new state does not tell it: `None`, an empty list or dict.
+
+It reads the code without compiling it, and follows values as far as their kinds are plain to see. What it finds is a
+guess: compiling refuses code that stores something else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+from numba.core import ir
+from numba.core.compiler import run_frontend
+
+from foldflight.ext.compiler.arena import Element
+from foldflight.ext.compiler.datetimes import number_of
+
+if TYPE_CHECKING:
+    from foldflight.ext.compiler.records import RecordField
+    from foldflight.ext.compiler.untyped_accumulators import Part
+
+_NUMBERS: Final = ("bool", "int", "float")
+_PLAIN: Final[dict[Any, str]] = {bool: "bool", int: "int", float: "float", str: "text", bytes: "bytes"}
+_NONE: Final = "none"
+# The kinds of what functions, methods and attributes give.
+_FUNCTIONS: Final[dict[Any, str]] = {
+    int: "int", float: "float", bool: "bool", str: "text", len: "int", ord: "int", math.floor: "int",
+    math.ceil: "int", math.trunc: "int", math.isqrt: "int", math.isnan: "bool", math.isfinite: "bool",
+}  # fmt: skip
+_METHODS: Final[dict[str, str]] = {
+    **dict.fromkeys(("capitalize", "casefold", "format", "isoformat", "join", "lower", "lstrip", "replace"), "text"),
+    **dict.fromkeys(("rstrip", "strftime", "strip", "title", "upper"), "text"),
+    **dict.fromkeys(("count", "find", "index", "isoweekday", "weekday"), "int"),
+    "date": "date", "encode": "bytes", "timestamp": "float", "total_seconds": "float",
+}  # fmt: skip
+_ATTRIBUTES: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds")
+_SAME: Final = (abs, max, min, round)  # functions that give what they get
+_BITS: Final = (operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift)
+_COMPARING: Final = (
+    *(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
+    *(operator.contains, operator.is_, operator.is_not, operator.not_),
+)
+# Methods that add to a container, with the positions of the key, and of the value, among their arguments.
+_PUTTING: Final = {
+    "append": (0,), "appendleft": (0,), "add": (0,), "insert": (1,), "setdefault": (0, 1), "get": (0,), "pop": (0,),
+}  # fmt: skip
+_DEPTH_MAX: Final = 40  # definitions that are followed from one variable
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A member of the accumulator."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class _Object:
+    """An object that the code names, such as a function or a number."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A method before its call."""
+
+    of: Any
+    name: str
+
+
+@dataclass(frozen=True)
+class _Many:
+    """What gives values of one kind, such as an iterator."""
+
+    value: Any
+
+
+@dataclass
+class Uses:
+    """What code stores in fields, by their names."""
+
+    stored: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    keys: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
+    values: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
+
+    def kind(self, path: str) -> str | None:
+        """Return the kind that is stored in a field; None if it is unknown, or there are several."""
+        return _only(self.stored.get(path, ()))
+
+    def elements(self, path: str, is_dict: bool) -> list[Element | None]:
+        """Return what is put into a container: items, or keys and values; each None if it is unknown."""
+        keys = _only(self.keys.get(path, ()))
+        return [keys, _only(self.values.get(path, ()))] if is_dict else [keys]
+
+
+def _only(found: Iterable[Any]) -> Any:
+    known = [*found]
+    return known[0] if len(known) == 1 else None
+
+
+def find_uses(root: Part | RecordField, cls: type, functions: Iterable[tuple[FunctionType, int]], kinds: Any) -> Uses:
+    """Return what methods store in an accumulator.
+
+    Args:
+        root: The accumulator, as far as its types are known.
+        cls: The author's class.
+        functions: Each method, with the position of its accumulator: the arguments stand behind it.
+        kinds: The kinds of the arguments.
+    """
+    from foldflight.ext.compiler.rewrite import readable_copy
+
+    uses = Uses()
+    for function, position in functions:
+        code = run_frontend(readable_copy(function))
+        arguments: dict[int, Any] = {position + 1 + index: kind for index, kind in enumerate(kinds)}
+        arguments[position] = _Place("")
+        if position:
+            arguments[0] = _Object(cls)
+        _Reader(code, root, arguments, uses).read()
+    return uses
+
+
+class _Reader:
+    """Reads the code of one method."""
+
+    def __init__(self, code: Any, root: Any, arguments: Mapping[int, Any], uses: Uses) -> None:
+        self.code = code
+        self.arguments = arguments
+        self.uses = uses
+        members = getattr(root, "members", None)
+        self.fields: dict[str, RecordField] = {each.name: each for each in getattr(root, "fields", (root,))}
+        self.is_value = members is None
+        self.parts = {each.path for each in getattr(root, "parts", ())}
+        self.depth = 0
+
+    def read(self) -> None:
+        """Record what the code stores."""
+        for block in self.code.blocks.values():
+            for statement in block.body:
+                match statement:
+                    case ir.SetAttr():
+                        self.store(self.member(self.of(statement.target), statement.attr), statement.value)
+                    case ir.SetItem() | ir.StaticSetItem():
+                        index = getattr(statement, "index_var", None) or statement.index
+                        self.put_item(self.of(statement.target), index, statement.value)
+                    case ir.Assign(value=ir.Expr(op="call") as call):
+                        self.call(call)
+                    case ir.Assign(value=ir.Expr(op="getitem") as read):
+                        self.read_item(self.of(read.value), self.of(read.index))
+                    case ir.Assign(value=ir.Expr(op="binop") as asked) if asked.fn is operator.contains:
+                        self.put(self.uses.keys, self.of(asked.lhs), self.of(asked.rhs))
+
+    def store(self, place: Any, value: ir.Var) -> None:
+        found = self.kind(self.of(value))
+        if isinstance(place, _Place) and isinstance(found, str) and found != _NONE:
+            self.uses.stored[place.path].add(found)
+
+    def put_item(self, holder: Any, index: ir.Var, value: ir.Var) -> None:
+        key = self.of(index)
+        known = key.value if isinstance(key, _Object) else None
+        member = self.member(holder, known) if isinstance(known, str) else None
+        if member is not None:
+            self.store(member, value)
+            return
+        self.put(self.uses.keys, holder, key)
+        self.put(self.uses.values, holder, self.of(value))
+
+    def read_item(self, holder: Any, index: Any) -> None:
+        """Record a key that is looked up: a defaultdict and a Counter are read before they are written."""
+        if not (isinstance(index, _Object) and self.member(holder, index.value) is not None):
+            self.put(self.uses.keys, holder, index)
+
+    def call(self, call: ir.Expr) -> None:
+        function = self.of(call.func)
+        if isinstance(function, _Bound) and function.name in _PUTTING:
+            positions = [position for position in _PUTTING[function.name] if position < len(call.args)]
+            found = (self.uses.keys, self.uses.values)
+            for into, position in zip(found, positions, strict=False):
+                self.put(into, function.of, self.of(call.args[position]))
+        if isinstance(function, _Bound) and function.name in ("extend", "subtract", "update") and len(call.args) == 1:
+            given = self.of(call.args[0])
+            is_text = self.kind(given) == "text"
+            self.put(self.uses.keys, function.of, "text" if is_text else getattr(given, "value", None))
+        name = getattr(getattr(function, "value", None), "__name__", "")
+        if name in ("heappush", "heappushpop", "heapreplace", "insort") and len(call.args) == 2:
+            self.put(self.uses.keys, self.of(call.args[0]), self.of(call.args[1]))
+
+    def put(self, into: dict[str, set[Element]], holder: Any, value: Any) -> None:
+        path = self.path_of(holder)
+        contents = getattr(self.fields.get(path), "kind", None)
+        found = self.kind(value)
+        members = found if isinstance(found, tuple) else (found,)
+        if contents is None or not all(isinstance(each, str) and each != _NONE for each in members):
+            return
+        into[path].add(Element(tuple(map(str, members)), is_tuple=isinstance(found, tuple)))
+
+    def path_of(self, holder: Any) -> str:
+        """Return the name of the field of a place."""
+        path = holder.path if isinstance(holder, _Place) else "?"
+        return "value" if self.is_value and path == "" else path
+
+    def member(self, holder: Any, name: Any) -> Any:
+        """Return the place of a member of a place; None if it has no such member."""
+        if not isinstance(holder, _Place) or self.is_value or not isinstance(name, str):
+            return None
+        before = f"{holder.path}." if holder.path else ""
+        is_known = f"{before}{name}" in self.fields or f"{before}{name}." in self.parts
+        return _Place(f"{before}{name}") if is_known else None
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def kind(self, value: Any) -> Any:
+        """Return the kind of a value, a tuple of kinds, or None if it is unknown."""
+        if isinstance(value, _Object):
+            known = value.value
+            if type(known) is tuple:
+                return tuple(self.kind(_Object(each)) for each in known)
+            moment = number_of(known)
+            return _NONE if known is None else _PLAIN.get(type(known), moment and moment[0])
+        if isinstance(value, _Place):
+            path = self.path_of(value)
+            found = self.fields.get(path)
+            if found is None or found.is_container:
+                return None
+            return found.kind or self.uses.kind(path)
+        if isinstance(value, tuple):
+            return tuple(map(self.kind, value))
+        return value if isinstance(value, str) else None
+
+    def of(self, var: Any) -> Any:
+        """Return the value of a variable; None if it is unknown. Of several, the first known one that is not None."""
+        if not isinstance(var, ir.Var):
+            return _Object(var)
+        self.depth += 1
+        try:
+            if self.depth > _DEPTH_MAX:
+                return None
+            found = [self.defined_as(each) for each in self.code._definitions.get(var.name, ())]
+        finally:
+            self.depth -= 1
+        known = [each for each in found if each is not None]
+        return next((each for each in known if self.kind(each) != _NONE), known[0] if known else None)
+
+    def defined_as(self, definition: Any) -> Any:
+        match definition:
+            case ir.Arg():
+                return self.arguments.get(definition.index)
+            case ir.Const() | ir.Global() | ir.FreeVar():
+                return _Object(definition.value)
+            case ir.Var():
+                return self.of(definition)
+            case ir.Expr():
+                return self.expression(definition)
+        return None
+
+    def expression(self, expr: ir.Expr) -> Any:
+        match expr.op:
+            case "getattr":
+                return self.attribute(self.of(expr.value), expr.attr)
+            case "call":
+                return self.result(self.of(expr.func), [*map(self.of, expr.args)])
+            case "build_tuple":
+                return tuple(map(self.of, expr.items))
+            case "build_string":
+                return "text"
+            case "binop" | "inplace_binop":
+                function = expr.immutable_fn if expr.op == "inplace_binop" else expr.fn
+                return _combined(function, self.kind(self.of(expr.lhs)), self.kind(self.of(expr.rhs)))
+            case "unary":
+                return "bool" if expr.fn is operator.not_ else self.of(expr.value)
+            case "cast" | "exhaust_iter" | "getiter" | "iternext":
+                return self.of(expr.value)
+            case "pair_first":
+                found = self.of(expr.value)
+                return found.value if isinstance(found, _Many) else None
+            case "getitem" | "static_getitem":
+                index = self.of(expr.index) if expr.op == "getitem" else _Object(expr.index)
+                return self.item(self.of(expr.value), index)
+        return None
+
+    def attribute(self, base: Any, name: str) -> Any:
+        if isinstance(base, _Place):
+            return self.member(base, name) or _Bound(base, name)
+        if isinstance(base, _Object) and _PLAIN.get(type(base.value)) is None:
+            try:
+                return _Object(inspect.getattr_static(base.value, name))
+            except AttributeError:
+                return None
+        return "int" if name in _ATTRIBUTES else _Bound(base, name)
+
+    def item(self, holder: Any, index: Any) -> Any:
+        known = index.value if isinstance(index, _Object) else None
+        if isinstance(holder, _Object) and type(holder.value) is tuple:
+            holder = tuple(map(_Object, holder.value))
+        if isinstance(holder, tuple):
+            return holder[known] if type(known) is int and -len(holder) <= known < len(holder) else None
+        member = self.member(holder, f"f{known}" if type(known) is int else known)
+        return member if member is not None else self.held(holder)
+
+    def held(self, holder: Any) -> Any:
+        """Return what a container holds: its items, or the values of a dict."""
+        path = self.path_of(holder)
+        contents = getattr(self.fields.get(path), "contents", None)
+        part = _only(self.uses.values.get(path, ())) if contents is None else contents.value or contents.key
+        if part is None:
+            return None
+        return part.kinds if part.is_tuple else part.kinds[0]
+
+    def result(self, function: Any, arguments: list[Any]) -> Any:
+        if isinstance(function, _Bound):
+            if isinstance(function.of, _Place):
+                if function.name in ("get", "setdefault", "pop"):
+                    return self.held(function.of) or (arguments[1] if len(arguments) > 1 else None)
+                return None
+            return _Many("text") if function.name == "split" else _METHODS.get(function.name)
+        called = function.value if isinstance(function, _Object) else None
+        called = getattr(called, "__func__", called)
+        if isinstance(called, FunctionType):
+            returned = called.__annotations__.get("return")
+            return {**_PLAIN, **{each.__name__: kind for each, kind in _PLAIN.items()}}.get(returned)
+        if called in _SAME:
+            same = next((each for each in arguments if self.kind(each) not in (None, _NONE)), None)
+            return "int" if called is round and len(arguments) == 1 else same
+        if getattr(called, "__module__", "") == "math":
+            return _FUNCTIONS.get(called, "float")
+        return _FUNCTIONS.get(called) if callable(called) and called.__hash__ is not None else None
+
+
+def _combined(function: Any, one: Any, other: Any) -> Any:
+    """Return the kind of the result of an operator."""
+    if function in _COMPARING:
+        return "bool"
+    if one in _NUMBERS and other in _NUMBERS:
+        if function is operator.truediv or "float" in (one, other):
+            return "float"
+        return "bool" if function in _BITS and one == other == "bool" else "int"
+    if function is operator.sub and one == other and one in ("date", "timestamp", "instant", "time"):
+        return "duration"
+    if one == other == "duration" and function in (operator.truediv, operator.floordiv):
+        return "float" if function is operator.truediv else "int"
+    if function is operator.mod and one == "text":
+        return "text"
+    return one if one == other or other in ("duration", *_NUMBERS) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import random
 import resource
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import numpy as np
 
-from foldflight import Applied, ListView, MapView, Segment, udaf, udf
+from foldflight import Applied, ListView, MapView, Segment, udaf, udf, udtf
 
 
 class WeightedState:
@@ -357,6 +358,53 @@ class Grown(Centroid):
 
     def accumulate(self, acc: Vectors, v: V3) -> None:
         acc.total = np.append(acc.total, v)
+
+
+@udaf(
+    input_types=[V3],
+    state_type="VECTOR(3, DOUBLE)",
+    result_type="VECTOR(3, DOUBLE)",
+    skip_nulls=True,
+    bundled_retract=True,
+    bundled_merge=True,
+)
+class BundledVectors:
+    """A sum of vectors in bundles."""
+
+    def fold_bundle(self, segments: list[Segment[np.ndarray]]) -> list[Applied[np.ndarray, np.ndarray]]:
+        applied = []
+        for segment in segments:
+            total = sum(segment.accumulators, np.zeros(3))
+            values = []
+            for (v,), sign in zip(segment.rows, segment.signs, strict=True):
+                total = total + sign * v
+                values.append(total)
+            applied.append(Applied(total, total, values))
+        return applied
+
+
+@udf
+async def doubled_later(v: V3) -> V3 | None:
+    await asyncio.sleep(0)
+    return None if v is None else v * 2
+
+
+@udf(vectorised="arrow", input_types=[V3], result_type=V3)
+def same_in_arrow(v):
+    return v
+
+
+@udf(vectorised="numpy", input_types=[V3], result_type=V3)
+def halved_in_numpy(v):
+    return v / 2
+
+
+@udtf(result_types={"at": "INT", "part": V3})
+def parts_of(v: V3):
+    """Two parts of a vector, of which the second one is NULL."""
+    if v is not None:
+        yield 0, v / 2
+        yield 1, None
 
 
 class LastVectors:

@@ -16,7 +16,18 @@ from pyspark.sql import types as st
 
 from foldflight import RejectedError
 from foldflight.client import Functions
-from foldflight.spark import dead_letters, group_by, over, register, results, sql, with_columns, write_table
+from foldflight.spark import (
+    dead_letters,
+    group_by,
+    join_lateral,
+    over,
+    register,
+    results,
+    session,
+    sql,
+    with_columns,
+    write_table,
+)
 from foldflight.spark.errors import error_of
 from tests.spark.spark_functions import LONG
 from tests.spark.test_stream import Stream
@@ -65,6 +76,35 @@ def test_vectors_in_batches(spark: Any, functions: Functions) -> None:
         (4, None),
         (5, [0.0, 0.0, 9.0]),
     ]
+
+
+@pytest.mark.every_turn
+def test_vectors_in_each_form_of_functions(spark: Any, functions: Functions) -> None:
+    """Async and vectorised scalar functions, table functions, bundles, sessions and DISTINCT."""
+    df = spark.createDataFrame(ROWS, DDL).repartition(2)
+    doubled = {key: None if v is None else [2 * item for item in v] for _, key, v in ROWS}
+    in_forms = with_columns(
+        df,
+        later=functions["doubled_later"]("v"),
+        arrow=functions["same_in_arrow"](functions["doubled_later"]("v")),
+        numpy=functions["halved_in_numpy"]("v"),
+    )
+    for _, key, v, later, arrow, numpy in sorted_rows(in_forms):
+        assert str(later) == str(arrow) == str(doubled[key])
+        assert str(v) == str(None if numpy is None else [2 * item for item in numpy])
+    parts = join_lateral(df, functions["parts_of"]("v"))
+    assert parts.schema["part"].dataType == st.ArrayType(st.FloatType())
+    assert sorted_rows(parts.where("i = 3").select("at", "part")) == [(0, [1.5, 2.0, 2.5]), (1, None)]
+    assert parts.count() == 2 * sum(v is not None for *_, v in ROWS)
+    timed = df.selectExpr("*", "timestamp_seconds(i * 60) AS at")
+    by_session = group_by(timed, "k", window=session("at", "90 seconds")).agg(
+        total=functions["bundled_vectors"]("v"),
+        different=functions["centroid"]("v").distinct(),
+    )
+    found = [(row["k"], row["total"], row["different"]) for row in by_session.collect()]
+    means = dict(MEANS)
+    totals = {"a": [4.0, 6.0, 8.0], "b": [0.0] * 3, "c": [0.0, 0.0, 9.0]}
+    assert sorted(found, key=repr) == [(key, totals[key], means[key]) for key in "abc"]
 
 
 def test_vectors_in_statements(spark: Any, embedded: Functions) -> None:

@@ -67,6 +67,8 @@ items, as ARRAY<DOUBLE> for `VECTOR(n)`, are refused when a query is planned: wr
 An attribute of an accumulator has exactly the annotated type: an array of another shape or of other items is an error
 when the state is made. Annotate sums as `Vector[n, np.float64]`, because a sum of 32-bit floats is rounded at each row.
 A sum of floats depends on the order of its rows, and a retracted row leaves a residue as large as this rounding.
+In the memory of a compiled class, an accumulator with a sum of n 64-bit floats and a count has 8 n bytes and at most 64
+more.
 
 ## Timestamps
 

@@ -207,7 +207,7 @@ class _Stream:
         self._query = Query.of(transport, {"n": call}, layout, stream=StreamOptions())
         open_request = self._query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
         self._exchange = GroupedExchange(transport, open_request, self._query.layout)
-        self._cache = RunCache(bytes_max=256 << 20, shared=HostCache(folder, bytes_max=4 << 30))
+        self._cache = RunCache(bytes_max=256 << 20, host_cache=HostCache(folder, bytes_max=4 << 30))
         self._store = MemoryStore()
 
     def epoch(self, keys: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:

@@ -80,7 +80,7 @@ def test_another_service_of_grpc_is_told_from_a_server() -> None:
 
 def test_our_own_cancellation_is_a_deadline() -> None:
     """A cancellation by the watchdog is a deadline, not a lost server."""
-    known = translate_error(fl.FlightCancelledError("cancelled"), url=URL, deadline_s=2.5, expired=True)
+    known = translate_error(fl.FlightCancelledError("cancelled"), url=URL, deadline_s=2.5, is_expired=True)
     assert isinstance(known, RetryableError)
     assert known.code == "DEADLINE"
     assert "2.5 s" in known.message

@@ -23,7 +23,7 @@ LAYOUT = TableLayout(pa.schema([("k", pa.int64())]), pa.schema([("state_0", pa.i
 
 def table(store: Store, shared: HostCache | None) -> StateTable:
     """Open a table like a worker that has nothing in memory."""
-    cache = RunCache(bytes_max=1 << 20, shared=shared)
+    cache = RunCache(bytes_max=1 << 20, host_cache=shared)
     bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
     return StateTable(LAYOUT, Storage(store, cache, bounds))
 
@@ -96,7 +96,7 @@ def test_mapped_runs_take_no_memory_of_the_cache(tmp_path: Path, checked: list[s
     for start in range(0, 400, 40):
         put(table(store, host), {key: -key for key in range(start, start + 40)})
     checked.clear()
-    cache = RunCache(bytes_max=0, shared=host)
+    cache = RunCache(bytes_max=0, host_cache=host)
     subject = StateTable(LAYOUT, Storage(store, cache))
     for _ in range(3):
         assert found(subject, list(range(400))) == [-key for key in range(400)]
@@ -112,7 +112,7 @@ def test_the_address_space_is_bounded(tmp_path: Path, checked: list[str]) -> Non
     store, host = CountingStore(), HostCache(tmp_path, bytes_max=1 << 20)
     put(table(store, host), {key: -key for key in range(80)})
     checked.clear()
-    cache = RunCache(bytes_max=0, shared=host, mapped_bytes_max=1_000)
+    cache = RunCache(bytes_max=0, host_cache=host, mapped_bytes_max=1_000)
     subject = StateTable(LAYOUT, Storage(store, cache))
     for key in [*range(80), *range(80)]:
         assert found(subject, [key]) == [-key]
@@ -125,7 +125,7 @@ def test_runs_that_others_removed_are_unmapped(tmp_path: Path) -> None:
     """A process does not keep the disk space of files that another process has removed after a merge."""
     store, host = CountingStore(), HostCache(tmp_path, bytes_max=1 << 20)
     put(table(store, host), {key: -key for key in range(80)})
-    cache = RunCache(bytes_max=0, shared=host, mapped_bytes_max=16_000)
+    cache = RunCache(bytes_max=0, host_cache=host, mapped_bytes_max=16_000)
     subject = StateTable(LAYOUT, Storage(store, cache))
     found(subject, list(range(80)))
     seen = sorted(cache._mapped_pieces)
@@ -142,7 +142,7 @@ def test_random_workers_agree_with_a_dict(tmp_path: Path) -> None:
     """Lookups are right for all workers, whatever was removed; merged runs have no files."""
     chosen = random.Random(3)
     store, model = Store(), dict[int, int]()
-    caches = [RunCache(bytes_max=4_000, shared=HostCache(tmp_path, bytes_max=20_000)) for _ in range(3)]
+    caches = [RunCache(bytes_max=4_000, host_cache=HostCache(tmp_path, bytes_max=20_000)) for _ in range(3)]
     bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
     for epoch in range(150):
         cache = chosen.choice(caches)

@@ -92,10 +92,10 @@ def demo(*, scale: int, server: str | None) -> None:
 
 def _compare(console: Console, flights: DataFrame, url: str, rows: int) -> int:
     """Run the query in three ways, print result and times, and return the number of differences."""
-    embedded, remote = connect(f"embedded:{MODULE}"), connect(url)
+    embedded_functions, remote = connect(f"embedded:{MODULE}"), connect(url)
     ways: list[tuple[str, Callable[[DataFrame, Sequence[str]], DataFrame]]] = [
         ("Spark SQL itself", _built_in),
-        ("embedded, in Spark's workers", lambda df, keys: _foldflight_query(embedded, df, keys)),
+        ("embedded, in Spark's workers", lambda df, keys: _foldflight_query(embedded_functions, df, keys)),
         ("remote, on the server", lambda df, keys: _foldflight_query(remote, df, keys)),
     ]
     results: list[tuple[str, Rows, Rows, float]] = []

@@ -93,7 +93,7 @@ def check(
     direct = literals_in(literals)
     count, values = _examples_in(examples)
     console = Console()
-    broken, held_count, unchecked_functions = 0, 0, []
+    broken_count, held_count, unchecked_functions = 0, 0, []
     in_java = [name for name in modules if "::" in name]
     sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
     registries = [Registry.load([source]) for source in (*sources, *java_functions(in_java))]
@@ -104,13 +104,14 @@ def check(
             raise click.BadParameter(f"no function has an argument {name}", param_hint="--examples")
     for name in direct:
         if not any(name == parameter.name for function in functions for parameter in function.parameters):
-            known = sorted({parameter.name for function in functions for parameter in function.parameters})
+            parameter_names = sorted({parameter.name for function in functions for parameter in function.parameters})
             raise click.BadParameter(
-                f"no function has a direct argument {name}; there are {', '.join(known) or 'none'}", param_hint="--set"
+                f"no function has a direct argument {name}; there are {', '.join(parameter_names) or 'none'}",
+                param_hint="--set",
             )
-    named = Counter(function.name for function in functions)
+    name_counts = Counter(function.name for function in functions)
     titles = [
-        function.signature if named[function.name] == 1 else f"{function.signature} of {function.where}"
+        function.signature if name_counts[function.name] == 1 else f"{function.signature} of {function.where}"
         for function in functions
     ]
     with Progress(*_BAR, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -124,23 +125,23 @@ def check(
                 text = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))
                 console.print(text, soft_wrap=True)
                 continue
-            broken += sum(result.passed is False for result in results)
+            broken_count += sum(result.passed is False for result in results)
             held_count += sum(result.passed is True for result in results)
             if len({result.detail for result in results}) == 1 and results[0].passed is None:
                 text = Text.assemble((title, "italic"), "\n", (f"no law applies: {results[0].detail}", "yellow"))
                 console.print(text, soft_wrap=True)
                 continue
-            shown = [result for result in results if result.passed is False or not quiet]
-            if shown:
-                console.print(laws_table(title, shown))
+            results_to_show = [result for result in results if result.passed is False or not quiet]
+            if results_to_show:
+                console.print(laws_table(title, results_to_show))
             if not quiet and isinstance(function, Function) and function.capabilities.codec == "pickle":
                 reason = f"its states are pickled: {function.capabilities.codec_reason}. {_PICKLED}"
                 console.print(Text(reason, style="yellow"), soft_wrap=True)
-    if broken:
-        console.print(f"{broken} broken", style="bold red")
+    if broken_count:
+        console.print(f"{broken_count} broken", style="bold red")
     if unchecked_functions:
         console.print(f"not checked: {', '.join(unchecked_functions)}", style="bold red")
-    if broken or unchecked_functions:
+    if broken_count or unchecked_functions:
         click.get_current_context().exit(EXIT_BROKEN)
     if held_count:
         console.print("every law holds", style="green")
@@ -153,9 +154,9 @@ def _bounded_memory(bytes_max: int) -> Iterator[None]:
         yield
         return
     status = Path("/proc/self/status").read_text(encoding="utf-8")
-    used = 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData:"))
+    used_bytes = 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData:"))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    bounds = [each for each in (soft, hard, used + bytes_max) if each != resource.RLIM_INFINITY]
+    bounds = [each for each in (soft, hard, used_bytes + bytes_max) if each != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
     try:
         yield
@@ -165,11 +166,11 @@ def _bounded_memory(bytes_max: int) -> Iterator[None]:
 
 def _select_functions(functions: Sequence[AnyFunction], names: Sequence[str]) -> Sequence[AnyFunction]:
     """Return the functions of these names, or all without names. Raises RejectedError UNKNOWN_FUNCTION."""
-    known = [function.name for function in functions]
+    known_names = [function.name for function in functions]
     for name in names:
-        if name not in known:
+        if name not in known_names:
             raise RejectedError(
-                "UNKNOWN_FUNCTION", f"these modules have no function {name}; they have {', '.join(known)}"
+                "UNKNOWN_FUNCTION", f"these modules have no function {name}; they have {', '.join(known_names)}"
             )
     return [function for function in functions if not names or function.name in names]
 

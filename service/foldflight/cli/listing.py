@@ -33,10 +33,10 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
     call, or the types of values, show is known here as soon as they have been compiled on this host, by `foldflight
     check`, `foldflight compile` or rows.
     """
-    reached = connect(target if ":" in target else f"{EMBEDDED}{target}", **connection)
-    transport = reached.transport
-    listed = transport.infos(look=True)
-    infos = sorted(listed, key=lambda info: (_is_built_in(info), info.name))
+    client_functions = connect(target if ":" in target else f"{EMBEDDED}{target}", **connection)
+    transport = client_functions.transport
+    all_infos = transport.infos(look=True)
+    infos = sorted(all_infos, key=lambda info: (_is_built_in(info), info.name))
     if as_json:
         click.echo(json.dumps([_facts(info) for info in infos], indent=2, default=repr))
         return

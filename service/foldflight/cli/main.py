@@ -59,12 +59,12 @@ def _command(name: str, load: Callable[[], click.Command]) -> click.Command:
     try:
         return load()
     except RejectedError as error:
-        raised = error
+        load_error = error
 
     @click.command(name, context_settings={"ignore_unknown_options": True}, short_help="Missing in this installation.")
     @click.argument("arguments", nargs=-1)
     def missing(arguments: tuple[str, ...]) -> None:  # noqa: ARG001 - it takes all
-        raise raised
+        raise load_error
 
     return missing
 

@@ -31,16 +31,16 @@ def spark_progress(spark: SparkSession, console: Console, name: str) -> Iterator
         TextColumn("tasks"),
         TimeElapsedColumn(),
     )
-    done = threading.Event()
+    done_event = threading.Event()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(name, total=None)
-        arguments = (spark.sparkContext.statusTracker(), progress, bar, done)
+        arguments = (spark.sparkContext.statusTracker(), progress, bar, done_event)
         watcher = threading.Thread(target=_watch, args=arguments, name="foldflight-progress", daemon=True)
         watcher.start()
         try:
             yield
         finally:
-            done.set()
+            done_event.set()
             watcher.join()
 
 
@@ -52,17 +52,19 @@ class StageCounts:
 
     def see(self, active: dict[int, tuple[int, int]]) -> tuple[int, int]:
         """Return (done, known) tasks, given (done, known) of each active stage."""
-        for stage, (_, known) in self._tasks.items():
-            self._tasks[stage] = (known, known)
+        for stage, (_, known_count) in self._tasks.items():
+            self._tasks[stage] = (known_count, known_count)
         self._tasks.update(active)
-        return sum(done for done, _ in self._tasks.values()), sum(known for _, known in self._tasks.values())
+        return sum(done_count for done_count, _ in self._tasks.values()), sum(
+            known_count for _, known_count in self._tasks.values()
+        )
 
 
-def _watch(tracker: StatusTracker, progress: Progress, bar: TaskID, done: threading.Event) -> None:
+def _watch(tracker: StatusTracker, progress: Progress, bar: TaskID, done_event: threading.Event) -> None:
     counts = StageCounts()
-    while not done.wait(_INTERVAL_S):
+    while not done_event.wait(_INTERVAL_S):
         infos = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
         active = {stage: (info.numCompletedTasks, info.numTasks) for stage, info in infos.items() if info is not None}
-        completed, known = counts.see(active)
-        if known:
-            progress.update(bar, completed=completed, total=known)
+        done_count, known_count = counts.see(active)
+        if known_count:
+            progress.update(bar, completed=done_count, total=known_count)

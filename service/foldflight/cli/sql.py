@@ -110,11 +110,11 @@ def sql(
     """
     _check_spark()
     pairs = [_table_of(each) for each in tables]
-    given = {name: value for name, value in connection.items() if value is not None}
-    link = dict(given)
+    options = {name: value for name, value in connection.items() if value is not None}
+    link = dict(options)
     if bundle_key_file is not None:
         link["bundle_key"] = bundle_key_file.read_text(encoding="utf-8").strip()
-    functions = [_functions_of(each, given) for each in targets]
+    functions = [_functions_of(each, options) for each in targets]
     with local_spark("foldflight sql", _SETTINGS, log_level="off") as spark:
         from foldflight.sql import enable, register
 
@@ -140,10 +140,10 @@ def _check_spark() -> None:
         raise RejectedError("SETTINGS", "`foldflight sql` needs PySpark; install it: pip install 'foldflight[sql]'")
 
 
-def _table_of(written: str) -> tuple[str, Path]:
-    name, equals, path = written.partition("=")
+def _table_of(definition: str) -> tuple[str, Path]:
+    name, equals, path = definition.partition("=")
     if not equals or not name:
-        raise click.BadParameter(f"{written!r} must have the form NAME=PATH", param_hint="--table")
+        raise click.BadParameter(f"{definition!r} must have the form NAME=PATH", param_hint="--table")
     if not Path(path).exists():
         raise click.BadParameter(f"there is no file or folder {path!r}", param_hint="--table")
     return name, Path(path).resolve()  # Spark may have another working directory
@@ -160,8 +160,10 @@ def _add_table(spark: SparkSession, name: str, path: Path, *, is_stream: bool) -
 
     first = next((each for each in sorted(path.rglob("*")) if each.suffix in _FORMATS), path) if path.is_dir() else path
     if first.suffix not in _FORMATS:
-        known = ", ".join(_FORMATS)
-        raise click.BadParameter(f"the format of {str(path)!r} is unknown; known are {known}", param_hint="--table")
+        known_formats = ", ".join(_FORMATS)
+        raise click.BadParameter(
+            f"the format of {str(path)!r} is unknown; known are {known_formats}", param_hint="--table"
+        )
     format_ = _FORMATS[first.suffix]
     options = {"header": "true", "inferSchema": "true"} if format_ == "csv" else {}
     if is_stream and not path.is_dir():
@@ -265,8 +267,8 @@ class _Runner:
     def _rows(self, statement: str) -> tuple[DataFrame, list[Any]]:
         """Return the result of a statement, and its rows unless it is a stream."""
         df = self.spark.sql(statement)
-        shown = df.limit(_ROWS_MAX + 1) if self.output == "table" else df
-        return df, [] if df.isStreaming else shown.collect()
+        first_rows = df.limit(_ROWS_MAX + 1) if self.output == "table" else df
+        return df, [] if df.isStreaming else first_rows.collect()
 
     def _print(self, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
         if not columns or (list(columns) == ["ok"] and not rows):  # a statement without a result, such as CREATE
@@ -469,8 +471,8 @@ def _words(spark: SparkSession) -> list[str]:
 
     tables = [table.name for table in spark.catalog.listTables()]
     columns = {column for table in tables for column in _columns(spark, table)}
-    known = catalog_of(spark)
-    return [*tables, *sorted(columns), *sorted({*known.entries, *known.mapped}), *_KEYWORDS]
+    catalog = catalog_of(spark)
+    return [*tables, *sorted(columns), *sorted({*catalog.entries, *catalog.mapped}), *_KEYWORDS]
 
 
 def _columns(spark: SparkSession, table: str) -> list[str]:

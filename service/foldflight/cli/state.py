@@ -125,8 +125,8 @@ def _lines(groups: DataFrame, keys: int, limit: int) -> list[str]:
     from pyspark.sql import functions as sf
 
     columns = [sf.col(f"`{name.replace('`', '``')}`") for name in groups.columns]
-    ordered = groups.orderBy(*columns[:keys]) if keys else groups
-    return [row[0] for row in ordered.limit(limit).select(sf.to_json(sf.struct(*columns), _JSON)).collect()]
+    sorted_groups = groups.orderBy(*columns[:keys]) if keys else groups
+    return [row[0] for row in sorted_groups.limit(limit).select(sf.to_json(sf.struct(*columns), _JSON)).collect()]
 
 
 def _print(console: Console, table: StoredTable | None, groups: DataFrame, rows: Sequence[dict[str, Any]]) -> None:
@@ -140,24 +140,24 @@ def _print(console: Console, table: StoredTable | None, groups: DataFrame, rows:
 
 def _groups_table(table: StoredTable, rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
     """Return a table with a column for each key, the live rows, and a column for the state of each output."""
-    shown = Table(*(Column(Text(name)) for name in table.keys), Column(Text(table.row_count), justify="right"))
+    view = Table(*(Column(Text(name)) for name in table.keys), Column(Text(table.row_count), justify="right"))
     for name, call in zip(table.outputs, table.calls, strict=True):
-        shown.add_column(Text.assemble((name, "bold"), "\n", (call, "dim")))
+        view.add_column(Text.assemble((name, "bold"), "\n", (call, "dim")))
     for row in rows:
         keys = [Text("NULL", "dim") if row[name] is None else Text(_key(row[name]), "bold") for name in table.keys]
         states = [Text(state_as_text(row[name], is_binary=name in binary)) for name in table.outputs]
-        shown.add_row(*keys, f"{row[table.row_count]:,}", *states)
-    return shown
+        view.add_row(*keys, f"{row[table.row_count]:,}", *states)
+    return view
 
 
 def _entries_table(rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
     """Return a table with a column for each key of the group, the key of the entry, and its value."""
-    shown = Table(*(Column(Text(name)) for name in rows[0]))
+    view = Table(*(Column(Text(name)) for name in rows[0]))
     for row in rows:
         *keys, _ = row
         texts = [Text("NULL", "dim") if row[name] is None else Text(_key(row[name]), "bold") for name in keys]
-        shown.add_row(*texts, *(Text(state_as_text(row[name], is_binary=name in binary)) for name in list(row)[-1:]))
-    return shown
+        view.add_row(*texts, *(Text(state_as_text(row[name], is_binary=name in binary)) for name in list(row)[-1:]))
+    return view
 
 
 def _key(value: Any) -> str:
@@ -191,12 +191,12 @@ def _enclose(texts: Sequence[str]) -> str:
     return ", ".join([*texts[:_MEMBERS_SHOWN], *(["..."] if len(texts) > _MEMBERS_SHOWN else [])])
 
 
-def _summary(table: StoredTable, figures: StateFigures, printed: str) -> Text:
+def _summary(table: StoredTable, figures: StateFigures, rows_text: str) -> Text:
     from foldflight.spark.stored import StoredWindowFrames
 
     logs = f"; waiting rows: {figures.waiting_rows:,}; rows in RANGE frames: {figures.framed_rows:,}"
     return Text.assemble(
-        (printed, "bold"),
+        (rows_text, "bold"),
         f"  operator {table.operator}, batch {table.batch}: {figures.buckets:,} of {table.buckets:,} buckets "
         f"hold {figures.runs:,} runs of {figures.rows:,} rows, {decimal(figures.bytes)}",
         logs if isinstance(table, StoredWindowFrames) else "",

@@ -131,8 +131,8 @@ def status_view(servers: Servers, *, wide: bool = True) -> Group:
             cells = _numbers(server)
             errors = ", ".join(f"{code} {count:,}" for code, count in server["errors"].items())
             state = Text(server["state"], _STYLES.get(server["state"], "red"))
-            shown = [cells[name] for name in names]
-            table.add_row(server["server_id"], state, *shown, Text(errors or "-", "red" if errors else "dim"))
+            shown_cells = [cells[name] for name in names]
+            table.add_row(server["server_id"], state, *shown_cells, Text(errors or "-", "red" if errors else "dim"))
     silent = [Text(f"{each['address']}: {each['problem']}", "red") for each in servers if "problem" in each]
     answering = [server for server in servers if "problem" not in server]
     versions = _servers_by_version(answering, lambda server: {"foldflight": server["version"]})
@@ -195,8 +195,8 @@ def _version_texts(what: str, by_version: ServersByVersion, servers: int) -> Ite
     """Yield texts on versions: equal ones, and different ones, which make jobs fail at random."""
     alike = {name: next(iter(by)) for name, by in by_version.items() if [len(ids) for ids in by.values()] == [servers]}
     if alike:
-        listed = ", ".join(f"{name} {version}" for name, version in sorted(alike.items()))
-        yield Text.assemble((f"{what}, the same everywhere: ", "dim"), listed)
+        names_text = ", ".join(f"{name} {version}" for name, version in sorted(alike.items()))
+        yield Text.assemble((f"{what}, the same everywhere: ", "dim"), names_text)
     for name, by in sorted(by_version.items()):
         if name not in alike:
             where = "; ".join(f"{version} on {', '.join(sorted(ids))}" for version, ids in sorted(by.items()))

@@ -230,18 +230,19 @@ def _flight_transport(target: str) -> type[FlightTransport]:
     try:
         from foldflight.client.flight import FlightTransport
     except ImportError as error:
-        wanted = [each for each in requires("foldflight") or () if each.startswith(("protobuf", "pyarrow"))]
+        requirements = [each for each in requires("foldflight") or () if each.startswith(("protobuf", "pyarrow"))]
         raise RejectedError(
             "MODULE",
             f"cannot connect to {target!r}: the packages that reach servers are missing or too old here ({error}); "
-            f"install them: pip install {' '.join(map(repr, wanted))}; or fold without servers: connect(YourClass)",
+            f"install them: pip install {' '.join(map(repr, requirements))}; "
+            "or fold without servers: connect(YourClass)",
         ) from None
     return FlightTransport
 
 
-def _bundle_key(given: object) -> str | None:
-    if given is None or (isinstance(given, str) and len(given.encode()) >= BUNDLE_KEY_BYTES_MIN):
-        return given
+def _bundle_key(key: object) -> str | None:
+    if key is None or (isinstance(key, str) and len(key.encode()) >= BUNDLE_KEY_BYTES_MIN):
+        return key
     raise RejectedError("SIGNATURE", f"bundle_key must be a str of at least {BUNDLE_KEY_BYTES_MIN} bytes")
 
 
@@ -271,11 +272,11 @@ def credentials(
     if ("cert_chain" in given_files) != ("private_key" in given_files):
         raise RejectedError("SIGNATURE", "only one of tls_cert and tls_key is given; give both or neither")
     try:
-        read = {name: Path(file).read_bytes() for name, file in given_files.items()}
+        pem_contents = {name: Path(file).read_bytes() for name, file in given_files.items()}
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot read {error.filename}: {error.strerror}") from None
     _check_certificates(given_files)
-    return {"token": token, "tls": read}
+    return {"token": token, "tls": pem_contents}
 
 
 def _check_certificates(files: Mapping[str, str | os.PathLike[str]]) -> None:

@@ -194,7 +194,7 @@ class Connection(abc.ABC):
                 _tell_left(function, old)
         self._modes = modes
 
-    def _entries_for(self, wanted: Wanted) -> Iterator[Entries]:
+    def _entries_for(self, question: Wanted) -> Iterator[Entries]:
         """Yield the answer to a question of the server, in messages within its bound.
 
         Raises:
@@ -203,14 +203,14 @@ class Connection(abc.ABC):
         """
         if self._resolve is None:
             raise RejectedError("BAD_FRAME", "the server asks for entries of views, and this engine keeps none")
-        names = [name for name in wanted.batch.schema.names if name == "slot" or name.startswith("state_")]
+        names = [name for name in question.batch.schema.names if name == "slot" or name.startswith("state_")]
         try:
-            batches = list(self._resolve(wanted.batch.select(names)))
+            batches = list(self._resolve(question.batch.select(names)))
         except BaseException as error:
             self.unresolved = error
             raise
         parts = [part for batch in batches for part in self._split_entries(batch)]
-        parts = parts or [wanted.batch.select(names).slice(0, 0)]
+        parts = parts or [question.batch.select(names).slice(0, 0)]
         for number, part in enumerate(parts, 1):
             frame = Entries(part, last=number == len(parts))
             self._engine.step(_ENGINE, frame)
@@ -275,12 +275,12 @@ def _join_answers(answers: Sequence[Any], parts: Sequence[EngineFrame]) -> Answe
         return concat_batches(answers)
     if ROW not in answers[0].column_names:
         return pa.concat_tables(answers)
-    shifted, start = [], 0
+    shifted_answers, start = [], 0
     for answer, part in zip(answers, parts, strict=True):
         rows = pc.add(answer.column(ROW), pa.scalar(start, pa.int32()))
-        shifted.append(answer.set_column(0, answer.schema.field(ROW), rows))
+        shifted_answers.append(answer.set_column(0, answer.schema.field(ROW), rows))
         start += part.batch.num_rows if isinstance(part, Chunk) else 0
-    return pa.concat_tables(shifted)
+    return pa.concat_tables(shifted_answers)
 
 
 def _slices(batch: pa.RecordBatch, part_bytes_max: int) -> Iterator[pa.RecordBatch]:

@@ -182,9 +182,9 @@ class EmbeddedConnection(Connection):
     def _check(self) -> None:
         """Raise if nobody waits for the answers: the caller does, in this thread."""
 
-    def _answer_to(self, wanted: Wanted) -> Iterator[Frame]:
-        self._engine.receive(wanted)
-        return self._entries_for(wanted)
+    def _answer_to(self, question: Wanted) -> Iterator[Frame]:
+        self._engine.receive(question)
+        return self._entries_for(question)
 
     def _write(self, frame: Frame) -> None:
         self._replies.extend(self._server.handle(frame))

@@ -67,14 +67,14 @@ _REMEDIES = (
 )
 
 
-def translate_error(error: BaseException, *, url: str, deadline_s: float, expired: bool = False) -> BaseException:
+def translate_error(error: BaseException, *, url: str, deadline_s: float, is_expired: bool = False) -> BaseException:
     """Return the error to raise instead of `error`.
 
     Args:
         error: The exception of a Flight call.
         url: The server that was called.
         deadline_s: The deadline of the call, for the message.
-        expired: Whether the watchdog of this client cancelled the call.
+        is_expired: Whether the watchdog of this client cancelled the call.
 
     Returns:
         BaseException: The error of the server if it sent one; UNREACHABLE if the server is gone (connection refused,
@@ -83,10 +83,10 @@ def translate_error(error: BaseException, *, url: str, deadline_s: float, expire
     """
     if isinstance(error, FoldflightError):
         return error
-    sent = decode_error(error.extra_info) if isinstance(error, fl.FlightError) and error.extra_info else None
-    if sent is not None:
-        return sent
-    if expired or isinstance(error, fl.FlightTimedOutError):
+    server_error = decode_error(error.extra_info) if isinstance(error, fl.FlightError) and error.extra_info else None
+    if server_error is not None:
+        return server_error
+    if is_expired or isinstance(error, fl.FlightTimedOutError):
         return RetryableError("DEADLINE", f"{url} did not answer within {deadline_s:g} s")
     reason = _first_line(error)
     if isinstance(error, (fl.FlightUnauthenticatedError, fl.FlightUnauthorizedError)):
@@ -111,8 +111,8 @@ def _remedy(reason: str, url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "grpc" and parts.port is None:
         return f"; the URL has no port, so gRPC takes 443; the default of a server is 8815: {url}:8815"
-    for said, scheme, remedy in _REMEDIES:
-        if said in reason and url.startswith(scheme):
+    for phrase, scheme, remedy in _REMEDIES:
+        if phrase in reason and url.startswith(scheme):
             return f"; {remedy}"
     return ""
 

@@ -155,8 +155,10 @@ class FailoverExchange(OpenExchange):
 
     def chunk(self, batch: pa.RecordBatch) -> None:
         """Fold the rows of a batch. Small ones are sent together: at the latest before another frame."""
-        shared = min(self.open_reply.limits.message_bytes_max, self.coordinator.replay_bytes_max) // _JOINED_PART
-        bytes_max = min(_JOINED_BYTES_MAX, shared)
+        bytes_per_part = (
+            min(self.open_reply.limits.message_bytes_max, self.coordinator.replay_bytes_max) // _JOINED_PART
+        )
+        bytes_max = min(_JOINED_BYTES_MAX, bytes_per_part)
         is_small = batch.num_rows <= _SMALL_ROWS_MAX and batch.nbytes <= bytes_max
         is_joined = self._joins and is_small and batch.schema == self._open_request.columns
         if self.is_over or not (is_joined and all(call.mode in _LOOPS for call in self.open_reply.calls)):
@@ -172,9 +174,9 @@ class FailoverExchange(OpenExchange):
             self._send_joined()
 
     def _send_joined(self) -> None:
-        joined, self._joined, self._joined_rows, self._joined_bytes = self._joined, [], 0, 0
-        if joined:
-            self._process(FrameSubmitted(Chunk(joined[0] if len(joined) == 1 else concat_batches(joined))))
+        batches, self._joined, self._joined_rows, self._joined_bytes = self._joined, [], 0, 0
+        if batches:
+            self._process(FrameSubmitted(Chunk(batches[0] if len(batches) == 1 else concat_batches(batches))))
 
     def send(self, frame: EngineFrame) -> None:
         """Send the frame of an operation. Answers to earlier ones may arrive meanwhile."""

@@ -272,10 +272,10 @@ class FlightTransport:
                 open_request, client, url, deadline_s=self._deadline_s, token=self._token, resolve=resolve
             )
         except Exception as error:
-            known = translate_error(error, url=url, deadline_s=self._deadline_s)
-            if known is error:
+            translated_error = translate_error(error, url=url, deadline_s=self._deadline_s)
+            if translated_error is error:
                 raise
-            raise known from None
+            raise translated_error from None
 
     def _complete(self, open_request: Open) -> Open:
         return dataclasses.replace(
@@ -375,13 +375,13 @@ class FlightConnection(Connection):
     def _read(self) -> Frame | None:
         try:
             with self._guard:
-                received = self._reader.read_chunk()
+                chunk = self._reader.read_chunk()
         except StopIteration:
             return None
         except Exception as error:  # noqa: BLE001  (translated, never swallowed)
             raise self._translate(error) from None
-        metadata = received.app_metadata
-        return self._decode(Message(b"" if metadata is None else metadata.to_pybytes(), received.data))
+        metadata = chunk.app_metadata
+        return self._decode(Message(b"" if metadata is None else metadata.to_pybytes(), chunk.data))
 
     def _begin(self) -> None:
         try:
@@ -392,10 +392,12 @@ class FlightConnection(Connection):
         self._start()
 
     def _translate(self, error: Exception) -> BaseException:
-        known = translate_error(error, url=self._url, deadline_s=self._deadline_s, expired=self._guard.expired)
-        if isinstance(known, RetryableError):
-            _connections_of_this_process().drop(self._url, known)
-        return known
+        translated_error = translate_error(
+            error, url=self._url, deadline_s=self._deadline_s, is_expired=self._guard.expired
+        )
+        if isinstance(translated_error, RetryableError):
+            _connections_of_this_process().drop(self._url, translated_error)
+        return translated_error
 
     def _end(self) -> None:
         if self._ended:

@@ -70,14 +70,14 @@ class Use:
     def columns(self) -> Iterator[object]:
         """The columns among its arguments, and among the arguments of nested uses, each use once."""
         todo = list(reversed(self.arguments))
-        seen: set[int] = set()
+        seen_ids: set[int] = set()
         while todo:
             argument = todo.pop()
             inner = argument.use if isinstance(argument, UseMember) else argument
             if not isinstance(inner, Use):
                 yield inner
-            elif id(inner) not in seen:
-                seen.add(id(inner))
+            elif id(inner) not in seen_ids:
+                seen_ids.add(id(inner))
                 todo += reversed(inner.arguments)
 
     def __getitem__(self, member: str) -> UseMember:
@@ -90,8 +90,8 @@ class Use:
         raise TypeError(f"{self!r} cannot be iterated; take its columns by name")
 
     def __repr__(self) -> str:
-        given = [*map(repr, self.arguments), *(f"{name}={value!r}" for name, value in self.literals.items())]
-        text = f"{self.function.name}({', '.join(given)})"
+        argument_texts = [*map(repr, self.arguments), *(f"{name}={value!r}" for name, value in self.literals.items())]
+        text = f"{self.function.name}({', '.join(argument_texts)})"
         return text if self.name is None else f"{text}.alias({self.name!r})"
 
 
@@ -114,11 +114,11 @@ class UseMember:
 def uses_in(uses: Iterable[Use]) -> Iterator[Use]:
     """Yield uses and the uses in their arguments, each once, however often it is an argument."""
     todo = list(uses)
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     while todo:
         use = todo.pop()
-        if id(use) not in seen:
-            seen.add(id(use))
+        if id(use) not in seen_ids:
+            seen_ids.add(id(use))
             yield use
             todo += [each for each in use.arguments if isinstance(each, Use)]
             todo += [each.use for each in use.arguments if isinstance(each, UseMember)]
@@ -146,14 +146,14 @@ class OrderKey:
     nulls_first: bool = True
 
     @classmethod
-    def of(cls, written: object) -> OrderKey:
+    def of(cls, spec: object) -> OrderKey:
         """Return the key that a user has written."""
-        direction = _DIRECTION.search(written) if isinstance(written, str) else None
+        direction = _DIRECTION.search(spec) if isinstance(spec, str) else None
         if direction is None:
-            return cls(written)
+            return cls(spec)
         descending = (direction["direction"] or "ASC").upper() == "DESC"
         nulls = (direction["nulls"] or ("LAST" if descending else "FIRST")).upper()
-        return cls(str(written)[: direction.start()].strip(), descending, nulls == "FIRST")
+        return cls(str(spec)[: direction.start()].strip(), descending, nulls == "FIRST")
 
     def __repr__(self) -> str:
         if not self.descending and self.nulls_first:
@@ -272,8 +272,8 @@ class Aggregate:
         return dataclasses.replace(self, frame=frame)
 
     def __repr__(self) -> str:
-        given = [*map(repr, self.columns), *(f"{name}={value!r}" for name, value in self.literals.items())]
-        text = f"{self.function.name}({', '.join(given)})"
+        argument_texts = [*map(repr, self.columns), *(f"{name}={value!r}" for name, value in self.literals.items())]
+        text = f"{self.function.name}({', '.join(argument_texts)})"
         text += "" if self.condition is None else f".where({self.condition!r})"
         text += ".distinct()" if self.is_distinct else ""
         text += f".order_by({', '.join(map(repr, self.order))})" if self.order else ""
@@ -377,18 +377,18 @@ class FunctionHandle:
             columns, literals = columns[:most], {**behind, **literals}
         check_known(self.info, literals)
         others = [name for name in self.info.input_names[len(columns) :] if name not in direct]
-        named = [name for name in others if name in literals]
-        if named != others[: len(named)]:
-            missing = next(name for name in others if name not in named)
+        literal_names = [name for name in others if name in literals]
+        if literal_names != others[: len(literal_names)]:
+            missing = next(name for name in others if name not in literal_names)
             raise RejectedError(
                 "SIGNATURE",
-                f"{self.info.signature} is given {named[-1]} without {missing}, which comes before it; give {missing}, "
-                "too: only the last arguments may be left out",
+                f"{self.info.signature} is given {literal_names[-1]} without {missing}, which comes before it; "
+                f"give {missing}, too: only the last arguments may be left out",
                 function=self.name,
             )
-        given, least = (*columns, *(literals[name] for name in named)), self.info.inputs_min
+        given, least = (*columns, *(literals[name] for name in literal_names)), self.info.inputs_min
         return (*given[:least], *map(_as_column, given[least:])), {
-            name: value for name, value in literals.items() if name not in named
+            name: value for name, value in literals.items() if name not in literal_names
         }
 
     def _check_columns(self, columns: tuple[object, ...]) -> None:
@@ -416,16 +416,18 @@ class Constant(str):
     def of(cls, value: float | bool) -> Constant:
         """Return the expression of a constant."""
         # In parentheses, because a column may be named 60. Texts of floats may be NaN and infinities.
-        made = cls(f"CAST('{value!r}' AS DOUBLE)" if isinstance(value, float) else f"({value})")
-        made.value = value
-        return made
+        constant = cls(f"CAST('{value!r}' AS DOUBLE)" if isinstance(value, float) else f"({value})")
+        constant.value = value
+        return constant
 
 
-def _as_column(given: object) -> object:
+def _as_column(argument: object) -> object:
     """Return an argument that has a default as a column: numbers and booleans as an expression, others as they are."""
-    if isinstance(given, np.generic):
-        given = given.item()
-    return Constant.of(given) if isinstance(given, (bool, int, float)) and type(given) in _NUMBERS else given
+    if isinstance(argument, np.generic):
+        argument = argument.item()
+    return (
+        Constant.of(argument) if isinstance(argument, (bool, int, float)) and type(argument) in _NUMBERS else argument
+    )
 
 
 class _Text(str):
@@ -612,8 +614,8 @@ class Functions(Mapping[str, FunctionHandle]):
         Raises:
             RejectedError: SETTINGS, UNAUTHENTICATED, MODULE, SIGNATURE or LIMIT, as the server answers.
         """
-        added = self.transport.register(Registry.load(sources).authored)
-        self._handles.update({info.name: FunctionHandle(info, self.transport) for info in added})
+        new_functions = self.transport.register(Registry.load(sources).authored)
+        self._handles.update({info.name: FunctionHandle(info, self.transport) for info in new_functions})
         return self
 
     def infos(self) -> list[FunctionInfo]:

@@ -81,9 +81,9 @@ class Instances:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, str, str], _Kept] = OrderedDict()
 
-    def users(self, lent: object) -> int:
+    def users(self, loan: object) -> int:
         """Return how many exchanges use the instance of a loan."""
-        return lent.kept.users if isinstance(lent, _Lent) else 1
+        return loan.kept.users if isinstance(loan, _Lent) else 1
 
     def lend(
         self,
@@ -117,19 +117,19 @@ class Instances:
         """End the use of an instance, and close the instances that have been unused for longest."""
         with self._lock:
             instance.users -= 1
-            unused = [key for key, each in self._kept.items() if not each.users]
+            unused_keys = [key for key, each in self._kept.items() if not each.users]
             # One that could not be opened is dropped at once, so that the next exchange tries again.
-            dropped = [key for key in unused if self._kept[key].methods is None]
-            opened = [key for key in unused if self._kept[key].methods is not None]
-            dropped += opened[: max(len(opened) - _UNUSED_MAX, 0)]
-            closing = [self._kept.pop(key) for key in dropped]
+            dropped_keys = [key for key in unused_keys if self._kept[key].methods is None]
+            opened_keys = [key for key in unused_keys if self._kept[key].methods is not None]
+            dropped_keys += opened_keys[: max(len(opened_keys) - _UNUSED_MAX, 0)]
+            closing = [self._kept.pop(key) for key in dropped_keys]
         _close(closing, coroutines)
 
     def close_unused(self, coroutines: Coroutines) -> None:
         """Close the instances that nobody uses."""
         with self._lock:
-            unused = [key for key, each in self._kept.items() if not each.users]
-            closing = [self._kept.pop(key) for key in unused]
+            unused_keys = [key for key, each in self._kept.items() if not each.users]
+            closing = [self._kept.pop(key) for key in unused_keys]
         _close(closing, coroutines)
 
 
@@ -177,9 +177,9 @@ def _close(closing: list[_Kept], coroutines: Coroutines) -> None:
 
 def _run(name: str, method: Any, arguments: tuple[Any, ...], coroutines: Coroutines, check: Check) -> None:
     """Call a method: a coroutine in the event loop, and any other in this thread, because it may take long."""
-    returned = method(*arguments)
-    if inspect.isawaitable(returned):
-        coroutines.run(name, returned, check)
+    result = method(*arguments)
+    if inspect.isawaitable(result):
+        coroutines.run(name, result, check)
 
 
 # Time for which the loop may stand still before the code that holds it up is named in the log.
@@ -303,18 +303,18 @@ class _Watched:
         while True:
             since_s, first = time.monotonic(), _place_of(self._coroutine)
             try:
-                yielded = step()
-            except StopIteration as ended:
-                return ended.value
+                awaited = step()
+            except StopIteration as stop:
+                return stop.value
             finally:
                 seconds = time.monotonic() - since_s
                 if seconds > _STILL_S:
                     between = f"from {_line_of(first)} to {_line_of(_place_of(self._coroutine))}"
                     self._report_step(seconds, since_s, between)
             try:
-                step = functools.partial(self._coroutine.send, (yield yielded))
-            except BaseException as thrown:  # noqa: BLE001 - the author's code decides
-                step = functools.partial(self._coroutine.throw, thrown)
+                step = functools.partial(self._coroutine.send, (yield awaited))
+            except BaseException as thrown_error:  # noqa: BLE001 - the author's code decides
+                step = functools.partial(self._coroutine.throw, thrown_error)
 
 
 def _place_of(coroutine: Any) -> tuple[str, int] | None:
@@ -378,7 +378,7 @@ class EventLoop:
         def add() -> None:
             functions = turning.functions
             if key not in functions:
-                for old in [each for each, known in functions.items() if known.is_idle][:-_FUNCTIONS_MAX]:
+                for old in [each for each, calls in functions.items() if calls.is_idle][:-_FUNCTIONS_MAX]:
                     del functions[old]
                 users = self._process.instances.users
                 functions[key] = FunctionCalls(calls.bounds, share, users, turning.watch)
@@ -398,7 +398,7 @@ class EventLoop:
     def run(self, function: str, coroutine: Any, check: Check) -> None:
         """Wait for a coroutine without bounds; see `Coroutines.run`."""
         turning = self._process.turn()
-        done = threading.Event()
+        done_event = threading.Event()
         errors: list[BaseException] = []
         tasks: list[asyncio.Task[Any]] = []
 
@@ -412,14 +412,14 @@ class EventLoop:
                 is_usual = isinstance(error, (Exception, SystemExit))
                 errors.append(error if is_usual else RuntimeError(f"it raised {type(error).__name__}: {error}"))
             finally:
-                done.set()
+                done_event.set()
 
         def begin() -> None:
             tasks.append(turning.loop.create_task(call(), name=function))
 
         turning.loop.call_soon_threadsafe(begin)
         try:
-            self._await(turning, done, function, None, check)
+            self._await(turning, done_event, function, None, check)
         except BaseException:
             turning.loop.call_soon_threadsafe(lambda: [each.cancel() for each in tasks])
             raise
@@ -438,10 +438,10 @@ class EventLoop:
         self._process.instances.close_unused(self)
 
     def _await(
-        self, turning: _Turning, done: threading.Event, function: str, timeout_s: float | None, check: Check
+        self, turning: _Turning, done_event: threading.Event, function: str, timeout_s: float | None, check: Check
     ) -> None:
         interrupted_s: float | None = None
-        while not done.wait(_LOOK_S):
+        while not done_event.wait(_LOOK_S):
             check()
             still_s = turning.still_s
             if still_s < _STILL_S:

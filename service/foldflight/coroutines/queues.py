@@ -82,8 +82,8 @@ def retry_after_s(error: BaseException, now: Callable[[], datetime.datetime] | N
     return max((at.astimezone(datetime.UTC) - current).total_seconds(), 0.0)
 
 
-def _seconds(asked: float) -> float | None:
-    return max(asked, 0.0) if math.isfinite(asked) else None
+def _seconds(value_s: float) -> float | None:
+    return max(value_s, 0.0) if math.isfinite(value_s) else None
 
 
 def _header(headers: Any) -> Any:
@@ -311,9 +311,9 @@ class FunctionCalls:
         head = queue.head
         if head.batch_max == 1 or head.is_alone or self._bounds.batch is None:
             return 0.0
-        shared = queue.calls.shared
-        present = [each for each in self._waiting if each.calls.shared == shared and each.waiting]
-        are_all = sum(each.calls.shared == shared for each in self._queues) >= self._users(shared)
+        sharing_key = queue.calls.shared
+        present = [each for each in self._waiting if each.calls.shared == sharing_key and each.waiting]
+        are_all = sum(each.calls.shared == sharing_key for each in self._queues) >= self._users(sharing_key)
         if are_all or sum(each.waiting for each in present) >= head.batch_max:
             return 0.0
         # Rows that waited for the last call wait once more: callers that it has just answered are about to send their
@@ -338,8 +338,12 @@ class FunctionCalls:
 
     def _sharing(self, queue: Queue) -> list[Queue]:
         """Return the exchanges whose rows may be in one call, beginning with exchanges that wait for their turn."""
-        shared = queue.calls.shared
-        return [each for each in self._waiting if each is queue or (shared is not None and each.calls.shared == shared)]
+        sharing_key = queue.calls.shared
+        return [
+            each
+            for each in self._waiting
+            if each is queue or (sharing_key is not None and each.calls.shared == sharing_key)
+        ]
 
     def _begin(self, rows: list[Row]) -> None:
         self._open += 1
@@ -381,10 +385,10 @@ class FunctionCalls:
             await asyncio.wait({inner}, timeout=self._bounds.timeout_s)
             if inner.done():
                 error = cancelled_by_itself() if inner.cancelled() else inner.exception()
-                returned = inner.result() if error is None and not inner.cancelled() else None
+                result = inner.result() if error is None and not inner.cancelled() else None
                 outcome = "failed" if error is not None else "done"
             else:
-                error, returned, outcome = _timed_out(self._bounds), None, "timed out"
+                error, result, outcome = _timed_out(self._bounds), None, "timed out"
         finally:
             report.call_ended(name, outcome, self._loop.time() - began_s)
             if not inner.done():
@@ -393,18 +397,21 @@ class FunctionCalls:
         for row in rows:
             row.attempts += 1
         if error is None:
-            self._take(rows, returned)
+            self._take(rows, result)
         else:
             self._retry_or_fail(rows, error)
 
-    def _take(self, rows: list[Row], returned: Any) -> None:
+    def _take(self, rows: list[Row], result: Any) -> None:
         if self._bounds.batch is None:
-            rows[0].queue.answer(rows[0], Answer(returned, attempts=rows[0].attempts))
+            rows[0].queue.answer(rows[0], Answer(result, attempts=rows[0].attempts))
             return
-        values = None if isinstance(returned, (str, bytes, dict)) else _as_list(returned)
+        values = None if isinstance(result, (str, bytes, dict)) else _as_list(result)
         if values is None or len(values) != len(rows):
-            given = f"a {type(returned).__name__}" if values is None else f"{len(values)} values"
-            wrong = f"the call returned {given} for a batch of {len(rows)} rows; return a list with one value for each"
+            result_text = f"a {type(result).__name__}" if values is None else f"{len(values)} values"
+            wrong = (
+                f"the call returned {result_text} for a batch of {len(rows)} rows; "
+                "return a list with one value for each"
+            )
             for row in rows:  # each row gets an error of its own, since the rows may be of several exchanges
                 error = FunctionError("RESULT_TYPE", wrong, function=row.queue.calls.function.name)
                 row.queue.answer(row, Answer(error=error, attempts=row.attempts))
@@ -440,10 +447,10 @@ class FunctionCalls:
             )
             lasts = True
         # Rows that other calls have brought together differ in the number of their calls.
-        spent = [row for row in rows if lasts or row.attempts > self._bounds.retries]
-        for row in spent:
+        failed_rows = [row for row in rows if lasts or row.attempts > self._bounds.retries]
+        for row in failed_rows:
             row.queue.answer(row, Answer(error=error, attempts=row.attempts))
-        rest = [row for row in rows if row not in spent]
+        rest = [row for row in rows if row not in failed_rows]
         if rest:
             report.call_retried(name)
             self._again(rest, pause_s(max(row.attempts for row in rest)) if asked_s is None else asked_s)
@@ -499,8 +506,8 @@ async def _guard(coroutine: Awaitable[Any]) -> Any:
 
 async def _await_end(task: asyncio.Task[Any]) -> None:
     """Wait until a cancelled task has ended, for a while."""
-    done, _ = await asyncio.wait({task}, timeout=_END_S)
-    if done and not task.cancelled():
+    done_tasks, _ = await asyncio.wait({task}, timeout=_END_S)
+    if done_tasks and not task.cancelled():
         task.exception()  # it is taken note of, so that asyncio does not log it
 
 
@@ -508,8 +515,8 @@ def _timed_out(bounds: CallBounds) -> TimeoutError:
     return TimeoutError(f"there was no answer within timeout_s = {bounds.timeout_s:g} s, so the call was cancelled")
 
 
-def _as_list(returned: Any) -> list[Any] | None:
+def _as_list(result: Any) -> list[Any] | None:
     try:
-        return list(returned)
+        return list(result)
     except TypeError:
         return None

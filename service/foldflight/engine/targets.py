@@ -102,9 +102,9 @@ def net_changes(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
     kinds = changes[ROW_KIND]
     setting = pc.is_in(kinds, value_set=pa.array(_SETS))
     taking = pc.is_in(kinds, value_set=pa.array(_TAKES))
-    unknown = changes.filter(pc.invert(pc.or_(setting, taking)))
-    if unknown.num_rows:
-        row = unknown.slice(0, 1)
+    unknown_kinds = changes.filter(pc.invert(pc.or_(setting, taking)))
+    if unknown_kinds.num_rows:
+        row = unknown_kinds.slice(0, 1)
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"table {table}: a change has the row kind {row[ROW_KIND][0].as_py()!r}, which is none of "
@@ -115,8 +115,8 @@ def net_changes(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
     new = changes.filter(setting).cast(schema)
     # Columns are named by numbers, because a key may be called `row_kind_sum`, as the column of the aggregate is.
     numbers = [str(number) for number in range(len(keys))]
-    numbered = changes.select(keys).rename_columns(numbers).append_column(ROW_KIND, pc.cast(setting, pa.int32()))
-    counts = numbered.group_by(numbers, use_threads=False).aggregate([(ROW_KIND, "sum")])
+    numbered_rows = changes.select(keys).rename_columns(numbers).append_column(ROW_KIND, pc.cast(setting, pa.int32()))
+    counts = numbered_rows.group_by(numbers, use_threads=False).aggregate([(ROW_KIND, "sum")])
     sums = counts[f"{ROW_KIND}_sum"]
     counts = counts.select(numbers).rename_columns(list(keys))
     several = pc.greater(sums, 1)
@@ -148,7 +148,7 @@ def key_of_row(rows: pa.Table, keys: Sequence[str], row: int) -> dict[str, Any]:
 
 
 def missing_columns(
-    table: str, wanted: pa.Schema, columns: Mapping[str, pa.DataType | str], *, add_columns: bool
+    table: str, schema: pa.Schema, columns: Mapping[str, pa.DataType | str], *, add_columns: bool
 ) -> list[pa.Field]:
     """Return the columns of a query that a table lacks, after a check of the others.
 
@@ -156,14 +156,14 @@ def missing_columns(
 
     Args:
         table: The name of the table, for errors.
-        wanted: The columns of the query.
+        schema: The columns of the query.
         columns: The columns of the table, as Arrow types; the name of a type that has none.
         add_columns: Whether the table may get new columns.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a column has another type, or lacks without `add_columns`.
     """
-    for field in wanted:
+    for field in schema:
         type_ = columns.get(field.name)
         if type_ is not None and (isinstance(type_, str) or not holds(type_, field.type)):
             raise RejectedError(
@@ -171,7 +171,7 @@ def missing_columns(
                 f"table {table}: the column {field.name} has the type {type_}, which does not hold the query's "
                 f"{field.type}. Cast the column in the query, or change its type in the table; nothing was written",
             )
-    missing = [field for field in wanted if field.name not in columns]
+    missing = [field for field in schema if field.name not in columns]
     if missing and not add_columns:
         raise RejectedError(
             "SCHEMA_MISMATCH",
@@ -181,18 +181,18 @@ def missing_columns(
     return missing
 
 
-def refuse_times(table: str, format_: str, wanted: pa.Schema) -> None:
+def refuse_times(table: str, format_: str, schema: pa.Schema) -> None:
     """Refuse intervals and times of a day, for which a format of tables has no type that Arrow writes.
 
     Args:
         table: The name of the table, for errors.
         format_: The name of the format, for errors.
-        wanted: The columns of the query.
+        schema: The columns of the query.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH.
     """
-    for field in wanted:
+    for field in schema:
         for is_one, remedy in ((types.is_duration, "BIGINT"), (types.is_time, "STRING")):
             if _contains(field.type, is_one):
                 raise RejectedError(

@@ -370,19 +370,19 @@ def _encode_server(frame: Frame, empty: pa.RecordBatch) -> Message:
         case RowOutputs():
             server, batch = pb.ServerFrame(row_outputs=pb.RowOutputs()), frame.batch
         case Mapped():
-            mapped = pb.Mapped(last=frame.last, reopen=frame.reopen)
-            server, batch = pb.ServerFrame(mapped=mapped), frame.batch
+            mapped_frame = pb.Mapped(last=frame.last, reopen=frame.reopen)
+            server, batch = pb.ServerFrame(mapped=mapped_frame), frame.batch
         case Wanted():
             server, batch = pb.ServerFrame(wanted=pb.Wanted()), frame.batch
         case Folded():
             server, batch = pb.ServerFrame(folded=pb.Folded()), empty
         case Results():
-            folded = [str(mode or "") for mode in frame.modes]
-            results = pb.Results(epoch=frame.epoch, last=frame.last, reopen=frame.reopen, folded=folded)
+            mode_names = [str(mode or "") for mode in frame.modes]
+            results = pb.Results(epoch=frame.epoch, last=frame.last, reopen=frame.reopen, folded=mode_names)
             server, batch = pb.ServerFrame(results=results), frame.batch
         case SavedStates():
-            saved = pb.SavedStates(last=frame.last, problem=utf8(frame.problem), reopen=frame.reopen)
-            server, batch = pb.ServerFrame(saved_states=saved), frame.batch
+            saved_frame = pb.SavedStates(last=frame.last, problem=utf8(frame.problem), reopen=frame.reopen)
+            server, batch = pb.ServerFrame(saved_states=saved_frame), frame.batch
         case Log():
             records = [
                 pb.LogRecord(
@@ -488,8 +488,8 @@ def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
         case "mapped":
             return Mapped(batch, frame.mapped.last, frame.mapped.reopen)
         case "saved_states":
-            saved = frame.saved_states
-            return SavedStates(batch, saved.last, saved.problem, saved.reopen)
+            saved_frame = frame.saved_states
+            return SavedStates(batch, saved_frame.last, saved_frame.problem, saved_frame.reopen)
         case "log":
             return Log(
                 tuple(
@@ -540,10 +540,10 @@ def _decode_view(view: pb.View) -> ViewSpec:
     return ViewSpec(view.name, key, value, tuple(view.prefetch), view.is_list)
 
 
-def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
+def _decode_opened(reply: pb.Opened, schema: pa.Schema) -> Opened:
     return Opened(
-        server_id=opened.server_id,
-        protocol_version=opened.protocol_version,
+        server_id=reply.server_id,
+        protocol_version=reply.protocol_version,
         calls=tuple(
             OpenedCall(
                 **same(call, _OPENED_CALL),
@@ -552,9 +552,9 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
                 mode=Mode.from_text(call.folded),  # None for a mode that only newer servers have
                 lift=call.lift,
             )
-            for call in opened.calls
+            for call in reply.calls
         ),
-        limits=Limits.of(opened.limits),
+        limits=Limits.of(reply.limits),
         schema=schema,
     )
 

@@ -542,11 +542,13 @@ class FunctionInfo:
             code_digest=code_digest,
         )
 
-    def taking(self, given: Sequence[pa.DataType]) -> FunctionInfo:
+    def taking(self, argument_types: Sequence[pa.DataType]) -> FunctionInfo:
         """Return the description for arguments of these types: timestamps without a zone, or with one."""
         if self.input_types is None or self.zoned_types is None:
             return self
-        if not needs_zone(given, list(map(parse_type, self.input_types)), list(map(parse_type, self.zoned_types))):
+        if not needs_zone(
+            argument_types, list(map(parse_type, self.input_types)), list(map(parse_type, self.zoned_types))
+        ):
             return self
         return replace(self, input_types=self.zoned_types, result_type=self.zoned_result, zoned_types=None)
 
@@ -594,8 +596,8 @@ def check_slots(slots: pa.Array, slots_max: int) -> Slots:
         RejectedError: SCHEMA_MISMATCH if they are not int32 without NULLs; LIMIT if one is out of bounds.
     """
     if slots.type != pa.int32() or slots.null_count:
-        given = f"{slots.type}" + (f" with {slots.null_count} NULLs" if slots.null_count else "")
-        raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {given}")
+        slots_text = f"{slots.type}" + (f" with {slots.null_count} NULLs" if slots.null_count else "")
+        raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {slots_text}")
     values: Slots = slots.to_numpy(zero_copy_only=False)
     # As an unsigned number, a negative slot is larger than every valid one, so one comparison is enough.
     if len(values) and int(np.maximum.reduce(values.view(np.uint32))) >= slots_max:
@@ -627,16 +629,16 @@ class SlotSet:
         """Return whether the set has any slot."""
         return self._full > 0 or bool(self._has.any())
 
-    def add(self, slots: Slots, needed: int) -> None:
-        """Add n slots, the highest of which is `needed` - 1."""
-        if needed <= self._full:
+    def add(self, slots: Slots, slot_count: int) -> None:
+        """Add n slots, the highest of which is `slot_count` - 1."""
+        if slot_count <= self._full:
             return
-        if needed > len(self._has):
-            more = np.zeros(max(needed, 2 * len(self._has)) - len(self._has), np.bool_)
+        if slot_count > len(self._has):
+            more = np.zeros(max(slot_count, 2 * len(self._has)) - len(self._has), np.bool_)
             self._has = np.concatenate([self._has, more])
         self._has[slots.astype(np.intp)] = True  # several times as fast as indexing with int32
-        if needed <= len(slots) and self._has[:needed].all():
-            self._full = needed
+        if slot_count <= len(slots) and self._has[:slot_count].all():
+            self._full = slot_count
 
     def discard(self, slots: Slots) -> None:
         """Remove n slots."""

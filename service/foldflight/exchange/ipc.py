@@ -140,9 +140,9 @@ def _join_message(header: memoryview, body: memoryview) -> bytes:
 
 def split(message: pa.Buffer) -> tuple[memoryview, memoryview]:
     """Return header and body of a message as it stands in an IPC stream."""
-    seen = memoryview(message)
-    end = 8 + struct.unpack_from("<i", seen, 4)[0]
-    return seen[8:end], seen[end:]
+    view = memoryview(message)
+    end = 8 + struct.unpack_from("<i", view, 4)[0]
+    return view[8:end], view[end:]
 
 
 def _unpacked_bytes(header: bytes | memoryview, table: int, body: bytes | memoryview, buffers_max: int) -> int:
@@ -157,8 +157,8 @@ def _unpacked_bytes(header: bytes | memoryview, table: int, body: bytes | memory
     total = 0
     for offset, length in _buffers(header, table, buffers_max):
         if length > 0:
-            claimed = struct.unpack_from("<q", body, offset)[0]
-            total += length if claimed == _NOT_COMPRESSED else max(claimed, 0)
+            claimed_bytes = struct.unpack_from("<q", body, offset)[0]
+            total += length if claimed_bytes == _NOT_COMPRESSED else max(claimed_bytes, 0)
     return total
 
 
@@ -278,8 +278,8 @@ Ranges = dict[int, tuple[int, int]]
 
 def fields_of(message: bytes) -> dict[int, memoryview]:
     """Return the length-delimited fields of a message by number, without copying. The last of equal numbers counts."""
-    seen = memoryview(message)
-    return {number: seen[start:end] for number, (start, end) in ranges_of(message).items()}
+    view = memoryview(message)
+    return {number: view[start:end] for number, (start, end) in ranges_of(message).items()}
 
 
 def ranges_of(message: bytes) -> Ranges:
@@ -330,14 +330,14 @@ def part(field: int, content: bytes | memoryview) -> bytes:
 
 def head(field: int, size: int) -> bytes:
     """Return the bytes before the content of a length-delimited field: its number and size."""
-    written = bytearray()
+    buffer = bytearray()
     for number in (field << 3 | _COUNTED, size):
         rest = number
         while rest > 0x7F:
-            written.append(rest & 0x7F | 0x80)
+            buffer.append(rest & 0x7F | 0x80)
             rest >>= 7
-        written.append(rest)
-    return bytes(written)
+        buffer.append(rest)
+    return bytes(buffer)
 
 
 def with_app_metadata(info: bytes, metadata: bytes) -> bytes:

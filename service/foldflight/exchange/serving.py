@@ -232,14 +232,14 @@ class ServerExchange:
             self._machine.fail()
             if error is self._asking_failed:
                 raise
-            broken = CorruptError(
+            corrupt_error = CorruptError(
                 "INVARIANT",
                 f"internal error of foldflight at the frame {type(frame).__name__}: {type(error).__name__}: {error}",
                 story=self._machine.story,
             )
             if self._recorder is not None:
-                self._recorder.record_error(broken)
-            raise broken from error
+                self._recorder.record_error(corrupt_error)
+            raise corrupt_error from error
 
     def request_reopen(self) -> None:
         """Request, with the next results or saved states, that the engine reopen the exchange on another server."""
@@ -349,29 +349,29 @@ class ServerExchange:
 
     def _count_entries(self, batch: pa.RecordBatch, *, are_held: bool = True) -> None:
         """Count entries that were received. Pages that a function only iterates over are not held."""
-        held = self._entry_bytes + batch.nbytes
+        entry_bytes = self._entry_bytes + batch.nbytes
         if are_held:
-            self._entry_bytes = held
-        if held > self._limits.exchange_state_bytes_max:
+            self._entry_bytes = entry_bytes
+        if entry_bytes > self._limits.exchange_state_bytes_max:
             raise RejectedError(
                 "LIMIT",
-                f"the entries of views that one epoch uses have {held} bytes, and "
+                f"the entries of views that one epoch uses have {entry_bytes} bytes, and "
                 f"exchange_state_bytes_max is {self._limits.exchange_state_bytes_max}; let an epoch have fewer rows, "
                 "or take checkpoints in it",
                 limit="exchange_state_bytes_max",
             )
 
     def _mapped_frames(self, outputs: Iterable[pa.RecordBatch]) -> Iterator[Frame]:
-        held: pa.RecordBatch | None = None  # because only the last part of all is marked as such
+        pending_batch: pa.RecordBatch | None = None  # because only the last part of all is marked as such
         for batch in outputs:
             for part, _ in self._parts(batch):
-                if held is not None:
-                    yield Mapped(held, last=False)
-                held = part
-        assert held is not None
+                if pending_batch is not None:
+                    yield Mapped(pending_batch, last=False)
+                pending_batch = part
+        assert pending_batch is not None
         yield from self._pending_log()
         # Nothing is kept after an answer, so the engine may leave after any.
-        yield Mapped(held, last=True, reopen=self._reopen)
+        yield Mapped(pending_batch, last=True, reopen=self._reopen)
 
     def _barrier(self, epoch: int) -> Iterator[Frame]:
         returns = self._open_request.returns
@@ -477,10 +477,10 @@ class ServerExchange:
             self._logs_dropped += 1
 
     def _take_records(self) -> tuple[LogRecord, ...]:
-        records, dropped = self._logs, self._logs_dropped
+        records, dropped_count = self._logs, self._logs_dropped
         self._logs, self._logs_dropped = [], 0
-        if dropped:
-            records.append(LogRecord("warning", "", "log records dropped", {"dropped": str(dropped)}))
+        if dropped_count:
+            records.append(LogRecord("warning", "", "log records dropped", {"dropped": str(dropped_count)}))
         return tuple(records)
 
 

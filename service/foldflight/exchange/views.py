@@ -167,10 +167,10 @@ def _state_part(state: pa.StructArray, views: Sequence[ViewSpec], start: int, si
         entries = lists.flatten()
         # A copy, because `nbytes` of a list of slices of structs counts other members than the list has.
         entries = entries.take(pa.array(np.arange(start, min(start + size, len(entries)))))
-        shortened = pa.ListArray.from_arrays(pa.array([0, len(entries)], pa.int32()), entries).cast(lists.type)
+        short_lists = pa.ListArray.from_arrays(pa.array([0, len(entries)], pa.int32()), entries).cast(lists.type)
         no = pa.array([False])
         flags = [no, no] if start else [column.field("complete"), column.field("cleared")]
-        return pa.StructArray.from_arrays([*flags, shortened], fields=list(column.type))
+        return pa.StructArray.from_arrays([*flags, short_lists], fields=list(column.type))
 
     whole = _with_views(state, views, cut)
     if start == 0:

@@ -101,9 +101,9 @@ class Accelerator:
                 function=bound.function.name,
             )
 
-    def demand_all(self, registered: Iterable[AnyFunction]) -> None:
+    def demand_all(self, functions: Iterable[AnyFunction]) -> None:
         """Call `demand` for each function whose types are fixed. Raises as `demand`."""
-        for function in registered:
+        for function in functions:
             bound = bind_fixed_types(function)
             if bound is not None:
                 self.demand(bound)

@@ -214,10 +214,10 @@ def no_coroutines(function: str) -> RejectedError:
 
 def call_ids(scope: str, fingerprint: str, rows: Iterable[Any]) -> list[str]:
     """Return the id of each row: a hash of the scope, the function and the row, as 32 hexadecimal digits."""
-    begun = hashlib.blake2b(f"{len(scope)} {scope} {fingerprint} ".encode(), digest_size=_ID_BYTES)
+    base_digest = hashlib.blake2b(f"{len(scope)} {scope} {fingerprint} ".encode(), digest_size=_ID_BYTES)
     ids = []
     for row in rows:
-        digest = begun.copy()
+        digest = base_digest.copy()
         _add(digest, row)
         ids.append(digest.hexdigest())
     return ids
@@ -273,11 +273,11 @@ def _digest_of(value: Any, within: tuple[int, ...]) -> bytes:
 
 def _parts_of(value: Any) -> Iterator[Any]:
     """Yield what makes up an object, as `object.__reduce_ex__` tells: arguments, attributes by name, items."""
-    reduced = value.__reduce_ex__(_REDUCE_PROTOCOL)
-    if isinstance(reduced, str):  # the name of a constant
-        yield reduced
+    reduce_value = value.__reduce_ex__(_REDUCE_PROTOCOL)
+    if isinstance(reduce_value, str):  # the name of a constant
+        yield reduce_value
         return
-    _, arguments, *others = reduced
+    _, arguments, *others = reduce_value
     yield [each.__qualname__ if isinstance(each, type) else each for each in arguments]
     for part in others:
         if isinstance(part, dict):  # attributes, which code may have set in any order
@@ -326,8 +326,8 @@ class Waits:
         """
         if resources is None or resources.coroutines is None:
             raise no_coroutines(bound.function.name)
-        shared = resources.coroutines.instance(bound, context.job_parameters, context, resources.check)
-        return cls(bound, context, resources, resources.coroutines, shared)
+        instance = resources.coroutines.instance(bound, context.job_parameters, context, resources.check)
+        return cls(bound, context, resources, resources.coroutines, instance)
 
     @contextmanager
     def logging(self) -> Iterator[None]:

@@ -158,12 +158,12 @@ def user_failure(function: str | None, method_name: str, error: BaseException) -
     """
     if _is_java(error):
         return _java_failure(function, method_name, error)
-    said = _message_of(error)
+    message = _message_of(error)
     if isinstance(error, ModuleNotFoundError):
-        said += f"; {missing_module(error)}"
+        message += f"; {missing_module(error)}"
     return FunctionError(
         "USER_CODE",
-        f"{method_name} raised {type(error).__name__}: {said}",
+        f"{method_name} raised {type(error).__name__}: {message}",
         function=function,
         limit=getattr(error, "limit", None),
         repeats=not isinstance(error, _PASSING) and not hasattr(error, "limit"),
@@ -240,8 +240,8 @@ def _trace(error: BaseException) -> str:
     key = tuple(index)
     text = _traces.get(key)
     if text is None:
-        extracted = traceback.extract_tb(error.__traceback__)
-        stack = [each for each in extracted if not each.filename.startswith(_OURS)]
+        frames = traceback.extract_tb(error.__traceback__)
+        stack = [each for each in frames if not each.filename.startswith(_OURS)]
         text = "".join(traceback.format_list(stack[-_STACK_FRAMES_MAX:]))
         if len(_traces) >= _TRACES_MAX:  # the threads of a server share it, so only atomic operations are allowed
             _traces.clear()

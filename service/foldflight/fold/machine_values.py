@@ -38,12 +38,12 @@ def too_long(array: pa.Array) -> Any | None:
     return mask if mask.any() else None
 
 
-def to_addresses(array: pa.Array, omitted: Any | None = None) -> Any | None:
+def to_addresses(array: pa.Array, omit_mask: Any | None = None) -> Any | None:
     """Return n texts or bytes as int64, with 0 for NULL; None if one is too long.
 
     Args:
         array: STRING or BINARY, with n values. Its buffers must live as long as the integers are used.
-        omitted: Further values that become 0, bool, shape (n,).
+        omit_mask: Further values that become 0, bool, shape (n,).
     """
     if not len(array):
         return np.zeros(0, np.int64)
@@ -52,8 +52,8 @@ def to_addresses(array: pa.Array, omitted: Any | None = None) -> Any | None:
     lengths = np.diff(ends)
     if array.null_count:
         lengths[~array.is_valid().to_numpy(zero_copy_only=False)] = 0
-    if omitted is not None:
-        lengths[omitted] = 0
+    if omit_mask is not None:
+        lengths[omit_mask] = 0
     start = 0 if data is None else data.address
     if lengths.max() > LENGTH_MAX or start + int(ends[-1]) >= 1 << ADDRESS_BITS:
         return None
@@ -84,8 +84,8 @@ def from_addresses(numbers: Any, mask: Any, type_: pa.DataType) -> pa.Array:
         _take(data, indexes[run], lengths[run], ends[run])
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     valid = None if mask is None else pa.array(~mask).buffers()[1]
-    made = pa.Array.from_buffers(pa.binary(), len(numbers), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
-    return made.cast(type_)
+    binary_array = pa.Array.from_buffers(pa.binary(), len(numbers), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return binary_array.cast(type_)
 
 
 def _runs(indexes: Any, lengths: Any) -> list[Any] | None:
@@ -93,13 +93,13 @@ def _runs(indexes: Any, lengths: Any) -> list[Any] | None:
 
     Texts are in this order where they come from one column, or were made one after the other.
     """
-    known = np.flatnonzero(lengths)
-    starts, stops = indexes[known], indexes[known] + lengths[known]
+    nonempty_indexes = np.flatnonzero(lengths)
+    starts, stops = indexes[nonempty_indexes], indexes[nonempty_indexes] + lengths[nonempty_indexes]
     extents = starts // _EXTENT  # offsets have 32 bits
     breaks = np.flatnonzero((starts[1:] < stops[:-1]) | (extents[1:] != extents[:-1])) + 1
-    if not len(known) or len(breaks) * _RUN_MEAN > len(known):
+    if not len(nonempty_indexes) or len(breaks) * _RUN_MEAN > len(nonempty_indexes):
         return None
-    return np.split(known, breaks)
+    return np.split(nonempty_indexes, breaks)
 
 
 def _take(data: Any, starts: Any, lengths: Any, ends: Any) -> None:
@@ -107,8 +107,12 @@ def _take(data: Any, starts: Any, lengths: Any, ends: Any) -> None:
     first, stops = int(starts[0]), starts + lengths
     offsets = np.column_stack([starts - first, stops - first]).astype(np.int32)
     parts = [None, pa.py_buffer(offsets), pa.foreign_buffer(first, int(stops[-1]) - first)]
-    taken = pa.Array.from_buffers(pa.binary(), 2 * len(starts) - 1, parts).take(pa.array(np.arange(len(starts)) * 2))
-    data[int(ends[0] - lengths[0]) : int(ends[-1])] = np.frombuffer(taken.buffers()[2], np.uint8, int(lengths.sum()))
+    run_array = pa.Array.from_buffers(pa.binary(), 2 * len(starts) - 1, parts).take(
+        pa.array(np.arange(len(starts)) * 2)
+    )
+    data[int(ends[0] - lengths[0]) : int(ends[-1])] = np.frombuffer(
+        run_array.buffers()[2], np.uint8, int(lengths.sum())
+    )
 
 
 def _content(index: int, length: int) -> bytes:
@@ -118,10 +122,10 @@ def _content(index: int, length: int) -> bytes:
 def _gather(data: Any, positions: Any, lengths: Any, ends: Any, part: slice) -> None:
     """Copy the content of some strings into `data`, where each ends at `ends`, with one indexing operation of NumPy."""
     positions, lengths, ends = positions[part], lengths[part], ends[part]
-    known = lengths > 0
-    if not known.any():
+    nonempty_mask = lengths > 0
+    if not nonempty_mask.any():
         return
-    positions, lengths, ends = positions[known], lengths[known], ends[known]
+    positions, lengths, ends = positions[nonempty_mask], lengths[nonempty_mask], ends[nonempty_mask]
     first, begin = int(positions.min()), int(ends[0] - lengths[0])
     # The memory between the texts is not read.
     extent = ctypes.c_uint8 * int((positions + lengths).max() - first)
@@ -203,8 +207,8 @@ def words_of(value: Decimal, scale: int) -> Any | None:
     rest = 10 ** max(-exponent - scale, 0)
     if number % rest or number // rest >= 10**DIGITS_MAX:
         return None
-    signed = -(number // rest) if value.is_signed() else number // rest
-    return np.frombuffer(signed.to_bytes(16, "little", signed=True), np.int64).reshape(1, 2)
+    signed_number = -(number // rest) if value.is_signed() else number // rest
+    return np.frombuffer(signed_number.to_bytes(16, "little", signed=True), np.int64).reshape(1, 2)
 
 
 def to_words(array: pa.Array) -> Any | None:

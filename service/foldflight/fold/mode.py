@@ -99,6 +99,6 @@ def at_line_of(function: Any) -> Iterator[None]:
     """Give each Unsupported that is raised inside, and has no location, the first line of a function."""
     try:
         yield
-    except Unsupported as unsupported:
-        unsupported.location = unsupported.location or line_of(function)
+    except Unsupported as error:
+        error.location = error.location or line_of(function)
         raise

@@ -100,13 +100,13 @@ class Pickles:
         _Pickler(file, self._names).dump(accumulator)
         return file.getvalue()
 
-    def loads(self, pickled: bytes) -> Any:
+    def loads(self, pickle_bytes: bytes) -> Any:
         """Return the unpickled object. Unpickling executes the bytes, so they must be trusted.
 
         Raises:
             UnknownName: A class or function in the pickle no longer exists.
         """
-        return _Unpickler(io.BytesIO(pickled), self).load()
+        return _Unpickler(io.BytesIO(pickle_bytes), self).load()
 
     def own(self, module: str, name: str) -> Any:
         """Return the object that was shipped under this name, or None."""
@@ -178,13 +178,13 @@ class StateSigner:
         """Return the payload with its signature in front."""
         return hmac.digest(self._keys[0], payload, hashlib.sha256) + payload
 
-    def verify(self, signed: bytes) -> bytes:
+    def verify(self, signed_state: bytes) -> bytes:
         """Return the payload of signed bytes.
 
         Raises:
             RejectedError: STATE_MISMATCH, if none of the keys has signed exactly these bytes.
         """
-        signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
+        signature, payload = signed_state[:_SIGNATURE_BYTES], signed_state[_SIGNATURE_BYTES:]
         genuine = [hmac.compare_digest(hmac.digest(key, payload, hashlib.sha256), signature) for key in self._keys]
         if not any(genuine):
             raise RejectedError(

@@ -179,9 +179,9 @@ class Rows:
         """Return the row at `index` as text for an error: its values."""
         texts = []
         for column in self.arguments:
-            given = None if column.misfits is None else column.misfits[index].as_py()
+            misfit = None if column.misfits is None else column.misfits[index].as_py()
             # A method may have changed the lists and dicts that it was given.
-            text = _text(column, index) if given is None else str(given)
+            text = _text(column, index) if misfit is None else str(misfit)
             texts.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")
         # Readers know the values of their rows. How rows came into chunks is the engine's matter.
         return ", ".join(texts) or "without arguments"
@@ -212,9 +212,9 @@ def hashable_key(value: Any) -> Any:
     return value
 
 
-def capacity_for(needed: int, held: int) -> int:
+def capacity_for(capacity_min: int, capacity: int) -> int:
     """Return the new capacity in slots, given the present one, with a reserve so that slow growth causes few copies."""
-    return max(needed, min(2 * held, held + _MORE_MAX))
+    return max(capacity_min, min(2 * capacity, capacity + _MORE_MAX))
 
 
 Positions = npt.NDArray[np.int64]
@@ -259,11 +259,11 @@ def codes_of(column: Column, order: Order | None = None) -> Codes:
     if not array.null_count:
         return _narrow(numbers)
     valid = array.is_valid().to_numpy(zero_copy_only=False)
-    known, width = _narrow(numbers[valid])
+    valid_numbers, width = _narrow(numbers[valid])
     is_first = order is None or order.nulls_first
-    placed = np.full(len(array), 0 if is_first else known.max(initial=0) + 1, np.int64)
-    placed[valid] = known + is_first
-    return Codes(placed, width + 1)
+    codes = np.full(len(array), 0 if is_first else valid_numbers.max(initial=0) + 1, np.int64)
+    codes[valid] = valid_numbers + is_first
+    return Codes(codes, width + 1)
 
 
 def codes_of_numbers(numbers: npt.NDArray[Any]) -> Codes:
@@ -281,21 +281,21 @@ def sort(columns: Sequence[Codes]) -> tuple[Positions, Mask]:
     if not count:
         return np.zeros(0, np.int64), np.zeros(0, np.bool_)
     place = (count - 1).bit_length()
-    packed, width = columns[0]
+    keys, width = columns[0]
     for each in columns[1:]:
         numbers, more = each
         if width + more > _WIDTH_MAX:
-            packed, width = _ranks(packed), place
+            keys, width = _ranks(keys), place
         if width + more > _WIDTH_MAX:
             numbers, more = _ranks(numbers), place
-        packed, width = packed << more | numbers, width + more
+        keys, width = keys << more | numbers, width + more
     if width + place > _WIDTH_MAX:
-        packed = _ranks(packed)
-    placed = np.sort(packed << place | np.arange(count))
+        keys = _ranks(keys)
+    sorted_keys = np.sort(keys << place | np.arange(count))
     differs = np.ones(count, np.bool_)
-    heads = placed >> place
+    heads = sorted_keys >> place
     differs[1:] = heads[1:] != heads[:-1]
-    return placed & ((1 << place) - 1), differs
+    return sorted_keys & ((1 << place) - 1), differs
 
 
 def _ranks(numbers: Positions) -> Positions:
@@ -356,8 +356,8 @@ def _numbers_of_few(array: pa.Array, *, is_text: bool) -> Positions:
 
 def _numbers_of_objects(column: Column, order: Order | None) -> Positions:
     """Return n values as numbers by their Python objects."""
-    known: dict[Any, int] = {}
-    ids = [known.setdefault(key, len(known)) for key in map(hashable_key, column.values)]
+    code_by_key: dict[Any, int] = {}
+    ids = [code_by_key.setdefault(key, len(code_by_key)) for key in map(hashable_key, column.values)]
     if order is None:
         return np.array(ids, np.int64)
     first: dict[int, Any] = {}

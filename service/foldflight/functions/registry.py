@@ -40,11 +40,11 @@ class Registry(Mapping[str, AnyFunction]):
         # it is valid only for these functions.
         self.recent_requests: tuple[tuple[Any, Any], ...] = ()
         for function in self.authored:
-            registered = self._functions.setdefault(function.name, function)
-            if registered is not function:
+            first_function = self._functions.setdefault(function.name, function)
+            if first_function is not function:
                 raise RejectedError(
                     "SIGNATURE",
-                    f"two functions are named {function.name}: {registered.where} and {function.where}; "
+                    f"two functions are named {function.name}: {first_function.where} and {function.where}; "
                     "give one of them another name, as in @udaf(name=...)",
                     function=function.name,
                 )
@@ -91,9 +91,9 @@ class Registry(Mapping[str, AnyFunction]):
         return len(self._functions)
 
 
-def unknown_function(name: str, known: Iterable[str], where: str = "here") -> RejectedError:
+def unknown_function(name: str, known_names: Iterable[str], where: str = "here") -> RejectedError:
     """Return the error for an unknown function name, with the place of the search and similar names."""
-    names = sorted(known)
+    names = sorted(known_names)
     close = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names) or 'none'}"
     return RejectedError("UNKNOWN_FUNCTION", f"there is no function {name!r} {where}; {hint}", function=name)

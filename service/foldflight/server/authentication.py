@@ -50,9 +50,9 @@ class Secrets(Generic[T]):
     """
 
     def __init__(
-        self, given: Sequence[T], path: str | None, read: Callable[[Path], Sequence[T]], logger: Logger
+        self, configured_keys: Sequence[T], path: str | None, read: Callable[[Path], Sequence[T]], logger: Logger
     ) -> None:
-        self._configured_keys = given
+        self._configured_keys = configured_keys
         self._path = None if path is None else Path(path)
         self._read = read
         self._logger = logger
@@ -106,17 +106,19 @@ class Tokens:
         self._metrics = metrics
         self._functions = known
         self._logger = logger
-        given = [_Token(_digest(token), ()) for token in settings.tokens]
-        self._secrets = Secrets(given, settings.tokens_file, self._read, logger)
+        configured_tokens = [_Token(_digest(token), ()) for token in settings.tokens]
+        self._secrets = Secrets(configured_tokens, settings.tokens_file, self._read, logger)
 
     def _read(self, path: Path) -> list[_Token]:
         tokens = _read_tokens(path)
         patterns = {pattern for token in tokens for pattern in token.patterns}
         if self._functions is not None:
-            unknown = sorted(pattern for pattern in patterns if not fnmatch.filter(self._functions, pattern))
-            if unknown:
+            unknown_patterns = sorted(pattern for pattern in patterns if not fnmatch.filter(self._functions, pattern))
+            if unknown_patterns:
                 self._logger.warning(
-                    "the tokens file names functions that this server does not have", names=unknown, path=str(path)
+                    "the tokens file names functions that this server does not have",
+                    names=unknown_patterns,
+                    path=str(path),
                 )
         return tokens
 
@@ -126,12 +128,12 @@ class Tokens:
         Raises:
             RejectedError: UNAUTHENTICATED.
         """
-        given: str = headers.get("authorization", "")
-        digest = _digest(given.removeprefix("Bearer "))
+        authorization: str = headers.get("authorization", "")
+        digest = _digest(authorization.removeprefix("Bearer "))
         matching = [token for token in self._secrets() if hmac.compare_digest(token.digest, digest)]
-        if not matching or not given.startswith("Bearer "):
+        if not matching or not authorization.startswith("Bearer "):
             self._metrics.errors.labels("UNAUTHENTICATED").inc()
-            problem = "the token is wrong" if given else "the call has no token"
+            problem = "the token is wrong" if authorization else "the call has no token"
             raise RejectedError("UNAUTHENTICATED", f"{problem}; pass token=... to connect (--token in commands)")
         return matching[0].patterns
 
@@ -145,32 +147,35 @@ def permitted_functions(context: Any, names: Iterable[str]) -> list[str]:
 
 def check_allowed(context: Any, names: Iterable[str]) -> None:
     """Raise RejectedError UNAUTHENTICATED unless the token of the caller permits all of the functions."""
-    named = set(names)
-    closed = sorted(named - set(permitted_functions(context, named)))
-    if closed:
+    name_set = set(names)
+    refused_names = sorted(name_set - set(permitted_functions(context, name_set)))
+    if refused_names:
         raise RejectedError(
             "UNAUTHENTICATED",
-            f"the token of the caller does not permit {', '.join(closed)}; ask the operator of the server for one that "
-            "does (a token with names permits only these, also of built-in functions)",
-            function=closed[0],
+            f"the token of the caller does not permit {', '.join(refused_names)}; ask the operator of the server for "
+            "one that does (a token with names permits only these, also of built-in functions)",
+            function=refused_names[0],
         )
 
 
 def bundle_keys_of(settings: Settings, logger: Logger) -> Secrets[bytes]:
     """Return the keys that authorise shipped functions. Raises RejectedError SETTINGS for a file that is not one."""
-    given = [key.encode() for key in settings.bundle_keys]
-    return Secrets(given, settings.bundle_keys_file, _read_bundle_keys, logger)
+    configured_keys = [key.encode() for key in settings.bundle_keys]
+    return Secrets(configured_keys, settings.bundle_keys_file, _read_bundle_keys, logger)
 
 
 def check_state_keys(settings: Settings, functions: Iterable[AnyFunction]) -> None:
     """Raise RejectedError SETTINGS if states of these functions are pickled and there are no state keys."""
-    pickled = [each for each in functions if isinstance(each, Function) and each.capabilities.codec == "pickle"]
-    if pickled and not settings.state_keys:
-        first = pickled[0]
+    pickled_functions = [
+        each for each in functions if isinstance(each, Function) and each.capabilities.codec == "pickle"
+    ]
+    if pickled_functions and not settings.state_keys:
+        first = pickled_functions[0]
         raise RejectedError(
             "SETTINGS",
-            f"states of {', '.join(each.name for each in pickled)} are pickled, and pickled states must be signed: "
-            f"set {SETTINGS['state_keys'].variable} to a secret of {SECRET_BYTES_MIN} bytes or more, the same on every "
+            f"states of {', '.join(each.name for each in pickled_functions)} are pickled, and pickled states must be "
+            f"signed: set {SETTINGS['state_keys'].variable} to a secret of {SECRET_BYTES_MIN} bytes or more, the same "
+            "on every "
             f"server; or give {first.name} a typed accumulator or serialize/deserialize (it is pickled because "
             f"{first.capabilities.codec_reason})",
             function=first.name,
@@ -185,9 +190,9 @@ def check_keys(settings: Settings, functions: Iterable[AnyFunction]) -> None:
     """
     check_state_keys(settings, functions)
     tls_of(settings)
-    for path, read in ((settings.tokens_file, _read_tokens), (settings.bundle_keys_file, _read_bundle_keys)):
+    for path, read_keys in ((settings.tokens_file, _read_tokens), (settings.bundle_keys_file, _read_bundle_keys)):
         if path is not None:
-            read(Path(path))
+            read_keys(Path(path))
 
 
 def tokens_of(settings: Settings, functions: Collection[str], *, metrics: Metrics, logger: Logger) -> Tokens | None:
@@ -195,8 +200,8 @@ def tokens_of(settings: Settings, functions: Collection[str], *, metrics: Metric
     if not settings.tokens and settings.tokens_file is None:
         return None
     # With bundle keys, a token may permit functions that will be shipped.
-    known = None if settings.bundle_keys or settings.bundle_keys_file else functions
-    return Tokens(settings, known=known, metrics=metrics, logger=logger)
+    known_functions = None if settings.bundle_keys or settings.bundle_keys_file else functions
+    return Tokens(settings, known=known_functions, metrics=metrics, logger=logger)
 
 
 def tls_of(settings: Settings) -> dict[str, Any]:
@@ -213,11 +218,11 @@ def tls_of(settings: Settings) -> dict[str, Any]:
         )
     if certificate is None or key is None:
         return {}
-    given: dict[str, Any] = {"tls_certificates": [(_pem(certificate), _pem(key))]}
+    arguments: dict[str, Any] = {"tls_certificates": [(_pem(certificate), _pem(key))]}
     if client_ca is not None:
-        given |= {"verify_client": True, "root_certificates": _pem(client_ca)}
+        arguments |= {"verify_client": True, "root_certificates": _pem(client_ca)}
     _check_certificates(certificate, key, client_ca)
-    return given
+    return arguments
 
 
 def _check_certificates(certificate: str, key: str, client_ca: str | None) -> None:

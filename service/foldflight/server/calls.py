@@ -304,13 +304,13 @@ class CallServer:
 
     def close(self) -> None:
         """Stop accepting, cancel the calls that have not ended, and wait until all threads have ended."""
-        stopped = self._server.stop(_GOODBYE_S)
+        stopped_event = self._server.stop(_GOODBYE_S)
         with self._changed:
             calls = self._all()
         for call in calls:
             if not call.has_ended:
                 call.cut()
-        stopped.wait()
+        stopped_event.wait()
         self._closed.set()
         self._looker.join()
         with self._changed:
@@ -323,43 +323,43 @@ class CallServer:
         method = self._methods.get(details.method)
         if method is None:
             return None  # gRPC answers UNIMPLEMENTED
-        begun = self._next = _Begun(self, details.method, method.handle)
+        new_call = self._next = _Begun(self, details.method, method.handle)
         try:
-            begun.caller = self._admit(details.method, dict(details.invocation_metadata))
-        except RefusedError as refused:
-            begun.refusal = refused.status
-            if refused.answer is not None:
-                return grpc.stream_unary_rpc_method_handler(_refusing(refused.status, refused.answer))
-        return grpc.stream_stream_rpc_method_handler(begun)
+            new_call.caller = self._admit(details.method, dict(details.invocation_metadata))
+        except RefusedError as error:
+            new_call.refusal = error.status
+            if error.answer is not None:
+                return grpc.stream_unary_rpc_method_handler(_refusing(error.status, error.answer))
+        return grpc.stream_stream_rpc_method_handler(new_call)
 
     def _begin(self, run: Callable[[], None]) -> None:
         """Start a thread for a call, or refuse the call."""
-        begun, self._next = self._next, None
-        if begun is None:
+        new_call, self._next = self._next, None
+        if new_call is None:
             raise AssertionError("gRPC began a call without asking for its handler")
-        if begun.refusal is None:
-            begun.refusal = self._start(begun, run)
-        if begun.refusal is not None:
+        if new_call.refusal is None:
+            new_call.refusal = self._start(new_call, run)
+        if new_call.refusal is not None:
             run()
 
-    def _start(self, begun: _Begun, run: Callable[[], None]) -> CallStatus | None:
+    def _start(self, new_call: _Begun, run: Callable[[], None]) -> CallStatus | None:
         """Start the thread of a call. Return None, or the status with which the call must be refused."""
-        calls_max = self._methods[begun.path].calls_max
+        calls_max = self._methods[new_call.path].calls_max
         with self._changed:
-            if self._threads[begun.path] >= calls_max and not self._cut_the_most_silent(begun.path):
-                return self._overload_error(f"has {calls_max} calls of {begun.path.rpartition('/')[2]}")
-            self._threads[begun.path] += 1
+            if self._threads[new_call.path] >= calls_max and not self._cut_the_most_silent(new_call.path):
+                return self._overload_error(f"has {calls_max} calls of {new_call.path.rpartition('/')[2]}")
+            self._threads[new_call.path] += 1
 
         def carry() -> None:
             try:
                 run()
             finally:
-                self._leave(begun.path)
+                self._leave(new_call.path)
 
         try:
             threading.Thread(target=carry, name="foldflight-call", daemon=True).start()
         except RuntimeError as error:
-            self._leave(begun.path)
+            self._leave(new_call.path)
             return self._overload_error(f"cannot start a thread ({error})")
         return None
 
@@ -494,16 +494,16 @@ _COLUMNS_CHARS_MAX = 400
 
 def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
     """Raise SCHEMA_MISMATCH if the schema of the stream differs from the columns in Open."""
-    given = reading(lambda: reader.schema, context)
-    if given.equals(columns):
+    stream_columns = reading(lambda: reader.schema, context)
+    if stream_columns.equals(columns):
         return
     try:
-        shown = columns_text(given)[:_COLUMNS_CHARS_MAX]
+        columns_shown = columns_text(stream_columns)[:_COLUMNS_CHARS_MAX]
     except UnicodeDecodeError as error:
         raise RejectedError("BAD_FRAME", f"the stream has a column whose name is not UTF-8: {error}") from None
     raise RejectedError(
         "SCHEMA_MISMATCH",
-        f"the columns of the stream are {shown}, and those in Open are "
+        f"the columns of the stream are {columns_shown}, and those in Open are "
         f"{columns_text(columns)[:_COLUMNS_CHARS_MAX]}; they must be equal in names, order and types",
     )
 

@@ -40,23 +40,23 @@ def without_secrets(reply: Frame) -> Frame:
     if errors.null_count == len(errors):
         return reply
     mask = mask_of_texts()
-    masked = [
+    masked_errors = [
         each and {name: None if text is None else mask(text) for name, text in each.items()}
         for each in errors.to_pylist()
     ]
     columns = batch.columns  # Arrow 15 cannot replace a column of a batch
-    columns[index] = pa.array(masked, errors.type)
+    columns[index] = pa.array(masked_errors, errors.type)
     return dataclasses.replace(reply, batch=pa.record_batch(columns, schema=batch.schema))
 
 
 def error_without_secrets(error: FunctionError) -> FunctionError:
     """Return the error of a function that ends an exchange, with asterisks for secrets."""
     mask = mask_of_texts()
-    masked = copy.copy(error)
-    masked.message, masked.args = mask(error.message), (mask(error.message),)
-    masked.row, masked.trace = (text and mask(text) for text in (error.row, error.trace))
-    masked.story = tuple(map(mask, error.story))
-    return masked
+    masked_error = copy.copy(error)
+    masked_error.message, masked_error.args = mask(error.message), (mask(error.message),)
+    masked_error.row, masked_error.trace = (text and mask(text) for text in (error.row, error.trace))
+    masked_error.story = tuple(map(mask, error.story))
+    return masked_error
 
 
 def _mask_log(log: Log, mask: Callable[[str], str]) -> Log:

@@ -175,12 +175,12 @@ class Account:
                     self._spans.count(message, frame, seconds - self.waited_s)
                 self.waited_s = 0.0
 
-    def count_question(self, wanted: Wanted) -> str | None:
+    def count_question(self, question: Wanted) -> str | None:
         """Count a question for entries of views. Return the function for its first question, otherwise None."""
         index = next(
             index
             for index in range(len(self._functions))
-            if wanted.batch.column(f"state_{index}").is_valid()[0].as_py()
+            if question.batch.column(f"state_{index}").is_valid()[0].as_py()
         )
         function = self._functions[index]
         self._metrics.view_questions.labels(function).inc()
@@ -195,8 +195,8 @@ class Account:
         The bytes are those of the states that it returned last, plus, if its states can grow, those received since. A
         checkpoint returns what has become of them, and Forget may drop it.
         """
-        grown = self._bytes_since if self._grows else 0
-        return self._state_bytes + grown, self._groups, self.rows
+        grown_bytes = self._bytes_since if self._grows else 0
+        return self._state_bytes + grown_bytes, self._groups, self.rows
 
     def _count(self, message: Message, frame: Frame, seconds: float) -> None:
         exemplar = None
@@ -262,8 +262,8 @@ class Account:
             counts = np.bincount(batch.column("kind").to_numpy(zero_copy_only=False)).tolist()
         for number, rows_folded in zip(counts, self._rows_folded, strict=False):
             if number:
-                for folded in rows_folded:
-                    folded.inc(number)
+                for counter in rows_folded:
+                    counter.inc(number)
 
 
 _MEMORY_LOOK_S = 0.1
@@ -424,10 +424,10 @@ class Running:
         An exchange of expressions keeps nothing between chunks. While it evaluates one, it may use what the process has
         grown by since then.
         """
-        held, groups, rows = self.account.weight
+        state_bytes, groups, rows = self.account.weight
         if self.open_request.maps and self._step is not None and not self._step.is_over:
-            held += max(resident_bytes() - self._resident_before, 0)
-        return held, groups, rows
+            state_bytes += max(resident_bytes() - self._resident_before, 0)
+        return state_bytes, groups, rows
 
     def _start_step(self, step: GuardedCall) -> None:
         if self.open_request.maps:

@@ -88,17 +88,17 @@ class Bundles:
         keys = self._keys()
         return keys[0].decode() if keys else None
 
-    def registry_with(self, sealed: Sequence[bytes], context: Any) -> Registry:
+    def registry_with(self, bundles: Sequence[bytes], context: Any) -> Registry:
         """Return the server's functions and those of the bundles of an Open.
 
         Raises:
             RejectedError: As `functions_in`; LIMIT; SIGNATURE if two bundles have functions with the same name.
         """
-        if not sealed:
+        if not bundles:
             return self._registry
-        self._check_size(sum(map(len, sealed)))
-        brought = [function for each in sealed for function in self.functions_in(each, context)]
-        return Registry([*self._registry.authored, *brought])
+        self._check_size(sum(map(len, bundles)))
+        bundle_functions = [function for each in bundles for function in self.functions_in(each, context)]
+        return Registry([*self._registry.authored, *bundle_functions])
 
     def functions_in(self, sealed: bytes, context: Any) -> tuple[AnyFunction, ...]:
         """Return the functions of one bundle, if the caller may ship them.
@@ -136,13 +136,13 @@ class Bundles:
             )
 
     def _check_names(self, bundle: Bundle) -> None:
-        taken = [name for name in bundle.functions if name in self._registry]
-        if taken:
+        taken_names = [name for name in bundle.functions if name in self._registry]
+        if taken_names:
             raise RejectedError(
                 "SIGNATURE",
-                f"the server has a function {taken[0]} of its own; use that one, or ship yours under another name, "
-                "@udaf(name=...)",
-                function=taken[0],
+                f"the server has a function {taken_names[0]} of its own; use that one, or ship yours under another "
+                "name, @udaf(name=...)",
+                function=taken_names[0],
             )
 
     def _load(self, bundle: Bundle) -> tuple[AnyFunction, ...]:
@@ -265,10 +265,10 @@ class FlightServer(FlightBase):
 
     def drain(self, timeout_s: float) -> bool:
         """Refuse new exchanges, ask open ones to reopen elsewhere, and wait. Return whether all ended in time."""
-        drained = self._exchanges.drain(timeout_s)
-        if drained:
+        has_drained = self._exchanges.drain(timeout_s)
+        if has_drained:
             self._calls.await_ends(_ENDS_S_MAX)  # their engines have not been told yet how the exchanges ended
-        return drained
+        return has_drained
 
     def close(self, grace_s: float = 2.0) -> bool:
         """Stop serving, and cut off exchanges that are still open. Return whether all threads ended in time.
@@ -411,8 +411,8 @@ class FlightServer(FlightBase):
             actions.append(fl.ActionType(self._stateless.version_action, version))
         return actions
 
-    def _take_bundle(self, sealed: bytes, context: Any) -> tuple[AnyFunction, ...]:
-        functions = self._bundles.functions_in(sealed, context)
+    def _take_bundle(self, bundle: bytes, context: Any) -> tuple[AnyFunction, ...]:
+        functions = self._bundles.functions_in(bundle, context)
         self._programs.demand_all(functions)
         return functions
 
@@ -501,12 +501,12 @@ class FlightServer(FlightBase):
         send(writer, encode_reply(open_reply), begin=open_reply.schema)
         messages = receive_messages(reader, context)
 
-        def put(wanted: Wanted) -> Iterator[Frame]:
-            function = running.account.count_question(wanted)
+        def put(question: Wanted) -> Iterator[Frame]:
+            function = running.account.count_question(question)
             if function is not None:
                 running.logger.info("a function asks for entries of its views one by one: prefetch", function=function)
             with running.waiting():
-                send(writer, encode_reply(wanted))
+                send(writer, encode_reply(question))
             is_last = False
             while not is_last:
                 with running.waiting():
@@ -644,9 +644,9 @@ class _Questions:
 
     put: Callable[[Wanted], Iterator[Frame]]
 
-    def ask(self, wanted: Wanted) -> Iterator[Frame]:
+    def ask(self, question: Wanted) -> Iterator[Frame]:
         """Send a question, and yield the frames of its answer."""
-        return self.put(wanted)
+        return self.put(question)
 
 
 def _tell_those_that_left(running: Running, before: Sequence[Mode]) -> Sequence[Mode]:

@@ -327,8 +327,8 @@ class _Reader:
             start, end = self._ranges.get(_BODY, (0, -1))
             ends_with_body = end == len(message) and start <= HEAD_MAX
             self._head, self._size = (message[:start], end) if ends_with_body else (b"", -1)
-        seen = memoryview(message)
-        return {number: seen[start:end] for number, (start, end) in self._ranges.items()}
+        view = memoryview(message)
+        return {number: view[start:end] for number, (start, end) in self._ranges.items()}
 
     def _batch_of(self, fields: dict[int, memoryview]) -> pa.RecordBatch | None:
         try:

@@ -329,12 +329,12 @@ def container_room(cgroup: Path = _CGROUP) -> int | None:
     limit = _container_bytes(cgroup)
     if limit is None:
         return None
-    for used, statistics, idle in (
+    for usage_file, statistics, idle in (
         ("memory.current", "memory.stat", "inactive_file"),  # cgroup v2
         ("memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),  # v1
     ):
         try:
-            current = int((cgroup / used).read_text(encoding="ascii"))
+            current = int((cgroup / usage_file).read_text(encoding="ascii"))
             lines = (cgroup / statistics).read_text(encoding="ascii").splitlines()
         except OSError:
             continue

@@ -57,11 +57,11 @@ def seal(bundle: Bundle, key: bytes) -> bytes:
     ).SerializeToString()
 
 
-def unseal(sealed: bytes, keys: Sequence[bytes]) -> Bundle:
+def unseal(sealed_bundle: bytes, keys: Sequence[bytes]) -> Bundle:
     """Verify and decode a signed bundle.
 
     Args:
-        sealed: Bytes from an untrusted source, as `seal` returns them.
+        sealed_bundle: Bytes from an untrusted source, as `seal` returns them.
         keys: Secret keys. A signature with any of them is valid, so that keys can be rotated.
 
     Raises:
@@ -70,7 +70,7 @@ def unseal(sealed: bytes, keys: Sequence[bytes]) -> Bundle:
     from foldflight.exchange import exchange_pb2 as pb
     from foldflight.exchange.encoding import parse_message
 
-    message = parse_message(pb.Bundle, sealed, "a bundle")
+    message = parse_message(pb.Bundle, sealed_bundle, "a bundle")
     if hashlib.sha256(message.content).digest() != message.digest:
         raise RejectedError(
             "BAD_FRAME", "a bundle was damaged in transit: its content does not match its digest; register it again"

@@ -105,14 +105,14 @@ def _packages_of(functions: Iterable[AnyFunction]) -> list[ModuleType]:
 
 @contextmanager
 def _by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
-    known = set(cloudpickle.list_registry_pickle_by_value())
-    registered = [module for module in modules if module.__name__ not in known]
-    for module in registered:
+    registered_names = set(cloudpickle.list_registry_pickle_by_value())
+    new_modules = [module for module in modules if module.__name__ not in registered_names]
+    for module in new_modules:
         cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        for module in registered:
+        for module in new_modules:
             cloudpickle.unregister_pickle_by_value(module)
 
 
@@ -131,8 +131,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
     def __init__(self, file: io.RawIOBase | io.BytesIO, functions: Iterable[AnyFunction]) -> None:
         super().__init__(file)
-        adapted = [each for each in functions if isinstance(each, Function) and each.adapter]
-        self._stand_ins = Shipped({function.cls: function.adapter for function in adapted})
+        adapted_functions = [each for each in functions if isinstance(each, Function) and each.adapter]
+        self._stand_ins = Shipped({function.cls: function.adapter for function in adapted_functions})
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, ForwardRef):
@@ -146,13 +146,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         replacement = self._stand_ins.replacement(obj)
         if replacement is not None:
             return named, (replacement.__module__, replacement.__qualname__)
-        reduced = super().reducer_override(obj)
+        reduce_value = super().reducer_override(obj)
         removed_attributes = self._stand_ins.removed_attributes(obj) if isinstance(obj, type) else ()
-        if removed_attributes and isinstance(reduced, tuple) and reduced[2:]:
-            members, slots = reduced[2]
+        if removed_attributes and isinstance(reduce_value, tuple) and reduce_value[2:]:
+            members, slots = reduce_value[2]
             remaining = {name: member for name, member in members.items() if name not in removed_attributes}
-            return (*reduced[:2], (remaining, slots), *reduced[3:])
-        return reduced
+            return (*reduce_value[:2], (remaining, slots), *reduce_value[3:])
+        return reduce_value
 
 
 class _Recorder(_Pickler):
@@ -163,11 +163,11 @@ class _Recorder(_Pickler):
         self.by_name: dict[tuple[str, str], list[Any]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        reduced = super().reducer_override(obj)
-        by_value = reduced is not NotImplemented and self._stand_ins.replacement(obj) is None
+        reduce_value = super().reducer_override(obj)
+        by_value = reduce_value is not NotImplemented and self._stand_ins.replacement(obj) is None
         if by_value and isinstance(obj, (type, FunctionType)):
             self.by_name.setdefault((obj.__module__, obj.__qualname__), []).append(obj)
-        return reduced
+        return reduce_value
 
 
 def _own(function: Function) -> Mapping[tuple[str, str], Any]:
@@ -211,12 +211,12 @@ def _culprit(cls: object) -> tuple[str, object]:
     """Return the path and the value of the innermost part of a class or function that cannot be pickled."""
     path = ""
     value: object = cls
-    seen = {id(cls)}
-    while len(seen) < _TRACED_MAX:
+    seen_ids = {id(cls)}
+    while len(seen_ids) < _TRACED_MAX:
         for name, part in _parts(value):
-            if id(part) in seen:
+            if id(part) in seen_ids:
                 continue
-            seen.add(id(part))
+            seen_ids.add(id(part))
             if _failure(part) is not None:
                 path, value = (f"{path}: {name}" if path else name), part
                 break
@@ -259,9 +259,9 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, object]]:
             continue
     for part in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
         yield "a default", part
-    wrapped: Callable[..., Any] | None = getattr(function, "__wrapped__", None)
-    if wrapped is not None:
-        yield "the wrapped function", wrapped
+    wrapped_function: Callable[..., Any] | None = getattr(function, "__wrapped__", None)
+    if wrapped_function is not None:
+        yield "the wrapped function", wrapped_function
 
 
 def _names_in(code: CodeType) -> set[str]:

@@ -85,12 +85,12 @@ def _store(path: Path, error: FoldflightError, number: int) -> None:
     If the disk is full there is no file, and the task runs again.
     """
     group = None if error.group is None else {key: repr(value) for key, value in error.group.items()}
-    stored: dict[str, Any] = {name: getattr(error, name) for name in _TEXTS}
-    stored |= {"class": type(error).__name__, "group": group, "story": list(error.story), "attempt": number}
+    content: dict[str, Any] = {name: getattr(error, name) for name in _TEXTS}
+    content |= {"class": type(error).__name__, "group": group, "story": list(error.story), "attempt": number}
     draft = path.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
         try:
-            draft.write_text(json.dumps(stored))
+            draft.write_text(json.dumps(content))
             draft.replace(path)
         except OSError:
             draft.unlink(missing_ok=True)
@@ -110,13 +110,13 @@ def _raise_stored(path: Path, number: int) -> None:
         if not number:
             path.unlink()
             return
-        stored = json.loads(path.read_text())
-        if stored.pop("attempt") != number - 1:
+        content = json.loads(path.read_text())
+        if content.pop("attempt") != number - 1:
             return
-        cls: type[FoldflightError] = getattr(errors, stored.pop("class"))
-        group, story = stored.pop("group"), tuple(stored.pop("story"))
+        cls: type[FoldflightError] = getattr(errors, content.pop("class"))
+        group, story = content.pop("group"), tuple(content.pop("story"))
         key_texts = None if group is None else {key: _Unquoted(value) for key, value in group.items()}
-        error = cls(stored.pop("code"), stored.pop("message"), group=key_texts, story=story, repeats=True, **stored)
+        error = cls(content.pop("code"), content.pop("message"), group=key_texts, story=story, repeats=True, **content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return
     raise error

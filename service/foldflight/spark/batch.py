@@ -61,19 +61,21 @@ def batch_result(
     if query.lift_choice.holds:
         return LIFT.load().result(query, rows, outputs)
     merges = query.folds_before_shuffle.holds
-    arrived = rows
+    arrived_rows = rows
     if merges:
         partial = PartialFold(query, query.bounds)
         schema = spark_schema(query, rows.schema, partial.output)
         step = step_of(query, "fold_partial")
         if source is None:
-            arrived = rows.mapInArrow(arrow_function(partial, step, query.trace), schema)
+            arrived_rows = rows.mapInArrow(arrow_function(partial, step, query.trace), schema)
         else:
-            arrived = source.map_rows(rows.sparkSession, partial, query.bounds, step, query.trace, schema)
+            arrived_rows = source.map_rows(rows.sparkSession, partial, query.bounds, step, query.trace, schema)
     final = FinalFold(query, merges=merges)
-    parted = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
+    partitioned_rows = (
+        _by_key(query, arrived_rows, final) if query.layout.names else _in_one(query, arrived_rows, final.input)
+    )
     step = step_of(query, "merge" if merges else "fold")
-    return parted.mapInArrow(
+    return partitioned_rows.mapInArrow(
         arrow_function(final, step, query.trace), spark_schema(query, rows.schema, query.layout.results, outputs)
     )
 
@@ -90,8 +92,8 @@ def _with_their_rows(query: Query, rows: DataFrame, *, strict: bool) -> DataFram
     equal = [equal_by(column) for column in rows.schema if column.name != KIND]
     among = f"PARTITION BY {', '.join(equal)} " if equal else ""
     # Accumulated rows come first, so the number of rows that are left is negative for exactly these retractions.
-    left = f"sum({SIGN}) OVER ({among}ORDER BY {SIGN} DESC ROWS UNBOUNDED PRECEDING) AS {LIVE}"
-    return rows.selectExpr("*", left).where(_unless_negative(query, "true", strict=strict)).drop(LIVE)
+    rows_left = f"sum({SIGN}) OVER ({among}ORDER BY {SIGN} DESC ROWS UNBOUNDED PRECEDING) AS {LIVE}"
+    return rows.selectExpr("*", rows_left).where(_unless_negative(query, "true", strict=strict)).drop(LIVE)
 
 
 # Spark makes an array of so many items at once.
@@ -109,12 +111,12 @@ def _net(query: Query, rows: DataFrame, *, strict: bool) -> DataFrame:
     ]
     values = [sf.first(column.name).alias(column.name) for column in floats]
     live = sf.expr(f"coalesce(sum({SIGN}), 0L) AS {LIVE}")  # NULL if there is neither a row nor a column
-    counted = rows.groupBy(*equal).agg(live, *values).where(_unless_negative(query, f"{LIVE} > 0", strict=strict))
+    counted_rows = rows.groupBy(*equal).agg(live, *values).where(_unless_negative(query, f"{LIVE} > 0", strict=strict))
     first, copy = f"{LIVE}_first", f"{LIVE}_copy"
     kind = f"CAST({int(RowKind.INSERT)} AS {rows.schema[KIND].dataType.simpleString()}) AS {KIND}"
     copies = f"array_repeat(0, CAST(least({_COPIES}L, {LIVE} - {first} + 1L) AS INT))"
     return (
-        counted.selectExpr("*", f"explode(sequence(1L, {LIVE}, {_COPIES}L)) AS {first}")
+        counted_rows.selectExpr("*", f"explode(sequence(1L, {LIVE}, {_COPIES}L)) AS {first}")
         .selectExpr("*", kind, f"explode({copies}) AS {copy}")
         .select(*rows.columns)
     )
@@ -130,21 +132,22 @@ def _unless_negative(query: Query, condition: str, *, strict: bool) -> str:
     return f"CASE WHEN {LIVE} >= 0 THEN {condition} ELSE CAST(raise_error({error}) AS BOOLEAN) END"
 
 
-def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:
-    hashed = arrived.withColumn(HASH, hash_of(arrived, query.layout.keys))
+def _by_key(query: Query, arrived_rows: DataFrame, final: FinalFold) -> DataFrame:
+    hashed_rows = arrived_rows.withColumn(HASH, hash_of(arrived_rows, query.layout.keys))
     order = [sf.col(HASH), *_retractions_last(query)] if final.needs_order else []
-    return together(hashed, sf.col(HASH), order)
+    return together(hashed_rows, sf.col(HASH), order)
 
 
-def _in_one(query: Query, arrived: DataFrame, schema: pa.Schema) -> DataFrame:
+def _in_one(query: Query, arrived_rows: DataFrame, schema: pa.Schema) -> DataFrame:
     """Return all rows in one partition, with the seed row: NULLs, marked as not real."""
-    if REAL in schema.names and REAL not in arrived.columns:
-        arrived = arrived.withColumn(REAL, sf.lit(True))
+    if REAL in schema.names and REAL not in arrived_rows.columns:
+        arrived_rows = arrived_rows.withColumn(REAL, sf.lit(True))
     nothing = [
-        sf.lit(False if field.name == REAL else None).cast(field.dataType).alias(field.name) for field in arrived.schema
+        sf.lit(False if field.name == REAL else None).cast(field.dataType).alias(field.name)
+        for field in arrived_rows.schema
     ]
-    seed = arrived.sparkSession.range(0, 1, 1, 1).select(*nothing)
-    return together(arrived.union(seed), None, _retractions_last(query))
+    seed = arrived_rows.sparkSession.range(0, 1, 1, 1).select(*nothing)
+    return together(arrived_rows.union(seed), None, _retractions_last(query))
 
 
 def _retractions_last(query: Query) -> list[Column]:

@@ -169,7 +169,7 @@ def run_cache() -> RunCache:
     if not _caches:
         folder = private_folder()
         shared = None if folder is None else HostCache(folder, bytes_max=_HOST_BYTES_MAX)
-        _caches.append(RunCache(bytes_max=_CACHE_BYTES_MAX, shared=shared))
+        _caches.append(RunCache(bytes_max=_CACHE_BYTES_MAX, host_cache=shared))
     return _caches[0]
 
 

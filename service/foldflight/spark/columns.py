@@ -178,8 +178,8 @@ class Columns:
     @property
     def _guarding(self) -> list[str]:
         """The conditions that guard arguments which may fail, in the order of `display_names`."""
-        used = {each for name, guards in self._guards.items() if not self._is_simple(name) for each in guards}
-        return [each for each in self._by_display_name if each in used]
+        used_guards = {each for name, guards in self._guards.items() if not self._is_simple(name) for each in guards}
+        return [each for each in self._by_display_name if each in used_guards]
 
     @property
     def _by_display_name(self) -> dict[str, _ChunkColumn]:
@@ -222,11 +222,11 @@ class Columns:
         # for ${...}, and a session may have it read names with such characters as patterns.
         if plain is not None and all(map(_WORD.fullmatch, plain.values())):
             return self.df.selectExpr(*(f"{quote_name(expression)} AS {name}" for name, expression in plain.items()))
-        chosen = [key_column(key).alias(f"key_{index}") for index, key in enumerate(self.keys)]
+        selection = [key_column(key).alias(f"key_{index}") for index, key in enumerate(self.keys)]
         if self.kind is not None:
-            chosen.append(_kind_number(self.kind).alias(KIND))
-        chosen += [column.alias(f"column_{index}") for index, column in enumerate(self.expressions)]
-        return self.input.select(chosen or [sf.lit(True).alias(REAL)])
+            selection.append(_kind_number(self.kind).alias(KIND))
+        selection += [column.alias(f"column_{index}") for index, column in enumerate(self.expressions)]
+        return self.input.select(selection or [sf.lit(True).alias(REAL)])
 
     @property
     def plain(self) -> dict[str, str] | None:
@@ -333,8 +333,10 @@ class Columns:
         for each in aggregates:
             name = each.function.name
             given_types = [columns.field(self.argument(expression, name)).type for expression in each.columns]
-            declared = [parse_type(text) for text in each.function.taking(given_types).input_types or ()]
-            for index, (expression, actual, type_) in enumerate(zip(each.columns, given_types, declared, strict=False)):
+            declared_types = [parse_type(text) for text in each.function.taking(given_types).input_types or ()]
+            for index, (expression, actual, type_) in enumerate(
+                zip(each.columns, given_types, declared_types, strict=False)
+            ):
                 if not can_widen(actual, type_):
                     text = text_of(expression)
                     raise RejectedError(
@@ -358,12 +360,12 @@ def _conversion(expression: str, actual: pa.DataType, type_: pa.DataType) -> str
     return f"{zone_remedy(actual, type_)}convert it in the query: CAST({expression} AS {spark_name(type_)})"
 
 
-def zone_remedy(actual: pa.DataType, declared: pa.DataType) -> str:
+def zone_remedy(actual: pa.DataType, declared_type: pa.DataType) -> str:
     """Return the remedy for an argument with a time zone of a function that takes none; otherwise an empty text.
 
     A cast in the query would take the digits of the session's zone, which is rarely what was meant.
     """
-    if not (pa.types.is_timestamp(actual) and actual.tz and pa.types.is_timestamp(declared)):
+    if not (pa.types.is_timestamp(actual) and actual.tz and pa.types.is_timestamp(declared_type)):
         return ""
     return "TIMESTAMP in input_types is SQL's, without a time zone: declare TIMESTAMPTZ there, or "
 
@@ -402,13 +404,13 @@ def refusing_nanoseconds(what: str) -> Iterator[None]:
     try:
         yield
     except PySparkValueError as error:
-        found = _NANOSECONDS.search(str(error))
-        if found is None:
+        match = _NANOSECONDS.search(str(error))
+        if match is None:
             raise
-        micros = f"TIMESTAMP_{found[1].upper()}"
+        micros = f"TIMESTAMP_{match[1].upper()}"
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{what}: PySpark has no type for {micros}({found[2]}), so no query over it can be planned; give "
+            f"{what}: PySpark has no type for {micros}({match[2]}), so no query over it can be planned; give "
             f"CAST(... AS {micros}), which cuts off nanoseconds, or CAST(... AS STRING), which keeps them",
         ) from None
 
@@ -425,10 +427,12 @@ def column_named(name: str) -> Column:
     return sf.col(quote_name(name))
 
 
-def by_text(named: Mapping[str, str]) -> dict[str, str]:
+def by_text(names_by_key: Mapping[str, str]) -> dict[str, str]:
     """Return the keys of a mapping to names of columns by the texts that mean exactly these columns in `column_of`."""
     # A column may have the name of another one in backquotes.
-    return {quote_name(name): key for key, name in named.items()} | {name: key for key, name in named.items()}
+    return {quote_name(name): key for key, name in names_by_key.items()} | {
+        name: key for key, name in names_by_key.items()
+    }
 
 
 def quote_name(name: str) -> str:

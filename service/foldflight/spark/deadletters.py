@@ -98,10 +98,11 @@ def dead_letters(df: DataFrame, *columns: str) -> DataFrame:
                 f"dead_letters takes names of columns of df, and {each!r} is none; write "
                 "dead_letters(df, 'id'), and compute what has no name with withColumn before",
             )
-    unknown = [name for name in columns if name not in df.columns]
-    if unknown:
+    unknown_names = [name for name in columns if name not in df.columns]
+    if unknown_names:
         raise RejectedError(
-            "SIGNATURE", f"there is no column {', '.join(unknown)} among {', '.join(df.columns)}; name columns of df"
+            "SIGNATURE",
+            f"there is no column {', '.join(unknown_names)} among {', '.join(df.columns)}; name columns of df",
         )
     selected = [column_named(name) for name in columns]
     return df.where(sf.col(DEAD_LETTER).isNotNull()).select(*selected, f"{DEAD_LETTER}.*")

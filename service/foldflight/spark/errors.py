@@ -104,12 +104,12 @@ def moved_checkpoint(error: Exception) -> FoldflightError | None:
         error: Spark's error, also one that PySpark has no class for.
     """
     text = str(error)
-    found = _SCHEMA_FILE.search(text)
-    if found is None or not _NOT_FOUND.search(text):
+    match = _SCHEMA_FILE.search(text)
+    if match is None or not _NOT_FOUND.search(text):
         return None
     return errors.RejectedError(
         "STATE_MISMATCH",
-        f"the checkpoint was moved, copied or restored elsewhere: Spark looks for its file {found[0]}, where it was "
+        f"the checkpoint was moved, copied or restored elsewhere: Spark looks for its file {match[0]}, where it was "
         "before. While the query is stopped, call foldflight.spark.upgrade_checkpoint(checkpoint) once, with the "
         "folder where the checkpoint is now",
     )

@@ -98,16 +98,18 @@ def join_lateral(
     _refuse_taken(df, query.outputs.names, isolates=isolates)
     pickle.dumps(query)
     uses = [(use.function, list(use.columns))] * len(query.outputs)
-    added = [*map(st.StructField, query.outputs.names, columns.result_types(uses, schema, query.outputs.types))]
+    added_fields = [*map(st.StructField, query.outputs.names, columns.result_types(uses, schema, query.outputs.types))]
     types = query.outputs
     if isolates:
         types = types.append(pa.field(ERROR, ERROR_CARRIER))
-        added.append(st.StructField(ERROR, spark_type(ERROR_CARRIER)))
+        added_fields.append(st.StructField(ERROR, spark_type(ERROR_CARRIER)))
     name = step_name("lateral", [each.function for each in query.open_request.steps])
-    joined = rows_with(df, columns, query, types, added, name)
+    joined_rows = rows_with(df, columns, query, types, added_fields, name)
     if not isolates:
-        return joined
-    return joined.withColumn(DEAD_LETTER, letter_beside(joined, ERROR, columns, use.function.name)).drop(ERROR)
+        return joined_rows
+    return joined_rows.withColumn(DEAD_LETTER, letter_beside(joined_rows, ERROR, columns, use.function.name)).drop(
+        ERROR
+    )
 
 
 def _rename_output(query: ScalarQuery, use: Use) -> ScalarQuery:
@@ -125,9 +127,9 @@ def _rename_output(query: ScalarQuery, use: Use) -> ScalarQuery:
 
 def _refuse_taken(df: DataFrame, names: Sequence[str], *, isolates: bool) -> None:
     own = [DEAD_LETTER, ERROR] if isolates else []
-    taken = {name.casefold() for name in df.columns}
+    taken_names = {name.casefold() for name in df.columns}
     for name in (*names, *own):
-        if name.casefold() in taken:
+        if name.casefold() in taken_names:
             raise RejectedError(
                 "SIGNATURE",
                 f"the DataFrame has a column {name!r}, as the table function has; rename or drop it before the join",

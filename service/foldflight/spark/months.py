@@ -49,7 +49,10 @@ def storage_types_of(spark_types: Sequence[st.DataType], types: Sequence[pa.Data
         spark_types: Spark's types.
         types: The types of their values in Python.
     """
-    return [spark_type(sent) if is_months(type_) else type_ for type_, sent in zip(spark_types, types, strict=True)]
+    return [
+        spark_type(sent_type) if is_months(type_) else type_
+        for type_, sent_type in zip(spark_types, types, strict=True)
+    ]
 
 
 def in_months(schema: st.StructType) -> st.StructType:

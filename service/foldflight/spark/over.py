@@ -117,16 +117,16 @@ def over(
     df = as_dataframe(df)
     require_dataframe(df, "over")
     check_analysable(df, "over")
-    named = tuple(partition_by) if isinstance(partition_by, (list, tuple)) else (partition_by,)
-    if keys and named:
+    named_keys = tuple(partition_by) if isinstance(partition_by, (list, tuple)) else (partition_by,)
+    if keys and named_keys:
         raise RejectedError("SIGNATURE", "over has columns of PARTITION BY twice; give them as keys or as partition_by")
-    all_keys = unpack_keys(keys) or named
+    all_keys = unpack_keys(keys) or named_keys
     roles = [f"the key {text_of(key)!r}" for key in all_keys]
     columns = tuple(key_of(df, key, role) for key, role in zip(all_keys, roles, strict=True))
     names = tuple(key_name(df, key, column) for key, column in zip(all_keys, columns, strict=True))
-    ordered = order_by if isinstance(order_by, (list, tuple)) else (order_by,)
+    order_keys = order_by if isinstance(order_by, (list, tuple)) else (order_by,)
     check_buckets(buckets)
-    order = tuple(sort_key(df, OrderKey.of(each)) for each in ordered)
+    order = tuple(sort_key(df, OrderKey.of(each)) for each in order_keys)
     if df.isStreaming:
         _check_stream(df, order)
     elif idle is not None:
@@ -144,14 +144,14 @@ def _check_stream(df: DataFrame, order: Sequence[OrderKey]) -> None:
             "the outputs of all rows after it; use a stream of rows (emit='append' of a group_by), or rename the "
             "column if it means something else",
         )
-    watermarked = [field.name for field in df.schema if WATERMARK in (field.metadata or {})]
-    if not watermarked:
+    watermark_names = [field.name for field in df.schema if WATERMARK in (field.metadata or {})]
+    if not watermark_names:
         raise RejectedError(
             "SIGNATURE",
             "over a stream, rows wait for the watermark, and this stream has none; add "
             "df.withWatermark('time', '1 minute') on the column of its time, and order by it",
         )
-    remedy = f"give order_by={watermarked[0]!r}, with further columns only behind it"
+    remedy = f"give order_by={watermark_names[0]!r}, with further columns only behind it"
     if not order:
         raise RejectedError("SIGNATURE", f"over a stream is ordered by the column under the watermark; {remedy}")
     first = text_of(order[0].column)
@@ -225,10 +225,10 @@ class OverFrame:
         keys = [sf.col(name) for name in query.layout.keys.names]
         order = zip(query.layout.order.names, self.order, strict=True)
         sorting = [*keys, *(_sort_expression(sf.col(name), each) for name, each in order)]
-        arrived = together(rows, hash_of(rows, query.layout.keys) if keys else None, sorting)
+        arrived_rows = together(rows, hash_of(rows, query.layout.keys) if keys else None, sorting)
         functions = [call.function for part in query.parts for call in part.query.open_request.calls]
         function = arrow_function(OverFold(query), step_name("over", functions), query.trace)
-        return self._restore_names(as_intervals(arrived.mapInArrow(function, results), spark_types))
+        return self._restore_names(as_intervals(arrived_rows.mapInArrow(function, results), spark_types))
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: each call with its window frame, how that is folded, and why. Raises its errors."""
@@ -237,10 +237,10 @@ class OverFrame:
             print("  reader: Spark, because rows are shuffled before they are folded")  # noqa: T201
 
     def _resolve(
-        self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]
+        self, aliased_calls: Sequence[Aggregate], calls_by_name: Mapping[str, Aggregate]
     ) -> tuple[OverQuery | StreamedOver, DataFrame, st.StructType, dict[str, st.DataType]]:
         """Return the query, the rows that its task reads, what its task makes, and the types of the result."""
-        aggregates = named_outputs(aliased, named)
+        aggregates = named_outputs(aliased_calls, calls_by_name)
         transport = one_transport(aggregates)
         for name in dict.fromkeys(self.df.columns):  # a join may have two columns of one name, which stay as they are
             refuse_doubles((name, *aggregates), "is the name of two columns of the result")
@@ -257,8 +257,8 @@ class OverFrame:
             # A stream computes with fixed distances, because the watermark passes them, too.
             framed_calls = {name: Framed(call, window_frames[name]) for name, call in calls.items()}
             order = [self._non_null_time(order[0]), *order[1:]]
-        rows, sent = self._rows(columns, order, ends)
-        layout = self._layout(columns, rows, sent)
+        rows, sent_names = self._rows(columns, order, ends)
+        layout = self._layout(columns, rows, sent_names)
         query: OverQuery | StreamedOver
         try:
             if is_stream:
@@ -297,10 +297,10 @@ class OverFrame:
         names = self.df.columns
         if self._apart == tuple(names):
             return result
-        renamed = result.toDF(*names, *result.columns[len(names) :])
+        renamed_result = result.toDF(*names, *result.columns[len(names) :])
         if hasattr(result, OPERATOR):
-            setattr(renamed, OPERATOR, getattr(result, OPERATOR))
-        return renamed
+            setattr(renamed_result, OPERATOR, getattr(result, OPERATOR))
+        return renamed_result
 
     @property
     def _buckets(self) -> int:
@@ -308,8 +308,8 @@ class OverFrame:
 
     def _ties(self, layout: OverLayout) -> tuple[Order, ...]:
         """Return the order after its first column, under internal names."""
-        named = zip(layout.order.names[1:], self.order[1:], strict=True)
-        return tuple(Order(name, each.descending, each.nulls_first) for name, each in named)
+        names_and_keys = zip(layout.order.names[1:], self.order[1:], strict=True)
+        return tuple(Order(name, each.descending, each.nulls_first) for name, each in names_and_keys)
 
     def _non_null_time(self, time: Column) -> Column:
         """Return the time of a stream, which fails the query where it is NULL."""
@@ -324,47 +324,49 @@ class OverFrame:
         In a batch a column of the input is sent once, even if it is a key, the order and an argument as well. The state
         of a stream has a column for each use.
         """
-        named = {f"in_{index}": name for index, name in enumerate(self._apart)}
-        chosen = {sent: column_named(name) for sent, name in named.items()}
-        inputs = {} if self.df.isStreaming else by_text(named)
-        sent = {"in": list(chosen)}
+        name_by_input = {f"in_{index}": name for index, name in enumerate(self._apart)}
+        column_by_name = {input_name: column_named(name) for input_name, name in name_by_input.items()}
+        inputs = {} if self.df.isStreaming else by_text(name_by_input)
+        sent_names = {"in": list(column_by_name)}
         uses: dict[str, Iterable[tuple[object, Column]]] = {
             "key": zip(self.key_expressions, map(key_column, self.keys), strict=True),
             "order": zip((each.column for each in self.order), order, strict=True),
             "column": zip(columns.user_expressions, columns.expressions, strict=True),
         }
         for use, pairs in uses.items():
-            names = sent[use] = []
+            names = sent_names[use] = []
             for index, (expression, column) in enumerate(pairs):
                 name = inputs.get(expression, "") if isinstance(expression, str) else ""
                 if not name or name in names:
                     name = f"{use}_{index}"
-                    chosen[name] = column
+                    column_by_name[name] = column
                 names.append(name)
-        sent["end"] = list(ends)
+        sent_names["end"] = list(ends)
         with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the order or a frame of the query"):
             if self._apart == tuple(self.df.columns):
-                rows = columns.input.select([column.alias(name) for name, column in {**chosen, **ends}.items()])
+                rows = columns.input.select([column.alias(name) for name, column in {**column_by_name, **ends}.items()])
             else:
                 # Only their places tell columns of one name apart. The input may have conditions after its own.
-                uses_of = {name: column for name, column in {**chosen, **ends}.items() if name not in named}
+                uses_of = {
+                    name: column for name, column in {**column_by_name, **ends}.items() if name not in name_by_input
+                }
                 every = columns.input.select("*", *(column.alias(name) for name, column in uses_of.items()))
-                others = every.columns[len(named) :]
-                rows = every.toDF(*named, *others).select(*named, *uses_of)
+                others = every.columns[len(name_by_input) :]
+                rows = every.toDF(*name_by_input, *others).select(*name_by_input, *uses_of)
             rows.schema  # noqa: B018 - resolves the columns now
-        return as_months(rows), sent
+        return as_months(rows), sent_names
 
-    def _layout(self, columns: Columns, rows: DataFrame, sent: Mapping[str, Sequence[str]]) -> OverLayout:
+    def _layout(self, columns: Columns, rows: DataFrame, sent_names: Mapping[str, Sequence[str]]) -> OverLayout:
         order = [text_of(each.column) for each in self.order]
         roles = {
             "in": [f"the column {name!r}" for name in self.df.columns],
             "key": [f"the key {name!r}" for name in self.names],
             "order": [f"the order {name!r}" for name in order],
             "column": columns.roles()[len(self.names) :],
-            "end": [f"the end {name} of a frame" for name in sent["end"]],
+            "end": [f"the end {name} of a frame" for name in sent_names["end"]],
         }
         types = {field.name: field for field in rows.schema}
-        schemas = {use: st.StructType([types[name] for name in names]) for use, names in sent.items()}
+        schemas = {use: st.StructType([types[name] for name in names]) for use, names in sent_names.items()}
         check_keys(schemas["key"], self.names)
         check_keys(schemas["order"], order, is_order=True)
         fields = {use: arrow_fields(schema, roles[use]) for use, schema in schemas.items()}
@@ -421,14 +423,14 @@ class OverFrame:
         """Return the order value at a distance. Raises RejectedError SCHEMA_MISMATCH."""
         arrow = arrow_type(type_) if isinstance(type_, _MEASURED) else pa.string()
         name = text_of(self.order[0].column)
-        chosen = distance_of(arrow, bound, order=name, type_name=type_.simpleString())
-        if isinstance(chosen, str):
+        distance_value = distance_of(arrow, bound, order=name, type_name=type_.simpleString())
+        if isinstance(distance_value, str):
             with rejecting("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
-                distance = sf.expr(f"INTERVAL '{chosen.strip()}'")
+                distance = sf.expr(f"INTERVAL '{distance_value.strip()}'")
         else:
             # A narrower type would wrap, or give NULL, where Spark is not in ANSI mode.
             type_ = spark_type(end_type(arrow))
-            order, distance = order.cast(type_), sf.lit(chosen).cast(type_)
+            order, distance = order.cast(type_), sf.lit(distance_value).cast(type_)
         end = order - distance if self.order[0].descending else order + distance
         if isinstance(type_, st.DecimalType):
             return end.cast(type_)

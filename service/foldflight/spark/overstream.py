@@ -67,7 +67,7 @@ class OverProcessor(BucketOperator):
         rows.arrive(blocks, timers.getCurrentWatermarkInMs() * 1000)
         yield from self._end_call(bucket, rows)
 
-    def expire(self, bucket: int, timers: Any, expired: Any) -> Iterator[Row]:  # noqa: ARG002
+    def expire(self, bucket: int, timers: Any, timer_info: Any) -> Iterator[Row]:  # noqa: ARG002
         """Emit the rows of one bucket that are due."""
         rows = self._bucket()
         try:

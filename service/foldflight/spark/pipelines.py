@@ -140,8 +140,8 @@ def _has_stream(message: Any) -> bool:
 
 def _parse_schema(df: DataFrame, schema: str) -> st.StructType:
     """Return the schema that a text declares, as Spark reads it."""
-    parsed = df.sparkSession.range(0).select(sf.from_json(sf.lit(""), schema).alias("fields"))
-    type_ = _off_thread(lambda: parsed.schema)["fields"].dataType
+    parsed_rows = df.sparkSession.range(0).select(sf.from_json(sf.lit(""), schema).alias("fields"))
+    type_ = _off_thread(lambda: parsed_rows.schema)["fields"].dataType
     assert isinstance(type_, st.StructType)
     return type_
 
@@ -200,10 +200,10 @@ class _Pair:
                 )
         key_of = name_key(self.sparkSession)
         new = {key_of(name): name for name in columns}
-        replaced = [new.pop(key_of(name), None) for name in self.columns]
+        replacements = [new.pop(key_of(name), None) for name in self.columns]
         old = [
             column_named(name) if other is None else columns[other].alias(name)
-            for name, other in zip(self.columns, replaced, strict=True)
+            for name, other in zip(self.columns, replacements, strict=True)
         ]
         return self.select(*old, *(columns[name].alias(name) for name in new.values()))
 
@@ -226,11 +226,11 @@ class _Pair:
         if name.startswith("_") or not callable(own):
             return own
 
-        def apply(*args: Any, **named: Any) -> Any:
-            result = own(*map(_actual_of, args), **{key: _actual_of(each) for key, each in named.items()})
+        def apply(*args: Any, **keywords: Any) -> Any:
+            result = own(*map(_actual_of, args), **{key: _actual_of(each) for key, each in keywords.items()})
             if not isinstance(result, DataFrame) and type(result) is not type(self._actual) and name != "groupBy":
                 return result
-            empties = [_empty_of(each) for each in args], {key: _empty_of(each) for key, each in named.items()}
+            empties = [_empty_of(each) for each in args], {key: _empty_of(each) for key, each in keywords.items()}
             return _Pair(result, _off_thread(lambda: getattr(self._empty, name)(*empties[0], **empties[1])))
 
         return apply

@@ -82,12 +82,12 @@ def refuse_updates(df: DataFrame, kind: Column) -> None:
 
 def refuse_several(df: DataFrame) -> None:
     """Refuse the kinds of several changelogs, as of a join of their changes. Raises RejectedError CANNOT_RETRACT."""
-    marked = [field.name for field in df.schema if kinds_in([field])]
-    if len(marked) > 1:
+    kind_columns = [field.name for field in df.schema if kinds_in([field])]
+    if len(kind_columns) > 1:
         raise RejectedError(
             "CANNOT_RETRACT",
-            f"the rows have the kinds {' and '.join(marked)} of several changelogs, and a join of their changes is no "
-            "join of their rows; join the rows that are left of all but one, group_by(changes, *keys, "
+            f"the rows have the kinds {' and '.join(kind_columns)} of several changelogs, and a join of their "
+            "changes is no join of their rows; join the rows that are left of all but one, group_by(changes, *keys, "
             "row_kind=...).agg(...); or drop the columns of kinds that do not count",
         )
 

@@ -116,9 +116,9 @@ def with_columns(
     isolates = is_isolated(on_error)
     check_kinds(df, row_kind, uses)
     history = _History(df, {}, isolates).extend(_history_of(df), uses)
-    mapped = _apply(history)
-    setattr(mapped, _HISTORY, history)
-    return mapped
+    result = _apply(history)
+    setattr(result, _HISTORY, history)
+    return result
 
 
 @dataclass(frozen=True)
@@ -143,12 +143,12 @@ class _History:
         alone = replace(self, uses=uses)
         if before is None or before.isolates or self.isolates:
             return alone
-        known = set(before.df.columns)
+        known_names = set(before.df.columns)
         # Spark compares names without case. An output may not hide a column or another output.
-        taken = {name.casefold() for name in (*known, *uses)}
-        if any(name.casefold() in taken for name in before.uses):
+        taken_names = {name.casefold() for name in (*known_names, *uses)}
+        if any(name.casefold() in taken_names for name in before.uses):
             return alone
-        names = known | before.uses.keys()
+        names = known_names | before.uses.keys()
         arguments = [argument for use in uses_in(uses.values()) for argument in use.arguments]
         if not all(
             isinstance(each, (Use, UseMember)) or (isinstance(each, str) and each in names) for each in arguments
@@ -176,12 +176,12 @@ def _history_of(df: DataFrame) -> _History | None:
 
 def _over(uses: Mapping[str, Use], outputs: Mapping[str, Use]) -> dict[str, Use]:
     """Return uses with the names of outputs replaced by the uses that they name. What was one use stays one."""
-    known: dict[int, Use] = {}
+    replaced_uses: dict[int, Use] = {}
 
     def over(use: Use) -> Use:
-        if id(use) not in known:
-            known[id(use)] = replace(use, arguments=tuple(map(replace_outputs, use.arguments)))
-        return known[id(use)]
+        if id(use) not in replaced_uses:
+            replaced_uses[id(use)] = replace(use, arguments=tuple(map(replace_outputs, use.arguments)))
+        return replaced_uses[id(use)]
 
     def replace_outputs(argument: object) -> object:
         if isinstance(argument, UseMember):
@@ -223,12 +223,14 @@ def _apply(history: _History) -> DataFrame:
     )
     if not all(use.function.deterministic for use in uses_in(uses.values())):
         udf = udf.asNondeterministic()
-    mapped = df.withColumn(_MAPPED, udf(*(columns.expressions or [sf.lit(True)])))
+    mapped_rows = df.withColumn(_MAPPED, udf(*(columns.expressions or [sf.lit(True)])))
     answer = sf.col(_MAPPED)
-    added = {output: answer if is_alone else answer.getField(f"output_{index}") for index, output in enumerate(uses)}
+    output_columns = {
+        output: answer if is_alone else answer.getField(f"output_{index}") for index, output in enumerate(uses)
+    }
     if isolates:
-        added[DEAD_LETTER] = letter_of(answer.getField(ERROR), columns)
-    return mapped.withColumns(added).drop(_MAPPED)
+        output_columns[DEAD_LETTER] = letter_of(answer.getField(ERROR), columns)
+    return mapped_rows.withColumns(output_columns).drop(_MAPPED)
 
 
 def _scalar_rows(
@@ -239,11 +241,11 @@ def _scalar_rows(
     UDFs of pandas would not do: there, NULL is NaN, large BIGINTs beside NULL are rounded, and times lose their zone.
     """
     own = [f"{_MAPPED}_{index}" for index in range(len(types))]
-    mapped = rows_with(history.df, columns, query, types, [*map(st.StructField, own, results)], name)
+    mapped_rows = rows_with(history.df, columns, query, types, [*map(st.StructField, own, results)], name)
     outputs = {output: sf.col(each) for output, each in zip(history.uses, own, strict=False)}
     if history.isolates:
-        outputs[DEAD_LETTER] = letter_beside(mapped, own[-1], columns, name)
-    return mapped.withColumns(outputs).drop(*own)
+        outputs[DEAD_LETTER] = letter_beside(mapped_rows, own[-1], columns, name)
+    return mapped_rows.withColumns(outputs).drop(*own)
 
 
 def rows_with(
@@ -251,7 +253,7 @@ def rows_with(
     columns: Columns,
     query: ScalarQuery,
     types: pa.Schema,
-    added: Sequence[st.StructField],
+    added_fields: Sequence[st.StructField],
     name: str,
 ) -> DataFrame:
     """Return the rows of a DataFrame with what expressions give for them. All columns go to Python.
@@ -261,7 +263,7 @@ def rows_with(
         columns: The columns that the expressions read.
         query: The expressions.
         types: Their outputs, and the error if errors are isolated.
-        added: The same, as columns of Spark.
+        added_fields: The same, as columns of Spark.
         name: The name of the step.
     """
     check_returned((f"the column {each.name!r}", each.dataType) for each in df.schema)
@@ -271,14 +273,15 @@ def rows_with(
     rows = as_months(df.select("*", *arguments).toDF(*inputs, *(f"column_{index}" for index in range(len(arguments)))))
     roles = [*(f"the column {each!r}" for each in df.columns), *(columns.roles() or ["a constant"])]
     arrow = arrow_fields(rows.schema, roles)
-    sent = storage_types_of([nullable(each.dataType) for each in df.schema], arrow.types[: len(inputs)])
+    sent_types = storage_types_of([nullable(each.dataType) for each in df.schema], arrow.types[: len(inputs)])
     # mapInArrow knows nothing of metadata: without it a watermark would be lost.
     fields = [
-        st.StructField(each.name, type_, metadata=each.metadata) for each, type_ in zip(df.schema, sent, strict=True)
+        st.StructField(each.name, type_, metadata=each.metadata)
+        for each, type_ in zip(df.schema, sent_types, strict=True)
     ]
     task = arrow_function(_RowsWith(query, arrow, len(inputs), types), name, query.trace)
-    mapped = rows.mapInArrow(task, st.StructType([*fields, *added]))
-    return as_intervals(mapped, {each.name: each.dataType for each in df.schema})
+    mapped_rows = rows.mapInArrow(task, st.StructType([*fields, *added_fields]))
+    return as_intervals(mapped_rows, {each.name: each.dataType for each in df.schema})
 
 
 @dataclass(frozen=True)
@@ -330,17 +333,17 @@ def letter_of(error: Column, columns: Columns) -> Column:
     texts = [error.getField(name).alias(name) for name in ("code", "function", "message", "trace")]
     members = [*texts, error.getField("row").alias("at")]
     if columns.display_names:
-        read = [each.alias(name) for name, each in zip(columns.display_names, columns.expressions, strict=True)]
-        members.append(sf.struct(*read).alias("row"))
+        read_columns = [each.alias(name) for name, each in zip(columns.display_names, columns.expressions, strict=True)]
+        members.append(sf.struct(*read_columns).alias("row"))
     return sf.when(error.isNotNull(), sf.struct(*members))
 
 
-def letter_beside(mapped: DataFrame, error: str, columns: Columns, function: str) -> Column:
+def letter_beside(mapped_rows: DataFrame, error: str, columns: Columns, function: str) -> Column:
     """Return `letter_of` for rows with a column of errors, given the columns that were read before they got it."""
-    read = Columns(mapped)
+    read_columns = Columns(mapped_rows)
     for expression in columns.user_expressions:
-        read.argument(expression, function)
-    return letter_of(sf.col(error), read)
+        read_columns.argument(expression, function)
+    return letter_of(sf.col(error), read_columns)
 
 
 def chunk_schema(fields: pa.Schema, display_names: Sequence[str]) -> pa.Schema:
@@ -369,8 +372,8 @@ def _evaluate(query: ScalarQuery, types: pa.Schema, batches: Iterator[Any]) -> I
     for _, answer in query.answers(gather(count_rows(), chunk, query.bounds)):
         arrays = [column.combine_chunks() for column in answer.columns]
         members = [convert(_one(array), type_) for array, type_ in zip(arrays, types.types, strict=True)]
-        made = members[0] if len(members) == 1 else pa.StructArray.from_arrays(members, fields=list(types))
-        waiting = pa.concat_arrays([waiting, made]) if len(waiting) else made
+        output_array = members[0] if len(members) == 1 else pa.StructArray.from_arrays(members, fields=list(types))
+        waiting = pa.concat_arrays([waiting, output_array]) if len(waiting) else output_array
         while lengths and lengths[0] <= len(waiting):
             count = lengths.popleft()
             yield waiting.slice(0, count)
@@ -412,10 +415,10 @@ def check_df(df: DataFrame, name: str) -> None:
     check_analysable(df, name)
 
 
-def named_uses(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Use]:
+def named_uses(aliased_uses: Sequence[Any], uses_by_name: Mapping[str, Any]) -> dict[str, Use]:
     """Return uses by output name. Raises RejectedError SIGNATURE."""
     uses: dict[str, Use] = {}
-    for name, use in (*((None, each) for each in aliased), *named.items()):
+    for name, use in (*((None, each) for each in aliased_uses), *uses_by_name.items()):
         if isinstance(use, Aggregate):
             raise RejectedError(
                 "SIGNATURE",
@@ -505,7 +508,7 @@ def spark_udf(
             function=info.name,
         )
     check_names(info, literals or {})
-    return declared_udf(info, transport, (), parse_type(info.result_type), literals, guarded=guarded)
+    return declared_udf(info, transport, (), parse_type(info.result_type), literals, is_guarded=guarded)
 
 
 def declared_udf(
@@ -515,7 +518,7 @@ def declared_udf(
     result: pa.DataType,
     literals: Mapping[str, Any] | None = None,
     *,
-    guarded: bool = False,
+    is_guarded: bool = False,
 ) -> Any:
     """Return a scalar or table function with given types as an arrow UDF; a table function gives arrays of its rows.
 
@@ -525,7 +528,7 @@ def declared_udf(
         inputs: The types to which the arguments are cast. None are given for a function that declares its own.
         result: The type of the result; for a table function, the struct of its columns.
         literals: Its direct arguments.
-        guarded: Whether the first argument of the UDF is a condition. The function gets the rows where it holds; the
+        is_guarded: Whether the first argument of the UDF is a condition. The function gets the rows where it holds; the
             result of the others is NULL.
 
     Raises:
@@ -543,11 +546,11 @@ def declared_udf(
 
     def run(*columns: pa.Array) -> pa.Array:
         with attempt(task.token):
-            return task.values_where(columns[0], columns[1:]) if guarded else task.values(columns)
+            return task.values_where(columns[0], columns[1:]) if is_guarded else task.values(columns)
 
     run.__name__ = info.name
-    known = inputs or ([] if info.input_types is None else [parse_type(each) for each in info.input_types])
-    udf = arrow_udf(run, spark_type(type_), [pa.bool_(), *known] if guarded else known)
+    known_types = inputs or ([] if info.input_types is None else [parse_type(each) for each in info.input_types])
+    udf = arrow_udf(run, spark_type(type_), [pa.bool_(), *known_types] if is_guarded else known_types)
     return udf if info.deterministic else udf.asNondeterministic()
 
 
@@ -581,9 +584,9 @@ class _OneCall:
         if not len(indexes):
             return pa.nulls(len(holds), self.type_)
         values = self.values([each.take(pa.array(indexes)) for each in columns])
-        spread = np.full(len(holds), -1)
-        spread[indexes] = np.arange(len(indexes))
-        return values.take(pa.array(spread, mask=spread < 0))
+        result_rows = np.full(len(holds), -1)
+        result_rows[indexes] = np.arange(len(indexes))
+        return values.take(pa.array(result_rows, mask=result_rows < 0))
 
     def values(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return the results of n rows."""
@@ -605,13 +608,15 @@ class _OneCall:
 
     def _check_kind(self, result: pa.DataType) -> None:
         """Refuse a result with timestamps of another kind than the UDF has: the arguments decide about it."""
-        declared = self.type_.value_type if self.is_table else self.type_
+        declared_type = self.type_.value_type if self.is_table else self.type_
         (actual,) = result_types([self.function], [result])
-        if actual != declared and sql_name(actual, zoned="TIMESTAMP") == sql_name(declared, zoned="TIMESTAMP"):
+        if actual != declared_type and sql_name(actual, zoned="TIMESTAMP") == sql_name(
+            declared_type, zoned="TIMESTAMP"
+        ):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"{self.function} returns {spark_name(actual)} for these arguments, and as a UDF of Spark it has one "
-                f"type, {spark_name(declared)}; cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE "
+                f"type, {spark_name(declared_type)}; cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE "
                 "FUNCTION, or use foldflight.spark.sql or with_columns",
                 function=self.function,
             )

@@ -102,8 +102,10 @@ def result_storage_type(type_: pa.DataType) -> pa.DataType | None:
 def _nested_storage_type(type_: pa.DataType) -> pa.DataType | None:
     if pa.types.is_struct(type_):
         members = [result_storage_type(field.type) for field in type_]
-        named = [(field.name, member) for field, member in zip(type_, members, strict=True) if member is not None]
-        return pa.struct(named) if len(named) == len(members) else None
+        named_members = [
+            (field.name, member) for field, member in zip(type_, members, strict=True) if member is not None
+        ]
+        return pa.struct(named_members) if len(named_members) == len(members) else None
     if pa.types.is_map(type_):
         key, item = result_storage_type(type_.key_type), result_storage_type(type_.item_type)
         return None if key is None or item is None else pa.map_(key, item)

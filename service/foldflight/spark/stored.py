@@ -145,18 +145,18 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
         return False
     stored_operators = spark.read.format("state-metadata").load(checkpoint).select("operatorName").collect()
     check_operators({name for (name,) in stored_operators}, checkpoint)
-    chosen, (batch, layout, _) = _select_operator(_operators(spark, checkpoint), operator)
+    operator_number, (batch, layout, _) = _select_operator(_operators(spark, checkpoint), operator)
     buckets: dict[int, dict[str, bytes]] = {}
-    stored = _manifests(partial(_variable, spark, checkpoint, chosen, batch), has_names=layout is None)
+    stored = _manifests(partial(_variable, spark, checkpoint, operator_number, batch), has_names=layout is None)
     for bucket, name, data in stored.collect():
         buckets.setdefault(bucket, {})[name] = bytes(data)
-    written = "over" if layout is None else "upserts" if layout.window == KIND_OF_TABLE else "group_by"
+    stored_kind = "over" if layout is None else "upserts" if layout.window == KIND_OF_TABLE else "group_by"
     is_over, is_upserts = (isinstance(processor, kind) for kind in (OverProcessor, UpsertProcessor))
     ours = "over" if is_over else "upserts" if is_upserts else "group_by"
-    if written != ours:
+    if stored_kind != ours:
         raise RejectedError(
             "STATE_MISMATCH",
-            f"{checkpoint} has the state of {written}, and the query has {ours}; run the query that wrote it, or "
+            f"{checkpoint} has the state of {stored_kind}, and the query has {ours}; run the query that wrote it, or "
             "start with an empty checkpoint",
         )
     for bucket, manifests in sorted(buckets.items()):
@@ -175,11 +175,11 @@ def refuse_moved(spark: SparkSession, checkpoint: str) -> None:
         RejectedError: STATE_MISMATCH for a checkpoint that was moved or that Spark 4.0 wrote, with the call that helps.
     """
     try:
-        stored = spark.read.format("state-metadata").load(checkpoint).collect()
+        state_rows = spark.read.format("state-metadata").load(checkpoint).collect()
     except Exception:  # noqa: BLE001 - there is none yet, or it has no committed epoch
         return
-    check_operators({row["operatorName"] for row in stored}, checkpoint)
-    for row in stored:
+    check_operators({row["operatorName"] for row in state_rows}, checkpoint)
+    for row in state_rows:
         variables = _variables_of(row)
         if variables >= _VARIABLES or variables >= _OVER_VARIABLES:
             try:
@@ -212,13 +212,14 @@ def _select_operator(operators: Operators, operator: int | None) -> tuple[int, O
         raise RejectedError(
             "SIGNATURE", f"the query has several state tables; choose one operator:\n{_describe_operators(operators)}"
         )
-    chosen = next(iter(operators)) if operator is None else operator
-    if chosen not in operators:
+    operator_number = next(iter(operators)) if operator is None else operator
+    if operator_number not in operators:
         raise RejectedError(
             "SIGNATURE",
-            f"the operator {chosen} of the query has no state table; these have one:\n{_describe_operators(operators)}",
+            f"the operator {operator_number} of the query has no state table; these have one:\n"
+            f"{_describe_operators(operators)}",
         )
-    return chosen, operators[chosen]
+    return operator_number, operators[operator_number]
 
 
 @dataclass(frozen=True)
@@ -273,10 +274,10 @@ class StoredTable(ABC):
     @staticmethod
     def of(spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredGroups | StoredWindowFrames:
         """Open a table. The arguments and errors are as in `state_table`."""
-        chosen, (batch, layout, views) = _select_operator(_operators(spark, checkpoint), operator)
+        operator_number, (batch, layout, views) = _select_operator(_operators(spark, checkpoint), operator)
         if layout is None:
-            return StoredWindowFrames.open(spark, checkpoint, chosen, batch)
-        return StoredGroups.open(spark, checkpoint, chosen, batch, layout, views)
+            return StoredWindowFrames.open(spark, checkpoint, operator_number, batch)
+        return StoredGroups.open(spark, checkpoint, operator_number, batch, layout, views)
 
     @property
     def row_count(self) -> str:
@@ -437,13 +438,13 @@ def _schema_of(
 
 
 def _no_view(view: str, names: Sequence[str]) -> RejectedError:
-    known = f"the views are {', '.join(names)}" if names else "it has none"
-    return RejectedError("SIGNATURE", f"the query has no view {view}; {known}")
+    names_text = f"the views are {', '.join(names)}" if names else "it has none"
+    return RejectedError("SIGNATURE", f"the query has no view {view}; {names_text}")
 
 
 def _free_name(name: str, others: Iterable[str]) -> str:
-    taken = {each.casefold() for each in others}
-    while name in taken:
+    taken_names = {each.casefold() for each in others}
+    while name in taken_names:
         name += "_"
     return name
 
@@ -462,14 +463,14 @@ def _manifests(read: Callable[[str], DataFrame], *, has_names: bool) -> DataFram
 def _variable(spark: SparkSession, checkpoint: str, operator: int, batch: int, variable: str) -> DataFrame:
     reader = state_reader(spark).option("operatorId", operator).option("batchId", batch)
     try:
-        read = reader.option("stateVarName", variable).load(checkpoint)
-        read.schema  # noqa: B018 - Spark Connect looks for the files of the checkpoint only now
+        state_rows = reader.option("stateVarName", variable).load(checkpoint)
+        state_rows.schema  # noqa: B018 - Spark Connect looks for the files of the checkpoint only now
     except Exception as error:
         # PySpark has no class for files that Java does not find.
-        if moved := moved_checkpoint(error):
-            raise moved from error
+        if moved_error := moved_checkpoint(error):
+            raise moved_error from error
         raise
-    return read
+    return state_rows
 
 
 Operator = tuple[int, TableLayout | None, tuple[CallView, ...]]

@@ -56,14 +56,14 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
         outputs: Spark's types of the outputs.
     """
     layout, options = query.layout, _options_of(query)
-    hashed = len(layout.keys) - (2 if options.has_sessions else 0)
-    keys = layout.keys.names[:hashed]
+    hashed_count = len(layout.keys) - (2 if options.has_sessions else 0)
+    keys = layout.keys.names[:hashed_count]
     count = options.buckets if keys else 1
     table = TableLayout(
         keys=layout.keys,
         states=layout.states,
         buckets=count,
-        hashed=hashed,
+        hashed=hashed_count,
         window=options.window,
         names=(*layout.names, *layout.outputs.names),
         emitted=layout.emitted,
@@ -177,22 +177,22 @@ class BucketProcessor(BucketOperator):
         for letters in epoch.dead_letters():
             yield from self._letters(letters)
 
-    def expire(self, bucket: int, timers: Any, expired: Any) -> Iterator[Row]:  # noqa: ARG002
+    def expire(self, bucket: int, timers: Any, timer_info: Any) -> Iterator[Row]:  # noqa: ARG002
         """Close the windows that the watermark has passed: emit them in append mode, and drop their state."""
         lateness_ms = self._options.closing_lateness_ms or 0
         # The sessions of a bucket share a timer, at the earliest end. Other windows have one timer for each end.
-        until = timers.getCurrentWatermarkInMs() if self._options.has_sessions else expired.getExpiryTimeInMs()
+        until = timers.getCurrentWatermarkInMs() if self._options.has_sessions else timer_info.getExpiryTimeInMs()
         closed_us = (until - lateness_ms) * 1000
-        closed = ClosedWindows(self._exchange, self._layout, self._table(), closed_us)
-        for changes in closed.drop(wants_outputs=self._options.emit == "append"):
+        closed_windows = ClosedWindows(self._exchange, self._layout, self._table(), closed_us)
+        for changes in closed_windows.drop(wants_outputs=self._options.emit == "append"):
             inserts = pa.array([int(RowKind.INSERT)] * changes.num_rows, pa.int8())
             for blob in self._blobs(inserts, changes):
                 yield bucket_row(blob, EpochStats())
-        for letters in closed.dead_letters:
+        for letters in closed_windows.dead_letters:
             yield from self._letters(letters)
         # Also windows of other kinds may have no timer of their own, after a restart with another lateness.
-        if closed.next_end_us is not None:
-            self._close_at(closed.next_end_us)
+        if closed_windows.next_end_us is not None:
+            self._close_at(closed_windows.next_end_us)
 
     def _close_at(self, end_us: int) -> None:
         """Register a timer for the end of a window."""

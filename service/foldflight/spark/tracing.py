@@ -53,7 +53,7 @@ def in_task(trace: TraceSettings, step: str, items: Iterator[T]) -> Iterator[T]:
     """Yield items, which are made within a task of a query."""
     span = task_span(trace, step)
     try:
-        with closing(items) as made:  # type: ignore[type-var]
-            yield from span.within(made)
+        with closing(items) as open_items:  # type: ignore[type-var]
+            yield from span.within(open_items)
     finally:
         span.end()

@@ -51,9 +51,9 @@ def arrow_fields(schema: st.StructType, roles: Sequence[str], *, are_passed: boo
         check_passed(schema, roles)
     fields = []
     own = (KIND, REAL)
-    named = iter(roles)
+    remaining_roles = iter(roles)
     for column in schema:
-        role = "" if column.name in own else next(named)
+        role = "" if column.name in own else next(remaining_roles)
         try:
             type_ = arrow_type(column.dataType)
         except RejectedError as error:
@@ -76,11 +76,11 @@ def check_passed(schema: st.StructType, roles: Sequence[str]) -> None:
     """
     columns = [column for column in schema if column.name not in (KIND, REAL)]
     for column, role in zip(columns, roles, strict=True):
-        if (doubled := _repeated_field(column.dataType)) is not None:
+        if (repeated_name := _repeated_field(column.dataType)) is not None:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"{role} has a STRUCT with two fields named {doubled!r}, which Spark does not pass to Python; give its "
-                "fields different names, as in CAST(s AS STRUCT<first: BIGINT, second: BIGINT>)",
+                f"{role} has a STRUCT with two fields named {repeated_name!r}, which Spark does not pass to "
+                "Python; give its fields different names, as in CAST(s AS STRUCT<first: BIGINT, second: BIGINT>)",
             )
 
 
@@ -150,8 +150,8 @@ def check_compared(
             )
     compares = function in _COMPARING
     by = "DISTINCT" if is_distinct else function
-    compared = [(text, type_, by) for text, type_ in arguments if is_distinct or compares]
-    for text, type_, how in (*compared, *((text, type_, "its order") for text, type_ in order)):
+    compared_columns = [(text, type_, by) for text, type_ in arguments if is_distinct or compares]
+    for text, type_, how in (*compared_columns, *((text, type_, "its order") for text, type_ in order)):
         what = f"{user_name or function} takes {text!r}, which is {type_.simpleString()}, and {how}"
         without_order = (type_named("VariantType"), *(SPATIAL if how == "its order" else ()))
         if _contains(type_, UNCOMPARABLE if compares else without_order):
@@ -226,12 +226,12 @@ def _comparable(sql: str, type_: st.DataType, depth: int = 0) -> str:
         value = _comparable(f"{item}.value", type_.valueType, depth + 1)
         return f"array_sort(transform(map_entries({sql}), {item} -> struct({key} AS k, {value} AS v)))"
     if isinstance(type_, st.StructType):
-        quoted = [each.name.replace("`", "``") for each in type_]
+        quoted_names = [each.name.replace("`", "``") for each in type_]
         fields = (
-            _comparable(f"{sql}.`{name}`", each.dataType, depth) for name, each in zip(quoted, type_, strict=True)
+            _comparable(f"{sql}.`{name}`", each.dataType, depth) for name, each in zip(quoted_names, type_, strict=True)
         )
-        named = ", ".join(f"{field} AS f{at}" for at, field in enumerate(fields))
-        return f"if({sql} IS NULL, NULL, struct({named}))"
+        aliased_fields = ", ".join(f"{field} AS f{at}" for at, field in enumerate(fields))
+        return f"if({sql} IS NULL, NULL, struct({aliased_fields}))"
     if type_.typeName() in ("geometry", "geography"):
         return f"st_asbinary({sql})"
     return f"to_json(struct({sql} AS v))"
@@ -262,9 +262,9 @@ def result_type(info: FunctionInfo, argument_types: Iterable[st.DataType], type_
     own = {
         result_storage_type(without_nullability(arrow_type(each))): nullable(each) for each in reversed(argument_types)
     }
-    kept = _with_own(type_, own)
-    check_returned([(f"the result of {info.name}", kept)])
-    return kept
+    full_type = _with_own(type_, own)
+    check_returned([(f"the result of {info.name}", full_type)])
+    return full_type
 
 
 def check_returned(columns: Iterable[tuple[str, st.DataType]]) -> None:
@@ -317,9 +317,9 @@ def _repeated_field(type_: st.DataType) -> str | None:
     """Return a name that several fields of a struct have, at any depth."""
     if isinstance(type_, st.StructType):
         names = type_.fieldNames()
-        doubled = next((name for at, name in enumerate(names) if name in names[:at]), None)
-        if doubled is not None:
-            return doubled
+        repeated_name = next((name for at, name in enumerate(names) if name in names[:at]), None)
+        if repeated_name is not None:
+            return repeated_name
     return next((each for each in map(_repeated_field, _inner(type_)) if each is not None), None)
 
 

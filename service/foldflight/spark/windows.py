@@ -142,12 +142,12 @@ class Window:
             return alone if df.isStreaming else _merge_sessions(alone, keys)
         with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             window = sf.window(time, self.size, self.slide) if self.slide else sf.window(time, self.size)
-            windowed = non_null.select("*", window.alias(_WINDOW))
+            windowed_rows = non_null.select("*", window.alias(_WINDOW))
             # Other columns are not named: a join may have two of one name.
             ends = {WINDOW_START: sf.col(f"`{_WINDOW}`.start"), WINDOW_END: sf.col(f"`{_WINDOW}`.end")}
-            chosen = windowed.withColumns(ends).drop(_WINDOW)
-            chosen.schema  # noqa: B018 - resolves the intervals now
-        return self._assign_cumulative(chosen) if self.step else chosen
+            result = windowed_rows.withColumns(ends).drop(_WINDOW)
+            result.schema  # noqa: B018 - resolves the intervals now
+        return self._assign_cumulative(result) if self.step else result
 
     def _alone(self, df: DataFrame) -> DataFrame:
         """Return each row with its own session window, which ends after the gap."""
@@ -171,8 +171,8 @@ class Window:
         """
         days = length.days if type_.startField == st.DayTimeIntervalType.DAY else 0
         seconds = Decimal((length - timedelta(days)) // timedelta(microseconds=1)).scaleb(-6)
-        unmixed = sf.make_interval(days=sf.lit(days), secs=sf.lit(seconds).cast("decimal(18, 6)"))
-        return sf.coalesce(sf.lit(self.size.replace("'", "")).cast("interval"), unmixed)
+        exact_gap = sf.make_interval(days=sf.lit(days), secs=sf.lit(seconds).cast("decimal(18, 6)"))
+        return sf.coalesce(sf.lit(self.size.replace("'", "")).cast("interval"), exact_gap)
 
     def _assign_cumulative(self, df: DataFrame) -> DataFrame:
         """Assign each row to the windows of its series that end after it.
@@ -310,9 +310,9 @@ def _merge_sessions(df: DataFrame, keys: Sequence[Column]) -> DataFrame:
     # back, the end of a later row may precede the end of an earlier row.
     before = in_order.rowsBetween(SparkWindow.unboundedPreceding, -1)
     begins = sf.coalesce(start > sf.max(end).over(before), sf.lit(True))
-    numbered = df.withColumn(_NUMBER, sf.sum(begins.cast("int")).over(in_order))
+    numbered_rows = df.withColumn(_NUMBER, sf.sum(begins.cast("int")).over(in_order))
     of_session = SparkWindow.partitionBy(*keys, _NUMBER)
-    merged = numbered.withColumn(WINDOW_START, sf.min(start).over(of_session)).withColumn(
+    merged_rows = numbered_rows.withColumn(WINDOW_START, sf.min(start).over(of_session)).withColumn(
         WINDOW_END, sf.max(end).over(of_session)
     )
-    return merged.drop(_NUMBER)
+    return merged_rows.drop(_NUMBER)

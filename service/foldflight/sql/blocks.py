@@ -195,8 +195,8 @@ def insert_in(text: Text, body: Span) -> int | None:
     """Return where INSERT stands in a statement, which may begin with WITH or FROM."""
     if "INSERT" not in text.words:
         return None
-    found = (at for at in text.flat(body) if text.says(at, "INSERT") and text.upper(at + 1) in ("INTO", "OVERWRITE"))
-    return next(found, None)
+    matches = (at for at in text.flat(body) if text.says(at, "INSERT") and text.upper(at + 1) in ("INTO", "OVERWRITE"))
+    return next(matches, None)
 
 
 def _refuse_changes_of_tables(text: Text, body: Span) -> None:

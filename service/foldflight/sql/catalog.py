@@ -68,10 +68,10 @@ class Entry:
         types = None if input_types is None else tuple(map(parse_type, input_types))
         return cls(name.lower(), handle, types, where, append_only=not handle.info.retract, is_declared=False)
 
-    def types_for(self, given: Sequence[pa.DataType]) -> tuple[pa.DataType, ...]:
+    def types_for(self, argument_types: Sequence[pa.DataType]) -> tuple[pa.DataType, ...]:
         """Return the types of its arguments for columns of these types; a statement declares one kind of timestamps."""
-        known = self.handle.info.taking(given).input_types
-        return (self.types or ()) if self.is_declared or known is None else tuple(map(parse_type, known))
+        input_texts = self.handle.info.taking(argument_types).input_types
+        return (self.types or ()) if self.is_declared or input_texts is None else tuple(map(parse_type, input_texts))
 
     @property
     def has_plain_calls(self) -> bool:
@@ -128,8 +128,8 @@ class ScalarEntry:
     @property
     def has_own_types(self) -> bool:
         """Whether its author declared its types; otherwise a statement did."""
-        known = self.handle.info.input_types
-        return known is not None and tuple(map(parse_type, known)) == self.types
+        input_texts = self.handle.info.input_types
+        return input_texts is not None and tuple(map(parse_type, input_texts)) == self.types
 
     @property
     def zoned_form(self) -> ScalarEntry:
@@ -356,12 +356,12 @@ class Catalog:
             fold = ListFold.of(handle.transport, call, [*types, *[pa.int64()] * others])
             if is_over and fold.calls_out:
                 raise no_running_values(handle.name)
-            wanted = result_type(handle.info, given, fold.result)
-            check_udf(wanted, entry.name)
+            spark_result = result_type(handle.info, given, fold.result)
+            check_udf(spark_result, entry.name)
             name = self._udf_name(entry.name)
-            (result,) = storage_types_of([wanted], [fold.result])
+            (result,) = storage_types_of([spark_result], [fold.result])
             spark.udf.register(name, fold.over_lists(result))
-            self._list_udfs[key] = name, result, wanted
+            self._list_udfs[key] = name, result, spark_result
             directions = tuple((index, descending) for index, descending, _ in order)
             has_months = any(map(is_months, given))
             self._udf_calls[name] = _UdfCall(entry.name, len(types), distinct, directions, literals, has_months)
@@ -386,8 +386,8 @@ class Catalog:
     def names_of_spark(self, spark: SparkSession) -> frozenset[str]:
         """Return the names of Spark's own functions, which it calls even if another one is registered."""
         if self._of_spark is None:
-            listed = (row[0] for row in plain_sql(spark, "SHOW SYSTEM FUNCTIONS").collect())
-            self._of_spark = frozenset([*listed, *_UNLISTED])
+            names = (row[0] for row in plain_sql(spark, "SHOW SYSTEM FUNCTIONS").collect())
+            self._of_spark = frozenset([*names, *_UNLISTED])
         return self._of_spark
 
     def register_scalar(self, spark: SparkSession, entry: ScalarEntry) -> None:
@@ -453,15 +453,17 @@ class Catalog:
         if key not in self._udfs:
             check_workers(spark)
             name = self._udf_name(entry.name)
-            spark.udf.register(name, self._scalar_udf(entry, literals, guarded=guarded))
+            spark.udf.register(name, self._scalar_udf(entry, literals, is_guarded=guarded))
             self._udfs[key] = name
             self._udf_calls[name] = _UdfCall(entry.name, len(entry.types), distinct=False, order=(), literals=literals)
         return self._udfs[key]
 
     @staticmethod
-    def _scalar_udf(entry: ScalarEntry, literals: Mapping[str, Any], *, guarded: bool = False) -> Any:
+    def _scalar_udf(entry: ScalarEntry, literals: Mapping[str, Any], *, is_guarded: bool = False) -> Any:
         inputs = () if entry.has_own_types else entry.types
-        return declared_udf(entry.handle.info, entry.handle.transport, inputs, entry.returns, literals, guarded=guarded)
+        return declared_udf(
+            entry.handle.info, entry.handle.transport, inputs, entry.returns, literals, is_guarded=is_guarded
+        )
 
     def _udf_name(self, name: str) -> str:
         plain = re.sub(r"\W", "_", name, flags=re.ASCII)  # Spark demands backquotes around other letters
@@ -485,30 +487,32 @@ class Catalog:
 
     def _call_as_written(self, text: Text) -> str:
         """Return `f(a, b) FILTER ...` for `udf(collect_list(named_struct('0', a, '1', b)) FILTER ...)`."""
-        written = self._udf_calls[text.tokens[0].name]
+        udf_call = self._udf_calls[text.tokens[0].name]
         if not text.says(2, "COLLECT_LIST", "("):
-            literals = "".join(f", {name} => {value!r}" for name, value in written.literals.items())
-            return f"{written.name}{text.text[text.tokens[0].stop : -1]}{literals})"
+            literals = "".join(f", {name} => {value!r}" for name, value in udf_call.literals.items())
+            return f"{udf_call.name}{text.text[text.tokens[0].stop : -1]}{literals})"
         inner = text.partner[3]
         fields: list[str] = []
         if text.says(4, _STRUCT.upper(), "("):
             parts = text.split(Span(6, text.partner[5]))
             fields = [text.slice(part) for part in parts[1::2]]
-        arguments = fields[: written.arguments] or ["*"] * (not written.literals)
-        arguments += [f"{name} => {value!r}" for name, value in written.literals.items()]
-        order = ", ".join(f"{fields[index]} {'DESC' if descending else 'ASC'}" for index, descending in written.order)
-        head = f"{written.name}({'DISTINCT ' * written.distinct}{', '.join(arguments)}{order and ' ORDER BY ' + order})"
+        arguments = fields[: udf_call.arguments] or ["*"] * (not udf_call.literals)
+        arguments += [f"{name} => {value!r}" for name, value in udf_call.literals.items()]
+        order = ", ".join(f"{fields[index]} {'DESC' if descending else 'ASC'}" for index, descending in udf_call.order)
+        head = (
+            f"{udf_call.name}({'DISTINCT ' * udf_call.distinct}{', '.join(arguments)}{order and ' ORDER BY ' + order})"
+        )
         return head + text.text[text.tokens[inner].stop : -1]
 
     def as_called(self, use: Aggregate) -> str:
         """Return the name of a column for a use of a function."""
-        given = [*map(text_of, use.columns), *(f"{name} => {value!r}" for name, value in use.literals.items())]
-        return f"{use.function.name}({'DISTINCT ' * use.is_distinct}{', '.join(given)})"
+        arguments = [*map(text_of, use.columns), *(f"{name} => {value!r}" for name, value in use.literals.items())]
+        return f"{use.function.name}({'DISTINCT ' * use.is_distinct}{', '.join(arguments)})"
 
     def statements(self) -> dict[str, str]:
         """Return the CREATE statements of the functions that statements made, by name."""
-        known: list[Entry | ScalarEntry] = [*self.entries.values(), *self.mapped.values()]
-        return {entry.name: entry.statement for entry in known if entry.statement}
+        entries: list[Entry | ScalarEntry] = [*self.entries.values(), *self.mapped.values()]
+        return {entry.name: entry.statement for entry in entries if entry.statement}
 
     def is_alias(self, name: str) -> bool:
         """Return whether a function of the catalogue is folded by a function of another name."""
@@ -527,8 +531,10 @@ def _check_name(name: str) -> None:
 
 def _argument_names(handle: FunctionHandle, count: int) -> list[str]:
     """Return the names of a call's columns: errors show rows under them."""
-    known = handle.info.input_names
-    return chunk_names(known[index] if index < len(known) else f"argument {index + 1}" for index in range(count))
+    input_names = handle.info.input_names
+    return chunk_names(
+        input_names[index] if index < len(input_names) else f"argument {index + 1}" for index in range(count)
+    )
 
 
 def _ddl(columns: pa.StructType) -> str:

@@ -94,7 +94,7 @@ class _Consumer:
 
 
 def read_checked_rows(
-    analysis: Analysis, block: Block, options: Mapping[str, Any], read: Callable[[str], DataFrame]
+    analysis: Analysis, block: Block, options: Mapping[str, Any], read_rows: Callable[[str], DataFrame]
 ) -> DataFrame:
     """Return the rows of a block, and all its columns in `ALL_COLUMNS`, which Spark analyses in the same step.
 
@@ -102,26 +102,28 @@ def read_checked_rows(
         analysis: The statement.
         block: The block.
         options: The options of the statement.
-        read: Returns the rows, given the text of a further item.
+        read_rows: Returns the rows, given the text of a further item.
 
     Raises:
         SqlError: If the rows have kinds, and no option `row_kind` says what these mean; or if they have kinds of
             several changelogs, which a join has made.
     """
     if ("row_kind" in options and options["row_kind"] is None) or "FROM" not in block.clauses:
-        return read("")
-    rows = read(f", struct(*) AS {quote_name(ALL_COLUMNS)}")
-    found = _kinds_of(rows)
+        return read_rows("")
+    rows = read_rows(f", struct(*) AS {quote_name(ALL_COLUMNS)}")
+    kinds_by_name = _kinds_of(rows)
     if "row_kind" not in options:
         remedy = (
             "give sql the option row_kind='{name}', so that they retract, or row_kind=None to aggregate the changes "
             "themselves"
         )
-        for name, kinds in found:
+        for name, kinds in kinds_by_name:
             raise analysis.text.error(unsaid(name, kinds, "the SELECT", remedy), block.clause("FROM"))
-    elif len(found) > 1:
-        named = _names(analysis, block.clause("WHERE"), block.inner)
-        others = [name for name, _ in found if name.casefold() not in {*named, options["row_kind"].casefold()}]
+    elif len(kinds_by_name) > 1:
+        where_names = _names(analysis, block.clause("WHERE"), block.inner)
+        others = [
+            name for name, _ in kinds_by_name if name.casefold() not in {*where_names, options["row_kind"].casefold()}
+        ]
         if others:
             raise analysis.text.error(
                 f"the rows have the kinds {options['row_kind']} and {others[0]} of two changelogs, and a join of their "
@@ -257,9 +259,12 @@ class _Search:
         clauses = [block.clause(name) for name in ("SELECT", "QUALIFY")]
         window = next((call for each in clauses for call in self._windows(each, block.inner)), None)
         if window is not None:
-            named = [query.tails["WINDOW"]] if "WINDOW" in query.tails else []
+            window_clauses = [query.tails["WINDOW"]] if "WINDOW" in query.tails else []
             return _Consumer(
-                self._of(window), window.span, _WRITE_WINDOW_LATER, (window.span, block.clause("QUALIFY"), *named)
+                self._of(window),
+                window.span,
+                _WRITE_WINDOW_LATER,
+                (window.span, block.clause("QUALIFY"), *window_clauses),
             )
         at = self._set_word(query) or self._value_word(query)
         if at is None:
@@ -333,20 +338,20 @@ class _Search:
     def _refuse_block(self, query: ParsedQuery, block: Block, consumer: _Consumer | None) -> bool:
         """Refuse a block that leaves kinds out, and return whether its rows have none, or its WHERE names them."""
         try:
-            found = self._kinds(query, self.edits.render(block.clause("FROM")))
+            kinds_by_name = self._kinds(query, self.edits.render(block.clause("FROM")))
         except UNPLANNED:
             return False
-        if not found:
+        if not kinds_by_name:
             return True
         if consumer is None and self._keeps_kinds(query, block):
-            return self._where_names_kinds(block, found)
+            return self._where_names_kinds(block, kinds_by_name)
         consumer = consumer or _Consumer(
             _LEAVES_OUT, block.clause("SELECT"), _KEEP_KINDS if self.is_kept else _SELECT_KINDS
         )
         kind_spans = (block.span,) if consumer.kind_spans is None else (block.clause("WHERE"), *consumer.kind_spans)
-        named = set[str]().union(*(_names(self.analysis, each, block.inner) for each in kind_spans))
-        self._refuse(found, named, consumer)
-        return self._where_names_kinds(block, found)
+        named_columns = set[str]().union(*(_names(self.analysis, each, block.inner) for each in kind_spans))
+        self._refuse(kinds_by_name, named_columns, consumer)
+        return self._where_names_kinds(block, kinds_by_name)
 
     def _keeps_kinds(self, query: ParsedQuery, block: Block) -> bool:
         """Return whether the rows of a block have kinds. Its WHERE may refer to a query around it."""
@@ -357,13 +362,15 @@ class _Search:
             return False
         return bool(kinds_in(alone.schema))
 
-    def _where_names_kinds(self, block: Block, found: Collection[tuple[str, str]]) -> bool:
+    def _where_names_kinds(self, block: Block, kinds_by_name: Collection[tuple[str, str]]) -> bool:
         in_where = _names(self.analysis, block.clause("WHERE"), block.inner)
-        return all(name.casefold() in in_where for name, _ in found)
+        return all(name.casefold() in in_where for name, _ in kinds_by_name)
 
-    def _refuse(self, found: Collection[tuple[str, str]], named: Collection[str], consumer: _Consumer) -> None:
-        for name, kinds in found:
-            if name.casefold() not in named:
+    def _refuse(
+        self, kinds_by_name: Collection[tuple[str, str]], named_columns: Collection[str], consumer: _Consumer
+    ) -> None:
+        for name, kinds in kinds_by_name:
+            if name.casefold() not in named_columns:
                 raise self.analysis.text.error(unsaid(name, kinds, consumer.what, consumer.remedy), consumer.at)
 
     def _refuse_in_source(self, query: ParsedQuery, block: Block) -> None:
@@ -413,28 +420,28 @@ class _Search:
     def _note_join_targets(self, query: ParsedQuery, block: Block, span: Span) -> None:
         """Note the queries that a part of FROM reads, in parentheses or by the names of common table expressions."""
         text = self.analysis.text
-        found = [each for each in block.inner if span.holds(each.span)]
+        inner_queries = [each for each in block.inner if span.holds(each.span)]
         for index in span.indexes:
             is_relation = index == span.start or text.upper(index - 1) in ("(", ",", "JOIN")
             table = self._table_named(query, index) if is_relation and text.tokens[index].is_name else None
-            found += [table] if table is not None else []
-        for each in found:
+            inner_queries += [table] if table is not None else []
+        for each in inner_queries:
             if id(each) in self.join_targets:
                 continue
             for inner in each.walk():
                 self.join_targets.add(id(inner))
-                for read in _blocks_with_rows(inner):
-                    self._note_join_targets(inner, read, read.clause("FROM"))
+                for inner_block in _blocks_with_rows(inner):
+                    self._note_join_targets(inner, inner_block, inner_block.clause("FROM"))
 
     def _refuse_relation(self, query: ParsedQuery, block: Block, span: Span, consumer: _Consumer) -> None:
         if self._reads_only(query, span, block.inner):
             return
         try:
-            found = self._kinds(query, self.edits.render(span))
+            kinds_by_name = self._kinds(query, self.edits.render(span))
         except UNPLANNED:
             return
         kind_spans = block.span if consumer.kind_spans is None else block.clause("WHERE")
-        self._refuse(found, _names(self.analysis, kind_spans, block.inner), consumer)
+        self._refuse(kinds_by_name, _names(self.analysis, kind_spans, block.inner), consumer)
 
     def _refuse_limit(self, query: ParsedQuery) -> None:
         """Refuse LIMIT and OFFSET that leave a part of the changes to what reads them."""
@@ -447,18 +454,18 @@ class _Search:
         try:
             if block is None:
                 first, span = min(query.tails.items(), key=lambda tail: tail[1].start)
-                found = self._kinds_of_query(query, span.start - len(first.split()))
+                kinds_by_name = self._kinds_of_query(query, span.start - len(first.split()))
             else:
                 calls = self._calls(block, AGGREGATES | self.analysis.catalog.names)
                 has_groups = "GROUP BY" in block.clauses or any(not call.is_over for call in calls)
                 if has_groups or "FROM" not in block.clauses:
                     return  # of the groups
-                found = self._kinds(query, self.edits.render(block.clause("FROM")))
+                kinds_by_name = self._kinds(query, self.edits.render(block.clause("FROM")))
                 in_where = _names(self.analysis, block.clause("WHERE"), block.inner)
         except UNPLANNED:
             return
         at = query.tails[name].start - 1
-        self._refuse(found, in_where, _Consumer(name, Span(at, at + 1), _WRITE_LIMIT_LATER))
+        self._refuse(kinds_by_name, in_where, _Consumer(name, Span(at, at + 1), _WRITE_LIMIT_LATER))
 
     def _of_operator(self, span: Span, query: ParsedQuery) -> _Consumer | None:
         """Return what takes the rows before an operator of `|>` for rows."""
@@ -489,21 +496,21 @@ class _Search:
             if consumer is None and not drops:
                 continue
             try:
-                found = self._kinds_of_query(query, span.start - 1)
+                kinds_by_name = self._kinds_of_query(query, span.start - 1)
                 if consumer is None and self._kinds_of_query(query, span.stop):
                     continue
             except UNPLANNED:
                 return
-            named = set[str]()
+            named_columns = set[str]()
             for each in query.operators:
                 is_before = each.stop <= span.start and text.upper(each.start) == "WHERE"
                 is_anywhere = consumer is None or consumer.kind_spans is None
                 if is_before or (is_anywhere and (each == span or value is not None)):
-                    named |= _names(self.analysis, each, query.inner)
+                    named_columns |= _names(self.analysis, each, query.inner)
             for kind_spans in consumer.kind_spans or () if consumer else ():
-                named |= _names(self.analysis, kind_spans, query.inner)
+                named_columns |= _names(self.analysis, kind_spans, query.inner)
             remedy = _KEEP_KINDS if self.is_kept else _WRITE_SELECT
-            self._refuse(found, named, consumer or _Consumer(_LEAVES_OUT, span, remedy))
+            self._refuse(kinds_by_name, named_columns, consumer or _Consumer(_LEAVES_OUT, span, remedy))
 
     def _kinds_of_query(self, query: ParsedQuery, stop: int) -> list[tuple[str, str]]:
         """Return the kinds of a query up to an index."""
@@ -517,10 +524,10 @@ class _Search:
         if at is None or not self.analysis.text.says(query.span.start, "TABLE"):
             return
         try:
-            found = self._kinds_of_query(query, query.span.stop)
+            kinds_by_name = self._kinds_of_query(query, query.span.stop)
         except UNPLANNED:
             return
-        self._refuse(found, (), _Consumer(self.analysis.text.upper(at.start), at, _READ_LIVE_ROWS))
+        self._refuse(kinds_by_name, (), _Consumer(self.analysis.text.upper(at.start), at, _READ_LIVE_ROWS))
 
     def _reads_only(self, query: ParsedQuery, source: Span, queries: Collection[ParsedQuery]) -> bool:
         """Return whether all relations of FROM are safe queries, in parentheses or as common table expressions.
@@ -532,10 +539,10 @@ class _Search:
         for index in text.flat(source):
             if index != source.start and not text.says(index - 1, ",") and not text.says(index - 1, "JOIN"):
                 continue
-            found = inner.get(index)
-            if found is None and not (text.says(index + 1, ".") or text.says(index + 1, "(")):
-                found = self._table_named(query, index)
-            if found is None or id(found) not in self.safe_queries:
+            inner_query = inner.get(index)
+            if inner_query is None and not (text.says(index + 1, ".") or text.says(index + 1, "(")):
+                inner_query = self._table_named(query, index)
+            if inner_query is None or id(inner_query) not in self.safe_queries:
                 return False
         return True
 
@@ -543,13 +550,17 @@ class _Search:
         """Return the query of the common table expression that a name stands for; None if this is not certain."""
         tokens = self.analysis.text.tokens
         name = tokens[index].name
-        found: list[ParsedQuery | None] = []
+        tables_named: list[ParsedQuery | None] = []
         each: ParsedQuery | None = query
         while each is not None:
             tables = [table.query for table in each.tables if tokens[table.span.start].name == name]
-            found += [None] * len(tables) if each.is_recursive else tables
+            tables_named += [None] * len(tables) if each.is_recursive else tables
             each = each.parent
-        return found[0] if len(found) == 1 and found[0] is not None and found[0].span.stop < index else None
+        return (
+            tables_named[0]
+            if len(tables_named) == 1 and tables_named[0] is not None and tables_named[0].span.stop < index
+            else None
+        )
 
 
 def _remedy_for(call: ParsedCall) -> str:

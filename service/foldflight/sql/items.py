@@ -35,8 +35,8 @@ class Item(NamedTuple):
 def written_items(analysis: Analysis, block: Block) -> list[Item] | None:
     """Return the items of a block if the text tells their names; None if Spark is to be asked."""
     items = [_source_text(analysis, each) for each in analysis.text.split(block.clause("SELECT"))]
-    known = [each for each in items if each is not None]
-    return known if len(known) == len(items) else None
+    known_items = [each for each in items if each is not None]
+    return known_items if len(known_items) == len(items) else None
 
 
 def _source_text(analysis: Analysis, item: Span) -> Item | None:
@@ -91,8 +91,8 @@ def _name_of_call(text: Text, call: ParsedCall) -> str | None:
     """Return Spark's name of a call whose arguments are single words; None for another one."""
     arguments = [text.slice(each) for each in call.arguments]
     are_words = all(
-        len(each.indexes) == 1 and (text.says(each.start, "*") or re.fullmatch(r"[A-Za-z_]\w*", written))
-        for each, written in zip(call.arguments, arguments, strict=True)
+        len(each.indexes) == 1 and (text.says(each.start, "*") or re.fullmatch(r"[A-Za-z_]\w*", argument_text))
+        for each, argument_text in zip(call.arguments, arguments, strict=True)
     )
     if not are_words or call.order or any(_is_other_word(text, each.start) for each in call.arguments):
         return None

@@ -89,11 +89,11 @@ def nondeterministic_cte_read_twice(analysis: Analysis, edits: Edits, query: Par
             if is_drawn or words & differing:
                 differing.add(name)
             tables.append((name, words))
-    read = set(_names_of(text, block.span)) if tables else set()
+    read_names = set(_names_of(text, block.span)) if tables else set()
     tables_read: set[str] = set()
     for name, words in reversed(tables):
-        if {name, "identifier"} & read:
-            read |= words | {name}
+        if {name, "identifier"} & read_names:
+            read_names |= words | {name}
             tables_read.add(name)
     indexes = [at for at in range(len(text.tokens)) if text.tokens[at].is_name and not text.says(at + 1, ".")]
     for name in sorted(tables_read):
@@ -310,12 +310,12 @@ def arguments_of(analysis: Analysis, call: ParsedCall) -> tuple[tuple[Span, ...]
     """
     columns, literals = given_arguments(analysis, call, analysis.catalog.entries[call.name].handle.info)
     _refuse_forms(analysis, call)
-    nested = next((n for each in columns for n in _nested_calls(analysis, each)), None)
-    if nested is not None and not call.is_over:  # over a window, an aggregate of aggregates is a sum over groups
+    nested_call = next((n for each in columns for n in _nested_calls(analysis, each)), None)
+    if nested_call is not None and not call.is_over:  # over a window, an aggregate of aggregates is a sum over groups
         raise analysis.text.error(
-            f"{nested.name} is an aggregate in the arguments of the aggregate {call.name}; aggregate in two steps, the "
-            "inner one in a subquery",
-            nested.head,
+            f"{nested_call.name} is an aggregate in the arguments of the aggregate {call.name}; aggregate in two "
+            "steps, the inner one in a subquery",
+            nested_call.head,
         )
     return columns, literals
 
@@ -404,11 +404,11 @@ def given_arguments(
     if call.is_within and len(columns) < info.inputs_min:  # an ordered-set aggregate: it folds what it is ordered by
         columns += [order.span for order in call.order][: info.inputs_min - len(columns)]
     if not info.inputs_min <= len(columns) <= most:
-        given = len(columns) + len(direct) - len(behind)
+        given_count = len(columns) + len(direct) - len(behind)
         expected = str(most) if info.inputs_min == most else f"{info.inputs_min} to {most}"
         raise analysis.text.error(
-            f"{info.signature} takes {expected} argument{'' if expected == '1' else 's'}, and {given} "
-            f"{'is' if given == 1 else 'are'} given",
+            f"{info.signature} takes {expected} argument{'' if expected == '1' else 's'}, and {given_count} "
+            f"{'is' if given_count == 1 else 'are'} given",
             call.head,
             code="SCHEMA_MISMATCH",
         )
@@ -421,9 +421,9 @@ def guard_calls(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str
     Spark evaluates a Python UDF and its arguments for all rows, whatever stands around it. A function that is not
     deterministic stays as it is.
     """
-    within, mapped = edits.copy(), analysis.catalog.mapped
-    for call in calls_in(analysis.text, span, mapped, skip=queries_in(analysis.text, span), nested=True):
-        entry = mapped[call.name]
+    within, mapped_entries = edits.copy(), analysis.catalog.mapped
+    for call in calls_in(analysis.text, span, mapped_entries, skip=queries_in(analysis.text, span), nested=True):
+        entry = mapped_entries[call.name]
         if entry.is_table or not entry.handle.info.deterministic or not is_expression(analysis.text, call):
             continue
         columns, literals = given_arguments(analysis, call, entry.handle.info)
@@ -458,22 +458,22 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
     entry = analysis.catalog.entries[call.name]
     fields, indexes = _fields(analysis, call, columns)
     for each in fields:
-        for nested in _nested_calls(analysis, each):
-            _rewrite_call(analysis, edits, nested, query, block)
+        for nested_call in _nested_calls(analysis, each):
+            _rewrite_call(analysis, edits, nested_call, query, block)
     try:
-        given = _types(analysis, edits, call, fields, query, block)
+        spark_types = _types(analysis, edits, call, fields, query, block)
     except REFUSALS as error:
         # Spark refuses the whole statement, too, and then tells the position.
         analysis.untyped.append(analysis.text.error(analysis.catalog.as_written(spark_message(error)), call.head))
         _replace(analysis, edits, call, _STAND_IN, fields, None)
         return
-    actual = None if given is None else _arrow_types(analysis, call, fields, given)
-    values = _values(analysis, edits, call, fields, given)
+    actual = None if spark_types is None else _arrow_types(analysis, call, fields, spark_types)
+    values = _values(analysis, edits, call, fields, spark_types)
     types = _argument_types(analysis, entry, call, columns, actual)
     _check_keys(analysis, call, indexes, actual)
-    _check_compared(analysis, call, fields[: len(columns)], indexes, given)
+    _check_compared(analysis, call, fields[: len(columns)], indexes, spark_types)
     try:
-        udf, result, wanted = analysis.catalog.udf(
+        udf, result, spark_result = analysis.catalog.udf(
             analysis.spark,
             entry,
             types,
@@ -482,7 +482,7 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
                 (index, order.descending, order.nulls_first) for index, order in zip(indexes, call.order, strict=True)
             ],
             literals=literals,
-            given=(given or ())[: len(columns)],
+            given=(spark_types or ())[: len(columns)],
             is_over=call.is_over,
         )
     except RejectedError as error:
@@ -491,9 +491,9 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
             message += f"; the types of the arguments here are ({', '.join(map(spark_name, types))})"
         raise analysis.text.error(message, call.head, code=error.code) from None
     _replace(analysis, edits, call, udf, fields, values)
-    if result != wanted:
-        written = edits.render(call.span)
-        edits.replace(call.span, interval_text(written, wanted, result))
+    if result != spark_result:
+        call_text = edits.render(call.span)
+        edits.replace(call.span, interval_text(call_text, spark_result, result))
 
 
 def _check_keys(
@@ -515,14 +515,14 @@ def _check_compared(
     call: ParsedCall,
     columns: Sequence[Span],
     indexes: Sequence[int],
-    given: Sequence[st.DataType] | None,
+    spark_types: Sequence[st.DataType] | None,
 ) -> None:
     """Refuse a call that compares values which Spark compares in another way, or cannot compare."""
-    if given is None:
+    if spark_types is None:
         return
     slice_, name = analysis.text.slice, analysis.catalog.entries[call.name].handle.name
-    arguments = [(slice_(span), type_) for span, type_ in zip(columns, given, strict=False)]
-    order = [(slice_(each.span), given[index]) for index, each in zip(indexes, call.order, strict=True)]
+    arguments = [(slice_(span), type_) for span, type_ in zip(columns, spark_types, strict=False)]
+    order = [(slice_(each.span), spark_types[index]) for index, each in zip(indexes, call.order, strict=True)]
     try:
         check_compared(name, arguments, order, is_distinct=call.distinct, user_name=call.name)
     except RejectedError as error:
@@ -554,10 +554,10 @@ def _fields(analysis: Analysis, call: ParsedCall, columns: Sequence[Span]) -> tu
     fields, indexes = list(columns), []
     for order in call.order:
         key = analysis.text.normal(order.span)
-        known = [index for index, span in enumerate(fields) if analysis.text.normal(span) == key]
-        if not known:
+        known_indexes = [index for index, span in enumerate(fields) if analysis.text.normal(span) == key]
+        if not known_indexes:
             fields.append(order.span)
-        indexes.append(known[0] if known else len(fields) - 1)
+        indexes.append(known_indexes[0] if known_indexes else len(fields) - 1)
     return fields, indexes
 
 
@@ -596,14 +596,14 @@ def _types(
 
 
 def _arrow_types(
-    analysis: Analysis, call: ParsedCall, fields: Sequence[Span], given: Sequence[st.DataType]
+    analysis: Analysis, call: ParsedCall, fields: Sequence[Span], spark_types: Sequence[st.DataType]
 ) -> list[pa.DataType]:
     """Return the types in which the columns of a call are passed to Python. Raises SqlError for one that is not."""
     roles = [f"the argument {analysis.text.slice(each)!r} of {call.name}" for each in fields]
     counts = analysis.catalog.entries[call.name].handle.info.name == "count" and not call.distinct  # without Python
     if analysis.catalog.entries[call.name].types is None:  # the built-in functions get months
-        given = [st.IntegerType() if is_months(type_) else type_ for type_ in given]
-    schema = st.StructType([st.StructField(str(index), type_) for index, type_ in enumerate(given)])
+        spark_types = [st.IntegerType() if is_months(type_) else type_ for type_ in spark_types]
+    schema = st.StructType([st.StructField(str(index), type_) for index, type_ in enumerate(spark_types)])
     try:
         return [field.type for field in arrow_fields(schema, roles, are_passed=not counts)]
     except RejectedError as error:
@@ -611,7 +611,7 @@ def _arrow_types(
 
 
 def declared_types(
-    analysis: Analysis, entry: Entry, call: ParsedCall, given: Sequence[st.DataType]
+    analysis: Analysis, entry: Entry, call: ParsedCall, spark_types: Sequence[st.DataType]
 ) -> list[st.DataType | None]:
     """Return Spark's types for the arguments of a call as its function declares them; None for one that stays.
 
@@ -619,10 +619,11 @@ def declared_types(
         SqlError: For an argument that does not fit.
     """
     columns, _ = arguments_of(analysis, call)
-    actual = _arrow_types(analysis, call, columns, given[: len(columns)])
+    actual = _arrow_types(analysis, call, columns, spark_types[: len(columns)])
     types = _argument_types(analysis, entry, call, columns, actual)
     storages = [
-        None if wanted == known else result_storage_type(wanted) for wanted, known in zip(types, actual, strict=True)
+        None if wanted_type == known_type else result_storage_type(wanted_type)
+        for wanted_type, known_type in zip(types, actual, strict=True)
     ]
     return [None if storage is None else spark_type(storage) for storage in storages]
 
@@ -721,11 +722,15 @@ def _argument_types(
             )
         return actual[: len(columns)]
     types = entry.types_for(actual or ())
-    for span, given, wanted, name in zip(columns, actual or (), types, entry.handle.info.input_names, strict=False):
-        if not can_widen(given, wanted):
+    for span, actual_type, wanted_type, name in zip(
+        columns, actual or (), types, entry.handle.info.input_names, strict=False
+    ):
+        if not can_widen(actual_type, wanted_type):
             raise analysis.text.error(
-                f"{entry.name} takes {spark_name(wanted)} for its argument {name}, and this is {spark_name(given)}; "
-                f"{zone_remedy(given, wanted)}write CAST({analysis.text.slice(span)} AS {spark_name(wanted)})",
+                f"{entry.name} takes {spark_name(wanted_type)} for its argument {name}, and this is "
+                f"{spark_name(actual_type)}; {zone_remedy(actual_type, wanted_type)}write "
+                f"CAST({analysis.text.slice(span)} AS "
+                f"{spark_name(wanted_type)})",
                 span,
                 code="SCHEMA_MISMATCH",
             )
@@ -733,27 +738,31 @@ def _argument_types(
 
 
 def _values(
-    analysis: Analysis, edits: Edits, call: ParsedCall, fields: Sequence[Span], given: Sequence[st.DataType] | None
+    analysis: Analysis,
+    edits: Edits,
+    call: ParsedCall,
+    fields: Sequence[Span],
+    spark_types: Sequence[st.DataType] | None,
 ) -> list[str] | None:
     """Return the fields of a call if they are not the columns as they are written, otherwise None.
 
     In a call with FILTER scalar functions are guarded, unless the condition has calls: it may differ each time, as
     rand() > 0.5. Of intervals of years and months the months are passed.
     """
-    written = list(map(edits.render, fields))
-    values = written
+    field_texts = list(map(edits.render, fields))
+    values = field_texts
     if call.condition is not None and not has_calls(analysis.text, call.condition):
         holds = f"CAST(({edits.render(call.condition)}) AS BOOLEAN)"
         values = [guard_calls(analysis, edits, each, holds) for each in fields]
-    if given is not None:
-        values = [months_text(sql) if is_months(type_) else sql for sql, type_ in zip(values, given, strict=True)]
+    if spark_types is not None:
+        values = [months_text(sql) if is_months(type_) else sql for sql, type_ in zip(values, spark_types, strict=True)]
         entry = analysis.catalog.entries[call.name]
         # The types of its results depend on the types of its columns.
         if entry.is_declared and entry.handle.info.input_types is None:
-            for index, declared in enumerate(declared_types(analysis, entry, call, given)):
-                if isinstance(declared, st.DecimalType) and isinstance(given[index], st.IntegralType):
-                    values[index] = f"CAST({values[index]} AS {declared.simpleString()})"
-    return None if values == written else values
+            for index, declared_type in enumerate(declared_types(analysis, entry, call, spark_types)):
+                if isinstance(declared_type, st.DecimalType) and isinstance(spark_types[index], st.IntegralType):
+                    values[index] = f"CAST({values[index]} AS {declared_type.simpleString()})"
+    return None if values == field_texts else values
 
 
 def _replace(
@@ -773,10 +782,10 @@ def _replace(
     end = next((at for at in text.flat(Span(call.closing + 1, stop)) if text.upper(at) in words), stop)
     is_plain = end == stop
     close = ")" if is_plain else " "
-    written = [*call.arguments, *(order.span for order in call.order)]
+    written_spans = [*call.arguments, *(order.span for order in call.order)]
     if not fields:
         edits.replace(Span(call.span.start, end), f"{udf}(collect_list({opening}true{ending}){close}")
-    elif values is None and list(fields) == written and not call.is_within:
+    elif values is None and list(fields) == written_spans and not call.is_within:
         start = Span(call.span.start, fields[0].start)
         edits.replace(start, f"{udf}(collect_list({opening}named_struct('0', ")
         for number, (before, after) in enumerate(itertools.pairwise(fields), 1):
@@ -784,7 +793,9 @@ def _replace(
         edits.replace(Span(fields[-1].stop, end), f"){ending}){close}")
     else:
         values = values or list(map(edits.render, fields))
-        listed = ", ".join(f"'{number}', {each}" for number, each in enumerate(values))
-        edits.replace(Span(call.span.start, end), f"{udf}(collect_list({opening}named_struct({listed}){ending}){close}")
+        struct_items = ", ".join(f"'{number}', {each}" for number, each in enumerate(values))
+        edits.replace(
+            Span(call.span.start, end), f"{udf}(collect_list({opening}named_struct({struct_items}){ending}){close}"
+        )
     if not is_plain:
         edits.replace(Span(stop - 1, stop), f"{text.tokens[stop - 1].text})")

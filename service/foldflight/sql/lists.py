@@ -85,12 +85,12 @@ class ListFold:
     def over_lists(self, type_: st.DataType) -> Any:
         """Return the UDF over lists, whose results have this type in Spark."""
         step = uuid.uuid4().hex
-        held = _HeldEpochs(self)
+        epochs = _HeldEpochs(self)
 
         def fold_lists(lists: pa.Array) -> pa.Array:
             with attempt(step):
                 lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-                results = held.fold(lengths, self._columns(lists))
+                results = epochs.fold(lengths, self._columns(lists))
             freeze_garbage_collector()
             return results
 
@@ -99,11 +99,11 @@ class ListFold:
     def over_groups(self) -> Any:
         """Return the function as an aggregate of Spark: for plain SQL, with the restrictions that Spark has for it."""
         step = uuid.uuid4().hex
-        held = _HeldEpochs(self)
+        epochs = _HeldEpochs(self)
 
-        def fold_group(*columns: pa.Array, **named: pa.Array) -> object:
+        def fold_group(*columns: pa.Array, **columns_by_name: pa.Array) -> object:
             with attempt(step):
-                columns = self._in_order(columns, named)
+                columns = self._in_order(columns, columns_by_name)
                 if not columns:
                     raise RejectedError(
                         "SIGNATURE",
@@ -111,23 +111,23 @@ class ListFold:
                         function=self.call.function,
                     )
                 plain = [_plain(each) for each in columns]
-                (result,) = held.fold(np.array([len(plain[0])]), plain)
+                (result,) = epochs.fold(np.array([len(plain[0])]), plain)
             return result.as_py()
 
         return _udf(fold_group, self, spark_type(self.result))
 
-    def _in_order(self, columns: tuple[pa.Array, ...], named: Mapping[str, pa.Array]) -> tuple[pa.Array, ...]:
+    def _in_order(self, columns: tuple[pa.Array, ...], columns_by_name: Mapping[str, pa.Array]) -> tuple[pa.Array, ...]:
         """Return the arguments of plain SQL in the function's order. Raises RejectedError SIGNATURE."""
-        names = self.call.columns[len(columns) : len(columns) + len(named)]
-        if sorted(names) != sorted(named):
+        names = self.call.columns[len(columns) : len(columns) + len(columns_by_name)]
+        if sorted(names) != sorted(columns_by_name):
             raise RejectedError(
                 "SIGNATURE",
                 f"{self.call.function} has the arguments {', '.join(self.call.columns)}, and is given "
-                f"{len(columns)} by position and {', '.join(named)} by name; "
+                f"{len(columns)} by position and {', '.join(columns_by_name)} by name; "
                 "give each once, and leave out only the last",
                 function=self.call.function,
             )
-        return (*columns, *(named[name] for name in names))
+        return (*columns, *(columns_by_name[name] for name in names))
 
     def _columns(self, lists: pa.Array) -> list[pa.Array]:
         """Return the rows of all lists as one array for each column of the call."""

@@ -123,27 +123,29 @@ class BlockOver:
             columns = self._columns_of(list_plan_df(), calls)
         else:
             columns = [each for item in items for each in self._item(item, calls)]
-        shown = self.edits.copy()
+        shown_edits = self.edits.copy()
         windows: dict[_Window, dict[str, tuple[ParsedCall, Aggregate]]] = {}
         for call in calls:
             window, use = self._use(call)
             uses = windows.setdefault(window, {})
             # Equal texts may be different calls: of rand(), or over windows whose names differ in case.
-            known = (name for name, (_, other) in uses.items() if other == use and other.transport is use.transport)
-            output = next(known, None) or self.new_name(self.analysis.text.slice(call.span))
+            known_outputs = (
+                name for name, (_, other) in uses.items() if other == use and other.transport is use.transport
+            )
+            output = next(known_outputs, None) or self.new_name(self.analysis.text.slice(call.span))
             uses[output] = call, use
-            shown.replace(call.span, quote_name(output))
+            shown_edits.replace(call.span, quote_name(output))
         inside = {index for call in calls for index in call.span.indexes}
-        above = [each.column or self._above(each.body, shown, inside) for each in columns]
-        named = [f"{item} AS {quote_name(each.name)}" for item, each in zip(above, columns, strict=True)]
+        above = [each.column or self._above(each.body, shown_edits, inside) for each in columns]
+        named_items = [f"{item} AS {quote_name(each.name)}" for item, each in zip(above, columns, strict=True)]
         by_name = {
             self.analysis.text.normal_name(each.name): (each.body, item)
             for each, item in zip(columns, above, strict=True)
         }
-        predicate = self._qualify(shown, calls, by_name)
-        tails = dict(self._tails(shown, inside, by_name))
+        predicate = self._qualify(shown_edits, calls, by_name)
+        tails = dict(self._tails(shown_edits, inside, by_name))
         result = self._result(windows)
-        sql = f"SELECT {self.block.quantifier} {', '.join(named)} FROM {self.analysis.add_view(result)}"
+        sql = f"SELECT {self.block.quantifier} {', '.join(named_items)} FROM {self.analysis.add_view(result)}"
         if predicate:
             sql += f" WHERE CAST({predicate} AS BOOLEAN)"
         return BlockPlan(sql, tails, "over", _describe_windows(windows), result.isStreaming)
@@ -243,11 +245,11 @@ class BlockOver:
         sql = self.edits.render(body)
         if star_of(text, body) is not None:
             self._select.append(sql)
-            shown = self._df(sql).columns
+            item_names = self._df(sql).columns
             # No word of an item can be one of these names, so that none is taken for another column.
-            columns = [self.new_name(f"{name} of {text.slice(body)}") for name in shown]
+            columns = [self.new_name(f"{name} of {text.slice(body)}") for name in item_names]
             self._columns += columns
-            return [_Item(name, quote_name(column), body) for name, column in zip(shown, columns, strict=True)]
+            return [_Item(name, quote_name(column), body) for name, column in zip(item_names, columns, strict=True)]
         # A column is computed once. Another expression may differ each time, as rand() does.
         column = self._column(body) if text.path(body) else self._add(sql, text.slice(body))
         return [_Item(item.name, quote_name(column), body)]
@@ -275,8 +277,8 @@ class BlockOver:
         at = next(index for index in text.flat(Span(call.closing + 1, call.span.stop)) if text.says(index, "OVER"))
         clauses = _clauses(text, self._definition(Span(at + 1, call.span.stop)))
         keys = tuple(map(self._column, text.split(clauses.keys)))
-        written = () if clauses.order.is_empty else orderings(text, clauses.order)
-        order = tuple(OrderKey(self._column(each.span), each.descending, each.nulls_first) for each in written)
+        order_keys = () if clauses.order.is_empty else orderings(text, clauses.order)
+        order = tuple(OrderKey(self._column(each.span), each.descending, each.nulls_first) for each in order_keys)
         use = self.aggregate(call, partial(self._argument, call))
         if not clauses.window_frame.is_empty:
             use = replace(use, frame=self._window_frame(clauses.window_frame))
@@ -291,8 +293,8 @@ class BlockOver:
                 return inner
             span = inner
         name = text.tokens[span.start].name
-        defined = self.query.tails.get("WINDOW", Span(0, 0)) if self.query.is_sole(self.block) else Span(0, 0)
-        for each in text.split(defined):
+        definitions = self.query.tails.get("WINDOW", Span(0, 0)) if self.query.is_sole(self.block) else Span(0, 0)
+        for each in text.split(definitions):
             if text.tokens[each.start].name == name:  # Spark tells u from U here
                 opening = next((at for at in text.flat(each) if text.says(at, "(")), None)
                 if opening is not None:
@@ -320,25 +322,25 @@ class BlockOver:
         if text.says(span.start, "UNBOUNDED"):
             return None
         sign = -1 if text.says(span.stop - 1, "PRECEDING") else 1
-        given = Span(span.start, span.stop - 1)
-        if is_range and text.says(given.start, "INTERVAL"):
-            return _interval(text, Span(given.start + 1, given.stop), sign)
-        token = text.tokens[given.start]
-        if len(given.indexes) == 1 and token.text.isdigit():
+        value_span = Span(span.start, span.stop - 1)
+        if is_range and text.says(value_span.start, "INTERVAL"):
+            return _interval(text, Span(value_span.start + 1, value_span.stop), sign)
+        token = text.tokens[value_span.start]
+        if len(value_span.indexes) == 1 and token.text.isdigit():
             return sign * int(token.text)
         try:
-            value = self.analysis.df(f"SELECT {self.edits.render(given)}").collect()[0][0]
+            value = self.analysis.df(f"SELECT {self.edits.render(value_span)}").collect()[0][0]
         except REFUSALS:
             value = None
         if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
             raise CannotFoldError(f"the end {text.slice(span)} of its frame")
         return sign * value
 
-    def _above(self, span: Span, shown: Edits, inside: set[int]) -> str:
+    def _above(self, span: Span, shown_edits: Edits, inside: set[int]) -> str:
         """Return an expression over the result: what it takes from the rows is replaced by columns."""
         if any(span.holds(inner.span) for inner in (*self.block.inner, *self.query.inner)):
             raise CannotFoldError("a subquery beside OVER")
-        edits = shown.copy()
+        edits = shown_edits.copy()
         for part in self._parts(span, inside):
             edits.replace(part, quote_name(self._column(part)))
         return f"({edits.render(span)})"
@@ -383,9 +385,9 @@ class BlockOver:
             self._rows_have = {name.lower() for name in self._df("*").columns} if has_rows else set()
         return self._rows_have
 
-    def _qualify(self, shown: Edits, calls: Sequence[ParsedCall], items: Mapping[str, tuple[Span, str]]) -> str:
+    def _qualify(self, shown_edits: Edits, calls: Sequence[ParsedCall], items: Mapping[str, tuple[Span, str]]) -> str:
         """Return QUALIFY over the result, with the names of items replaced by the items."""
-        span, text, edits = self.block.clause("QUALIFY"), self.analysis.text, shown.copy()
+        span, text, edits = self.block.clause("QUALIFY"), self.analysis.text, shown_edits.copy()
         if span.is_empty:
             return ""
         inside = {index for call in calls for index in call.span.indexes}
@@ -425,7 +427,7 @@ class BlockOver:
             return star == body.start or not self.analysis.resolves(self._below(text.slice(Span(body.start, star - 1))))
         return text.normal(body) == text.normal(part) or self._is_same(self.edits.render(body), text.slice(part))
 
-    def _tails(self, shown: Edits, inside: set[int], items: Collection[str]) -> Iterator[tuple[str, str]]:
+    def _tails(self, shown_edits: Edits, inside: set[int], items: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield the clauses behind the block. Names of items stay: Spark prefers them there."""
         if not self.query.is_sole(self.block):
             return
@@ -433,9 +435,9 @@ class BlockOver:
             if name == "WINDOW":
                 yield name, f"{quote_name(self.new_name('no window'))} AS (ORDER BY 1)"
             elif name not in ("LIMIT", "OFFSET"):
-                edits = shown.copy()
-                written = [each.span for each in orderings(self.analysis.text, span)]
-                for part in (part for each in written for part in self._parts(each, inside)):
+                edits = shown_edits.copy()
+                order_spans = [each.span for each in orderings(self.analysis.text, span)]
+                for part in (part for each in order_spans for part in self._parts(each, inside)):
                     word = self.analysis.text.tokens[part.start].name
                     if self.analysis.text.normal_name(word) not in items:
                         edits.replace(part, quote_name(self._column(part)))
@@ -447,8 +449,8 @@ class BlockOver:
         if len(self._select) < len(self._columns):  # of a star
             rows = self._rows(", ".join(self._select)).toDF(*self._columns)
         else:
-            named = zip(self._select, self._columns, strict=True)
-            rows = self._rows(", ".join(f"{sql} AS {quote_name(name)}" for sql, name in named))
+            items_and_names = zip(self._select, self._columns, strict=True)
+            rows = self._rows(", ".join(f"{sql} AS {quote_name(name)}" for sql, name in items_and_names))
         if rows.isStreaming and ROW_KIND in self._names_of_rows():
             raise CannotFoldError(f"OVER over a stream with a column {ROW_KIND}, which is one of changes, not of rows")
         try:
@@ -456,9 +458,9 @@ class BlockOver:
                 if rows.isStreaming and not window.order:
                     raise CannotFoldError("OVER without ORDER BY the column under the watermark of the stream")
                 order = [_order_key(key) for key in window.order]
-                casts, fitted = self.fitted(rows, uses)
+                casts, fitted_uses = self.fitted(rows, uses)
                 rows = rows.selectExpr("*", *casts) if casts else rows
-                rows = over(rows, list(window.keys), order_by=order, **self.options).agg(**fitted)
+                rows = over(rows, list(window.keys), order_by=order, **self.options).agg(**fitted_uses)
         except FoldflightError as error:
             raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
         return rows
@@ -478,11 +480,11 @@ def _clauses(text: Text, span: Span) -> _Clauses:
     current, begin = "", span.start
     for index in text.flat(span):
         if text.upper(index) in ("PARTITION", "DISTRIBUTE", "ORDER", "SORT") and text.says(index + 1, "BY"):
-            name, skipped = ("KEYS" if text.upper(index) in ("PARTITION", "DISTRIBUTE") else "ORDER"), 2
+            name, skipped_words = ("KEYS" if text.upper(index) in ("PARTITION", "DISTRIBUTE") else "ORDER"), 2
         elif (
             text.upper(index) in ("ROWS", "RANGE") and (index > begin or not current) and not text.says(index - 1, ",")
         ):
-            name, skipped = "FRAME", 0
+            name, skipped_words = "FRAME", 0
         elif index == span.start:
             raise CannotFoldError(f"the window {text.slice(span)}")
         else:
@@ -491,7 +493,7 @@ def _clauses(text: Text, span: Span) -> _Clauses:
             break
         if current:
             clauses[current] = Span(begin, index)
-        current, begin = name, index + skipped
+        current, begin = name, index + skipped_words
     if current:
         clauses[current] = Span(begin, span.stop)
     return _Clauses(clauses["KEYS"], clauses["ORDER"], clauses["FRAME"])
@@ -506,9 +508,9 @@ def _order_key(key: OrderKey) -> str:
 def _interval(text: Text, span: Span, sign: int) -> str:
     """Return `'1' HOUR`, `'1:30' HOUR TO MINUTE`, `1 HOUR` or `'1 hour 30 minutes'` as `over` takes it."""
     first = text.tokens[span.start]
-    written = first.value if first.kind == "string" else first.text
+    length_text = first.value if first.kind == "string" else first.text
     unit = "".join(f" {text.tokens[index].text}" for index in range(span.start + 1, span.stop))
-    interval = interval_of(in_units(written + unit))
+    interval = interval_of(in_units(length_text + unit))
     if interval is None:
         raise CannotFoldError(f"the interval {text.slice(span)} as the end of its frame")
     parts = [(sign * number, name) for number, name in zip(interval, interval._fields, strict=True) if number]

@@ -90,12 +90,12 @@ def check_types(analysis: Analysis, query: ParsedQuery) -> bool:
                 continue
             rows = partial(analysis.below, each, block, edits=analysis.edits, filtered=False)
             try:
-                given = _arguments_of(analysis, calls, rows)
-                while any(list(itertools.starmap(partial(_with_zone, analysis), given.items()))):
-                    given = _arguments_of(analysis, calls, rows)
+                arguments_by_call = _arguments_of(analysis, calls, rows)
+                while any(list(itertools.starmap(partial(_with_zone, analysis), arguments_by_call.items()))):
+                    arguments_by_call = _arguments_of(analysis, calls, rows)
             except (*UNPLANNED, RejectedError):
                 continue
-            for call, arguments in given.items():
+            for call, arguments in arguments_by_call.items():
                 _check_arguments(analysis, catalog.mapped[call.name], arguments)
     return bool(analysis.zoned)
 
@@ -104,15 +104,15 @@ def _arguments_of(
     analysis: Analysis, calls: Sequence[ParsedCall], rows: Callable[[str], str]
 ) -> dict[ParsedCall, list[tuple[Span, pa.DataType]]]:
     """Return the arguments of each call and their types. Raises Spark's refusals."""
-    mapped = analysis.catalog.mapped
-    columns = {call: given_arguments(analysis, call, mapped[call.name].handle.info)[0] for call in calls}
+    mapped_entries = analysis.catalog.mapped
+    columns = {call: given_arguments(analysis, call, mapped_entries[call.name].handle.info)[0] for call in calls}
     spans = [span for each in columns.values() for span in each]
     fields = analysis.types(rows, [analysis.edits.render(span) for span in spans])
     types = iter([without_nullability(arrow_type(field.dataType)) for field in fields])
     return {call: [(span, next(types)) for span in each] for call, each in columns.items()}
 
 
-def _with_zone(analysis: Analysis, call: ParsedCall, given: Sequence[tuple[Span, pa.DataType]]) -> bool:
+def _with_zone(analysis: Analysis, call: ParsedCall, typed_arguments: Sequence[tuple[Span, pa.DataType]]) -> bool:
     """Call the function's form for timestamps with a zone, if its result has one and the call is not of this form.
 
     Returns:
@@ -121,11 +121,11 @@ def _with_zone(analysis: Analysis, call: ParsedCall, given: Sequence[tuple[Span,
     entry = analysis.catalog.mapped[call.name]
     if call.span.start in analysis.zoned or not entry.has_own_types or entry.zoned_form.returns == entry.returns:
         return False
-    if entry.handle.info.taking([type_ for _, type_ in given]).input_types == entry.handle.info.input_types:
+    if entry.handle.info.taking([type_ for _, type_ in typed_arguments]).input_types == entry.handle.info.input_types:
         return False
     analysis.zoned.add(call.span.start)
     _, literals = given_arguments(analysis, call, entry.handle.info)
-    _rewrite(analysis, call, entry.zoned_form, tuple(span for span, _ in given), literals)
+    _rewrite(analysis, call, entry.zoned_form, tuple(span for span, _ in typed_arguments), literals)
     return True
 
 
@@ -137,12 +137,12 @@ def check_joins(analysis: Analysis, query: ParsedQuery) -> None:
     Raises:
         SqlError: SIGNATURE, at the first of these functions.
     """
-    text, mapped = analysis.text, analysis.catalog.mapped
+    text, mapped_entries = analysis.text, analysis.catalog.mapped
     for each in query.walk():
         for block in each.blocks:
             source = block.clause("FROM")
             joins = [at for at in text.flat(source) if text.upper(at) in _OUTER_JOINS]
-            calls = [] if not joins else list(calls_in(text, source, mapped, skip=block.inner, nested=True))
+            calls = [] if not joins else list(calls_in(text, source, mapped_entries, skip=block.inner, nested=True))
             call = next((call for call in calls if call.span.start > joins[0] and is_expression(text, call)), None)
             if call is None:
                 continue
@@ -160,11 +160,15 @@ def check_joins(analysis: Analysis, query: ParsedQuery) -> None:
                 )
 
 
-def _check_arguments(analysis: Analysis, entry: ScalarEntry, given: Sequence[tuple[Span, pa.DataType]]) -> None:
+def _check_arguments(
+    analysis: Analysis, entry: ScalarEntry, typed_arguments: Sequence[tuple[Span, pa.DataType]]
+) -> None:
     info = entry.handle.info
-    known = info.taking([type_ for _, type_ in given]).input_types
-    wanted = tuple(map(parse_type, known)) if entry.has_own_types and known is not None else entry.types
-    for index, ((span, type_), other) in enumerate(zip(given, wanted, strict=False)):
+    input_texts = info.taking([type_ for _, type_ in typed_arguments]).input_types
+    wanted_types = (
+        tuple(map(parse_type, input_texts)) if entry.has_own_types and input_texts is not None else entry.types
+    )
+    for index, ((span, type_), other) in enumerate(zip(typed_arguments, wanted_types, strict=False)):
         if not can_widen(type_, other):
             name = spark_name(other)
             raise analysis.text.error(

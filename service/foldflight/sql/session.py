@@ -114,9 +114,9 @@ def sql(
         explain, begin = True, 2
     span, emit = _emit(whole, Span(begin, len(whole)))
     _refuse_more(whole)
-    unknown = next((name for name in stream if name not in _STREAM_OPTIONS), None)
-    if unknown is not None:
-        raise whole.error(f"sql has no option {unknown}; it has {', '.join(_STREAM_OPTIONS)}", Span(0, 1))
+    unknown_option = next((name for name in stream if name not in _STREAM_OPTIONS), None)
+    if unknown_option is not None:
+        raise whole.error(f"sql has no option {unknown_option}; it has {', '.join(_STREAM_OPTIONS)}", Span(0, 1))
     if stream.get("idle") is not None:
         try:
             ttl_us_of(stream["idle"])
@@ -204,15 +204,17 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
             "SIGNATURE", f"register takes the result of connect, as in register(spark, connect(...)), not {functions!r}"
         )
     catalog = catalog_of(spark)
-    chosen = {name: name for name in functions if _has_fixed_types(functions[name])} if names is None else dict(names)
+    chosen_names = (
+        {name: name for name in functions if _has_fixed_types(functions[name])} if names is None else dict(names)
+    )
     if names is None:
-        _leave_out_those_of_spark(spark, functions, chosen)
+        _leave_out_those_of_spark(spark, functions, chosen_names)
     _warn(
-        [name for name in chosen.values() if name.lower() in GRAMMAR],
+        [name for name in chosen_names.values() if name.lower() in GRAMMAR],
         "{names}: a word of SQL's grammar, so a call needs backquotes: `{first}`(...); or register it under another "
         "name: register(spark, functions, {{{first!r}: {other!r}}})",
     )
-    for function, name in chosen.items():
+    for function, name in chosen_names.items():
         handle = functions[function]
         if handle.info.kind is FunctionKind.AGGREGATE:
             catalog.release(name.lower())
@@ -229,7 +231,7 @@ def _has_fixed_types(handle: FunctionHandle) -> bool:
     return bool(info.input_types) and info.result_type is not None
 
 
-def _leave_out_those_of_spark(spark: SparkSession, functions: Functions, chosen: dict[str, str]) -> None:
+def _leave_out_those_of_spark(spark: SparkSession, functions: Functions, chosen_names: dict[str, str]) -> None:
     """Leave out scalar and table functions that the session cannot have, and log why.
 
     Spark would call its own function of a name, a UDF of Spark needs an argument, and Sail has no statement for table
@@ -237,13 +239,15 @@ def _leave_out_those_of_spark(spark: SparkSession, functions: Functions, chosen:
     """
     of_spark = catalog_of(spark).names_of_spark(spark)
     scalar = [name for name in functions if functions[name].info.kind is not FunctionKind.AGGREGATE]
-    taken = [name for name in scalar if name in chosen and name.lower() in of_spark]
-    tables = [name for name in chosen if name not in taken and functions[name].info.kind is FunctionKind.TABLE]
+    taken_names = [name for name in scalar if name in chosen_names and name.lower() in of_spark]
+    tables = [
+        name for name in chosen_names if name not in taken_names and functions[name].info.kind is FunctionKind.TABLE
+    ]
     tables = [] if is_spark(spark) else tables
-    for name in (*taken, *tables):
-        del chosen[name]
+    for name in (*taken_names, *tables):
+        del chosen_names[name]
     _warn(
-        taken,
+        taken_names,
         "Spark has functions named {names}, so these are not registered; name them in another call: register(spark, "
         "functions, {{{first!r}: {other!r}}})",
     )
@@ -287,10 +291,10 @@ def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **con
     +-----+
     """
     require_session(spark, "enable")
-    known = catalog_of(spark)
-    known.connect_with(connection)
+    catalog_here = catalog_of(spark)
+    catalog_here.connect_with(connection)
     if catalog is not None:
-        _load(spark, known, Path(catalog))
+        _load(spark, catalog_here, Path(catalog))
 
     def with_functions(sqlQuery: str, args: Any = None, **views: Any) -> DataFrame:  # noqa: N803 - as Spark names it
         return _with_values(spark, sqlQuery, args, views) if views else sql(spark, sqlQuery, args)
@@ -315,8 +319,8 @@ def _with_values(spark: SparkSession, text: str, args: Any, values: Mapping[str,
             )
         _refuse_changes_in_braces(spark, text, args, values)
         return plain_sql(spark, text, args, **values)
-    with format_statement(spark, text, values) as written:
-        return sql(spark, written, args)
+    with format_statement(spark, text, values) as formatted_text:
+        return sql(spark, formatted_text, args)
 
 
 def _refuse_changes_in_braces(spark: SparkSession, text: str, args: Any, values: Mapping[str, Any]) -> None:
@@ -392,9 +396,11 @@ def column(spark: SparkSession, function: str | Aggregate, *columns: str | Colum
     order = []
     for key in use.order:
         # Columns are compared by identity, because `==` builds an expression.
-        known = [at for at, each in enumerate(fields) if each is key.column or _is_same_text(each, key.column)]
-        order.append((known[0] if known else len(fields), key.descending, key.nulls_first))
-        fields += [] if known else [key.column]
+        known_positions = [
+            at for at, each in enumerate(fields) if each is key.column or _is_same_text(each, key.column)
+        ]
+        order.append((known_positions[0] if known_positions else len(fields), key.descending, key.nulls_first))
+        fields += [] if known_positions else [key.column]
     types = entry.types[: len(use.columns)]  # the last arguments may be left out
     udf, *_ = catalog.udf(spark, entry, types, distinct=use.is_distinct, order=order, literals=use.literals)
     row: Column = sf.lit(True)
@@ -432,10 +438,10 @@ def _is_same_text(one: object, other: object) -> bool:
     return isinstance(one, str) and isinstance(other, str) and one == other
 
 
-def _as_column(written: object) -> Column:
-    if isinstance(written, Column):
-        return written
-    return sf.expr(str(written))
+def _as_column(expression: object) -> Column:
+    if isinstance(expression, Column):
+        return expression
+    return sf.expr(str(expression))
 
 
 def _without_end(text: str) -> str:
@@ -647,9 +653,9 @@ def _create_view(analysis: Analysis, head: Span, view: int, result: DataFrame) -
 
 def _load(spark: SparkSession, catalog: Catalog, file: Path) -> None:
     """Execute the statements of a catalogue file that the session has not executed, and keep the catalogue in it."""
-    known = catalog.statements().values()
+    known_statements = catalog.statements().values()
     for each in _read(file):
-        if each in known:
+        if each in known_statements:
             continue
         if run_statement(spark, catalog, Text(each)) is None:
             raise RejectedError(
@@ -680,36 +686,36 @@ def _save(catalog: Catalog, before: Mapping[str, str]) -> None:
         before: Its statements before the change.
     """
     now, file = catalog.statements(), catalog.file
-    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    if file is None or not changed:
+    changed_names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if file is None or not changed_names:
         return
     file = file.resolve()
-    written = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+    new_file = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
     try:
         with _lock(file.parent):
             statements = {name_of(Text(each)): each for each in _read(file)}
-            for name in changed:
+            for name in changed_names:
                 # An alias stands behind the function that it names. Others keep their places, before their aliases.
                 if name not in now or catalog.is_alias(name):
                     statements.pop(name, None)
                 if name in now:
                     statements[name] = now[name]
-            written.write_text("".join(f"{each};\n\n" for each in statements.values()), encoding="utf-8")
+            new_file.write_text("".join(f"{each};\n\n" for each in statements.values()), encoding="utf-8")
             if file.exists():
-                shutil.copymode(file, written)
-            written.replace(file)
+                shutil.copymode(file, new_file)
+            new_file.replace(file)
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot write the catalogue {file}: {error.strerror}") from None
     finally:
-        written.unlink(missing_ok=True)
+        new_file.unlink(missing_ok=True)
 
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """Keep other processes from writing a catalogue in a folder. The end of the process also ends the lock."""
-    opened = os.open(folder, os.O_RDONLY)
+    folder_handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        fcntl.flock(folder_handle, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(opened)
+        os.close(folder_handle)

@@ -108,9 +108,9 @@ def run_statement(spark: SparkSession, catalog: Catalog, text: Text) -> DataFram
 
 def _refuse_similar(reader: _Reader, verb: str, word: str) -> None:
     """Refuse a misspelt word of our statements. Spark's error would tell its own statements only."""
-    given = reader.text.upper(reader.at)
-    if given != word and difflib.get_close_matches(given, [word], cutoff=0.8):
-        raise reader.error(f"there is no statement {verb} {given}; did you mean {verb} {word}?")
+    word_here = reader.text.upper(reader.at)
+    if word_here != word and difflib.get_close_matches(word_here, [word], cutoff=0.8):
+        raise reader.error(f"there is no statement {verb} {word_here}; did you mean {verb} {word}?")
 
 
 def _refuse_without_language(reader: _Reader) -> None:
@@ -244,32 +244,32 @@ def _create(
     is_temporary: bool = False,
 ) -> None:
     keeps = reader.take("IF", "NOT", "EXISTS")
-    declared = _read_declaration(reader, is_aggregate=is_aggregate)
-    if _is_taken(catalog, declared, reader) and not replaces:
+    declaration = _read_declaration(reader, is_aggregate=is_aggregate)
+    if _is_taken(catalog, declaration, reader) and not replaces:
         if keeps:
             return
         word = "an aggregate" if is_aggregate else "a function"
         raise reader.error(
-            f"there is already {word} {declared.name}; write CREATE OR REPLACE {word.split()[1].upper()}",
-            declared.name_at,
+            f"there is already {word} {declaration.name}; write CREATE OR REPLACE {word.split()[1].upper()}",
+            declaration.name_at,
         )
     text = reader.text
-    index = declared.link_at
+    index = declaration.link_at
     try:
-        if declared.link is not None:
-            catalog.link(declared.link)
-        index = declared.function_at
+        if declaration.link is not None:
+            catalog.link(declaration.link)
+        index = declaration.function_at
         with catalog.unchanged_on_error():
-            handle = _function(catalog, declared)
-            _check(declared, handle, reader)
-            where = declared.link or ("source" if declared.is_source else declared.function)
+            handle = _function(catalog, declaration)
+            _check(declaration, handle, reader)
+            where = declaration.link or ("source" if declaration.is_source else declaration.function)
             # Without comments around it: one at its end would hide the `;` of the catalogue's file.
             statement = "" if is_temporary else text.slice(Span(0, len(text)))
             if is_aggregate:
-                entry = Entry(declared.name, handle, declared.types, where, statement, declared.append_only)
+                entry = Entry(declaration.name, handle, declaration.types, where, statement, declaration.append_only)
                 catalog.register(spark, entry)
             else:
-                mapped = ScalarEntry(declared.name, handle, declared.types, declared.returns, where, statement)
+                mapped = ScalarEntry(declaration.name, handle, declaration.types, declaration.returns, where, statement)
                 catalog.register_scalar(spark, mapped)
     except SqlError:
         raise
@@ -277,16 +277,17 @@ def _create(
         raise text.error(error.message, Span(index, index + 1), code=error.code) from None
 
 
-def _is_taken(catalog: Catalog, declared: _Declared, reader: _Reader) -> bool:
+def _is_taken(catalog: Catalog, declaration: _Declared, reader: _Reader) -> bool:
     """Return whether there is a function of this kind and name. Raises SqlError for one of another kind."""
-    is_aggregate = declared.kind is FunctionKind.AGGREGATE
-    if declared.name in (catalog.mapped if is_aggregate else catalog.entries):
+    is_aggregate = declaration.kind is FunctionKind.AGGREGATE
+    if declaration.name in (catalog.mapped if is_aggregate else catalog.entries):
         is_, drop = ("a function", "FUNCTION") if is_aggregate else ("an aggregate", "AGGREGATE")
         raise reader.error(
-            f"{declared.name} is the name of {is_}; choose another name, or write DROP {drop} {declared.name} before",
-            declared.name_at,
+            f"{declaration.name} is the name of {is_}; choose another name, or write DROP {drop} {declaration.name} "
+            "before",
+            declaration.name_at,
         )
-    return declared.name in (catalog.entries if is_aggregate else catalog.mapped)
+    return declaration.name in (catalog.entries if is_aggregate else catalog.mapped)
 
 
 def _read_declaration(reader: _Reader, *, is_aggregate: bool) -> _Declared:
@@ -337,8 +338,8 @@ def _read_declaration(reader: _Reader, *, is_aggregate: bool) -> _Declared:
     reader.end(f"; the order of the clauses is RETURNS, {'APPEND ONLY, ' * is_aggregate}LANGUAGE, AS, USING LINK")
     is_java = language == "java"
     if is_java and is_source:
-        wanted = "a Java class is expected here, compiled: AS 'com.acme.WeightedAvg' USING LINK 'functions.jar'"
-        raise reader.error(wanted, function_at)
+        expectation = "a Java class is expected here, compiled: AS 'com.acme.WeightedAvg' USING LINK 'functions.jar'"
+        raise reader.error(expectation, function_at)
     if is_java and link is not None and link.lower().endswith(".jar"):
         function, link = f"{link.removeprefix('file://')}::{function}", None
     return _Declared(
@@ -403,101 +404,101 @@ def _type(text: Text, span: Span) -> pa.DataType:
     if span.is_empty:
         raise text.error("a type is expected here", Span(span.start, span.start + 1))
     words = [text.tokens[index].text for index in span.indexes]
-    zoned = [
+    zoned_words = [
         "TIMESTAMPTZ" if word.upper() == "TIMESTAMP" and after.upper() not in ("WITH", "WITHOUT") else word
         for word, after in zip(words, [*words[1:], ""], strict=True)
     ]
     try:
-        return parse_type(" ".join(zoned))
+        return parse_type(" ".join(zoned_words))
     except RejectedError as error:
         raise text.error(error.message.replace("TIMESTAMPTZ", "TIMESTAMP"), span) from None
 
 
-def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
+def _function(catalog: Catalog, declaration: _Declared) -> FunctionHandle:
     """Return the function that a statement names. Raises RejectedError."""
-    if declared.is_java:
-        return _java_function(catalog, declared)
-    is_own = declared.is_source or ":" in declared.function
-    if is_own and declared.name in Registry():
+    if declaration.is_java:
+        return _java_function(catalog, declaration)
+    is_own = declaration.is_source or ":" in declaration.function
+    if is_own and declaration.name in Registry():
         raise RejectedError(
             "SIGNATURE",
-            f"{declared.name} is the name of a built-in function of foldflight; choose another name, such as "
-            f"my_{declared.name}",
-            function=declared.name,
+            f"{declaration.name} is the name of a built-in function of foldflight; choose another name, such as "
+            f"my_{declaration.name}",
+            function=declaration.name,
         )
-    is_embedded = declared.link is None and (declared.is_source or ":" in declared.function)
+    is_embedded = declaration.link is None and (declaration.is_source or ":" in declaration.function)
     if not is_embedded:
-        catalog.release(declared.name)
-    if declared.link is not None:
-        functions = catalog.link(declared.link)
-        if declared.is_source:
-            return functions.register(_of_source(declared))[declared.name]
-        if ":" in declared.function:
-            return _link(functions, _of_module(declared), declared)
-        return functions[declared.function]
-    if declared.is_source:
-        function = _of_source(declared)
-    elif ":" in declared.function:
-        function = replace(_of_module(declared), name=declared.name)
+        catalog.release(declaration.name)
+    if declaration.link is not None:
+        functions = catalog.link(declaration.link)
+        if declaration.is_source:
+            return functions.register(_of_source(declaration))[declaration.name]
+        if ":" in declaration.function:
+            return _link(functions, _of_module(declaration), declaration)
+        return functions[declaration.function]
+    if declaration.is_source:
+        function = _of_source(declaration)
+    elif ":" in declaration.function:
+        function = replace(_of_module(declaration), name=declaration.name)
     else:
-        return catalog.embedded_functions[declared.function]
+        return catalog.embedded_functions[declaration.function]
     if isinstance(function, Function):
-        return catalog.embed(declared.name, function)
-    return connect(function)[declared.name]
+        return catalog.embed(declaration.name, function)
+    return connect(function)[declaration.name]
 
 
-def _java_function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
+def _java_function(catalog: Catalog, declaration: _Declared) -> FunctionHandle:
     """Return the function of a Java class: of a jar, or of a server that serves it or is sent the jar."""
-    jar, _, class_name = declared.function.rpartition("::")
-    link = declared.link
+    jar, _, class_name = declaration.function.rpartition("::")
+    link = declaration.link
     if link is not None and not jar:
-        catalog.release(declared.name)
+        catalog.release(declaration.name)
         return catalog.link(link)[JAVA.load().function_name(class_name)]
-    function = replace(java_functions([class_name], jar or None)[0], name=declared.name)
+    function = replace(java_functions([class_name], jar or None)[0], name=declaration.name)
     if link is None:
-        return catalog.embed(declared.name, function)
-    catalog.release(declared.name)
-    return catalog.link(link).register(function)[declared.name]
+        return catalog.embed(declaration.name, function)
+    catalog.release(declaration.name)
+    return catalog.link(link).register(function)[declaration.name]
 
 
-def _link(functions: Functions, function: AnyFunction, declared: _Declared) -> FunctionHandle:
+def _link(functions: Functions, function: AnyFunction, declaration: _Declared) -> FunctionHandle:
     """Return a function of a module on a server: the server's own function of this name, or a bundle of it.
 
     Raises:
         RejectedError: SIGNATURE, if the server's function of this name is another version; SETTINGS and the other
             errors of `Functions.register`, if it has none and takes no bundles.
     """
-    served = next((info for info in functions.transport.infos() if info.name == function.name), None)
-    if served is None:
-        return functions.register(replace(function, name=declared.name))[declared.name]
-    if (served.signature, served.version) != (function.signature, function.version):
+    served_info = next((info for info in functions.transport.infos() if info.name == function.name), None)
+    if served_info is None:
+        return functions.register(replace(function, name=declaration.name))[declaration.name]
+    if (served_info.signature, served_info.version) != (function.signature, function.version):
         raise RejectedError(
             "SIGNATURE",
-            f"the server has {served.signature} in version {served.version}, and {declared.function} is "
+            f"the server has {served_info.signature} in version {served_info.version}, and {declaration.function} is "
             f"{function.signature} in version {function.version}; write AS '{function.name}' for the server's, "
             "or give yours another name",
             function=function.name,
         )
-    return FunctionHandle(served, functions.transport)
+    return FunctionHandle(served_info, functions.transport)
 
 
-def _of_module(declared: _Declared) -> AnyFunction:
-    module_name, _, object_name = declared.function.partition(":")
+def _of_module(declaration: _Declared) -> AnyFunction:
+    module_name, _, object_name = declaration.function.partition(":")
     if not module_name or not object_name:
-        raise RejectedError("MODULE", f"{declared.function!r} names no function of a module; write 'module:Class'")
+        raise RejectedError("MODULE", f"{declaration.function!r} names no function of a module; write 'module:Class'")
     module = import_module(module_name)
     source = getattr(module, object_name, None)
     if source is None:
         names = ", ".join(each.source.__name__ for each in Registry.load([module]).authored)
         raise RejectedError("MODULE", f"{module_name} has no function or class {object_name}; it has {names}")
-    if declared.kind is FunctionKind.AGGREGATE and isinstance(source, type) and function_of(source) is None:
-        return _of_class(source, declared)
-    return _only(Registry.load([source]), declared.function)
+    if declaration.kind is FunctionKind.AGGREGATE and isinstance(source, type) and function_of(source) is None:
+        return _of_class(source, declaration)
+    return _only(Registry.load([source]), declaration.function)
 
 
-def _of_class(cls: type, declared: _Declared) -> Function:
+def _of_class(cls: type, declaration: _Declared) -> Function:
     """Return the function of a class without a decorator: the statement declares what the decorator would."""
-    return aggregate_of(cls, input_types=declared.types, result_type=declared.returns, name=declared.name)
+    return aggregate_of(cls, input_types=declaration.types, result_type=declaration.returns, name=declaration.name)
 
 
 def _only(registry: Registry, what: str) -> AnyFunction:
@@ -507,17 +508,17 @@ def _only(registry: Registry, what: str) -> AnyFunction:
     return registry.authored[0]
 
 
-def _of_source(declared: _Declared) -> AnyFunction:
+def _of_source(declaration: _Declared) -> AnyFunction:
     """Return the only function of source code: what is decorated, a class, or functions as RisingWave has them.
 
     The source is executed in this process. Its module has a name of its own for each text, so that a replaced function
     does not change results that use the one before.
     """
-    code = textwrap.dedent(declared.function)
+    code = textwrap.dedent(declaration.function)
     digest = hashlib.sha256(code.encode()).hexdigest()[:8]
-    plain = re.sub(r"\W", "_", declared.name)  # with a dot in the name, pickle would look for a package
+    plain = re.sub(r"\W", "_", declaration.name)  # with a dot in the name, pickle would look for a package
     module = ModuleType(f"foldflight_sql_{plain}_{digest}")
-    file = f"<{declared.statement} {declared.name}>"
+    file = f"<{declaration.statement} {declaration.name}>"
     sys.modules[module.__name__] = module
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     try:
@@ -527,71 +528,71 @@ def _of_source(declared: _Declared) -> AnyFunction:
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise RejectedError("MODULE", f"the source cannot be executed{line}: {type(error).__name__}: {error}") from None
-    if declared.kind is not FunctionKind.AGGREGATE:
-        _decorate(module, declared)
-    elif (aggregate := _aggregate_in(module, declared)) is not None:
+    if declaration.kind is not FunctionKind.AGGREGATE:
+        _decorate(module, declaration)
+    elif (aggregate := _aggregate_in(module, declaration)) is not None:
         return aggregate
     try:
-        return replace(_only(Registry.load([module]), "the source"), name=declared.name)
+        return replace(_only(Registry.load([module]), "the source"), name=declaration.name)
     except RejectedError as error:
         raise RejectedError(error.code, error.message.replace(f"module {module.__name__}", "the source")) from None
 
 
-def _decorate(module: ModuleType, declared: _Declared) -> None:
+def _decorate(module: ModuleType, declaration: _Declared) -> None:
     """Register the function or class with the declared name, if the source has no decorator."""
     own = [each for each in vars(module).values() if getattr(each, "__module__", None) == module.__name__]
     if any(function_of(each) is not None for each in own):
         return
-    named = [each for each in own if each.__name__.lower() == declared.name]
-    if not named and own:
+    same_named = [each for each in own if each.__name__.lower() == declaration.name]
+    if not same_named and own:
         raise RejectedError(
             "SIGNATURE",
-            f"the source defines {_names_of(own)}, and none is named {declared.name}; give the def or class the name "
-            "of the statement",
+            f"the source defines {_names_of(own)}, and none is named {declaration.name}; give the def or class the "
+            "name of the statement",
         )
-    if not named:
+    if not same_named:
         return
-    target = named[0]
-    if declared.kind is FunctionKind.TABLE:
-        columns = {field.name: field.type for field in declared.returns}
-        udtf(input_types=declared.types, result_types=columns, name=declared.name)(target)
+    target = same_named[0]
+    if declaration.kind is FunctionKind.TABLE:
+        columns = {field.name: field.type for field in declaration.returns}
+        udtf(input_types=declaration.types, result_types=columns, name=declaration.name)(target)
     else:
-        udf(input_types=declared.types, result_type=declared.returns, name=declared.name)(target)
+        udf(input_types=declaration.types, result_type=declaration.returns, name=declaration.name)(target)
 
 
 _STATE_FUNCTIONS: Final = ("create_state", "accumulate", "retract", "merge", "finish")
 
 
-def _aggregate_in(module: ModuleType, declared: _Declared) -> Function | None:
+def _aggregate_in(module: ModuleType, declaration: _Declared) -> Function | None:
     """Return the aggregate of source code without a decorator; None if there is none."""
     own = [each for each in vars(module).values() if getattr(each, "__module__", None) == module.__name__]
     classes = [each for each in own if isinstance(each, type)]
     if any(function_of(each) is not None for each in classes):
         return None
     if "create_state" in vars(module):
-        written = {name: staticmethod(each) for name, each in vars(module).items() if name in _STATE_FUNCTIONS}
-        aggregate = type("Aggregate", (), {**written, "__module__": module.__name__})
+        state_functions = {name: staticmethod(each) for name, each in vars(module).items() if name in _STATE_FUNCTIONS}
+        aggregate = type("Aggregate", (), {**state_functions, "__module__": module.__name__})
         setattr(module, aggregate.__name__, aggregate)
-        return _of_class(aggregate, declared)
-    chosen = [each for each in classes if each.__name__.lower() == declared.name.replace("_", "")] or classes
-    if len(chosen) > 1:
-        wanted = "".join(part.capitalize() for part in declared.name.split("_"))
+        return _of_class(aggregate, declaration)
+    candidates = [each for each in classes if each.__name__.lower() == declaration.name.replace("_", "")] or classes
+    if len(candidates) > 1:
+        class_name = "".join(part.capitalize() for part in declaration.name.split("_"))
         raise RejectedError(
             "SIGNATURE",
-            f"the source has the classes {_names_of(chosen)}, and it is unclear which is {declared.name}; name "
-            f"it {wanted}, or write @udaf above it",
+            f"the source has the classes {_names_of(candidates)}, and it is unclear which is {declaration.name}; name "
+            f"it {class_name}, or write @udaf above it",
         )
-    if not chosen and own:
+    if not candidates and own:
         raise RejectedError(
             "SIGNATURE",
             f"the source defines {_names_of(own)}, which is no aggregate; define a class, or the functions "
             "create_state, accumulate and finish",
         )
-    return _of_class(chosen[0], declared) if chosen else None
+    return _of_class(candidates[0], declaration) if candidates else None
 
 
-def _names_of(defined: Sequence[Callable[..., object]]) -> str:
-    return ", ".join(each.__name__ for each in defined)
+def _names_of(definitions: Sequence[Callable[..., object]]) -> str:
+    return ", ".join(each.__name__ for each in definitions)
 
 
 _ADVICE: Final = {
@@ -601,41 +602,41 @@ _ADVICE: Final = {
 }
 
 
-def _check(declared: _Declared, handle: FunctionHandle, reader: _Reader) -> None:
+def _check(declaration: _Declared, handle: FunctionHandle, reader: _Reader) -> None:
     """Check the kind, the declared types and APPEND ONLY against the function. Raises SqlError."""
     info = handle.info
-    if info.kind is not declared.kind:
-        raise reader.error(f"{info.signature} {_ADVICE[info.kind]}", declared.function_at)
+    if info.kind is not declaration.kind:
+        raise reader.error(f"{info.signature} {_ADVICE[info.kind]}", declaration.function_at)
     if info.input_types is not None:
-        known = [parse_type(each) for each in info.taking(declared.types).input_types or ()]
-        known = known[: max(info.inputs_min, len(declared.types))]
-        if known != list(declared.types):
+        input_types = [parse_type(each) for each in info.taking(declaration.types).input_types or ()]
+        input_types = input_types[: max(info.inputs_min, len(declaration.types))]
+        if input_types != list(declaration.types):
             raise reader.error(
-                f"{info.signature} takes ({', '.join(map(spark_name, known))}), and "
-                f"({', '.join(map(spark_name, declared.types))}) is declared",
-                declared.name_at,
+                f"{info.signature} takes ({', '.join(map(spark_name, input_types))}), and "
+                f"({', '.join(map(spark_name, declaration.types))}) is declared",
+                declaration.name_at,
             )
-    required = [each.name for each in info.parameters if each.required]
-    if not required:  # direct arguments may decide the type of the result
-        result = _result_type(declared, handle)
-        if result != declared.returns:
+    required_names = [each.name for each in info.parameters if each.required]
+    if not required_names:  # direct arguments may decide the type of the result
+        result = _result_type(declaration, handle)
+        if result != declaration.returns:
             raise reader.error(
-                f"{declared.name} returns {_type_text(result, declared)}, and {_type_text(declared.returns, declared)} "
-                "is declared",
-                declared.name_at,
+                f"{declaration.name} returns {_type_text(result, declaration)}, and "
+                f"{_type_text(declaration.returns, declaration)} is declared",
+                declaration.name_at,
             )
-    if declared.kind is FunctionKind.AGGREGATE and not info.retract and not declared.append_only:
+    if declaration.kind is FunctionKind.AGGREGATE and not info.retract and not declaration.append_only:
         raise reader.error(
-            f"{declared.name} has no retract, so rows cannot be taken back; declare it: write APPEND ONLY before "
+            f"{declaration.name} has no retract, so rows cannot be taken back; declare it: write APPEND ONLY before "
             "LANGUAGE or AS, or define retract",
-            declared.name_at,
+            declaration.name_at,
         )
 
 
-def _result_type(declared: _Declared, handle: FunctionHandle) -> pa.DataType:
+def _result_type(declaration: _Declared, handle: FunctionHandle) -> pa.DataType:
     """Return the type of the function's result for the declared types. Raises RejectedError."""
-    columns = [pa.field(str(index), type_) for index, type_ in enumerate(declared.types)]
-    if declared.kind is FunctionKind.AGGREGATE:
+    columns = [pa.field(str(index), type_) for index, type_ in enumerate(declaration.types)]
+    if declaration.kind is FunctionKind.AGGREGATE:
         call = Call(handle.name, tuple(each.name for each in columns))
         open_request = Open((call,), pa.schema([pa.field(SLOT, pa.int32()), *columns]), returns=Returns(states=False))
     else:
@@ -644,8 +645,8 @@ def _result_type(declared: _Declared, handle: FunctionHandle) -> pa.DataType:
     return handle.transport.describe(open_request).schema.field("output_0").type
 
 
-def _type_text(type_: pa.DataType, declared: _Declared) -> str:
-    if declared.kind is not FunctionKind.TABLE:
+def _type_text(type_: pa.DataType, declaration: _Declared) -> str:
+    if declaration.kind is not FunctionKind.TABLE:
         return spark_name(type_)
     return f"TABLE ({_columns_shown(type_)})"
 

@@ -141,8 +141,8 @@ def _length(text: Text, span: Span) -> str:
         return first.value
     if not text.says(span.start, "INTERVAL"):
         raise text.error("the length of a window is expected here: INTERVAL '5' MINUTES, or '5 minutes'", span)
-    written = re.sub(r"(?i)^interval\s+|['\"]", "", text.slice(span))
-    return in_units(written)
+    length_text = re.sub(r"(?i)^interval\s+|['\"]", "", text.slice(span))
+    return in_units(length_text)
 
 
 def in_units(interval: str) -> str:

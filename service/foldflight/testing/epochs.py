@@ -93,10 +93,10 @@ class _Stream:
         )
         kinds, changes = epoch.run(iter([rows]))
         values = pa.RecordBatch.from_arrays(changes.columns, names=self._layout.results.names)
-        named = [RowKind(kind).short for kind in kinds.to_pylist()]
+        kind_names = [RowKind(kind).short for kind in kinds.to_pylist()]
         states, live = self._readable()
         return Epoch(
-            changelog=list(zip(named, to_pylist(values), strict=True)),
+            changelog=list(zip(kind_names, to_pylist(values), strict=True)),
             states=states,
             live=live,
             ignored_retractions=epoch.stats.ignored_retractions,
@@ -241,13 +241,13 @@ def _kind_of(column: str, rows: Sequence[Mapping[str, Any]]) -> pa.DataType:
 def column_of(name: str, values: list[Any], type_: pa.DataType) -> pa.Array:
     """Return the values of a column. Raises RejectedError SCHEMA_MISMATCH for datetimes with and without a zone."""
     if pa.types.is_timestamp(type_):
-        zoned = [each for each in values if isinstance(each, datetime) and each.tzinfo is not None]
+        zoned_values = [each for each in values if isinstance(each, datetime) and each.tzinfo is not None]
         naive = [each for each in values if isinstance(each, datetime) and each.tzinfo is None]
-        if zoned and (naive or type_.tz is None):
+        if zoned_values and (naive or type_.tz is None):
             other = f"{naive[0]!r} has none" if naive else f"the function takes {sql_name(type_)}"
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the value {zoned[0]!r} of {name} has a time zone, and {other}; give values of one kind",
+                f"the value {zoned_values[0]!r} of {name} has a time zone, and {other}; give values of one kind",
             )
     try:
         array = pa.array(values, type_)
@@ -265,12 +265,12 @@ def column_of(name: str, values: list[Any], type_: pa.DataType) -> pa.Array:
     return array
 
 
-def _has_nanoseconds(value: Any, stored: pa.Array) -> bool:
+def _has_nanoseconds(value: Any, array: pa.Array) -> bool:
     """Return whether a value, or the same one in Arrow, has a time that is not one of Python."""
     if has_nanoseconds(value):
         return True
     try:
-        in_microseconds(stored)
+        in_microseconds(array)
     except ValueError:
         return True
     return False
@@ -367,9 +367,9 @@ def check_calls(aggregates: Mapping[str, Aggregate], **names: Sequence[str]) -> 
                 f"{name!r} is {aggregate!r:.80}, which is no call of an aggregate function; call one with the names of "
                 "its columns: functions['sum']('amount')",
             )
-    for what, given in names.items():
-        if isinstance(given, str):
-            raise RejectedError("SIGNATURE", f"{what} is the text {given!r}; give a list of names: [{given!r}]")
+    for what, name_list in names.items():
+        if isinstance(name_list, str):
+            raise RejectedError("SIGNATURE", f"{what} is the text {name_list!r}; give a list of names: [{name_list!r}]")
 
 
 def add_conditions(aggregates: Mapping[str, Aggregate], rows: Sequence[dict[str, Any]]) -> None:
@@ -389,9 +389,9 @@ _QUOTED: Final = re.compile(r"'([^'\\]*)'")
 def add_constants(aggregates: Mapping[str, Aggregate], rows: Sequence[dict[str, Any]]) -> None:
     """Put the constants among the arguments, as `60` and `"'a text'"`, into rows as columns."""
     for column in (column for aggregate in aggregates.values() for column in aggregate.columns):
-        quoted = _QUOTED.fullmatch(column) if isinstance(column, str) else None
-        if isinstance(column, Constant) or quoted:
-            value = column.value if isinstance(column, Constant) else quoted and quoted[1]
+        quoted_match = _QUOTED.fullmatch(column) if isinstance(column, str) else None
+        if isinstance(column, Constant) or quoted_match:
+            value = column.value if isinstance(column, Constant) else quoted_match and quoted_match[1]
             for row in rows:
                 row[str(column)] = value
 
@@ -445,7 +445,7 @@ def types_of(
             declared_types.setdefault(str(column), parse_type(type_))
         if aggregate.condition is not None:
             declared_types[_condition_column(output, aggregate.condition)] = pa.bool_()
-    chosen = {}
+    types_by_name = {}
     for name in names:
         if any(name not in row for row in rows):
             there = ", ".join(dict.fromkeys(str(column) for row in rows for column in row))
@@ -455,7 +455,7 @@ def types_of(
                 "Give every row all columns",
             )
         if name in types:
-            chosen[name] = parse_type(types[name])
+            types_by_name[name] = parse_type(types[name])
         else:
-            chosen[name] = declared_types.get(name) or _deduce(name, [row[name] for row in rows])
-    return chosen
+            types_by_name[name] = declared_types.get(name) or _deduce(name, [row[name] for row in rows])
+    return types_by_name

@@ -146,24 +146,24 @@ def iterate_laws(
     (there,) = unpickled_copy([function])
     if there.bounds is not None:
         _by_place(there, argument_types(there, dict(literals or {})), values or {})
-        tried = SCALAR_LAWS if isinstance(there, ScalarFunction) else LAWS
-        yield from (LawResult(law.name, None, _CALLS_OUT) for law in tried)
+        laws = SCALAR_LAWS if isinstance(there, ScalarFunction) else LAWS
+        yield from (LawResult(law.name, None, _CALLS_OUT) for law in laws)
         return
     if isinstance(there, ScalarFunction):
-        mapped = ScalarSubject(there, dict(literals or {}))
-        known = _by_place(there, mapped.types, values or {})
-        inputs = _Inputs(rows_with_nulls, mapped.types, known, examples=examples)
-        yield from (_check(law, mapped, inputs) for law in SCALAR_LAWS)
+        scalar_subject = ScalarSubject(there, dict(literals or {}))
+        known_values = _by_place(there, scalar_subject.types, values or {})
+        inputs = _Inputs(rows_with_nulls, scalar_subject.types, known_values, examples=examples)
+        yield from (_check(law, scalar_subject, inputs) for law in SCALAR_LAWS)
         return
     assert isinstance(there, Function)
     subject = _Subject(there, dict(literals or {}))
-    known = _by_place(there, subject.types, values or {})
+    known_values = _by_place(there, subject.types, values or {})
     draw = rows_with_nulls if subject.error_at_nulls is None else rows_of
-    inputs = _Inputs(draw, subject.types, known, examples=examples)
+    inputs = _Inputs(draw, subject.types, known_values, examples=examples)
     hostile: _Inputs | None = None
     for law in LAWS:
         if law.hostile and hostile is None and law.needs(subject) is None:
-            hostile = _Inputs(hostile_rows, subject.types, known, examples=examples)
+            hostile = _Inputs(hostile_rows, subject.types, known_values, examples=examples)
         yield _check(law, subject, hostile if law.hostile and hostile is not None else inputs)
 
 
@@ -214,10 +214,10 @@ class Interpreter(Protocol):
 class LiftedForm(Protocol):
     """The lifted form of a call, computed as an engine does."""
 
-    def difference(self, interpreter: Interpreter, rows: Rows, cut: int) -> str | None:
+    def difference(self, interpreter: Interpreter, rows: Rows, seed: int) -> str | None:
         """Fold rows in both ways, and return how states or outputs differ; None if they are equal.
 
-        The bits of `cut` choose which rows are retracted.
+        The bits of `seed` choose which rows are retracted.
         """
 
 
@@ -330,20 +330,26 @@ def outputs_in(batch: pa.RecordBatch) -> list[Any]:
     return outputs
 
 
-def rows_of(types: Sequence[pa.DataType], known: Known = _NONE) -> st.SearchStrategy[Rows]:
+def rows_of(types: Sequence[pa.DataType], known_values: Known = _NONE) -> st.SearchStrategy[Rows]:
     """Return a strategy for lists of rows. Values are small, so that their sums do not overflow."""
-    return _rows(types, known, _values, rows_max=12)
+    return _rows(types, known_values, _values, rows_max=12)
 
 
-def rows_with_nulls(types: Sequence[pa.DataType], known: Known = _NONE) -> st.SearchStrategy[Rows]:
+def rows_with_nulls(types: Sequence[pa.DataType], known_values: Known = _NONE) -> st.SearchStrategy[Rows]:
     """Return a strategy for rows as `rows_of` makes them, in which values may be NULL."""
-    return _rows(types, known, lambda type_: st.none() | _values(type_), rows_max=12)
+    return _rows(types, known_values, lambda type_: st.none() | _values(type_), rows_max=12)
 
 
 def _rows(
-    types: Sequence[pa.DataType], known: Known, of_type: Callable[[pa.DataType], st.SearchStrategy[Any]], rows_max: int
+    types: Sequence[pa.DataType],
+    known_values: Known,
+    of_type: Callable[[pa.DataType], st.SearchStrategy[Any]],
+    rows_max: int,
 ) -> st.SearchStrategy[Rows]:
-    columns = [st.sampled_from(known[place]) if place in known else of_type(type_) for place, type_ in enumerate(types)]
+    columns = [
+        st.sampled_from(known_values[place]) if place in known_values else of_type(type_)
+        for place, type_ in enumerate(types)
+    ]
     return st.lists(st.tuples(*columns), max_size=rows_max)
 
 
@@ -398,12 +404,12 @@ def _nested_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
 def _vectors(type_: pa.DataType, items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Return a strategy for vectors. Most items of a long one are equal, because each draw takes time."""
     size = type_.list_size
-    return st.lists(items, min_size=1, max_size=min(size, 4)).map(lambda drawn: (drawn * size)[:size])
+    return st.lists(items, min_size=1, max_size=min(size, 4)).map(lambda values: (values * size)[:size])
 
 
-def hostile_rows(types: Sequence[pa.DataType], known: Known = _NONE) -> st.SearchStrategy[Rows]:
+def hostile_rows(types: Sequence[pa.DataType], known_values: Known = _NONE) -> st.SearchStrategy[Rows]:
     """Return a strategy for lists of rows with NULL and the values at which engines differ from Python."""
-    return _rows(types, known, lambda type_: st.none() | _hostile(type_), rows_max=6)
+    return _rows(types, known_values, lambda type_: st.none() | _hostile(type_), rows_max=6)
 
 
 def _hostile(type_: pa.DataType) -> st.SearchStrategy[Any]:
@@ -461,7 +467,7 @@ def _splits(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
 
 
 def _cut_in_two(inputs: Sequence[Drawn]) -> tuple[list[Rows], list[Rows]]:
-    places = [cut % (len(rows) + 1) for rows, cut in inputs]
+    places = [seed % (len(rows) + 1) for rows, seed in inputs]
     both = list(zip(inputs, places, strict=True))
     return [rows[:at] for (rows, _), at in both], [rows[at:] for (rows, _), at in both]
 
@@ -499,8 +505,8 @@ def _merge_order(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
 
 def _merge_grouping(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     thirds: list[list[Rows]] = [[], [], []]
-    for rows, cut in inputs:
-        third = max(1, cut % (len(rows) + 1))
+    for rows, seed in inputs:
+        third = max(1, seed % (len(rows) + 1))
         for part, groups in zip((rows[:third], rows[third : 2 * third], rows[2 * third :]), thirds, strict=True):
             groups.append(part)
     parts = [subject.fold(groups) for groups in thirds]
@@ -512,20 +518,22 @@ def _merge_grouping(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
 
 
 def _retract_inverse(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
-    remaining = [[row for index, row in enumerate(rows) if cut >> (index % 16) & 1] for rows, cut in inputs]
-    gone = [[row for index, row in enumerate(rows) if not cut >> (index % 16) & 1] for rows, cut in inputs]
+    remaining = [[row for index, row in enumerate(rows) if seed >> (index % 16) & 1] for rows, seed in inputs]
+    retracted_rows = [[row for index, row in enumerate(rows) if not seed >> (index % 16) & 1] for rows, seed in inputs]
     fold = subject.new()
     fold.fold(subject.chunk_of([rows for rows, _ in inputs]))
-    fold.fold(subject.chunk_of([rows[::-1] for rows in gone], kind=RowKind.DELETE))
+    fold.fold(subject.chunk_of([rows[::-1] for rows in retracted_rows], kind=RowKind.DELETE))
     subject.touch(fold, len(inputs))
     return _unless_all_same(
-        outputs_in(subject.fold(remaining)), outputs_in(fold.collect()), lambda group: f"retracted {gone[group]!r}"
+        outputs_in(subject.fold(remaining)),
+        outputs_in(fold.collect()),
+        lambda group: f"retracted {retracted_rows[group]!r}",
     )
 
 
-def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
+def _stored_views(subject: _Subject, rows: Rows, seed: int) -> str | None:
     """Fold rows while an engine keeps the entries of views, which are forgotten after some of the rows."""
-    (whole,) = subject.whole([(rows, cut)])
+    (whole,) = subject.whole([(rows, seed)])
     if not rows:
         return None
 
@@ -536,7 +544,7 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
     cached_views = CachedViews(fold, page=2)
     for index, row in enumerate(rows):
         fold.fold(subject.chunk([row]))
-        if cut >> (index % 16) & 1:
+        if seed >> (index % 16) & 1:
             cached_views.commit(pa.Table.from_batches([fold.changed_states()]))
     (output,) = outputs_in(fold.collect())
     return _unless_same(
@@ -576,17 +584,19 @@ def _compare_vectorised(subject: _Subject, inputs: Sequence[Drawn]) -> str | Non
 def _compare_bundled(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     """Compare `fold_bundle` with the other methods or, without these, with its own result row by row."""
     how = "the same rows one by one, then in bundles"
-    each = (_values_after_rows(subject, rows, cut, how) for rows, cut in inputs)
-    return _both_forms(subject, inputs, how) or next((broken for broken in each if broken is not None), None)
+    each = (_values_after_rows(subject, rows, seed, how) for rows, seed in inputs)
+    return _both_forms(subject, inputs, how) or next(
+        (difference for difference in each if difference is not None), None
+    )
 
 
-def _values_after_rows(subject: _Subject, rows: Rows, cut: int, how: str) -> str | None:
+def _values_after_rows(subject: _Subject, rows: Rows, seed: int, how: str) -> str | None:
     """Compare the values after each row of two groups, where some rows are retracted again."""
     if not rows:
         return None
     batch = concat_batches([subject.chunk(rows, slot=0), subject.chunk(rows, slot=1), subject.chunk(rows, slot=0)])
     if subject.function.capabilities.retract:
-        batch = concat_batches([batch, subject.chunk(rows[: cut % (len(rows) + 1)], slot=1, kind=RowKind.DELETE)])
+        batch = concat_batches([batch, subject.chunk(rows[: seed % (len(rows) + 1)], slot=1, kind=RowKind.DELETE)])
     one, two = (
         Fold(calls, Options(row_outputs=True), Resources(_SIGNER)).fold_each(batch).column(0).to_pylist()
         for calls in (_scalar_calls(subject), subject.calls)
@@ -602,7 +612,7 @@ def _both_forms(subject: _Subject, inputs: Sequence[Drawn], how: str) -> str | N
     """Accumulate and retract the rows of each input in two slots with each form, and merge the states."""
     one, two = (_results_of(subject, calls, inputs) for calls in (_scalar_calls(subject), subject.calls))
     pairs = zip(one, two, strict=True)
-    return next((broken for pair in pairs if (broken := _unless_same(*pair, how)) is not None), None)
+    return next((difference for pair in pairs if (difference := _unless_same(*pair, how)) is not None), None)
 
 
 def _results_of(subject: _Subject, calls: list[BoundCall], inputs: Sequence[Drawn]) -> list[dict[str, Any]]:
@@ -610,15 +620,15 @@ def _results_of(subject: _Subject, calls: list[BoundCall], inputs: Sequence[Draw
     results = []
     fold, merging = (Fold(calls, resources=_RESOURCES) for _ in range(2))
     all_rows = [rows for rows, _ in inputs]
-    some = [rows[: cut % (len(rows) + 1)] for rows, cut in inputs]
+    some = [rows[: seed % (len(rows) + 1)] for rows, seed in inputs]
     for parts, kind in ((all_rows, RowKind.INSERT), (some, RowKind.DELETE), (all_rows, RowKind.INSERT)):
         if kind is RowKind.INSERT or subject.function.capabilities.retract:
             fold.fold(subject.chunk_of([group for rows in parts for group in (rows, [])], kind))
             fold.fold(subject.chunk_of([group for rows in parts for group in ([], rows[1:])], kind))
-        changed = fold.collect()
-        results += changed.to_pylist()
+        changed_states = fold.collect()
+        results += changed_states.to_pylist()
         if subject.function.capabilities.merge:
-            merging.merge_states(changed)
+            merging.merge_states(changed_states)
             results += merging.collect().to_pylist()
     return results
 
@@ -627,9 +637,9 @@ def _compare_compiled(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     """Compare states, results and errors of the interpreter and of compiled code, bit for bit."""
     one = _steps(subject, _scalar_calls(subject), Resources(_SIGNER), inputs)
     two = _steps(subject, subject.calls, Resources(_SIGNER, accelerator=PROGRAMS_AT_ONCE), inputs)
-    for (step, expected), (_, compiled) in zip(one, two, strict=True):
-        if expected != compiled:
-            return f"{step}: interpreted {expected}, compiled {compiled}"
+    for (step, expected), (_, compiled_outcome) in zip(one, two, strict=True):
+        if expected != compiled_outcome:
+            return f"{step}: interpreted {expected}, compiled {compiled_outcome}"
         if len(inputs) > 1 and isinstance(expected, _Raised):
             return f"{step}: raised {expected} for several inputs at once, which tells nothing of the others"
     return None
@@ -649,38 +659,38 @@ def _steps(
     All rows of an input are in a slot, those without NULL in the next one, and each alone in a slot of its own, so that
     an error in one slot does not hide the others.
     """
-    parts, gone = [], []
-    for rows, cut in inputs:
+    parts, retracted_parts = [], []
+    for rows, seed in inputs:
         own = [rows, [row for row in rows if None not in row], *([row] for row in rows)]
         parts += own
-        gone += [part[: cut % (len(part) + 1)] for part in own]
+        retracted_parts += [part[: seed % (len(part) + 1)] for part in own]
     batch = subject.chunk_of(parts)
     options = Options(isolate_errors=True)
     fold, merging = (Fold(calls, options, resources) for _ in range(2))
-    unordered = PROGRAMS_AT_ONCE.unordered_fields(subject.calls[0].bound)
+    unordered_fields = PROGRAMS_AT_ONCE.unordered_fields(subject.calls[0].bound)
     yield "accumulated", _outcome_of(lambda: fold.fold(batch))
-    yield "states and results", _outcome_of(fold.collect, unordered)
+    yield "states and results", _outcome_of(fold.collect, unordered_fields)
     if subject.function.capabilities.retract:
-        retracted = subject.chunk_of(gone, RowKind.DELETE)
-        yield "some rows retracted", _outcome_of(lambda: fold.fold(retracted))
+        retracted_chunk = subject.chunk_of(retracted_parts, RowKind.DELETE)
+        yield "some rows retracted", _outcome_of(lambda: fold.fold(retracted_chunk))
         yield (
             "states and results after that",
-            _outcome_of(fold.collect, unordered),
+            _outcome_of(fold.collect, unordered_fields),
         )
     states = Fold(calls, options, resources)
     states.fold(batch)
-    stored = states.collect()
-    merging.merge_states(stored)
+    stored_states = states.collect()
+    merging.merge_states(stored_states)
     if subject.function.capabilities.merge:
-        yield "the states merged twice", _outcome_of(lambda: merging.merge_states(stored))
+        yield "the states merged twice", _outcome_of(lambda: merging.merge_states(stored_states))
     yield (
         "states and results of the merged states",
-        _outcome_of(merging.collect, unordered),
+        _outcome_of(merging.collect, unordered_fields),
     )
-    for rows, cut in inputs:
+    for rows, seed in inputs:
         without_nulls = [row for row in rows if None not in row]
-        known = subject.chunk(without_nulls) if cut % 2 else subject.chunk(rows)
-        yield "the results after each row", _outcome_of(partial(_after_each_row, calls, resources, known))
+        chunk = subject.chunk(without_nulls) if seed % 2 else subject.chunk(rows)
+        yield "the results after each row", _outcome_of(partial(_after_each_row, calls, resources, chunk))
 
 
 def _after_each_row(calls: list[BoundCall], resources: Resources, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -696,12 +706,13 @@ def _after_each_row(calls: list[BoundCall], resources: Resources, batch: pa.Reco
         return concat_batches([fold.fold_each(batch.slice(at, 1)) for at in range(batch.num_rows)])
 
 
-def _outcome_of(run: Callable[[], pa.RecordBatch | None], unordered: frozenset[str] = frozenset()) -> str:
+def _outcome_of(run: Callable[[], pa.RecordBatch | None], unordered_fields: frozenset[str] = frozenset()) -> str:
     """Return a result or error as text, in which all values have all digits and zeros their signs.
 
     Args:
         run: Makes it.
-        unordered: The attributes of states that are sets, whose order only Python knows; `value` is the whole state.
+        unordered_fields: The attributes of states that are sets, whose order only Python knows; `value` is the
+            whole state.
     """
     try:
         results = run()
@@ -714,11 +725,11 @@ def _outcome_of(run: Callable[[], pa.RecordBatch | None], unordered: frozenset[s
         state = row.get("state_0")
         if isinstance(state, bytes) and state[32:36] == b"FFP1":  # the processor chooses the sign of a NaN: not signed
             row["state_0"] = state[32:].replace(b"G\xff\xf8\0\0\0\0\0\0", b"G\x7f\xf8\0\0\0\0\0\0")
-    for row in rows if unordered else ():
+    for row in rows if unordered_fields else ():
         state = row["state_0"]
         if isinstance(state, list):
             state.sort(key=repr)
-        for name in unordered.intersection(state) if isinstance(state, dict) else ():
+        for name in unordered_fields.intersection(state) if isinstance(state, dict) else ():
             state[name] = sorted(state[name], key=repr)
     return repr(rows)
 
@@ -749,10 +760,10 @@ def _same(one: Any, two: Any) -> bool:
     return type(one) is type(two) and bool(one == two)
 
 
-def _compare_lifted(subject: _Subject, rows: Rows, cut: int) -> str | None:
+def _compare_lifted(subject: _Subject, rows: Rows, seed: int) -> str | None:
     """Compare the interpreter's state and output with the lifted form's; some rows are retracted."""
     assert subject.lifted is not None
-    return subject.lifted.difference(subject, rows, cut)
+    return subject.lifted.difference(subject, rows, seed)
 
 
 def _needs_nulls(subject: _Subject) -> str | None:
@@ -842,13 +853,17 @@ class _Inputs:
         examples: The number of inputs.
     """
 
-    def __init__(self, draw: _Draw, types: Sequence[pa.DataType], known: Known, *, examples: int) -> None:
-        self._strategy = st.tuples(draw(types, known), st.integers(0, 2**16 - 1))
+    def __init__(self, draw: _Draw, types: Sequence[pa.DataType], known_values: Known, *, examples: int) -> None:
+        self._strategy = st.tuples(draw(types, known_values), st.integers(0, 2**16 - 1))
         self._examples = examples
-        drawn = {type_: _draw_column(draw, (type_,), examples) for type_ in types}
-        rows_max = max(map(len, drawn[types[0]] if types else _draw_column(draw, (), examples)))
-        values = {type_: [value for column in columns for (value,) in column] for type_, columns in drawn.items()}
-        self.all = _mix([known.get(place, values[type_]) for place, type_ in enumerate(types)], rows_max, examples)
+        columns_by_type = {type_: _draw_column(draw, (type_,), examples) for type_ in types}
+        rows_max = max(map(len, columns_by_type[types[0]] if types else _draw_column(draw, (), examples)))
+        values = {
+            type_: [value for column in columns for (value,) in column] for type_, columns in columns_by_type.items()
+        }
+        self.all = _mix(
+            [known_values.get(place, values[type_]) for place, type_ in enumerate(types)], rows_max, examples
+        )
         self.broken: list[Drawn] = []  # the minimal input of each error so far
 
     def first(self, condition: Callable[[Drawn], bool]) -> Drawn:
@@ -864,8 +879,8 @@ def _draw_column(draw: _Draw, types: tuple[pa.DataType, ...], examples: int) -> 
     """
     lists: list[Rows] = []
 
-    def keep(drawn: list[Rows]) -> bool:
-        lists.extend(drawn)
+    def keep(examples: list[Rows]) -> bool:
+        lists.extend(examples)
         return False
 
     with contextlib.suppress(NoSuchExample):
@@ -880,13 +895,13 @@ def _mix(columns: Sequence[Sequence[Any]], rows_max: int, examples: int) -> Sequ
     An input has few different values, which columns with the same values share. So rows, and values in a row, are
     equal as often as they differ.
     """
-    chosen = random.Random(0)  # noqa: S311 - data, not secrets
+    rng = random.Random(0)  # noqa: S311 - data, not secrets
     inputs: list[Drawn] = []
     for number in range(examples):
         count = number % (rows_max + 1)
-        few = {id(values): chosen.choices(values, k=chosen.randint(1, max(count, 1))) for values in columns}
-        rows = [tuple(chosen.choice(few[id(values)]) for values in columns) for _ in range(count)]
-        inputs.append((rows, chosen.randrange(1 << 16)))
+        few = {id(values): rng.choices(values, k=rng.randint(1, max(count, 1))) for values in columns}
+        rows = [tuple(rng.choice(few[id(values)]) for values in columns) for _ in range(count)]
+        inputs.append((rows, rng.randrange(1 << 16)))
     return inputs
 
 
@@ -922,38 +937,40 @@ def _try_law(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: 
     if _outcome(holds, inputs.all)[0] is None:
         return LawResult(name, True)
 
-    def broken_by(drawn: Drawn) -> tuple[str | None, str]:
-        return _outcome(holds, [drawn])
+    def broken_by(example: Drawn) -> tuple[str | None, str]:
+        return _outcome(holds, [example])
 
     # The error of another law breaks this one, too, in most cases, and its rows are minimal already.
-    known = next((drawn for drawn in inputs.broken if broken_by(drawn)[1]), None)
-    broken = known or next((drawn for drawn in inputs.all if broken_by(drawn)[0] is not None), None)
-    if broken is None:
+    known_example = next((example for example in inputs.broken if broken_by(example)[1]), None)
+    broken_example = known_example or next(
+        (example for example in inputs.all if broken_by(example)[0] is not None), None
+    )
+    if broken_example is None:
         return LawResult(name, True)
-    if known is None:
+    if known_example is None:
         try:
-            broken = inputs.first(lambda drawn: broken_by(drawn)[0] is not None)
+            broken_example = inputs.first(lambda example: broken_by(example)[0] is not None)
         except NoSuchExample:  # The search draws other inputs, so the one that broke the law is reduced.
-            broken = _without_rows(broken, lambda drawn: broken_by(drawn)[0] is not None)
+            broken_example = _without_rows(broken_example, lambda example: broken_by(example)[0] is not None)
         except Flaky:
             return LawResult(name, False, _FLAKY)
-    difference, cause = broken_by(broken)
+    difference, cause = broken_by(broken_example)
     if cause:
-        inputs.broken.append(broken)
-    rows, _ = broken
+        inputs.broken.append(broken_example)
+    rows, _ = broken_example
     has_nulls = any(value is None for row in rows for value in row)
     remedy = of_nulls if cause and has_nulls else ""
     return LawResult(name, False, f"rows {rows!r}; {difference or _FLAKY}{remedy}", cause)
 
 
-def _without_rows(drawn: Drawn, condition: Callable[[Drawn], bool]) -> Drawn:
+def _without_rows(example: Drawn, condition: Callable[[Drawn], bool]) -> Drawn:
     """Return an input without the rows that a condition does not need."""
-    rows, cut = drawn
+    rows, seed = example
     for place in reversed(range(len(rows))):
         fewer = rows[:place] + rows[place + 1 :]
-        if condition((fewer, cut)):
+        if condition((fewer, seed)):
             rows = fewer
-    return rows, cut
+    return rows, seed
 
 
 def _outcome(holds: Callable[[Sequence[Drawn]], str | None], inputs: Sequence[Drawn]) -> tuple[str | None, str]:

@@ -79,14 +79,14 @@ def run_over(
     {'customer': 'ann', 'day': 2, 'amount': 5, 'last_two': 8, 'all': 2}
     {'customer': 'ann', 'day': 1, 'amount': 3, 'last_two': 3, 'all': 2}
     """
-    given = [values_of(row) for row in rows]
-    resolved = Resolved.of(aggregates, given, keys=keys, order_by=order_by, types=types or {}, has_ends=True)
-    query = OverQuery.of(resolved.transport, resolved.calls, resolved.layout)
-    outputs: list[dict[str, Any]] = [{} for _ in given]
-    for block in OverFold(query)([resolved.sorted_rows()]):
+    input_rows = [values_of(row) for row in rows]
+    resolution = Resolved.of(aggregates, input_rows, keys=keys, order_by=order_by, types=types or {}, has_ends=True)
+    query = OverQuery.of(resolution.transport, resolution.calls, resolution.layout)
+    outputs: list[dict[str, Any]] = [{} for _ in input_rows]
+    for block in OverFold(query)([resolution.sorted_rows()]):
         for index, output in outputs_by_row(block):
             outputs[index] = output
-    return [{**row, **output} for row, output in zip(given, outputs, strict=True)]
+    return [{**row, **output} for row, output in zip(input_rows, outputs, strict=True)]
 
 
 class Resolved(NamedTuple):
@@ -110,7 +110,7 @@ class Resolved(NamedTuple):
     def of(
         cls,
         aggregates: Mapping[str, Aggregate],
-        given: Sequence[Mapping[str, Any]],
+        input_rows: Sequence[Mapping[str, Any]],
         *,
         keys: Sequence[str],
         order_by: Sequence[str],
@@ -119,17 +119,19 @@ class Resolved(NamedTuple):
     ) -> Resolved:
         """Resolve the columns of calls as `run_over` does, and compute the ends of RANGE frames if `has_ends`."""
         check_calls(aggregates, keys=keys, order_by=order_by)
-        extended = [dict(row) for row in given]
-        add_constants(aggregates, extended)
-        add_conditions(aggregates, extended)
+        extended_rows = [dict(row) for row in input_rows]
+        add_constants(aggregates, extended_rows)
+        add_conditions(aggregates, extended_rows)
         calls, names = calls_of(aggregates)
         order = [OrderKey.of(text) for text in order_by]
-        types_by_column = types_of([*keys, *(str(each.column) for each in order), *names], extended, aggregates, types)
+        types_by_column = types_of(
+            [*keys, *(str(each.column) for each in order), *names], extended_rows, aggregates, types
+        )
         window_frames = {
             name: each.frame or WindowFrame.default(has_order=bool(order)) for name, each in aggregates.items()
         }
         if has_ends:
-            framed_calls, ends = _with_frames(calls, window_frames, order, types_by_column, extended)
+            framed_calls, ends = _with_frames(calls, window_frames, order, types_by_column, extended_rows)
         else:
             framed_calls, ends = {name: Framed(call, window_frames[name]) for name, call in calls.items()}, {}
         layout = OverLayout(
@@ -147,9 +149,11 @@ class Resolved(NamedTuple):
             descending=bool(order) and order[0].descending,
             nulls_first=not order or order[0].nulls_first,
         )
-        columns = [pa.array(range(len(given)), pa.int64())]
-        used = (*keys, *(str(each.column) for each in order), *names)
-        columns += [column_of(name, [row[name] for row in extended], types_by_column[name]) for name in used]
+        columns = [pa.array(range(len(input_rows)), pa.int64())]
+        column_names = (*keys, *(str(each.column) for each in order), *names)
+        columns += [
+            column_of(name, [row[name] for row in extended_rows], types_by_column[name]) for name in column_names
+        ]
         batch = pa.RecordBatch.from_arrays([*columns, *ends.values()], schema=layout.rows)
         # Functions arrive pickled in Spark's workers.
         transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
@@ -227,11 +231,11 @@ def _move(values: pa.Array, bound: Any, order: OrderKey) -> pa.Array:
             )
         distance = datetime.timedelta(days=interval.days, microseconds=interval.microseconds)
     try:
-        moved = [
+        moved_values = [
             None if value is None else value - distance if order.descending else value + distance
             for value in values.to_pylist()
         ]
-        return pa.array(moved, end_type(values.type))
+        return pa.array(moved_values, end_type(values.type))
     except (OverflowError, pa.ArrowInvalid) as error:
         raise RejectedError(
             "SCHEMA_MISMATCH", f"the order {name!r} at the distance {bound!r} does not fit {kind}: {error}"
@@ -316,19 +320,19 @@ def run_over_epochs(
     ([(5, 8)], 1)
     """
     arriving = [[values_of(row) for row in epoch] for epoch in epochs]
-    given = [row for epoch in arriving for row in epoch]
-    resolved = Resolved.of(aggregates, given, keys=keys, order_by=order_by, types=types or {}, has_ends=False)
-    order = resolved.order
-    if not order or order[0].descending or not pa.types.is_timestamp(resolved.layout.order.field(0).type):
+    input_rows = [row for epoch in arriving for row in epoch]
+    resolution = Resolved.of(aggregates, input_rows, keys=keys, order_by=order_by, types=types or {}, has_ends=False)
+    order = resolution.order
+    if not order or order[0].descending or not pa.types.is_timestamp(resolution.layout.order.field(0).type):
         raise RejectedError(
             "SIGNATURE", "the first column of order_by is the time of the stream: a timestamp, ascending"
         )
     ties = tuple(
         Order(name, each.descending, each.nulls_first)
-        for name, each in zip(resolved.layout.order.names[1:], order[1:], strict=True)
+        for name, each in zip(resolution.layout.order.names[1:], order[1:], strict=True)
     )
-    over = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout, ties=ties, idle=idle)
-    return _run(over, resolved.rows, arriving, {}, bounds or TableBounds(), delay_s)
+    over = StreamedOver.of(resolution.transport, resolution.calls, resolution.layout, ties=ties, idle=idle)
+    return _run(over, resolution.rows, arriving, {}, bounds or TableBounds(), delay_s)
 
 
 def _run(
@@ -339,7 +343,7 @@ def _run(
     bounds: TableBounds,
     delay_s: float,
 ) -> list[OverEpoch]:
-    given = [row for epoch in arriving for row in epoch]
+    input_rows = [row for epoch in arriving for row in epoch]
     latest, watermark_us, start = _SMALLEST_US, _SMALLEST_US, 0
     results = []
     for epoch in arriving:
@@ -352,7 +356,7 @@ def _run(
             latest = max([latest, *block.column(over.time).view(pa.int64()).to_pylist()])
             watermark_us = max(watermark_us, latest - round(delay_s * 1_000_000))
             outputs = [
-                {**given[index], **output}
+                {**input_rows[index], **output}
                 for batch in bucket.outputs(watermark_us)
                 for index, output in outputs_by_row(batch)
             ]

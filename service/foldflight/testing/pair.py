@@ -151,19 +151,19 @@ class ExchangePair:
             raise AssertionError(f"the server answered barrier {number} without a last batch")
         return self.answers.pop()
 
-    def _ask(self, wanted: Frame) -> Iterator[Frame]:
-        self._arrive(wanted)
-        assert isinstance(wanted, Wanted)
+    def _ask(self, question: Frame) -> Iterator[Frame]:
+        self._arrive(question)
+        assert isinstance(question, Wanted)
         assert self.resolve is not None
-        columns = [name for name in wanted.batch.schema.names if name == "slot" or name.startswith("state_")]
-        batches = list(self.resolve(wanted.batch.select(columns)))
+        columns = [name for name in question.batch.schema.names if name == "slot" or name.startswith("state_")]
+        batches = list(self.resolve(question.batch.select(columns)))
         for index, batch in enumerate(batches, 1):
             frame = self.engine.entries(batch, last=index == len(batches))
             yield decode(encode(frame, self._columns), Role.ENGINE)
 
     def _arrive(self, frame: Frame) -> None:
-        received = decode(encode(frame, self.server.open_reply.schema), Role.SERVER)
-        answer = self.engine.receive(received)
+        decoded_frame = decode(encode(frame, self.server.open_reply.schema), Role.SERVER)
+        answer = self.engine.receive(decoded_frame)
         if answer is not None:
             self.answers.append(answer)
-        self.replies.append(received)
+        self.replies.append(decoded_frame)

@@ -128,8 +128,8 @@ def _compare_again(subject: ScalarSubject, rows: Rows, _: int) -> str | None:
     return _difference(subject.results(rows), subject.results(rows), "when called again")
 
 
-def _compare_split(subject: ScalarSubject, rows: Rows, cut: int) -> str | None:
-    at = cut % (len(rows) + 1)
+def _compare_split(subject: ScalarSubject, rows: Rows, seed: int) -> str | None:
+    at = seed % (len(rows) + 1)
     return _difference(subject.results(rows), subject.results(rows[:at], rows[at:]), f"when split at {at}")
 
 
@@ -190,7 +190,7 @@ def one_by_one(
     """Return a law that tries each input alone."""
 
     def holds_for_each(subject: _S, inputs: Sequence[Drawn]) -> str | None:
-        return next((broken for drawn in inputs if (broken := holds(subject, *drawn)) is not None), None)
+        return next((difference for example in inputs if (difference := holds(subject, *example)) is not None), None)
 
     return holds_for_each
 

@@ -160,10 +160,10 @@ class _Trial:
 
     def _difference(self, query: str, what: str) -> str:
         """Return how the table and the last epoch differ from those expected."""
-        stored = sorted((tuple(row[name] for name in TARGET_COLUMNS.names) for row in self._rows()), key=repr)
+        stored_rows = sorted((tuple(row[name] for name in TARGET_COLUMNS.names) for row in self._rows()), key=repr)
         expected = sorted(self._model.values(), key=repr)
-        if stored != expected:
-            return f"{what}; then the table has {stored}, not {expected}"
+        if stored_rows != expected:
+            return f"{what}; then the table has {stored_rows}, not {expected}"
         last = self._target().last_epoch(query)
         return "" if last == self._next - 1 else f"{what}; then last_epoch is {last}, not {self._next - 1}"
 

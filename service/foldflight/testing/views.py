@@ -69,23 +69,23 @@ class CachedViews:
         return asking(column, self._views[call]).to_pylist()[0]
 
     def _apply(self, group: _Group, call: int, view: ViewSpec, change: Mapping[str, Any]) -> None:
-        stored = group.entries.setdefault((call, view.name), {})
+        stored_entries = group.entries.setdefault((call, view.name), {})
         if change["complete"] or change["cleared"]:
-            stored.clear()
+            stored_entries.clear()
         for entry in change["entries"]:
             if entry["present"]:
-                stored[repr(entry["key"])] = (entry["key"], entry["value"])
+                stored_entries[repr(entry["key"])] = (entry["key"], entry["value"])
             else:
-                stored.pop(repr(entry["key"]), None)
+                stored_entries.pop(repr(entry["key"]), None)
         if view.is_list:
-            marker = {"key": len(stored), "value": None, "present": False}
+            marker = {"key": len(stored_entries), "value": None, "present": False}
             group.states[call][view.name] = {"complete": False, "cleared": False, "entries": [marker]}
 
     def entries(self, slot: int, call: int, view: str) -> list[tuple[Any, Any]]:
         """Return all entries of a view of a slot, in the order of the pages."""
-        stored = self._groups[slot].entries.get((call, view), {})
+        stored_entries = self._groups[slot].entries.get((call, view), {})
         is_list = next(spec.is_list for spec in self._views[call] if spec.name == view)
-        return sorted(stored.values()) if is_list else [stored[name] for name in sorted(stored)]
+        return sorted(stored_entries.values()) if is_list else [stored_entries[name] for name in sorted(stored_entries)]
 
     def states(self, slots: Sequence[int]) -> pa.RecordBatch:
         """Return the states of n slots that have one, for the operation `states`."""
@@ -104,24 +104,24 @@ class CachedViews:
 
     def prefetched(self, slot: int, call: int, view: str, keys: Sequence[Any]) -> pa.RecordBatch:
         """Return entries of one view, absent ones included, for the operation `entries`."""
-        stored = self._groups[slot].entries.get((call, view), {})
-        return self._only(slot, call, view, _answers(stored, keys))
+        stored_entries = self._groups[slot].entries.get((call, view), {})
+        return self._only(slot, call, view, _answers(stored_entries, keys))
 
-    def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def resolve(self, question: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Answer a question of the server."""
-        for row in wanted.to_pylist():
+        for row in question.to_pylist():
             for call, specs in enumerate(self._views):
                 for view in specs if row[f"state_{call}"] is not None else ():
-                    asked = row[f"state_{call}"][view.name]
-                    if asked is not None:
+                    view_question = row[f"state_{call}"][view.name]
+                    if view_question is not None:
                         self.questions += 1
                         yield self._only(
-                            row["slot"], call, view.name, self._answer(row["slot"], call, view.name, asked)
+                            row["slot"], call, view.name, self._answer(row["slot"], call, view.name, view_question)
                         )
 
-    def _answer(self, slot: int, call: int, view: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        keys = [entry["key"] for entry in asked["entries"]]
-        if not asked["complete"]:
+    def _answer(self, slot: int, call: int, view: str, view_question: Mapping[str, Any]) -> dict[str, Any]:
+        keys = [entry["key"] for entry in view_question["entries"]]
+        if not view_question["complete"]:
             return _answers(self._groups[slot].entries.get((call, view), {}), keys)
         entries = self.entries(slot, call, view)
         names = [repr(key) for key, _ in entries]
@@ -151,9 +151,13 @@ def _view(entries: Sequence[tuple[Any, Any]], *, complete: bool) -> dict[str, An
     return {"complete": complete, "cleared": False, "entries": rows}
 
 
-def _answers(stored: Mapping[str, tuple[Any, Any]], keys: Sequence[Any]) -> dict[str, Any]:
+def _answers(stored_entries: Mapping[str, tuple[Any, Any]], keys: Sequence[Any]) -> dict[str, Any]:
     rows = [
-        {"key": key, "value": stored[repr(key)][1] if repr(key) in stored else None, "present": repr(key) in stored}
+        {
+            "key": key,
+            "value": stored_entries[repr(key)][1] if repr(key) in stored_entries else None,
+            "present": repr(key) in stored_entries,
+        }
         for key in keys
     ]
     return {"complete": False, "cleared": False, "entries": rows}

@@ -85,8 +85,8 @@ def _only_column(use: Use, user: Use) -> str | None:
     """Return the only column of a table function that is an argument; None for a scalar function."""
     if not use.is_table:
         return None
-    declared = use.function.result_type
-    names = [] if declared is None else _column_names(declared)
+    result_type = use.function.result_type
+    names = [] if result_type is None else _column_names(result_type)
     if len(names) == 1:
         return names[0]
     raise RejectedError(
@@ -96,10 +96,10 @@ def _only_column(use: Use, user: Use) -> str | None:
     )
 
 
-def _column_names(declared: str) -> list[str]:
+def _column_names(result_type: str) -> list[str]:
     from foldflight.functions import parse_type
 
-    type_ = parse_type(declared)
+    type_ = parse_type(result_type)
     return [field.name for field in type_] if pa.types.is_struct(type_) else []
 
 

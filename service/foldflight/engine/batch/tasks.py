@@ -93,8 +93,8 @@ def _expected_rows(groups: float, groups_max: int) -> float:
     """Return the rows of a state at the time when `groups_max` of so many equally frequent groups have been seen."""
     if groups <= groups_max:
         return math.inf
-    filled = groups_max / groups
-    return -math.log1p(-filled) / filled if filled else 1.0
+    seen_share = groups_max / groups
+    return -math.log1p(-seen_share) / seen_share if seen_share else 1.0
 
 
 # The modes in which accumulators are numbers in a table.
@@ -188,9 +188,9 @@ class Folding:
         if not self._is_due:
             return
         self._is_due = False
-        results, groups, buffered = self.exchange.results(), self.groups, self.exchange.buffered_rows
+        results, groups, buffered_rows = self.exchange.results(), self.groups, self.exchange.buffered_rows
         self.renew()
-        yield groups, results, buffered
+        yield groups, results, buffered_rows
 
     def __enter__(self) -> Self:
         # Garbage collection scans hundreds of thousands of live accumulators repeatedly, which takes a quarter of the
@@ -375,12 +375,12 @@ class FinalFold:
         is_open = False
         for block in blocks:
             yield from self._take_results(folding)
-            cut = _last_hash(block) if len(self.layout.keys) else 0
-            if cut:
-                self._feed(folding, block.slice(0, cut))
+            complete_end = _last_hash(block) if len(self.layout.keys) else 0
+            if complete_end:
+                self._feed(folding, block.slice(0, complete_end))
                 folding.barrier()
                 yield from self._take_results(folding)
-            self._feed(folding, block.slice(cut))
+            self._feed(folding, block.slice(complete_end))
             is_open = True
         if is_open:
             folding.barrier()
@@ -413,20 +413,20 @@ class FinalFold:
             self._merge(folding, slots, block)
             return
         if self.layout.has_kinds:
-            counted, groups.live = live_rows(slots, retracts(block), groups.live)
-            if not counted.all():
+            counted_mask, groups.live = live_rows(slots, retracts(block), groups.live)
+            if not counted_mask.all():
                 # Ignore retractions from groups that have no row left.
-                slots, block = slots[counted], block.filter(pa.array(counted))
+                slots, block = slots[counted_mask], block.filter(pa.array(counted_mask))
         folding.exchange.chunk(slots, block)
 
     def _merge(self, folding: Folding, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
-        folded, rows, states = self.layout.split_block(block)
+        is_state, rows, states = self.layout.split_block(block)
         if rows.num_rows:
-            row_slots = slots[~folded]
+            row_slots = slots[~is_state]
             folding.groups.count(row_slots, rows)
             folding.exchange.chunk(row_slots, rows)
         if states.num_rows:
-            slots = slots[folded]
+            slots = slots[is_state]
             if self.layout.has_kinds:
                 np.add.at(folding.groups.live, slots, states.column(LIVE).fill_null(0).to_numpy())
             folding.exchange.states(slots, [states.column(name) for name in self.layout.states.names])
@@ -441,10 +441,10 @@ class FinalFold:
         return block
 
     def _take_results(self, folding: Folding) -> Iterator[pa.RecordBatch]:
-        for groups, results, buffered in folding.take():
-            if buffered is not None:
-                sound, failed = split_failed(self.layout, one_batch(results), groups.keys)
-                yield from failed.letters(buffered)
+        for groups, results, buffered_rows in folding.take():
+            if buffered_rows is not None:
+                sound, failed_groups = split_failed(self.layout, one_batch(results), groups.keys)
+                yield from failed_groups.letters(buffered_rows)
                 results = pa.Table.from_batches([sound])  # noqa: PLW2901 - the results without errors
             for part in _parts(results):
                 remaining = self._with_live_rows(groups, part)

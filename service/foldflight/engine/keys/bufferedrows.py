@@ -172,27 +172,29 @@ class Failed:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def letters(self, buffered: BufferedRows, owners: npt.NDArray[np.int32] | None = None) -> Iterator[pa.RecordBatch]:
+    def letters(
+        self, buffered_rows: BufferedRows, owners: npt.NDArray[np.int32] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the dead letters of these groups, in the schema of the query's results.
 
         Args:
-            buffered: The rows of the epoch.
+            buffered_rows: The rows of the epoch.
             owners: int32: the group's slot for each slot of the rows, -1 for none. Default: both slots are the same.
         """
         if not len(self):
-            buffered.close()
+            buffered_rows.close()
             return
         index_of = np.full(int(self.slots.max()) + 2, -1, np.int64)  # the last entry stands for all larger slots
         index_of[self.slots] = np.arange(len(self))
         has_rows = np.zeros(len(self), np.bool_)
-        for batch in buffered.take():
+        for batch in buffered_rows.take():
             slots = batch.column(SLOT).to_numpy()
             owning = slots if owners is None else owners[slots]
             indexes = index_of[np.minimum(owning, len(index_of) - 1)]
-            failed = indexes >= 0
-            if failed.any():
-                has_rows[indexes[failed]] = True
-                yield self._letters(indexes[failed], batch.filter(pa.array(failed)))
+            failed_mask = indexes >= 0
+            if failed_mask.any():
+                has_rows[indexes[failed_mask]] = True
+                yield self._letters(indexes[failed_mask], batch.filter(pa.array(failed_mask)))
         if not has_rows.all():
             yield self._letters(np.flatnonzero(~has_rows), None)
 
@@ -239,5 +241,5 @@ def _kinds(rows: pa.RecordBatch | None, count: int) -> pa.Array:
 def _struct(columns: list[pa.Array] | None, type_: pa.StructType, count: int) -> pa.Array:
     if columns is None:
         return pa.nulls(count, type_)
-    converted = [convert(column, field.type) for column, field in zip(columns, type_, strict=True)]
-    return pa.StructArray.from_arrays(converted, fields=list(type_))
+    converted_columns = [convert(column, field.type) for column, field in zip(columns, type_, strict=True)]
+    return pa.StructArray.from_arrays(converted_columns, fields=list(type_))

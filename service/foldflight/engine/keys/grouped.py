@@ -72,9 +72,9 @@ class Groups:
 
     def stored_hashes(self, slots: npt.NDArray[np.int32]) -> Hashes:
         """Return the stored hashes of the keys of n slots, for state tables. Each is computed once."""
-        known = len(self._hashes)
-        if known < len(self):
-            fresh = self.keys(np.arange(known, len(self), dtype=np.int32))
+        known_count = len(self._hashes)
+        if known_count < len(self):
+            fresh = self.keys(np.arange(known_count, len(self), dtype=np.int32))
             self._hashes = np.concatenate([self._hashes, key_hashes(fresh, are_distinct=True)])
         return self._hashes[slots]
 
@@ -89,7 +89,7 @@ class Views(Protocol):
     def entries_for(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the entries that a server should have before n rows."""
 
-    def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def resolve(self, question: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the entries that a server asks for."""
 
 
@@ -181,8 +181,8 @@ class GroupedExchange:
             if not exchange.wants_checkpoint:
                 return None
             exchange.checkpoint()
-            saved = exchange.saved()
-            return None if saved.problem else saved.states
+            saved_states = exchange.saved()
+            return None if saved_states.problem else saved_states.states
 
     def running(
         self, slots: npt.NDArray[np.int32], block: pa.RecordBatch, emit: npt.NDArray[np.bool_]
@@ -242,9 +242,9 @@ class GroupedExchange:
 
     def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
         exchange, self._exchange, self._is_used = self._exchange, None, False
-        buffered, self.buffered_rows = self.buffered_rows, None
-        if buffered is not None:
-            buffered.close()
+        buffered_rows, self.buffered_rows = self.buffered_rows, None
+        if buffered_rows is not None:
+            buffered_rows.close()
         if exchange is not None:
             exchange.__exit__(exception_type, *exception)
 
@@ -268,12 +268,12 @@ class GroupedExchange:
             if self._clock is not None:
                 self.elapsed_s += self._clock() - start_s
 
-    def _resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _resolve(self, question: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         if self._views is None:
             raise RejectedError(
                 "BAD_FRAME", "the server asks for entries of views, and the engine has given it whole states or none"
             )
-        return self._views.resolve(wanted)
+        return self._views.resolve(question)
 
     def _name(self, slot: int) -> dict[str, Any]:
         return {} if self._groups is None else self._groups.name(slot)

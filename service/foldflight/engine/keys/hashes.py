@@ -30,10 +30,10 @@ def key_hashes(keys: pa.RecordBatch, *, are_distinct: bool = False) -> Hashes:
     Raises:
         RejectedError: SCHEMA_MISMATCH, for a date beyond the year 9999 within a nested key.
     """
-    combined = np.full(keys.num_rows, _SEED, np.uint64)
+    hashes = np.full(keys.num_rows, _SEED, np.uint64)
     for column in keys.columns:
-        combined = _mix(combined ^ _column_hashes(column, are_distinct=are_distinct and keys.num_columns == 1))
-    return combined
+        hashes = _mix(hashes ^ _column_hashes(column, are_distinct=are_distinct and keys.num_columns == 1))
+    return hashes
 
 
 def _column_hashes(column: pa.Array, *, are_distinct: bool) -> Hashes:
@@ -95,17 +95,17 @@ def text_hashes(column: pa.Array) -> Hashes:
     is_long = lengths > _HASHED_BYTES_MAX
     words = np.frombuffer(b"".join([_from(raw, offsets), bytes(8)]), np.uint8)
     starts = offsets[:-1] - (offsets[0] if len(offsets) else 0)
-    combined = _mix(lengths.astype(np.uint64))
+    hashes = _mix(lengths.astype(np.uint64))
     for offset in range(0, int(lengths[~is_long].max(initial=0)), 8):
         rows = np.flatnonzero((lengths > offset) & ~is_long)
         word = words[(starts[rows] + offset)[:, None] + np.arange(8)].view("<u8")[:, 0].astype(np.uint64)
         spare = np.maximum(8 - (lengths[rows] - offset), 0).astype(np.uint64) * np.uint64(8)
         word &= np.uint64(2**64 - 1) >> spare
-        combined[rows] = _mix(combined[rows] ^ word)
+        hashes[rows] = _mix(hashes[rows] ^ word)
     for row in np.flatnonzero(is_long):
-        combined[row] = _digest(raw[int(row)].as_py())
-    combined[raw.is_null().to_numpy(zero_copy_only=False)] = _digest(None)
-    return combined
+        hashes[row] = _digest(raw[int(row)].as_py())
+    hashes[raw.is_null().to_numpy(zero_copy_only=False)] = _digest(None)
+    return hashes
 
 
 def _from(raw: pa.Array, offsets: npt.NDArray[np.int64]) -> memoryview:

@@ -86,12 +86,12 @@ class Values:
         return iter(self._ids)
 
     def ids(self, values: Sequence[Any]) -> tuple[Ids, Rows]:
-        known = len(self._ids)
+        known_count = len(self._ids)
         ids = np.fromiter(map(self._ids.__getitem__, values), np.int32, len(values))
-        if len(self._ids) == known:
+        if len(self._ids) == known_count:
             return ids, _NONE
-        rows = np.flatnonzero(ids >= known)
-        return ids, _firsts(ids[rows] - known, len(self._ids) - known, rows)
+        rows = np.flatnonzero(ids >= known_count)
+        return ids, _firsts(ids[rows] - known_count, len(self._ids) - known_count, rows)
 
 
 class Numbers:
@@ -148,12 +148,14 @@ class Numbers:
 
     def _place(self, loops: Mapping[str, Any], by_number: Ids, values: Codes) -> tuple[Ids, Rows]:
         """Find or add n numbers in the array of ids, which reaches to all of them."""
-        known = len(self._numbers)
+        known_count = len(self._numbers)
         ids, firsts = np.empty(len(values), np.int32), np.empty(len(values), np.intp)
         codes_by_id = self._numbers.reserve(len(values))
-        count = loops["dense"](np.ascontiguousarray(values), self._base, by_number, ids, firsts, codes_by_id, known)
+        count = loops["dense"](
+            np.ascontiguousarray(values), self._base, by_number, ids, firsts, codes_by_id, known_count
+        )
         self._numbers.lengthen(count)
-        return ids, firsts[: count - known].copy()
+        return ids, firsts[: count - known_count].copy()
 
     def _looked_up(self, array: pa.Array) -> tuple[Ids, Rows]:
         values = array.to_numpy()
@@ -161,19 +163,19 @@ class Numbers:
 
     def _assign_ids(self, values: Codes, ids: Ids) -> tuple[Ids, Rows]:
         """Assign ids to the values without one (-1), and return the ids of all n values."""
-        unknown = np.flatnonzero(ids < 0)
-        if not len(unknown):
+        unknown_positions = np.flatnonzero(ids < 0)
+        if not len(unknown_positions):
             return ids, _NONE
-        encoded = pa.array(values[unknown]).dictionary_encode()
-        indexes, fresh = encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
-        known = len(self._numbers)
+        encoded_values = pa.array(values[unknown_positions]).dictionary_encode()
+        indexes, fresh = encoded_values.indices.to_numpy(), encoded_values.dictionary.to_numpy()
+        known_count = len(self._numbers)
         self._numbers.extend(fresh)
         if self._by_number is not None:
-            self._by_number[fresh - self._base] = np.arange(known, len(self._numbers), dtype=np.int32)
+            self._by_number[fresh - self._base] = np.arange(known_count, len(self._numbers), dtype=np.int32)
         else:
             self._table.extend(_mix(fresh.view(np.uint64)))
-        ids[unknown] = indexes + known
-        return ids, _firsts(indexes, len(fresh), unknown)
+        ids[unknown_positions] = indexes + known_count
+        return ids, _firsts(indexes, len(fresh), unknown_positions)
 
     def _reach(self, least: int, most: int, rows: int) -> None:
         """Extend the array to the numbers from `least` to `most`, or replace it by a hash table."""
@@ -242,14 +244,14 @@ class Texts:
 
     def _of_dictionary(self, values: pa.DictionaryArray) -> tuple[Ids, Rows]:
         """Look up each text of a dictionary that rows have, in the order in which they have it."""
-        indexes, used = values.indices.to_numpy(), pc.unique(values.indices)
-        found, fresh = self.ids(values.dictionary.take(used))
+        indexes, used_indexes = values.indices.to_numpy(), pc.unique(values.indices)
+        text_ids, fresh = self.ids(values.dictionary.take(used_indexes))
         by_index = np.zeros(len(values.dictionary), np.int32)
-        by_index[used.to_numpy()] = found
+        by_index[used_indexes.to_numpy()] = text_ids
         if not len(fresh):
             return by_index[indexes], _NONE
         firsts = _firsts(indexes, len(by_index), np.arange(len(indexes)))
-        return by_index[indexes], firsts[used.to_numpy()[fresh]]
+        return by_index[indexes], firsts[used_indexes.to_numpy()[fresh]]
 
     def _looked_up(self, texts: pa.Array) -> tuple[Ids, Rows]:
         hashes = _hash_texts(texts)
@@ -259,26 +261,26 @@ class Texts:
         same = pc.equal(self._texts().take(pa.array(ids[codes_by_id])), those)
         for row in codes_by_id[~same.to_numpy(zero_copy_only=False)].tolist():
             ids[row] = self._doubles.get(texts[row].as_py(), -1)
-        unknown = np.flatnonzero(ids < 0)
-        if not len(unknown):
+        unknown_positions = np.flatnonzero(ids < 0)
+        if not len(unknown_positions):
             return ids, _NONE
-        encoded = texts.take(pa.array(unknown)).dictionary_encode()
-        indexes, fresh = encoded.indices.to_numpy(), encoded.dictionary
-        first = _firsts(indexes, len(fresh), unknown)
-        ids[unknown] = indexes + len(self)
+        encoded_texts = texts.take(pa.array(unknown_positions)).dictionary_encode()
+        indexes, fresh = encoded_texts.indices.to_numpy(), encoded_texts.dictionary
+        first = _firsts(indexes, len(fresh), unknown_positions)
+        ids[unknown_positions] = indexes + len(self)
         self._extend(fresh, hashes[first])
         return ids, first
 
     def _extend(self, fresh: pa.Array, hashes: Words) -> None:
         before = self._table.find(hashes)
-        known = len(self)
+        known_count = len(self)
         starts, data = _parts(fresh)
         self._ends.extend(starts[1:] - starts[0] + len(self._data))
         self._data.extend(data[starts[0] : starts[-1]])
         self._table.extend(hashes)
-        doubles = (before >= 0) | (self._table.find(hashes) != np.arange(known, len(self)))
+        doubles = (before >= 0) | (self._table.find(hashes) != np.arange(known_count, len(self)))
         for index in np.flatnonzero(doubles).tolist():
-            for each in (known + index, int(self._table.find(hashes[index : index + 1])[0])):
+            for each in (known_count + index, int(self._table.find(hashes[index : index + 1])[0])):
                 self._doubles[self._texts()[each].as_py()] = each
 
     def _texts(self) -> pa.Array:
@@ -308,13 +310,13 @@ class WithNull:
             return self._beside_null(ids), fresh
         valid = values.is_valid().to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(valid)
-        known = len(self._inner)
+        known_count = len(self._inner)
         inner, fresh = self._inner.ids(self._prepare(values.drop_null()))
         fresh = rows[fresh]
         if self._null is None:
             # The id of NULL follows the ids of all values before it, also of values in this batch.
             first = int(np.argmin(valid))
-            self._null = max(known, int(inner[: np.searchsorted(rows, first)].max(initial=-1)) + 1)
+            self._null = max(known_count, int(inner[: np.searchsorted(rows, first)].max(initial=-1)) + 1)
             fresh = np.sort(np.append(fresh, first))
         ids = np.full(len(values), self._null, np.int32)
         ids[rows] = self._beside_null(inner)
@@ -363,11 +365,11 @@ class Pairs:
         return len(self._numbers)
 
     def ids(self, firsts: Ids, seconds: Ids) -> tuple[Ids, Rows]:
-        needed = int(seconds.max(initial=0)).bit_length()
-        if needed > self._bits:
+        bits_needed = int(seconds.max(initial=0)).bit_length()
+        if bits_needed > self._bits:
             codes_by_id, narrow = self._numbers.codes_by_id, self._bits
-            self._numbers, self._bits = Numbers(self._loops), needed
-            self._numbers.ids((codes_by_id >> narrow << needed) | (codes_by_id & ((1 << narrow) - 1)))
+            self._numbers, self._bits = Numbers(self._loops), bits_needed
+            self._numbers.ids((codes_by_id >> narrow << bits_needed) | (codes_by_id & ((1 << narrow) - 1)))
         pairs = firsts.astype(np.int64)
         pairs <<= self._bits
         pairs |= seconds
@@ -389,17 +391,17 @@ class _Growing:
         return self._reserved[: self._length]
 
     def extend(self, values: npt.NDArray[Any]) -> None:
-        needed = self._length + len(values)
-        self.reserve(len(values))[self._length : needed] = values
-        self._length = needed
+        length = self._length + len(values)
+        self.reserve(len(values))[self._length : length] = values
+        self._length = length
 
     def reserve(self, more: int) -> npt.NDArray[Any]:
         """Return the values with reserved memory for at least so many more; `lengthen` tells how many are used."""
-        needed = self._length + more
-        if needed > len(self._reserved):
-            grown = np.zeros(max(needed, 2 * self._length), self._reserved.dtype)
-            grown[: self._length] = self.values
-            self._reserved = grown
+        length_needed = self._length + more
+        if length_needed > len(self._reserved):
+            larger_array = np.zeros(max(length_needed, 2 * self._length), self._reserved.dtype)
+            larger_array[: self._length] = self.values
+            self._reserved = larger_array
         return self._reserved
 
     def lengthen(self, length: int) -> None:
@@ -426,29 +428,29 @@ class _Table:
             further = indexes[pending] + 1
             further &= len(self._ids) - 1
             indexes[pending] = further
-            probed = self._ids[further]
-            ids[pending] = probed
-            pending = pending[(codes_by_id[probed] != hashes[pending]) & (probed >= 0)]
+            probed_ids = self._ids[further]
+            ids[pending] = probed_ids
+            pending = pending[(codes_by_id[probed_ids] != hashes[pending]) & (probed_ids >= 0)]
         return ids
 
     def extend(self, hashes: Words) -> None:
         """Add n hashes."""
-        known = len(self._hashes)
+        known_count = len(self._hashes)
         self._hashes.extend(hashes)
         if 2 * len(self._hashes) > len(self._ids):
             size = len(self._ids)
             while size < 8 * len(self._hashes):
                 size *= 2
             self._ids = np.full(size, -1, np.int32)
-            known, hashes = 0, self._hashes.values
-        pending = np.arange(known, len(self._hashes), dtype=np.int32)
+            known_count, hashes = 0, self._hashes.values
+        pending = np.arange(known_count, len(self._hashes), dtype=np.int32)
         indexes = self._indexes(hashes)
         while len(pending):
             free = self._ids[indexes] < 0
             self._ids[indexes[free]] = pending[free]
             # If several hashes probe the same free entry, one of them gets it.
-            lost = self._ids[indexes] != pending
-            pending, indexes = pending[lost], (indexes[lost] + 1) & (len(self._ids) - 1)
+            collides = self._ids[indexes] != pending
+            pending, indexes = pending[collides], (indexes[collides] + 1) & (len(self._ids) - 1)
 
     def _indexes(self, hashes: Words) -> Rows:
         return (hashes & np.uint64(len(self._ids) - 1)).view(np.intp)
@@ -462,9 +464,9 @@ def _by_different(looked_up: Callable[[pa.Array], tuple[Ids, Rows]], values: pa.
     sample = values[:_SAMPLE]
     if 2 * len(sample.dictionary_encode().dictionary) > len(sample):
         return looked_up(values)
-    encoded = values.dictionary_encode()
-    indexes = encoded.indices.to_numpy()
-    ids, fresh = looked_up(encoded.dictionary)
+    encoded_values = values.dictionary_encode()
+    indexes = encoded_values.indices.to_numpy()
+    ids, fresh = looked_up(encoded_values.dictionary)
     if not len(fresh):
         return ids[indexes], _NONE
     return ids[indexes], _firsts(indexes, len(ids), np.arange(len(indexes)))[fresh]
@@ -472,13 +474,13 @@ def _by_different(looked_up: Callable[[pa.Array], tuple[Ids, Rows]], values: pa.
 
 def _mix(words: Words) -> Words:
     """Return n words with mixed bits; the mapping is one-to-one."""
-    mixed = words ^ _SEED
-    mixed ^= mixed >> _HALF
-    mixed *= _MIX_1
-    mixed ^= mixed >> _HALF
-    mixed *= _MIX_2
-    mixed ^= mixed >> _HALF
-    return mixed
+    mixed_words = words ^ _SEED
+    mixed_words ^= mixed_words >> _HALF
+    mixed_words *= _MIX_1
+    mixed_words ^= mixed_words >> _HALF
+    mixed_words *= _MIX_2
+    mixed_words ^= mixed_words >> _HALF
+    return mixed_words
 
 
 def _firsts(indexes: npt.NDArray[Any], size: int, rows: Rows) -> Rows:
@@ -498,21 +500,21 @@ def _parts(texts: pa.Array) -> tuple[Codes, npt.NDArray[np.uint8]]:
 def _hash_texts(texts: pa.Array) -> Words:
     """Return the hashes of n texts. Each step processes eight bytes of all texts."""
     starts, data = _parts(texts)
-    padded = np.concatenate([data[starts[0] : starts[-1]], np.zeros(8, np.uint8)])
-    words: Any = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
-    at, left = starts[:-1] - starts[0], np.diff(starts)
-    hashes = left.view(np.uint64).copy()
-    long = np.flatnonzero(left > 8 * _WORDS_MAX)
+    padded_data = np.concatenate([data[starts[0] : starts[-1]], np.zeros(8, np.uint8)])
+    words: Any = np.ndarray((len(padded_data) - 7,), "<u8", padded_data, strides=(1,))
+    at, bytes_left = starts[:-1] - starts[0], np.diff(starts)
+    hashes = bytes_left.view(np.uint64).copy()
+    long = np.flatnonzero(bytes_left > 8 * _WORDS_MAX)
     rows: Any = slice(None)
     for _ in range(_WORDS_MAX):
-        hashes[rows] = _mix(hashes[rows] ^ (words[at] & _MASKS[np.minimum(left, 8)]))
-        more = left > 8
+        hashes[rows] = _mix(hashes[rows] ^ (words[at] & _MASKS[np.minimum(bytes_left, 8)]))
+        more = bytes_left > 8
         if not more.any():
             break
         if not more.all():
             rows = np.arange(len(hashes))[rows][more]
-            at, left = at[more], left[more]
-        at, left = at + 8, left - 8
+            at, bytes_left = at[more], bytes_left[more]
+        at, bytes_left = at + 8, bytes_left - 8
     for row in long.tolist():
         hashes[row] = hash(texts[row].as_py()) & (2**64 - 1)
     hashes[long] = _mix(hashes[long])

@@ -146,9 +146,9 @@ class TextTable:
 
     def _grow(self, size: int) -> None:
         """Enlarge the table for at least one more string of `size` bytes."""
-        used = int(self._ends[self._count])
-        if used + size + _BEHIND > len(self._table_keys):
-            self._table_keys = _grow(self._table_keys, max(2 * len(self._table_keys), used + size + _BEHIND))
+        used_bytes = int(self._ends[self._count])
+        if used_bytes + size + _BEHIND > len(self._table_keys):
+            self._table_keys = _grow(self._table_keys, max(2 * len(self._table_keys), used_bytes + size + _BEHIND))
         if self._count == len(self._hashes):
             self._hashes = _grow(self._hashes, 2 * self._count)
             self._ends = _grow(self._ends, 2 * self._count + 1)
@@ -165,6 +165,6 @@ def _room(count: int) -> int:
 
 
 def _grow(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    grown = np.zeros(size, array.dtype)
-    grown[: len(array)] = array
-    return grown
+    larger_array = np.zeros(size, array.dtype)
+    larger_array[: len(array)] = array
+    return larger_array

@@ -99,10 +99,10 @@ class StateTtl:
         lasts = np.append(firsts[1:], len(slots)) - 1
         keys = groups.keys(slots[firsts])
         hashes = groups.stored_hashes(slots[firsts])
-        known = self.table.lookup(keys, hashes)
+        lookup = self.table.lookup(keys, hashes)
         before = np.append(times[:1], times[:-1])
-        stored = known.states.column(LAST_TIME).fill_null(0).to_numpy()
-        before[firsts] = np.where(known.present, stored, times[firsts])
+        stored_times = lookup.states.column(LAST_TIME).fill_null(0).to_numpy()
+        before[firsts] = np.where(lookup.present, stored_times, times[firsts])
         ends = pa.array(times[lasts])
         states = pa.RecordBatch.from_arrays([ends], names=[LAST_TIME])
         self.table.commit(keys, np.ones(len(firsts), np.int64), states, hashes)
@@ -121,10 +121,10 @@ class StateTtl:
         entries = self.log.take(limit)
         slots = np.unique(groups.slots(entries))
         keys, hashes = groups.keys(slots), groups.stored_hashes(slots)
-        stored = self.table.lookup(keys, hashes)
-        last = stored.states.column(LAST_TIME).fill_null(0).to_numpy()
-        gone = stored.present & (last <= limit)
-        keys, hashes = keys.filter(pa.array(gone)), hashes[gone]
+        lookup = self.table.lookup(keys, hashes)
+        last = lookup.states.column(LAST_TIME).fill_null(0).to_numpy()
+        expired_mask = lookup.present & (last <= limit)
+        keys, hashes = keys.filter(pa.array(expired_mask)), hashes[expired_mask]
         remove(self.table, keys, hashes)
         return keys, hashes
 
@@ -166,13 +166,13 @@ class Step(NamedTuple):
         """Return the rows from the position `begin` on of at most `count` groups. A group has adjacent rows."""
         firsts = np.flatnonzero(np.diff(self.slots[begin:], prepend=-1)) + begin
         end = int(firsts[count]) if count < len(firsts) else len(self.slots)
-        chosen = slice(begin, end)
+        part = slice(begin, end)
         return self._replace(
             rows=self.rows.slice(begin, end - begin),
-            slots=self.slots[chosen],
-            times=self.times[chosen],
-            peers=self.peers[chosen],
-            anew=self.anew[chosen],
+            slots=self.slots[part],
+            times=self.times[part],
+            peers=self.peers[part],
+            anew=self.anew[part],
         )
 
 
@@ -364,27 +364,29 @@ class AccumulatorFold(CallsFold):
         touched_slots, group_of = np.unique(events.slots, return_inverse=True)
         keys = step.groups.keys(touched_slots)
         hashes = step.groups.stored_hashes(touched_slots)
-        stored = stores.table.lookup(keys, hashes)
+        lookup = stores.table.lookup(keys, hashes)
         is_first = np.diff(group_of, prepend=-1) != 0
         is_stored = _running_sums(events.anew.astype(np.int64), group_of) == 0
         live = _running_sums(np.where(events.leaves, -1, 1), np.cumsum(is_first | events.anew))
-        live += np.where(is_stored, stored.live[group_of], 0)
+        live += np.where(is_stored, lookup.live[group_of], 0)
         # An accumulator that has lost its last row is dropped, so the event that removes this row is not folded.
         empties = live == 0
         begins = is_first | events.anew
         begins[1:] |= empties[:-1]
         turns = np.cumsum(begins) - 1
-        loaded = np.full(int(turns[-1]) + 1, -1, np.int64)
-        present = is_first & is_stored & stored.present[group_of]
-        loaded[turns[present]] = group_of[present]
+        state_rows = np.full(int(turns[-1]) + 1, -1, np.int64)
+        present = is_first & is_stored & lookup.present[group_of]
+        state_rows[turns[present]] = group_of[present]
         owners = events.slots[begins]
-        folded = events.filter(~empties)
-        states, outputs = self._fold(step.groups, owners, folded, turns[~empties], stored.states, loaded)
+        folded_events = events.filter(~empties)
+        states, outputs = self._fold(step.groups, owners, folded_events, turns[~empties], lookup.states, state_rows)
         is_last = np.append(is_first[1:], True)
-        left = live[is_last]
-        chosen = pa.array(turns[is_last], mask=left == 0)
-        columns = [column.take(chosen) for column in states]
-        stores.table.commit(keys, left, pa.RecordBatch.from_arrays(columns, names=self.layout.states.names), hashes)
+        live_left = live[is_last]
+        last_turns = pa.array(turns[is_last], mask=live_left == 0)
+        columns = [column.take(last_turns) for column in states]
+        stores.table.commit(
+            keys, live_left, pa.RecordBatch.from_arrays(columns, names=self.layout.states.names), hashes
+        )
         # Peers share one output, which is computed after the last of them.
         emits = self._emits(step.peers)
         indexes = pa.array(np.cumsum(emits) - emits)
@@ -406,20 +408,20 @@ class AccumulatorFold(CallsFold):
         anew = step.anew if log is None else np.zeros(len(slots), np.bool_)
         if log is not None and self._distance is not None:
             limit = step.until - self._distance
-            gone = log.take(limit)
+            log_rows = log.take(limit)
             # Rows that enter in this step may leave in it, too.
             own = np.flatnonzero(times <= limit)
             later = np.flatnonzero(times > limit)
             later = later[np.argsort(times[later], kind="stable")]
             columns = [step.rows.column(field.name) for field in [*self.layout.keys, *self.layout.columns]]
             assert self.log is not None
-            arrived = pa.RecordBatch.from_arrays([pa.array(times), *columns], schema=self.log)
-            log.add(arrived.take(pa.array(later)))
-            left = pa.RecordBatch.from_arrays(columns_of(gone, names).columns, schema=rows.schema)
-            rows = concat_batches([rows, left, rows.take(pa.array(own))])
-            slots = np.concatenate([slots, step.groups.slots(gone), slots[own]])
+            arrived_rows = pa.RecordBatch.from_arrays([pa.array(times), *columns], schema=self.log)
+            log.add(arrived_rows.take(pa.array(later)))
+            leaving_rows = pa.RecordBatch.from_arrays(columns_of(log_rows, names).columns, schema=rows.schema)
+            rows = concat_batches([rows, leaving_rows, rows.take(pa.array(own))])
+            slots = np.concatenate([slots, step.groups.slots(log_rows), slots[own]])
             # A row at time t leaves after the rows of time t + distance, whose window frames it is in.
-            ends = np.concatenate([gone.column(TIME).to_numpy(), times[own]]) + self._distance
+            ends = np.concatenate([log_rows.column(TIME).to_numpy(), times[own]]) + self._distance
             times = np.concatenate([times, ends])
             leaves = np.concatenate([leaves, np.ones(len(ends), np.bool_)])
             emits = np.concatenate([emits, np.zeros(len(ends), np.bool_)])
@@ -437,7 +439,7 @@ class AccumulatorFold(CallsFold):
         events: _Events,
         turns: Positions,
         before: pa.RecordBatch,
-        loaded: Positions,
+        state_rows: Positions,
     ) -> tuple[list[pa.Array], list[pa.Array]]:
         """Fold events into m accumulators, and return their m states and the outputs that were asked for.
 
@@ -447,7 +449,7 @@ class AccumulatorFold(CallsFold):
             events: n events, by accumulator.
             turns: int64, shape (n,): the accumulator of each event, ascending.
             before: The stored states.
-            loaded: int64, shape (m,): the row of `before` with which an accumulator begins; -1 if it is new.
+            state_rows: int64, shape (m,): the row of `before` with which an accumulator begins; -1 if it is new.
         """
         most = self._rows_max
         states: list[pa.RecordBatch] = []
@@ -456,10 +458,10 @@ class AccumulatorFold(CallsFold):
             last = min(first + most, len(owners))
             begin, end = np.searchsorted(turns, [first, last]).tolist()
             with self.exchange.turn(_Owners(groups, owners[first:last])):
-                old = np.flatnonzero(loaded[first:last] >= 0)
+                old = np.flatnonzero(state_rows[first:last] >= 0)
                 if len(old):
-                    chosen = before.take(pa.array(loaded[first:last][old]))
-                    self.exchange.states(old.astype(np.int32), chosen.columns)
+                    old_states = before.take(pa.array(state_rows[first:last][old]))
+                    self.exchange.states(old.astype(np.int32), old_states.columns)
                 start = begin
                 while start < end:
                     stop = min(start + self._adaptive_size.items, end)
@@ -497,8 +499,8 @@ class _Events(NamedTuple):
 
     def filter(self, mask: Mask) -> _Events:
         """Return some of the events."""
-        chosen = (self.slots[mask], self.leaves[mask], self.emits[mask], self.anew[mask])
-        return _Events(self.rows.filter(pa.array(mask)), *chosen)
+        parts = (self.slots[mask], self.leaves[mask], self.emits[mask], self.anew[mask])
+        return _Events(self.rows.filter(pa.array(mask)), *parts)
 
 
 class _Owners:
@@ -680,11 +682,11 @@ class OverBucket:
 
     def _reach(self, watermark_us: int) -> int | None:
         """Return the time up to which the next step goes, which bounds the rows that it reads; None: nothing is due."""
-        reached = [self._waiting.reach(watermark_us)]
+        reach_times = [self._waiting.reach(watermark_us)]
         for log, distance in self._logs():
             until = log.reach(watermark_us - distance)
-            reached.append(None if until is None else until + distance)
-        return min((until for until in reached if until is not None), default=None)
+            reach_times.append(None if until is None else until + distance)
+        return min((until for until in reach_times if until is not None), default=None)
 
     def _step(self, until: int) -> pa.RecordBatch:
         over = self._over
@@ -705,10 +707,10 @@ class OverBucket:
         self.stats.rows += rows.num_rows
         self.stats.groups += len(groups)
         if self._ttl is not None:
-            gone, hashes = self._ttl.leave(groups, until)
+            expired_keys, hashes = self._ttl.leave(groups, until)
             for fold, stores in zip(self._folds.window_frames, self._stores, strict=True):
                 if stores.table is not None and stays(fold.window_frame):
-                    remove(stores.table, gone, hashes)
+                    remove(stores.table, expired_keys, hashes)
         payload = [rows.column(name) for name in over.query.layout.payload.names]
         outputs = [columns[name] for name in over.query.outputs.names]
         return pa.RecordBatch.from_arrays([*payload, *outputs], schema=over.query.results)

@@ -136,10 +136,10 @@ class _Running(WindowFrameFold):
         if len(full) < len(low):
             pool.append(self._empty_value(int(rows[np.argmax(low >= high)])))
             indexes[indexes < 0] = count
-        taken = [_take(pa.concat_arrays(list(columns)), indexes) for columns in zip(*pool, strict=True)]
+        output_columns = [_take(pa.concat_arrays(list(columns)), indexes) for columns in zip(*pool, strict=True)]
         if len(full):
-            self._output = [column.slice(int(full[-1]), 1) for column in taken]
-        return taken
+            self._output = [column.slice(int(full[-1]), 1) for column in output_columns]
+        return output_columns
 
     def _fold(self, low: Positions, high: Positions, pool: list[list[pa.Array]]) -> npt.NDArray[np.bool_]:
         """Fold n window frames that are not empty, add the outputs to the pool, and return which have an output."""
@@ -277,9 +277,9 @@ class _Separate(WindowFrameFold):
         """Merge n states of each call into n slots, in order."""
         with exchange.exchanging() as operations:
             for start in range(0, len(slots), self._chunk_rows_max):
-                chosen = slots[start : start + self._chunk_rows_max].astype(np.int32)
-                parts = [column.slice(start, len(chosen)) for column in states]
-                operations.states(self._layout.states_of(chosen, parts))
+                slot_part = slots[start : start + self._chunk_rows_max].astype(np.int32)
+                parts = [column.slice(start, len(slot_part)) for column in states]
+                operations.states(self._layout.states_of(slot_part, parts))
 
     @staticmethod
     def results(exchange: GroupedExchange, count: int) -> pa.RecordBatch:
@@ -328,9 +328,9 @@ class _Nodes:
         parts = np.searchsorted(self._starts, rows, side="right") - 1
         return parts * self._stride - self._starts[parts]
 
-    def _positions(self, aligned: Positions) -> Positions:
+    def _positions(self, aligned_positions: Positions) -> Positions:
         """Return the positions of the rows at n aligned positions."""
-        return self._starts[aligned // self._stride] + aligned % self._stride
+        return self._starts[aligned_positions // self._stride] + aligned_positions % self._stride
 
     def ranges(self, first: Positions, last: Positions, oldest: int) -> tuple[list[pa.Array], int]:
         """Return the states of n ranges of nodes of level 0, none of them empty, and the bytes of all that was merged.
@@ -349,8 +349,8 @@ class _Nodes:
         merged_bytes = 0
         for tier in reversed(tiers):
             slots, parts = self._parts(tier, states)
-            merged = self._merge(tier, slots, parts)
-            states = [column.take(pa.array(tier.indexes)) for column in merged]
+            merged_states = self._merge(tier, slots, parts)
+            states = [column.take(pa.array(tier.indexes)) for column in merged_states]
             merged_bytes += sum(column.nbytes for column in (*parts, *states))
         return states, merged_bytes
 
@@ -376,8 +376,8 @@ class _Nodes:
 
     def _states(self, level: int, nodes: Positions) -> list[pa.Array]:
         """Return the states of n known nodes of a level."""
-        known, states = self._states_by_level[level]
-        indexes = pa.array(np.searchsorted(known, nodes))
+        known_nodes, states = self._states_by_level[level]
+        indexes = pa.array(np.searchsorted(known_nodes, nodes))
         return [column.take(indexes) for column in states]
 
     def _make(self, pieces: Sequence[_Piece], oldest: int) -> None:
@@ -395,21 +395,21 @@ class _Nodes:
         self._make_below(missing[: self._cut + 1], edges)
         self._add(list(enumerate(missing))[self._cut + 1 :])
         self._drop(lambda level, nodes: (nodes + 1) * (_NODE_ROWS << level) <= oldest)
-        self._drop(lambda level, nodes: ~_is_below(level, nodes, cut=self._cut, above=edges), below=self._cut)
+        self._drop(lambda level, nodes: ~_is_below(level, nodes, cut_level=self._cut, above=edges), below=self._cut)
 
     def _missing(self, pieces: Sequence[_Piece], levels: int) -> list[Positions]:
         """Return the nodes of each level that are not known, and from which the nodes of the pieces are made."""
-        wanted = [
+        needed_nodes = [
             np.unique(np.concatenate([_NONE, *(piece.nodes for piece in pieces if piece.level == level)]))
             for level in range(levels)
         ]
         for level in range(levels - 1, -1, -1):
-            wanted[level] = np.setdiff1d(wanted[level], self._states_by_level[level][0], assume_unique=True)
-            if level and len(wanted[level]):
+            needed_nodes[level] = np.setdiff1d(needed_nodes[level], self._states_by_level[level][0], assume_unique=True)
+            if level and len(needed_nodes[level]):
                 base = _base(level)
-                children = np.add.outer(wanted[level] << (level - base), np.arange(1 << (level - base)))
-                wanted[base] = np.union1d(wanted[base], children.ravel())
-        return wanted
+                children = np.add.outer(needed_nodes[level] << (level - base), np.arange(1 << (level - base)))
+                needed_nodes[base] = np.union1d(needed_nodes[base], children.ravel())
+        return needed_nodes
 
     def _lowest_complete(self, leaves: int, levels: int) -> int:
         """Return the level below which nodes are kept only at the ends of window frames.
@@ -423,11 +423,14 @@ class _Nodes:
         """
         bytes_max = self._fold.part.query.bounds.bytes_max
         # The nodes above the cut, and those around the two ends of a window frame.
-        needed = {
-            cut: 2 * (self._leaf_bytes or 0) * ((leaves >> cut) + (2 << cut if cut else 0))
-            for cut in range(0, levels, _TIER_LEVELS)
+        bytes_by_cut = {
+            cut_level: 2 * (self._leaf_bytes or 0) * ((leaves >> cut_level) + (2 << cut_level if cut_level else 0))
+            for cut_level in range(0, levels, _TIER_LEVELS)
         }
-        return next((cut for cut, bytes_ in needed.items() if bytes_ <= bytes_max), min(needed, key=needed.__getitem__))
+        return next(
+            (cut_level for cut_level, bytes_ in bytes_by_cut.items() if bytes_ <= bytes_max),
+            min(bytes_by_cut, key=bytes_by_cut.__getitem__),
+        )
 
     def _make_below(self, missing: Sequence[Positions], edges: Positions) -> None:
         """Make the missing nodes up to the cut, a range of rows at a time, and drop nodes that no window frame needs.
@@ -436,26 +439,29 @@ class _Nodes:
             missing: The missing nodes of each of these levels, ascending.
             edges: Nodes of the last level, ascending. Their children are kept.
         """
-        cut = self._cut
-        above = np.unique(np.concatenate([nodes >> (cut - level) for level, nodes in enumerate(missing)]))
+        cut_level = self._cut
+        above = np.unique(np.concatenate([nodes >> (cut_level - level) for level, nodes in enumerate(missing)]))
         leaves_max = self._fold.part.query.bounds.bytes_max // (2 * max(self._leaf_bytes or 0, 1))
-        at_once = max(leaves_max >> cut, 1)
+        at_once = max(leaves_max >> cut_level, 1)
         for start in range(0, len(above), at_once):
-            chosen = above[start : start + at_once]
+            above_part = above[start : start + at_once]
             here = missing
-            if len(chosen) < len(above):
-                here = [nodes[_is_below(level, nodes, cut=cut, above=chosen)] for level, nodes in enumerate(missing)]
+            if len(above_part) < len(above):
+                here = [
+                    nodes[_is_below(level, nodes, cut_level=cut_level, above=above_part)]
+                    for level, nodes in enumerate(missing)
+                ]
             self._add(list(enumerate(here)))
-            done = np.setdiff1d(chosen, edges)
-            self._drop(partial(_is_below, cut=cut, above=done), below=cut)
+            finished_nodes = np.setdiff1d(above_part, edges)
+            self._drop(partial(_is_below, cut_level=cut_level, above=finished_nodes), below=cut_level)
 
     def _drop(self, is_needless: Callable[[int, Positions], npt.NDArray[np.bool_]], below: int | None = None) -> None:
         """Drop known nodes of all levels, or of those below one."""
-        for level, (known, states) in enumerate(self._states_by_level[:below]):
-            remaining = np.flatnonzero(~is_needless(level, known))
-            if len(remaining) < len(known):
+        for level, (known_nodes, states) in enumerate(self._states_by_level[:below]):
+            remaining = np.flatnonzero(~is_needless(level, known_nodes))
+            if len(remaining) < len(known_nodes):
                 self._states_by_level[level] = (
-                    known[remaining],
+                    known_nodes[remaining],
                     [column.take(pa.array(remaining)) for column in states],
                 )
 
@@ -478,18 +484,18 @@ class _Nodes:
                 self._leaf_bytes = -(-sum(column.nbytes for column in new_states[-1]) // len(new_states[-1][0]))
             columns = [pa.concat_arrays(list(parts)) for parts in zip(*new_states, strict=True)]
             start = 0
-            for level, added in tier:
-                self._know(level, added, [column.slice(start, len(added)) for column in columns])
-                start += len(added)
+            for level, new_nodes in tier:
+                self._know(level, new_nodes, [column.slice(start, len(new_nodes)) for column in columns])
+                start += len(new_nodes)
 
     def _know(self, level: int, nodes: Positions, states: Sequence[pa.Array]) -> None:
         """Add new nodes of a level, ascending, to its existing nodes."""
         if not len(nodes):
             return
-        known, before = self._states_by_level[level]
-        together = np.concatenate([known, nodes])
+        known_nodes, before = self._states_by_level[level]
+        together = np.concatenate([known_nodes, nodes])
         columns = [pa.concat_arrays(list(parts)) for parts in zip(*([before] if before else []), states, strict=True)]
-        if len(known) and known[-1] > nodes[0]:
+        if len(known_nodes) and known_nodes[-1] > nodes[0]:
             order = np.argsort(together)
             together, columns = together[order], [column.take(pa.array(order)) for column in columns]
         self._states_by_level[level] = (together, columns)
@@ -526,13 +532,13 @@ def _take(column: pa.Array, indexes: Positions) -> pa.Array:
 def _owners(ends: Positions, start: int, stop: int) -> Positions:
     """Return which of adjacent ranges with these ends has each of the positions from `start` to `stop`."""
     first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
-    cut = np.clip(ends[first : last + 1], start, stop)
-    return np.repeat(np.arange(first, last + 1), np.diff(cut, prepend=start))
+    clipped_ends = np.clip(ends[first : last + 1], start, stop)
+    return np.repeat(np.arange(first, last + 1), np.diff(clipped_ends, prepend=start))
 
 
-def _is_below(level: int, nodes: Positions, *, cut: int, above: Positions) -> npt.NDArray[np.bool_]:
-    """Return which of n nodes of a level are in one of the nodes `above` of the level `cut`."""
-    return np.isin(nodes >> (cut - level), above)
+def _is_below(level: int, nodes: Positions, *, cut_level: int, above: Positions) -> npt.NDArray[np.bool_]:
+    """Return which of n nodes of a level are in one of the nodes `above` of the level `cut_level`."""
+    return np.isin(nodes >> (cut_level - level), above)
 
 
 class _Piece(NamedTuple):

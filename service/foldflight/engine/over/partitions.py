@@ -46,12 +46,12 @@ class Ordering:
         if not names or rows.num_rows < 2:
             return np.zeros(0, np.int64)
         columns = rows.select(list(names))
-        nested = [field.name for field in columns.schema if is_nested(field.type)]
-        flat = columns.select([name for name in names if name not in nested])
+        nested_names = [field.name for field in columns.schema if is_nested(field.type)]
+        flat = columns.select([name for name in names if name not in nested_names])
         differs = ~equal_rows(flat.slice(1), flat.slice(0, len(flat) - 1))
-        if nested:
+        if nested_names:
             # Nested values are compared as keys are.
-            inner = columns.select(nested)
+            inner = columns.select(nested_names)
             ids = KeyIndex(inner.schema).slots(inner.columns).to_numpy()
             differs |= ids[1:] != ids[:-1]
         return np.flatnonzero(differs) + 1
@@ -159,20 +159,20 @@ class Partitions:
         if not len(begins):
             self._hold(block)
             return
-        first, cut = int(begins[0]), int(begins[-1])
+        first, last_begin = int(begins[0]), int(begins[-1])
         if self._file is not None:
             if first:
                 self._file.add(block.slice(0, first))
             yield from self._rest()
-            if cut > first:
-                yield self._store([block.slice(first, cut - first)], begins[:-1] - first)
-        elif self._buffered or cut:
+            if last_begin > first:
+                yield self._store([block.slice(first, last_begin - first)], begins[:-1] - first)
+        elif self._buffered or last_begin:
             size = sum(batch.num_rows for batch in self._buffered)
-            pieces = [*self._buffered, *([block.slice(0, cut)] if cut else [])]
+            pieces = [*self._buffered, *([block.slice(0, last_begin)] if last_begin else [])]
             starts = begins[:-1] + size
             yield self._store(pieces, np.concatenate([[0], starts]) if self._buffered else starts)
         self._buffered = []
-        self._hold(block.slice(cut))
+        self._hold(block.slice(last_begin))
 
     def _begins(self, keys: pa.RecordBatch) -> Positions:
         """Return the positions in a block at which a partition begins, by its keys."""
@@ -200,8 +200,8 @@ class Partitions:
             file, self._file = self._file, None
             yield file.store()
         elif self._buffered:
-            buffered, self._buffered = self._buffered, []
-            yield self._store(buffered, np.zeros(1, np.int64))
+            blocks, self._buffered = self._buffered, []
+            yield self._store(blocks, np.zeros(1, np.int64))
 
     def _store(self, pieces: Sequence[pa.RecordBatch], starts: Positions) -> Store:
         ordering, count = self._ordering, sum(piece.num_rows for piece in pieces)
@@ -256,8 +256,8 @@ class _File:
         self._writer.close()
         for file in (self._rows, self._peers, self._codes):
             file.flush()
-        mapped = mmap.mmap(self._rows.fileno(), 0, access=mmap.ACCESS_READ)
-        reader = pa.ipc.open_file(pa.py_buffer(mapped))
+        mapped_file = mmap.mmap(self._rows.fileno(), 0, access=mmap.ACCESS_READ)
+        reader = pa.ipc.open_file(pa.py_buffer(mapped_file))
         batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
         codes = _map_file(self._codes, self._count) if self._ordering.has_codes else None
         order = OrderOf(

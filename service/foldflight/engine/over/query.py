@@ -85,13 +85,15 @@ class OverLayout:
     @property
     def rows(self) -> pa.Schema:
         """The schema of rows from Spark: each column once."""
-        used = (*self.payload, *self.keys, *self.order, *self.columns, *self.bounds)
-        return pa.schema(list({field.name: field for field in used}.values()))
+        used_fields = (*self.payload, *self.keys, *self.order, *self.columns, *self.bounds)
+        return pa.schema(list({field.name: field for field in used_fields}.values()))
 
     def of(self, calls: Sequence[Call], *, retracts: bool) -> QueryLayout:
         """Return the columns of the exchanges of some calls."""
-        used = {name for call in calls for name in (*call.columns, *([call.filter] if call.filter else []))}
-        fields = [(field, name) for field, name in zip(self.columns, self.display_names, strict=True) if name in used]
+        used_names = {name for call in calls for name in (*call.columns, *([call.filter] if call.filter else []))}
+        fields = [
+            (field, name) for field, name in zip(self.columns, self.display_names, strict=True) if name in used_names
+        ]
         return QueryLayout(
             keys=self.keys,
             names=self.key_names,
@@ -204,10 +206,10 @@ class OverQuery:
             window_frame = replace(each.window_frame, by=None)
             groups.setdefault((window_frame, each.low, each.high, strategy), []).append(name)
         parts = []
-        for (window_frame, low, high, strategy), chosen in groups.items():
-            inner = layout.of([calls[name].call for name in chosen], retracts=strategy is Strategy.RETRACT)
-            query = every.part(chosen, inner)
-            parts.append(Part(query, window_frame, strategy, tuple(map(reasons.__getitem__, chosen)), low, high))
+        for (window_frame, low, high, strategy), call_names in groups.items():
+            inner = layout.of([calls[name].call for name in call_names], retracts=strategy is Strategy.RETRACT)
+            query = every.part(call_names, inner)
+            parts.append(Part(query, window_frame, strategy, tuple(map(reasons.__getitem__, call_names)), low, high))
         return cls(layout, tuple(parts), every.layout.outputs, every.bounds)
 
     @property
@@ -270,9 +272,9 @@ class OverQuery:
         return lines
 
 
-def _choose(framed: Framed, opened_call: OpenedCall, state: pa.Field) -> tuple[Strategy, str]:
+def _choose(framed_call: Framed, opened_call: OpenedCall, state: pa.Field) -> tuple[Strategy, str]:
     """Return how a call is folded, and why. Raises RejectedError CANNOT_MERGE or CANNOT_RETRACT."""
-    call, window_frame = framed.call, framed.window_frame
+    call, window_frame = framed_call.call, framed_call.window_frame
     if window_frame.by == "recompute":
         return Strategy.RECOMPUTE, "by='recompute' insists"
     is_short = window_frame.rows_max is not None and window_frame.rows_max <= RECOMPUTED_ROWS_MAX

@@ -107,10 +107,10 @@ class StoredOver:
     def _waiting(self, groups: Groups, storage: Storage) -> Any:
         """Return the number of rows that wait for each group."""
         counts = np.zeros(len(groups), np.int64)
-        stored = storage.store.manifest()
-        if stored is None:
+        manifest = storage.store.manifest()
+        if manifest is None:
             return counts
-        log = TimeLog(read_manifest(stored).rows, storage)
+        log = TimeLog(read_manifest(manifest).rows, storage)
         while (until := log.reach(_LATEST)) is not None:
             slots = groups.slots(log.take(until))
             counts = np.append(counts, np.zeros(len(groups) - len(counts), np.int64))
@@ -159,8 +159,8 @@ def sizes_of(name: str, data: bytes) -> dict[str, int]:
     """
     if is_time_log(data):
         log = read_manifest(data)
-        waiting, framed = name == WAITING, name.startswith(WINDOW_FRAMES)
-        rows = {"waiting_rows": log.waiting * waiting, "framed_rows": log.waiting * framed}
+        waiting, is_frame_log = name == WAITING, name.startswith(WINDOW_FRAMES)
+        rows = {"waiting_rows": log.waiting * waiting, "framed_rows": log.waiting * is_frame_log}
         return {"runs": log.pieces, "rows": log.row_count, "bytes": log.bytes, **rows}
     pieces = Manifest.decode(data).pieces
     sums = {"rows": sum(piece.rows for piece in pieces), "bytes": sum(piece.bytes for piece in pieces)}

@@ -172,31 +172,31 @@ class StreamedOver:
         stay = any(stays(part.window_frame) for part in self.query.parts)
         return ttl_us_of(self.idle) if self.idle is not None and stay else None
 
-    def check_owner(self, stored: Mapping[str, Any]) -> None:
+    def check_owner(self, stored_owner: Mapping[str, Any]) -> None:
         """Check that the query can continue with a state. The state tables check the versions of functions.
 
         Args:
-            stored: What the state belongs to: the `owner` of the query that wrote it.
+            stored_owner: What the state belongs to: the `owner` of the query that wrote it.
 
         Raises:
             RejectedError: STATE_MISMATCH.
         """
         for what, ours in json.loads(json.dumps(self.owner)).items():
-            theirs = stored.get(what, _NOT_STORED)
+            theirs = stored_owner.get(what, _NOT_STORED)
             if what == CALLS and theirs != _NOT_STORED:
                 self._check_calls(theirs, ours)
             elif theirs != ours:
                 raise other_query(what, theirs, ours)
 
-    def _check_calls(self, stored: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> None:
+    def _check_calls(self, stored_calls: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> None:
         """Refuse other calls and window frames. Older checkpoints also have the strategies, which may differ."""
 
         def stable_parts(window_frames: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
             return [(each["frame"], [call["function"] for call in each["calls"]]) for each in window_frames]
 
-        if stable_parts(stored) != stable_parts(ours):
-            raise other_query(CALLS, _window_frames_text(stored), _window_frames_text(ours))
-        for window_frame, before, now in zip(self.window_frames, stored, ours, strict=True):
+        if stable_parts(stored_calls) != stable_parts(ours):
+            raise other_query(CALLS, _window_frames_text(stored_calls), _window_frames_text(ours))
+        for window_frame, before, now in zip(self.window_frames, stored_calls, ours, strict=True):
             if window_frame.has_accumulators:
                 continue  # the table of their states tells what has changed
             for old, new in zip(before["calls"], now["calls"], strict=True):
@@ -220,8 +220,8 @@ class StreamedOver:
         )
         lines.append(f"state in {self.buckets} buckets: the rows that wait, by time; and for")
         until = "for ever" if self.idle is None else f"until it has had no row for {self.idle}"
-        named = ((", ".join(each.layout.outputs.names), each.window_frame) for each in self.window_frames)
-        lines += [f"  {names}: {_stored_text(window_frame, until)}" for names, window_frame in named]
+        names_and_frames = ((", ".join(each.layout.outputs.names), each.window_frame) for each in self.window_frames)
+        lines += [f"  {names}: {_stored_text(window_frame, until)}" for names, window_frame in names_and_frames]
         return "\n".join(lines)
 
 
@@ -244,7 +244,7 @@ class WindowFrameCalls:
     def of(cls, query: OverQuery, parts: Sequence[Part]) -> Self:
         """Return the calls of parts with the same window frame."""
         layouts = [part.query.layout for part in parts]
-        used = {name for layout in layouts for name in layout.columns.names}
+        used_names = {name for layout in layouts for name in layout.columns.names}
         states = {
             name: state for layout in layouts for name, state in zip(layout.outputs.names, layout.states, strict=True)
         }
@@ -252,7 +252,7 @@ class WindowFrameCalls:
         columns = [
             (field, display_name)
             for field, display_name in zip(query.layout.columns, query.layout.display_names, strict=True)
-            if field.name in used
+            if field.name in used_names
         ]
         layout = replace(
             layouts[0],
@@ -274,16 +274,16 @@ class WindowFrameCalls:
         return self.parts[0].window_frame
 
 
-def _check_window_frame(name: str, framed: Framed) -> None:
-    window_frame, function = framed.window_frame, framed.call.function
-    if (framed.call.distinct or framed.call.order) and (window_frame.low is None or window_frame.has_offset):
+def _check_window_frame(name: str, framed_call: Framed) -> None:
+    window_frame, function = framed_call.window_frame, framed_call.call.function
+    if (framed_call.call.distinct or framed_call.call.order) and (window_frame.low is None or window_frame.has_offset):
         raise RejectedError(
             "CANNOT_MERGE",
             f"{name} has the frame {window_frame}; with DISTINCT or an order, all rows of a frame are folded for each "
             "value, and a stream cannot find the rows of a group in such a frame; use ROWS with a beginning",
             function=function,
         )
-    if window_frame.high is None or not (window_frame.high == 0 or _precedes(framed)):
+    if window_frame.high is None or not (window_frame.high == 0 or _precedes(framed_call)):
         raise RejectedError(
             "SIGNATURE",
             f"{name} has the frame {window_frame}, and a stream does not know the rows that follow; end the frame at "
@@ -316,10 +316,10 @@ def _check_window_frame(name: str, framed: Framed) -> None:
         )
 
 
-def _precedes(framed: Framed) -> bool:
+def _precedes(framed_call: Framed) -> bool:
     """Whether a ROWS frame of a bounded number of rows ends before the current row."""
-    low, high = framed.window_frame.low, framed.window_frame.high
-    return not framed.window_frame.is_range and low is not None and isinstance(high, int) and high < 0
+    low, high = framed_call.window_frame.low, framed_call.window_frame.high
+    return not framed_call.window_frame.is_range and low is not None and isinstance(high, int) and high < 0
 
 
 def _check_strategy(part: Part) -> None:

@@ -142,9 +142,9 @@ def _cut(batch: pa.RecordBatch, bounds: BlockBounds) -> Iterator[tuple[pa.Record
         yield part, part.nbytes
 
 
-def is_encoded(given: pa.DataType, type_: pa.DataType) -> bool:
+def is_encoded(actual_type: pa.DataType, type_: pa.DataType) -> bool:
     """Return whether values of a type are texts of another type with a dictionary of 32-bit indexes."""
-    return pa.types.is_string(type_) and given == pa.dictionary(pa.int32(), type_)
+    return pa.types.is_string(type_) and actual_type == pa.dictionary(pa.int32(), type_)
 
 
 def _block(pending: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -235,8 +235,8 @@ def _convert_fixed(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 def _convert_map(array: pa.Array, type_: pa.DataType) -> pa.Array:
     # Arrow does not cast a NULL struct whose members are not nullable, as in a VARIANT, to the same type.
-    given = without_nullability(array.type)
-    entries = array.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
+    map_type = without_nullability(array.type)
+    entries = array.cast(pa.list_(pa.struct([("key", map_type.key_type), ("value", map_type.item_type)])))
     keys, values = entries.flatten().flatten()
     return pa.MapArray.from_arrays(
         _offsets(entries, are_nulls=True),

@@ -37,16 +37,16 @@ def changelog(
         order.
     """
     differs = ~(existed & exists & equal_rows(before, after))
-    updated = existed & exists & differs
-    gone = existed & ~exists
+    updated_mask = existed & exists & differs
+    removed_mask = existed & ~exists
     came = ~existed & exists
-    retracting = gone | (updated if update_before else np.zeros(len(updated), np.bool_))
-    asserting = came | updated
+    retracting = removed_mask | (updated_mask if update_before else np.zeros(len(updated_mask), np.bool_))
+    asserting = came | updated_mask
     old, new = np.flatnonzero(retracting), np.flatnonzero(asserting)
     kinds_new = np.where(came[new], RowKind.INSERT, RowKind.UPDATE_AFTER).astype(np.int8)
     if not len(old):
         return pa.array(kinds_new), after if len(new) == after.num_rows else after.take(pa.array(new))
-    kinds_old = np.where(gone[old], RowKind.DELETE, RowKind.UPDATE_BEFORE).astype(np.int8)
+    kinds_old = np.where(removed_mask[old], RowKind.DELETE, RowKind.UPDATE_BEFORE).astype(np.int8)
     kinds = np.concatenate([kinds_old, kinds_new])
     # A stable sort by group keeps each old row before its new one.
     order = np.argsort(np.concatenate([old, new]), kind="stable")
@@ -127,12 +127,12 @@ def live_rows(
     lowest = _running_minimum(depth, starts, lengths)
     before = np.r_[0, lowest[:-1]]
     before[starts] = 0
-    ignored = (steps < 0) & (lowest < np.minimum(before, 0))
-    counted = np.ones(len(slots), np.bool_)
-    counted[order] = ~ignored
+    ignored_mask = (steps < 0) & (lowest < np.minimum(before, 0))
+    counted_mask = np.ones(len(slots), np.bool_)
+    counted_mask[order] = ~ignored_mask
     after = live.copy()
-    np.add.at(after, sorted_slots[~ignored], steps[~ignored])
-    return counted, after
+    np.add.at(after, sorted_slots[~ignored_mask], steps[~ignored_mask])
+    return counted_mask, after
 
 
 def _running_minimum(

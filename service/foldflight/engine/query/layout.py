@@ -33,7 +33,7 @@ RETRACTING = tuple(int(kind) for kind in RowKind if kind.retracts)
 _NOTHING = pa.schema([])
 
 
-def chunk_names(texts: Iterable[str], reserved: Collection[str] = (SLOT, KIND)) -> list[str]:
+def chunk_names(texts: Iterable[str], reserved_names: Collection[str] = (SLOT, KIND)) -> list[str]:
     """Return unique names for the columns of a chunk: the user's texts, with a number behind a name that is not free.
 
     Errors show these names. A column with a reserved name would be read as the column of the exchange: the user's
@@ -41,12 +41,12 @@ def chunk_names(texts: Iterable[str], reserved: Collection[str] = (SLOT, KIND)) 
 
     Args:
         texts: The user's texts; equal ones are different columns.
-        reserved: Names that no column may have.
+        reserved_names: Names that no column may have.
     """
     names: list[str] = []
     for text in texts:
         candidates = (text + suffix for suffix in chain([""], (f" ({number})" for number in count(2))))
-        names.append(next(name for name in candidates if name not in reserved and name not in names))
+        names.append(next(name for name in candidates if name not in reserved_names and name not in names))
     return names
 
 
@@ -125,34 +125,36 @@ class QueryLayout:
             for index, field in zip(self.varying, self.emitted, strict=True)
         ]
 
-    def with_emitted(self, outputs: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBatch:
+    def with_emitted(self, outputs: pa.RecordBatch, stored_rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the outputs that were last emitted for n stored states: stored ones, or else the computed ones.
 
         Args:
             outputs: n outputs, as computed from the states.
-            stored: n rows that have the columns of `emitted`: NULL where it is not known what was emitted.
+            stored_rows: n rows that have the columns of `emitted`: NULL where it is not known what was emitted.
         """
         for index, name in zip(self.varying, self.emitted.names, strict=True):
             output = outputs.schema.field(f"output_{index}")
-            column, computed = stored.column(name), outputs.column(output.name)
+            column, computed_column = stored_rows.column(name), outputs.column(output.name)
             if column.null_count < len(column):
                 is_known = column.is_valid().to_numpy(zero_copy_only=False)
-                both = pa.concat_arrays([computed, column.field(0)])
-                chosen = both.take(pa.array(np.arange(len(column)) + len(column) * is_known))
-                outputs = with_column(outputs, output, chosen)
+                both = pa.concat_arrays([computed_column, column.field(0)])
+                emitted_column = both.take(pa.array(np.arange(len(column)) + len(column) * is_known))
+                outputs = with_column(outputs, output, emitted_column)
         return outputs
 
-    def knows_outputs(self, stored: pa.RecordBatch) -> bool:
+    def knows_outputs(self, stored_rows: pa.RecordBatch) -> bool:
         """Return whether n stored states come with the last outputs of all calls, so that none must be computed."""
-        columns = [stored.column(name) for name in self.emitted.names]
+        columns = [stored_rows.column(name) for name in self.emitted.names]
         return len(columns) == len(self.outputs) and not any(each.null_count for each in columns)
 
-    def stored_outputs(self, slots: npt.NDArray[np.int32], stored: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    def stored_outputs(
+        self, slots: npt.NDArray[np.int32], stored_rows: pa.RecordBatch, schema: pa.Schema
+    ) -> pa.RecordBatch:
         """Return n outputs that are stored, with their slots, in the schema of results."""
-        known = {f"output_{index}": stored.column(f"{EMITTED}{index}").field(0) for index in self.varying}
+        stored_columns = {f"output_{index}": stored_rows.column(f"{EMITTED}{index}").field(0) for index in self.varying}
         arrays = [
             pa.array(slots, pa.int32()),
-            *(known.get(each.name, pa.nulls(len(slots), each.type)) for each in schema),
+            *(stored_columns.get(each.name, pa.nulls(len(slots), each.type)) for each in schema),
         ]
         return pa.RecordBatch.from_arrays([arrays[0], *arrays[2:]], schema=schema)
 
@@ -179,14 +181,14 @@ class QueryLayout:
     def split_block(self, block: pa.RecordBatch) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch, pa.RecordBatch]:
         """Return which rows of a `partial` block are states, its rows, and its states. Mixed blocks are copied."""
         # The seed row is entirely NULL and counts as an empty state.
-        folded = block.column(FOLDED).fill_null(True).to_numpy(zero_copy_only=False)
+        is_state = block.column(FOLDED).fill_null(True).to_numpy(zero_copy_only=False)
         rows = block.select([name for name in self.rows.names if name != REAL])
         states = block.select([LIVE, *self.carried.names])
-        if folded.all():
-            return folded, rows.slice(0, 0), states
-        if not folded.any():
-            return folded, rows, states.slice(0, 0)
-        return folded, rows.take(pa.array(np.flatnonzero(~folded))), states.take(pa.array(np.flatnonzero(folded)))
+        if is_state.all():
+            return is_state, rows.slice(0, 0), states
+        if not is_state.any():
+            return is_state, rows, states.slice(0, 0)
+        return is_state, rows.take(pa.array(np.flatnonzero(~is_state))), states.take(pa.array(np.flatnonzero(is_state)))
 
     @property
     def results(self) -> pa.Schema:

@@ -235,9 +235,9 @@ class Query:
         if stream is not None and stream.has_sessions:
             _refuse_views_in_sessions(open_request.calls, open_reply.calls)
             _refuse_calls_out_in_sessions(open_request.calls, open_reply.calls)
-        listed = open_reply
+        first_reply = open_reply
         if stream is not None and not stream.has_sessions:
-            open_reply = _with_views_of_rows(transport, open_request, listed)
+            open_reply = _with_views_of_rows(transport, open_request, first_reply)
         limits = open_reply.limits
         query = cls(
             transport=transport,
@@ -250,7 +250,7 @@ class Query:
             stream=stream,
             row_lists=tuple(
                 "" if before.fingerprint == now.fingerprint else before.fingerprint
-                for before, now in zip(listed.calls, open_reply.calls, strict=True)
+                for before, now in zip(first_reply.calls, open_reply.calls, strict=True)
             ),
             plan=plan,
             groups=groups,
@@ -329,8 +329,10 @@ class Query:
         if self.groups is not None and self.groups.count >= GROUPS_MANY:
             why = f"there are about {self.groups.count:,} groups ({self.groups.how})"
             return Choice(holds=False, why=f"{why}, for which a fold is faster")
-        known = "nothing tells that there are" if self.groups is None else f"{self.groups.how} tells that there are not"
-        return Choice(holds=True, why=f"every call lifts, and {known} {GROUPS_MANY:,} groups or more")
+        groups_text = (
+            "nothing tells that there are" if self.groups is None else f"{self.groups.how} tells that there are not"
+        )
+        return Choice(holds=True, why=f"every call lifts, and {groups_text} {GROUPS_MANY:,} groups or more")
 
     @property
     def finished_by_host(self) -> Choice:
@@ -355,9 +357,11 @@ class Query:
         for function, call in zip(functions, self.opened_calls, strict=True):
             if not call.can_merge:
                 return Choice(holds=False, why=f"{function} has no merge")
-        for asked in self.open_request.calls:
-            if (asked.order or asked.materialize) and not asked.distinct:
-                return Choice(holds=False, why=f"{asked.function} keeps all rows of a group, so states save nothing")
+        for call_request in self.open_request.calls:
+            if (call_request.order or call_request.materialize) and not call_request.distinct:
+                return Choice(
+                    holds=False, why=f"{call_request.function} keeps all rows of a group, so states save nothing"
+                )
         if self.stream is not None and self.stream.has_sessions:
             return Choice(holds=False, why="each row of a stream is a session of its own until it meets others")
         if layout.has_kinds and self.stream is not None:
@@ -515,9 +519,9 @@ def _refuse_views_in_sessions(calls: Sequence[Call], opened_calls: Sequence[Open
 
 
 def _refuse_views(code: str, calls: Sequence[Call], opened_calls: Sequence[OpenedCall], why: str) -> None:
-    for call, described in zip(calls, opened_calls, strict=True):
-        if described.views:
-            names = ", ".join(view.name for view in described.views)
+    for call, opened_call in zip(calls, opened_calls, strict=True):
+        if opened_call.views:
+            names = ", ".join(view.name for view in opened_call.views)
             raise RejectedError(
                 code, f"{call.function} has views in its accumulator ({names}), {why}", function=call.function
             )
@@ -563,8 +567,8 @@ def _last_outputs(open_reply: Opened, stream: StreamOptions | None) -> pa.Schema
 
 
 def _pin(calls: Sequence[Call], open_reply: Opened) -> Iterator[Call]:
-    for call, described in zip(calls, open_reply.calls, strict=True):
-        yield replace(call, fingerprint=described.fingerprint)
+    for call, opened_call in zip(calls, open_reply.calls, strict=True):
+        yield replace(call, fingerprint=opened_call.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -580,8 +584,8 @@ class _Needs:
 
     def check(self, calls: Sequence[Call], opened_calls: Sequence[OpenedCall]) -> None:
         """Refuse a call without the needed capabilities. Raises RejectedError CANNOT_RETRACT, CANNOT_MERGE."""
-        for call, described in zip(calls, opened_calls, strict=True):
-            if self.retract and not described.can_retract:
+        for call, opened_call in zip(calls, opened_calls, strict=True):
+            if self.retract and not opened_call.can_retract:
                 raise RejectedError(
                     "CANNOT_RETRACT",
                     f"{call.function} is append-only (it has no retract), and rows with kinds may retract rows; "
@@ -589,7 +593,7 @@ class _Needs:
                     "(materialize=True)",
                     function=call.function,
                 )
-            if self.merge and not described.can_merge:
+            if self.merge and not opened_call.can_merge:
                 raise RejectedError(
                     "CANNOT_MERGE",
                     f"{call.function} has no merge, and sessions of a stream merge when a row falls between them; "
@@ -599,18 +603,18 @@ class _Needs:
 
 
 def _materialize(calls: Sequence[Call], open_reply: Opened, needs: _Needs) -> Iterator[Call]:
-    for call, described in zip(calls, open_reply.calls, strict=True):
-        yield call if needs.are_met(described) else replace(call, materialize=True)
+    for call, opened_call in zip(calls, open_reply.calls, strict=True):
+        yield call if needs.are_met(opened_call) else replace(call, materialize=True)
 
 
-def mode_of(call: Call, folded: Mapping[str, str]) -> str:
+def mode_of(call: Call, mode_by_function: Mapping[str, str]) -> str:
     """Return how a call is evaluated, as text for users.
 
     Args:
         call: The call.
-        folded: `FunctionInfo.folded` of each function.
+        mode_by_function: `FunctionInfo.folded` of each function.
     """
-    return Mode.COUNTED if _is_counted(call) else folded.get(call.function) or "not told"
+    return Mode.COUNTED if _is_counted(call) else mode_by_function.get(call.function) or "not told"
 
 
 def _is_counted(call: Call) -> bool:

@@ -102,8 +102,8 @@ class EntryTable:
             Whether each entry exists (bool, shape (n,)), and n values, NULL for entries that do not.
         """
         rows, slots = self._distinct(groups, generations, keys)
-        stored = self._table.lookup(rows)
-        return stored.present[slots], stored.states.column(VALUE).take(pa.array(slots))
+        lookup = self._table.lookup(rows)
+        return lookup.present[slots], lookup.states.column(VALUE).take(pa.array(slots))
 
     def commit(
         self, groups: pa.RecordBatch, generations: pa.Array, keys: pa.Array, values: pa.Array, present: Mask
@@ -121,8 +121,8 @@ class EntryTable:
         last = np.zeros(rows.num_rows, np.int64)
         last[slots] = np.arange(len(slots))
         live = present[last].astype(np.int64)
-        written = values.take(pa.array(last, mask=live == 0))
-        return self._table.commit(rows, live, pa.RecordBatch.from_arrays([written], names=[VALUE]))
+        written_values = values.take(pa.array(last, mask=live == 0))
+        return self._table.commit(rows, live, pa.RecordBatch.from_arrays([written_values], names=[VALUE]))
 
     def page(self, group: pa.RecordBatch, generation: int, after: pa.Array | None) -> Page:
         """Return the entries of a group that follow an entry in the order of their hashes; at most about 1 MiB.

@@ -252,18 +252,18 @@ class Manifest:
         Raises:
             RejectedError: STATE_MISMATCH, if the table belongs to another query.
         """
-        ours, stored = layout.description, self.layout.description
+        ours, stored_description = layout.description, self.layout.description
         # The order matters: one change may affect several entries, and the first one describes it best.
         parts = {"window": "windows", "keys": "grouping keys", "buckets": "buckets", "hashed": "hashed keys"}
         for name, what in parts.items():
-            if stored[name] != ours[name]:
-                show = _keys_of if name == "keys" else lambda described, name=name: described[name]
-                raise other_query(what, show(stored), show(ours))
+            if stored_description[name] != ours[name]:
+                show = _keys_of if name == "keys" else lambda description, name=name: description[name]
+                raise other_query(what, show(stored_description), show(ours))
         for generation in self.generations.values():
             states = states_of(generation)
             if calls_of(states) != ours["calls"]:
                 check(states)
-        is_new = bool(stored["calls"] != ours["calls"]) or self.layout.emitted != layout.emitted
+        is_new = bool(stored_description["calls"] != ours["calls"]) or self.layout.emitted != layout.emitted
         if is_new:
             self.generations[self.current + 1] = layout.generation
         self.layout = layout
@@ -272,8 +272,8 @@ class Manifest:
     def encode(self) -> bytes:
         """Return the manifest as sealed bytes, without generations that no piece uses."""
         pieces = [*self.pieces, *(piece for merge in self.merges for piece in merge.outputs)]
-        used = {piece.generation for piece in pieces} | {self.current}
-        self.generations = {number: schema for number, schema in self.generations.items() if number in used}
+        used_generations = {piece.generation for piece in pieces} | {self.current}
+        self.generations = {number: schema for number, schema in self.generations.items() if number in used_generations}
         content = {
             "format": _FORMAT,
             "layout": self.layout.description,
@@ -296,15 +296,15 @@ class Manifest:
         content = _content(data)
         if content["format"] == FORMAT_OF_SEVERAL:
             return cls.decode(base64.b64decode(content["tables"][""]))
-        stored = content["layout"]
+        stored_layout = content["layout"]
         generations = {int(number): _schema_of(text) for number, text in content["generations"].items()}
         layout = _table_layout(
             content["schema"],
             content["generations"][str(max(generations))],
-            stored["buckets"],
-            stored["hashed"],
-            stored["window"],
-            tuple(stored["names"]),
+            stored_layout["buckets"],
+            stored_layout["hashed"],
+            stored_layout["window"],
+            tuple(stored_layout["names"]),
         )
         merges = [
             Merge(each["level"], each["inputs"], each["done"], [PieceMeta(**piece) for piece in each["outputs"]])
@@ -348,27 +348,27 @@ def calls_of(states: pa.Schema) -> list[dict[str, str]]:
     return [{name: (each.metadata or {}).get(name.encode(), b"").decode() for name in identity} for each in states]
 
 
-def _keys_of(described: dict[str, Any]) -> str:
+def _keys_of(description: dict[str, Any]) -> str:
     """Return the keys of a described layout by the user's names, with their types."""
-    names = {f"key_{index}": name for index, name in enumerate(described["names"])}
-    return ", ".join(f"{names.get(key, key)} {type_}" for key, type_ in described["keys"])
+    names = {f"key_{index}": name for index, name in enumerate(description["names"])}
+    return ", ".join(f"{names.get(key, key)} {type_}" for key, type_ in description["keys"])
 
 
-def other_query(what: str, stored: object, ours: object, remedy: str = "") -> RejectedError:
+def other_query(what: str, theirs: object, ours: object, remedy: str = "") -> RejectedError:
     """Return the error for a table that belongs to another query."""
     return RejectedError(
         "STATE_MISMATCH",
-        f"the checkpoint's state has other {what} than the query: stored {stored or 'none'}, the query has "
+        f"the checkpoint's state has other {what} than the query: stored {theirs or 'none'}, the query has "
         f"{ours or 'none'}; {remedy}run the query that wrote it, or start with an empty checkpoint",
     )
 
 
-def check_format(what: str, stored: int, ours: int) -> None:
+def check_format(what: str, stored_format: int, ours: int) -> None:
     """Raise STATE_MISMATCH if another version of the package wrote it."""
-    if stored != ours:
+    if stored_format != ours:
         raise RejectedError(
             "STATE_MISMATCH",
-            f"{what} has format {stored}, and this foldflight reads {ours}; run the version that wrote it",
+            f"{what} has format {stored_format}, and this foldflight reads {ours}; run the version that wrote it",
         )
 
 
@@ -387,13 +387,13 @@ def _schema_text(schema: pa.Schema) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _table_layout(
-    keys: str, generation: str, buckets: int, hashed: int, window: str, names: tuple[str, ...]
+    keys: str, generation: str, buckets: int, hashed_count: int, window: str, names: tuple[str, ...]
 ) -> TableLayout:
     """Return the layout of a stored table. The tables of all buckets of a query have the same."""
     columns = _schema_of(generation)
     states = states_of(columns)
     return TableLayout(
-        _schema_of(keys), states, buckets, hashed, window, names, pa.schema(list(columns)[len(states) :])
+        _schema_of(keys), states, buckets, hashed_count, window, names, pa.schema(list(columns)[len(states) :])
     )
 
 
@@ -405,11 +405,11 @@ def _schema_of(text: str) -> pa.Schema:
 def with_older(layout: TableLayout, generations: Iterable[pa.Schema]) -> TableLayout:
     """Return a layout with additional columns for the states of other versions of each call."""
     states, names = list(layout.states), list(layout.names)
-    known = set(_identities(layout.states))
+    known_identities = set(_identities(layout.states))
     for schema in map(states_of, generations):
         for index, (state, identity) in enumerate(zip(schema, _identities(schema), strict=True)):
-            if identity not in known:
-                known.add(identity)
+            if identity not in known_identities:
+                known_identities.add(identity)
                 states.append(state.with_name(f"{state.name}_{identity[1]}"))
                 output, version = layout.names[len(layout.keys) + index], calls_of(schema)[index]["version"]
                 name = f"{output} (version {version})"
@@ -435,13 +435,13 @@ class CurrentViews:
     def __init__(self, states: pa.Schema) -> None:
         self._states = states
 
-    def check(self, stored: pa.Schema) -> None:
+    def check(self, stored_schema: pa.Schema) -> None:
         """Accept the states of all versions."""
 
-    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
+    def __call__(self, stored_schema: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
         """Return n states in the schema of the newest version."""
-        given = dict(zip(stored.names, states.columns, strict=True))
-        columns = [_as_type(given.get(field.name), field.type, states.num_rows) for field in self._states]
+        columns_by_name = dict(zip(stored_schema.names, states.columns, strict=True))
+        columns = [_as_type(columns_by_name.get(field.name), field.type, states.num_rows) for field in self._states]
         return pa.RecordBatch.from_arrays(columns, schema=self._states)
 
 
@@ -466,14 +466,14 @@ class VersionColumns:
     def __init__(self, layout: TableLayout) -> None:
         self._states = layout.states
 
-    def check(self, stored: pa.Schema) -> None:
+    def check(self, stored_schema: pa.Schema) -> None:
         """Take all."""
 
-    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
+    def __call__(self, stored_schema: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
         """Return n states in the columns of all versions."""
-        given = dict(zip(_identities(stored), states.columns, strict=True))
+        columns_by_identity = dict(zip(_identities(stored_schema), states.columns, strict=True))
         columns = [
-            given.get(identity, pa.nulls(states.num_rows, field.type))
+            columns_by_identity.get(identity, pa.nulls(states.num_rows, field.type))
             for field, identity in zip(self._states, _identities(self._states), strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._states)

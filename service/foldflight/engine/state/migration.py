@@ -46,13 +46,13 @@ class Migration:
     views: tuple[CallView, ...] = ()
     adopted: tuple[str, ...] = ()
 
-    def check(self, stored: pa.Schema) -> None:
+    def check(self, stored_schema: pa.Schema) -> None:
         """Refuse states that the query's calls cannot convert.
 
         Raises:
             RejectedError: STATE_MISMATCH, naming the function and both versions, or what has changed within one.
         """
-        old, new = calls_of(stored), calls_of(self.layout.states)
+        old, new = calls_of(stored_schema), calls_of(self.layout.states)
         if [call["function"] for call in old] != [call["function"] for call in new]:
             raise other_query("calls", *(", ".join(call["function"] for call in each) for each in (old, new)))
         for index, (before, now, can_migrate) in enumerate(zip(old, new, self.can_migrate, strict=True)):
@@ -61,7 +61,7 @@ class Migration:
             name = now["function"]
             has_views = any(view.call == index for view in self.views)
             if before["version"] == now["version"]:
-                change = _change(stored.field(index).type, self.layout.states.field(index).type)
+                change = _change(stored_schema.field(index).type, self.layout.states.field(index).type)
                 raise RejectedError("STATE_MISMATCH", _of_one_version(now, change, has_views=has_views), function=name)
             if not can_migrate:
                 why = (
@@ -77,28 +77,28 @@ class Migration:
                     function=name,
                 )
 
-    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
-        """Return n states, in the schema `stored`, as n states of the query.
+    def __call__(self, stored_schema: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
+        """Return n states, in the schema `stored_schema`, as n states of the query.
 
         Raises:
             FunctionError: USER_CODE, with the group, if a `migrate` raises.
             RejectedError: STATE_MISMATCH.
         """
-        marked = pa.RecordBatch.from_arrays(states.columns, schema=stored)
-        converted = []
+        batch = pa.RecordBatch.from_arrays(states.columns, schema=stored_schema)
+        converted_parts = []
         start = 0
-        for rows in range(0, marked.num_rows, self.bounds.rows_max):
-            for part in sliced_to(marked.slice(rows, self.bounds.rows_max), self.bounds.bytes_max):
-                converted.append(self._part(part, keys.slice(start, part.num_rows)))
+        for rows in range(0, batch.num_rows, self.bounds.rows_max):
+            for part in sliced_to(batch.slice(rows, self.bounds.rows_max), self.bounds.bytes_max):
+                converted_parts.append(self._part(part, keys.slice(start, part.num_rows)))
                 start += part.num_rows
-        return one_batch(pa.Table.from_batches(converted, schema=self.layout.states))
+        return one_batch(pa.Table.from_batches(converted_parts, schema=self.layout.states))
 
     def _part(self, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
         slots = pa.array(np.arange(states.num_rows, dtype=np.int32))
         schema = pa.schema([pa.field(SLOT, pa.int32()), *states.schema])
-        with GroupedExchange(self.transport, self.open_request, self.layout) as grouped:
-            grouped.begin(_Stored(self.layout, keys))
-            with grouped.exchanging() as exchange:
+        with GroupedExchange(self.transport, self.open_request, self.layout) as grouped_exchange:
+            grouped_exchange.begin(_Stored(self.layout, keys))
+            with grouped_exchange.exchanging() as exchange:
                 exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))
                 exchange.barrier(1)
                 results = exchange.results(1)
@@ -121,7 +121,7 @@ class _Stored:
 
 def _of_one_version(call: Mapping[str, str], change: str, *, has_views: bool) -> str:
     """Return the message for a call whose states have changed without a new version."""
-    raised = (
+    version_text = (
         " (states with views cannot be migrated),"
         if has_views
         else ", or raise version= in its declaration and define migrate(self, version, state), which returns the "
@@ -129,7 +129,7 @@ def _of_one_version(call: Mapping[str, str], change: str, *, has_views: bool) ->
     )
     return (
         f"the checkpoint has other states of {call['function']} than the query, both of version {call['version']}: "
-        f"{change}; set this back{raised} or start with an empty checkpoint"
+        f"{change}; set this back{version_text} or start with an empty checkpoint"
     )
 
 

@@ -190,11 +190,11 @@ def seal(magic: bytes, payload: bytes | pa.Buffer) -> bytes:
 
 def unseal(magic: bytes, data: bytes | memoryview, what: str) -> memoryview:
     """Return the payload of sealed bytes, which are not copied. Raises CorruptError STATE_CHECKSUM."""
-    seen = memoryview(data).cast(
+    view = memoryview(data).cast(
         "B"
     )  # Arrow's memoryview has signed bytes, which do not compare with bytes from 128 on
-    payload = seen[8:]
-    if seen[:4] != magic or zlib.crc32(payload).to_bytes(4, "big") != seen[4:8]:
+    payload = view[8:]
+    if view[:4] != magic or zlib.crc32(payload).to_bytes(4, "big") != view[4:8]:
         raise CorruptError(
             "STATE_CHECKSUM",
             f"{what} of a state table is damaged or truncated ({len(data)} bytes); restore the checkpoint from a "
@@ -220,10 +220,10 @@ class RunCache:
         mapped_bytes: Bytes of the pieces that are mapped from files.
     """
 
-    def __init__(self, *, bytes_max: int, shared: HostCache | None = None, mapped_bytes_max: int = 4 << 30) -> None:
+    def __init__(self, *, bytes_max: int, host_cache: HostCache | None = None, mapped_bytes_max: int = 4 << 30) -> None:
         self.bytes_max = bytes_max
         self.mapped_bytes_max = mapped_bytes_max
-        self._shared = shared
+        self._shared = host_cache
         self.bytes = 0
         self.mapped_bytes = 0
         self._in_memory: OrderedDict[str, Piece] = OrderedDict()
@@ -308,6 +308,6 @@ class RunCache:
                 self._forget(run_id)
 
     def _forget(self, run_id: str) -> None:
-        in_memory, mapped = self._in_memory.pop(run_id, None), self._mapped_pieces.pop(run_id, None)
+        in_memory, mapped_piece = self._in_memory.pop(run_id, None), self._mapped_pieces.pop(run_id, None)
         self.bytes -= 0 if in_memory is None else in_memory.batch.nbytes
-        self.mapped_bytes -= 0 if mapped is None else mapped.batch.nbytes
+        self.mapped_bytes -= 0 if mapped_piece is None else mapped_piece.batch.nbytes

@@ -39,9 +39,9 @@ class Storage:
             CorruptError: STATE_CHECKSUM, or INVARIANT if it is missing or not as described.
         """
         cache = self.cache
-        cached = None if cache is None else cache.get(run_id)
-        if cached is not None:
-            return cached
+        cached_piece = None if cache is None else cache.get(run_id)
+        if cached_piece is not None:
+            return cached_piece
         piece = None if cache is None else cache.load(run_id)
         if piece is None:
             data = self.store.run(run_id)

@@ -56,11 +56,11 @@ _Run = SortedRun[PieceMeta]
 class Conversion(Protocol):
     """Converts states of another generation to states of the query."""
 
-    def check(self, stored: pa.Schema) -> None:
+    def check(self, stored_schema: pa.Schema) -> None:
         """Raise RejectedError STATE_MISMATCH for states that it cannot convert."""
 
-    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
-        """Return n states, in the schema `stored`, as n states of the query. The keys are used in errors."""
+    def __call__(self, stored_schema: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
+        """Return n states, in the schema `stored_schema`, as n states of the query. The keys are used in errors."""
 
 
 class MemoryStore:
@@ -135,7 +135,7 @@ class StateTable:
         keeps: Callable[[pa.RecordBatch], Mask] | None = None,
         by_groups: bool = False,
         conversion: Conversion | None = None,
-        expired: Callable[[pa.RecordBatch], Mask] | None = None,
+        is_expired: Callable[[pa.RecordBatch], Mask] | None = None,
     ) -> None:
         self.layout = layout
         self._storage = storage
@@ -144,17 +144,19 @@ class StateTable:
         self._hashes = hashes
         self._keeps = keeps
         self._conversion = conversion
-        self._is_expired = expired
-        stored = storage.store.manifest()
-        self._manifest = Manifest(layout, {0: layout.generation}) if stored is None else Manifest.decode(stored)
+        self._is_expired = is_expired
+        manifest_data = storage.store.manifest()
+        self._manifest = (
+            Manifest(layout, {0: layout.generation}) if manifest_data is None else Manifest.decode(manifest_data)
+        )
         stored_outputs = set(self._manifest.layout.emitted.names)
         self.lacks_outputs = bool(self._manifest.pieces) and not stored_outputs.issuperset(layout.emitted.names)
-        self._is_declared = not self._manifest.adopt(layout, self._check) and stored is not None
+        self._is_declared = not self._manifest.adopt(layout, self._check) and manifest_data is not None
 
-    def _check(self, stored: pa.Schema) -> None:
+    def _check(self, stored_schema: pa.Schema) -> None:
         if self._conversion is None:
-            raise other_query("calls", calls_of(stored), calls_of(self.layout.states))
-        self._conversion.check(stored)
+            raise other_query("calls", calls_of(stored_schema), calls_of(self.layout.states))
+        self._conversion.check(stored_schema)
 
     @property
     def pieces(self) -> int:
@@ -190,28 +192,28 @@ class StateTable:
         row_count = 0
         for meta in reversed(self._manifest.pieces):
             # The pieces of a run have different ranges of hashes, so most keys are searched in one piece of it.
-            wanted = hashes[open_]
-            asked = np.flatnonzero((wanted >= np.uint64(meta.low)) & (wanted <= np.uint64(meta.high)))
-            if not len(asked):
+            open_hashes = hashes[open_]
+            positions = np.flatnonzero((open_hashes >= np.uint64(meta.low)) & (open_hashes <= np.uint64(meta.high)))
+            if not len(positions):
                 continue
-            piece, wanted = self._piece(meta), wanted[asked]
-            where = np.minimum(np.searchsorted(piece.hashes, wanted), len(piece.hashes) - 1)
-            same = piece.hashes[where] == wanted
+            piece, open_hashes = self._piece(meta), open_hashes[positions]
+            where = np.minimum(np.searchsorted(piece.hashes, open_hashes), len(piece.hashes) - 1)
+            same = piece.hashes[where] == open_hashes
             if same.any():
                 rows, where = self._candidates(meta, piece, where[same])
-                indexes[open_[asked[same]]] = row_count + where
+                indexes[open_[positions[same]]] = row_count + where
                 parts.append(rows)
                 row_count += rows.num_rows
-                open_ = np.delete(open_, asked[same])
+                open_ = np.delete(open_, positions[same])
         rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows)).take(
             pa.array(indexes, mask=indexes < 0)
         )
         if not (equal_rows(keys, rows.select(keys.schema.names)) | (indexes < 0)).all():
             # Several keys share a hash. This is rare, so it may be slower.
-            owners, stored = self.lookup_together(keys, hashes)
+            owners, stored_rows = self.lookup_together(keys, hashes)
             indexes[:] = -1
             indexes[owners] = np.arange(len(owners))
-            rows = stored.take(pa.array(indexes, mask=indexes < 0))
+            rows = stored_rows.take(pa.array(indexes, mask=indexes < 0))
         live = rows.column(LIVE).fill_null(0).to_numpy()
         layout = self.layout
         return Lookup(live > 0, live, rows.select(layout.states.names), rows.select(layout.emitted.names))
@@ -245,13 +247,13 @@ class StateTable:
         parts: list[pa.RecordBatch] = []
         # All runs are searched, because the groups of a key may be in different runs.
         for meta in reversed(self._manifest.pieces):
-            asked = np.flatnonzero((hashes >= np.uint64(meta.low)) & (hashes <= np.uint64(meta.high)))
-            if not len(asked):
+            positions = np.flatnonzero((hashes >= np.uint64(meta.low)) & (hashes <= np.uint64(meta.high)))
+            if not len(positions):
                 continue
             piece = self._piece(meta)
-            first = np.searchsorted(piece.hashes, hashes[asked], "left")
-            lengths = np.searchsorted(piece.hashes, hashes[asked], "right") - first
-            who = np.repeat(asked, lengths)
+            first = np.searchsorted(piece.hashes, hashes[positions], "left")
+            lengths = np.searchsorted(piece.hashes, hashes[positions], "right") - first
+            who = np.repeat(positions, lengths)
             where = np.arange(lengths.sum()) + np.repeat(first - np.r_[0, np.cumsum(lengths)[:-1]], lengths)
             rows = piece.batch.take(pa.array(where))
             if keys.num_columns:
@@ -298,12 +300,12 @@ class StateTable:
             [pa.array(hashes), *keys.columns, pa.array(live), *states.columns, *emitted], schema=self.layout.rows
         )
         order = np.argsort(hashes, kind="stable")
-        written = SortedRun(0, self._store_pieces(batch.take(pa.array(order))))
-        if written.pieces:
-            self._manifest.runs.append(written)
-        merged = self._merge(max(self._bounds.merge_rows_max, self._bounds.merge_share * self._work([written])))
+        new_run = SortedRun(0, self._store_pieces(batch.take(pa.array(order))))
+        if new_run.pieces:
+            self._manifest.runs.append(new_run)
+        merged_rows = self._merge(max(self._bounds.merge_rows_max, self._bounds.merge_share * self._work([new_run])))
         self._write_manifest()
-        return Committed(batch.num_rows, merged, self.pieces, self.stored_bytes)
+        return Committed(batch.num_rows, merged_rows, self.pieces, self.stored_bytes)
 
     def scan(self, where: Callable[[pa.RecordBatch], Mask] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all groups, by ranges of hashes: `hash`, keys, `live`, states, last outputs.
@@ -341,15 +343,15 @@ class StateTable:
 
     def _merge(self, budget: int) -> int:
         """Begin due merges and merge approximately `budget` rows; return the number of merged rows."""
-        taken = 0
-        while taken < budget:
+        merged_rows = 0
+        while merged_rows < budget:
             self._begin_merges()
             if not self._manifest.merges:
-                return taken
+                return merged_rows
             # The lowest level first: it fills up fastest.
             merge = min(self._manifest.merges, key=lambda each: each.level)
-            taken += self._advance(merge, budget - taken)
-        return taken
+            merged_rows += self._advance(merge, budget - merged_rows)
+        return merged_rows
 
     def _begin_merges(self) -> None:
         busy = {name for merge in self._manifest.merges for name in merge.inputs}
@@ -397,7 +399,7 @@ class StateTable:
         """
         unit = self._bounds.row_bytes if row_bytes is None else row_bytes
         metas = [meta for run in runs for meta in run.pieces if meta.high >= low]
-        read: dict[str, Piece] = {}
+        pieces_by_id: dict[str, Piece] = {}
 
         def work(start: int, end: int) -> float:
             rows = 0.0
@@ -408,37 +410,37 @@ class StateTable:
                 if start <= meta.low and meta.high <= end:
                     rows += each * meta.rows
                 else:
-                    piece = read.get(meta.id) or read.setdefault(meta.id, self._piece(meta))
+                    piece = pieces_by_id.get(meta.id) or pieces_by_id.setdefault(meta.id, self._piece(meta))
                     rows += each * piece.count(start, end)
             return rows
 
-        last, done = low - 1, 0.0
+        last, rows_so_far = low - 1, 0.0
         # The ends of pieces come first, so that no piece is read beyond the first end that is far enough.
         for end in sorted({meta.high for meta in metas}):
             more = work(last + 1, end)
-            if done + more >= budget:
+            if rows_so_far + more >= budget:
                 break
-            last, done = end, done + more
+            last, rows_so_far = end, rows_so_far + more
         else:
-            return _HASHES - 1, round(done)
+            return _HASHES - 1, round(rows_so_far)
         metas = [meta for meta in metas if meta.low <= end and meta.high > last]
         while end - last > 1:
             middle = (last + end) // 2
             more = work(last + 1, middle)
-            if done + more >= budget:
+            if rows_so_far + more >= budget:
                 end = middle
             else:
-                last, done = middle, done + more
-        return end, round(done + work(last + 1, end))
+                last, rows_so_far = middle, rows_so_far + more
+        return end, round(rows_so_far + work(last + 1, end))
 
     def _end_merge(self, merge: Merge, inputs: Sequence[_Run]) -> None:
         index = self._manifest.runs.index(inputs[0])
-        gone = [piece.id for run in inputs for piece in run.pieces]
+        old_ids = [piece.id for run in inputs for piece in run.pieces]
         self._manifest.runs = [run for run in self._manifest.runs if not any(run is each for each in inputs)]
         if merge.outputs:
             self._manifest.runs.insert(index, SortedRun(merge.level + 1, merge.outputs))
         self._manifest.merges.remove(merge)
-        self._storage.remove(gone)
+        self._storage.remove(old_ids)
 
     def _newest(
         self, runs: Sequence[_Run], low: int, high: int, where: Callable[[pa.RecordBatch], Mask] | None = None
@@ -472,14 +474,14 @@ class StateTable:
         again = order[is_again]
         if not len(again):
             return first
-        named = keys.select(self.layout.keys.names)
-        before = one_batch(named.take(pa.array(order[np.flatnonzero(is_again) - 1])))
-        if equal_rows(one_batch(named.take(pa.array(again))), before).all():
+        key_rows = keys.select(self.layout.keys.names)
+        before = one_batch(key_rows.take(pa.array(order[np.flatnonzero(is_again) - 1])))
+        if equal_rows(one_batch(key_rows.take(pa.array(again))), before).all():
             first[again] = False
             return first
         # Several groups share a hash.
         first[:] = False
-        columns = [one_array(column) for column in named.columns]
+        columns = [one_array(column) for column in key_rows.columns]
         slots = KeyIndex(self.layout.keys).slots(columns).to_numpy()
         first[np.unique(slots, return_index=True)[1]] = True
         return first
@@ -489,21 +491,21 @@ class StateTable:
         if meta.generation == self._manifest.current:
             return rows
         generation = self._manifest.generations[meta.generation]
-        stored = states_of(generation)
-        is_same = calls_of(stored) == calls_of(self.layout.states) or self._conversion is None
+        stored_schema = states_of(generation)
+        is_same = calls_of(stored_schema) == calls_of(self.layout.states) or self._conversion is None
         if is_same and generation.equals(self.layout.generation):
             return rows
-        states = rows.select(stored.names).columns if is_same else self._states(stored, rows)
+        states = rows.select(stored_schema.names).columns if is_same else self._states(stored_schema, rows)
         names = [HASH, *self.layout.keys.names, LIVE]
         columns = [*rows.select(names).columns, *states, *self._last_outputs(generation, rows)]
         return pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
 
-    def _states(self, stored: pa.Schema, rows: pa.RecordBatch) -> list[pa.Array]:
+    def _states(self, stored_schema: pa.Schema, rows: pa.RecordBatch) -> list[pa.Array]:
         """Convert n states that another generation stored to the query's states; NULL for tombstones."""
         assert self._conversion is not None
         is_live = rows.column(LIVE).to_numpy() > 0
         live = rows.filter(pa.array(is_live))
-        states = self._conversion(stored, live.select(self.layout.keys.names), live.select(stored.names))
+        states = self._conversion(stored_schema, live.select(self.layout.keys.names), live.select(stored_schema.names))
         indexes = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
         return [column.take(indexes) for column in states.columns]
 
@@ -521,8 +523,8 @@ class StateTable:
     def _store_pieces(self, rows: pa.RecordBatch) -> list[PieceMeta]:
         """Store rows sorted by hash."""
         identity = _groups if self._by_groups else self._without_emitted if len(self.layout.emitted) else None
-        written = self._storage.write(rows, identity)
-        return [PieceMeta(**vars(piece), generation=self._manifest.current) for piece in written]
+        pieces = self._storage.write(rows, identity)
+        return [PieceMeta(**vars(piece), generation=self._manifest.current) for piece in pieces]
 
     def _without_emitted(self, piece: pa.RecordBatch) -> bytes:
         """Return the bytes that identify a piece in its epoch: all but outputs, which may vary in a repeat."""

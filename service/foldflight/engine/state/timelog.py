@@ -117,7 +117,7 @@ class TimeLog:
         storage: Storage,
         *,
         owner: Mapping[str, Any] | None = None,
-        check: Callable[[Mapping[str, Any]], None] = lambda stored: None,  # noqa: ARG005
+        check: Callable[[Mapping[str, Any]], None] = lambda stored_owner: None,  # noqa: ARG005
     ) -> None:
         self._storage = storage
         self._bounds = storage.bounds

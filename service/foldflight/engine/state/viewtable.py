@@ -148,8 +148,10 @@ class _Entries:
     def where(self, mask: Mask) -> _Entries:
         if mask.all():
             return self
-        chosen = pa.array(mask)
-        return _Entries(self.rows[mask], self.keys.filter(chosen), self.values.filter(chosen), self.present[mask])
+        mask_array = pa.array(mask)
+        return _Entries(
+            self.rows[mask], self.keys.filter(mask_array), self.values.filter(mask_array), self.present[mask]
+        )
 
     def then(self, other: _Entries) -> _Entries:
         if not len(self.rows) or not len(other.rows):
@@ -217,9 +219,9 @@ class ViewTable:
         self.views = tuple(views)
         self._bounds = storage.bounds
         self._stores = TableStores(storage.store)
-        stored = replace(layout, states=_stored_schema(layout.states, views))
+        stored_layout = replace(layout, states=_stored_schema(layout.states, views))
         convert = None if conversion is None else conversion(self)
-        self._groups = StateTable(stored, replace(storage, store=self._stores.of(GROUPS)), conversion=convert)
+        self._groups = StateTable(stored_layout, replace(storage, store=self._stores.of(GROUPS)), conversion=convert)
         self._entries = [
             EntryTable(
                 view.table,
@@ -263,9 +265,9 @@ class ViewTable:
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.
         """
-        stored = self._lookup_stored(keys, hashes)
-        generations = tuple(_stored_parts(stored.states, view)[0] for view in self.views)
-        return ViewLookup(stored.present, stored.live, self._to_exchange(stored.states), stored.emitted, generations)
+        lookup = self._lookup_stored(keys, hashes)
+        generations = tuple(_stored_parts(lookup.states, view)[0] for view in self.views)
+        return ViewLookup(lookup.present, lookup.live, self._to_exchange(lookup.states), lookup.emitted, generations)
 
     def lookup_entries(
         self, index: int, keys: pa.RecordBatch, generations: Counts, entries: pa.Array
@@ -284,8 +286,10 @@ class ViewTable:
         present, values = self._entries[index].lookup(keys, pa.array(generations), entries)
         is_inline = generations == 0
         if is_inline.any():
-            chosen = pa.array(is_inline)
-            present[is_inline], inline = self._lookup_inline(index, keys.filter(chosen), entries.filter(chosen))
+            inline_mask = pa.array(is_inline)
+            present[is_inline], inline = self._lookup_inline(
+                index, keys.filter(inline_mask), entries.filter(inline_mask)
+            )
             indexes = np.arange(len(values))
             indexes[is_inline] = len(values) + np.arange(len(inline))
             values = pa.concat_arrays([values, inline]).take(pa.array(indexes))
@@ -324,30 +328,31 @@ class ViewTable:
         self._stores.commits += 1
         columns, changed_parts = list(states.columns), []
         for index, view in enumerate(self.views):
-            generations, inline, written = self._split(view, before, columns[view.call], live)
+            generations, inline, entry_rows = self._split(view, before, columns[view.call], live)
             items = _items_after(before, columns[view.call], view) if view.spec.is_list else None
-            stored = _stored_view(generations, items, inline, view)
-            columns[view.call] = _with_view(columns[view.call], view, stored)
-            changed_parts.append((index, pa.array(generations), written))
+            stored_view = _stored_view(generations, items, inline, view)
+            columns[view.call] = _with_view(columns[view.call], view, stored_view)
+            changed_parts.append((index, pa.array(generations), entry_rows))
         # Merges of entries ask for the generations of groups, so the groups are written first.
         written_states = pa.RecordBatch.from_arrays(columns, schema=self._groups.layout.states)
-        done = self._groups.commit(keys, live, written_states, hashes, emitted)
-        rows, merged = done.rows, done.merged_rows
-        for index, numbers, written in changed_parts:
-            owners = pa.array(written.rows)
+        outcome = self._groups.commit(keys, live, written_states, hashes, emitted)
+        rows, merged_rows = outcome.rows, outcome.merged_rows
+        for index, numbers, entry_rows in changed_parts:
+            owners = pa.array(entry_rows.rows)
             each = self._entries[index].commit(
-                keys.take(owners), numbers.take(owners), written.keys, written.values, written.present
+                keys.take(owners), numbers.take(owners), entry_rows.keys, entry_rows.values, entry_rows.present
             )
-            rows, merged = rows + each.rows, merged + each.merged_rows
+            rows, merged_rows = rows + each.rows, merged_rows + each.merged_rows
         self._stores.write()
-        return Committed(rows, merged, self.pieces, self.stored_bytes)
+        return Committed(rows, merged_rows, self.pieces, self.stored_bytes)
 
     def scan(self, where: Callable[[pa.RecordBatch], Mask] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all groups as `StateTable.scan` does, with states as from `lookup`."""
         for rows in self._groups.scan(where):
-            sent = self._to_exchange(rows.select(self.layout.states.names))
+            exchange_rows = self._to_exchange(rows.select(self.layout.states.names))
             columns = [
-                sent.column(name) if name in sent.schema.names else rows.column(name) for name in rows.schema.names
+                exchange_rows.column(name) if name in exchange_rows.schema.names else rows.column(name)
+                for name in rows.schema.names
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
 
@@ -398,9 +403,9 @@ class ViewTable:
         _, inline = _stored_parts(self._lookup_stored(groups).states, self.views[index])
         key_index = KeyIndex(pa.schema([pa.field("row", pa.int64()), pa.field("key", entries.type)]))
         key_index.slots([pa.array(inline.rows), inline.keys])
-        asked = key_index.slots([pa.array(slots.astype(np.int64)), entries]).to_numpy()
-        present: Mask = asked < len(inline.rows)
-        return present, inline.values.take(pa.array(asked, mask=~present))
+        entry_slots = key_index.slots([pa.array(slots.astype(np.int64)), entries]).to_numpy()
+        present: Mask = entry_slots < len(inline.rows)
+        return present, inline.values.take(pa.array(entry_slots, mask=~present))
 
     def _distinct(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], pa.RecordBatch]:
         """Return the number of each row's group among the groups of n rows, and these groups."""
@@ -425,11 +430,11 @@ class ViewTable:
 
     def _lookup_stored(self, keys: pa.RecordBatch, hashes: Hashes | None = None) -> Lookup:
         """Look up n groups, with states as they are stored; NULL for groups that were removed."""
-        stored = self._groups.lookup(keys, hashes)
-        if stored.present.all():
-            return stored
-        indexes = pa.array(np.arange(keys.num_rows), mask=~stored.present)
-        return Lookup(stored.present, stored.live, stored.states.take(indexes), stored.emitted)
+        lookup = self._groups.lookup(keys, hashes)
+        if lookup.present.all():
+            return lookup
+        indexes = pa.array(np.arange(keys.num_rows), mask=~lookup.present)
+        return Lookup(lookup.present, lookup.live, lookup.states.take(indexes), lookup.emitted)
 
     def _split(
         self, view: CallView, before: pa.RecordBatch, states: pa.Array, live: npt.NDArray[np.int64]
@@ -448,25 +453,25 @@ class ViewTable:
         sizes = np.bincount(contents.rows, _sizes(contents.keys) + _sizes(contents.values), len(live))
         is_inline = is_known & (counts <= self._bounds.inline_entries_max) & (sizes <= self._bounds.inline_bytes_max)
         generations = np.where(is_known, np.where(is_inline, 0, self._stores.commits), generations)
-        written = contents.where(~is_inline[contents.rows]).then(changes.where(~is_known[changes.rows]))
-        return generations, contents.where(is_inline[contents.rows]), written
+        row_entries = contents.where(~is_inline[contents.rows]).then(changes.where(~is_known[changes.rows]))
+        return generations, contents.where(is_inline[contents.rows]), row_entries
 
-    def _to_exchange(self, stored: pa.RecordBatch) -> pa.RecordBatch:
+    def _to_exchange(self, stored_states: pa.RecordBatch) -> pa.RecordBatch:
         """Return stored states as states of the exchange."""
-        columns = list(stored.columns)
+        columns = list(stored_states.columns)
         for view in self.views:
-            generations, inline = _stored_parts(stored, view)
+            generations, inline = _stored_parts(stored_states, view)
             type_ = self.layout.states.types[view.call].field(view.spec.name).type
             if view.spec.is_list:
-                inline = _with_numbers(inline, generations, _items(stored, view))
+                inline = _with_numbers(inline, generations, _items(stored_states, view))
             columns[view.call] = _with_view(columns[view.call], view, _exchange_view(generations, inline, type_))
         return pa.RecordBatch.from_arrays(columns, schema=self.layout.states)
 
     def _are_current(self, index: int, rows: pa.RecordBatch) -> Mask:
         """Return which of n rows of group and `generation` are of their group's generation of a view."""
         slots, keys = self._distinct(rows)
-        stored = self._lookup_stored(keys)
-        generations, _ = _stored_parts(stored.states, self.views[index])
+        lookup = self._lookup_stored(keys)
+        generations, _ = _stored_parts(lookup.states, self.views[index])
         current: Mask = generations[slots] == rows.column(GENERATION).to_numpy()
         return current
 
@@ -483,19 +488,19 @@ class ViewConversion:
         self._conversion = conversion
         self._table = table
 
-    def check(self, stored: pa.Schema) -> None:
+    def check(self, stored_schema: pa.Schema) -> None:
         """Refuse states that the query's calls cannot convert. Raises RejectedError STATE_MISMATCH."""
-        self._conversion.check(stored)
+        self._conversion.check(stored_schema)
 
-    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
-        """Return n stored states, in the schema `stored`, as n stored states of the query.
+    def __call__(self, stored_schema: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
+        """Return n stored states, in the schema `stored_schema`, as n stored states of the query.
 
         Calls that have not changed are not converted. Views that are stored already stay as they are.
         """
         ours = self._table.layout.states
-        same = [old == new for old, new in zip(calls_of(stored), calls_of(ours), strict=True)]
+        same = [old == new for old, new in zip(calls_of(stored_schema), calls_of(ours), strict=True)]
         views = {view.call: (index, view) for index, view in enumerate(self._table.views)}
-        fields, columns = list(stored), list(states.columns)
+        fields, columns = list(stored_schema), list(states.columns)
         for call, is_same in enumerate(same):
             if is_same:
                 fields[call], columns[call] = ours.field(call), pa.nulls(states.num_rows, ours.types[call])
@@ -503,25 +508,25 @@ class ViewConversion:
                 columns[call] = self._table.with_all_entries(views[call][0], keys, columns[call])
                 fields[call] = fields[call].with_type(columns[call].type)
         schema = pa.schema(fields)
-        converted = self._conversion(schema, keys, pa.RecordBatch.from_arrays(columns, schema=schema))
+        converted_states = self._conversion(schema, keys, pa.RecordBatch.from_arrays(columns, schema=schema))
         arrays = [
             states.column(call)
             if is_same
-            else self._restore_views(converted.column(call), states.column(call), views[call][1])
+            else self._restore_views(converted_states.column(call), states.column(call), views[call][1])
             if call in views
-            else converted.column(call)
+            else converted_states.column(call)
             for call, is_same in enumerate(same)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=_stored_schema(ours, self._table.views))
 
     @staticmethod
-    def _restore_views(converted: pa.Array, before: pa.Array, view: CallView) -> pa.Array:
+    def _restore_views(converted_states: pa.Array, before: pa.Array, view: CallView) -> pa.Array:
         """Return n states of the exchange with the views that were stored before, or with all entries inline."""
         if _is_stored(before, view):
-            return _with_view(converted, view, _member(before, view.spec.name))
-        _, entries = _changes(converted, view)
-        inline = _stored_view(np.zeros(len(converted), np.int64), None, entries, view)
-        return _with_view(converted, view, inline)
+            return _with_view(converted_states, view, _member(before, view.spec.name))
+        _, entries = _changes(converted_states, view)
+        inline = _stored_view(np.zeros(len(converted_states), np.int64), None, entries, view)
+        return _with_view(converted_states, view, inline)
 
 
 def _is_stored(states: pa.Array, view: CallView) -> bool:

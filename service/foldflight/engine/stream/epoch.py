@@ -70,8 +70,8 @@ class NewRows:
         """
         self._reach(slots)
         ids = self._ids(pa.array(slots, pa.int32()), rows)
-        counted, self._counts = live_rows(ids, np.ones(len(ids), np.bool_), self._counts)
-        return counted
+        counted_mask, self._counts = live_rows(ids, np.ones(len(ids), np.bool_), self._counts)
+        return counted_mask
 
     def close(self) -> None:
         """Release the rows."""
@@ -79,23 +79,23 @@ class NewRows:
 
     def _reach(self, slots: Slots) -> None:
         """Index the rows of groups that have not been retracted so far."""
-        known = len(self._is_indexed)
-        grown = np.zeros(max(known, int(slots.max(initial=-1)) + 1), np.bool_)
-        grown[:known] = self._is_indexed
-        fresh = np.zeros(len(grown), np.bool_)
+        old_size = len(self._is_indexed)
+        larger_mask = np.zeros(max(old_size, int(slots.max(initial=-1)) + 1), np.bool_)
+        larger_mask[:old_size] = self._is_indexed
+        fresh = np.zeros(len(larger_mask), np.bool_)
         fresh[slots] = True
-        fresh &= ~grown
-        self._is_indexed = grown | fresh
+        fresh &= ~larger_mask
+        self._is_indexed = larger_mask | fresh
         if not fresh.any():
             return
         for batch in self._held.read():
             row_slots = batch.column(SLOT).to_numpy()
             is_new = np.zeros(len(row_slots), np.bool_)
-            reached = row_slots < len(fresh)
-            is_new[reached] = fresh[row_slots[reached]]
+            is_in_range = row_slots < len(fresh)
+            is_new[is_in_range] = fresh[row_slots[is_in_range]]
             if is_new.any():
-                chosen = batch.filter(pa.array(is_new))
-                ids = self._ids(chosen.column(SLOT), chosen)
+                new_rows = batch.filter(pa.array(is_new))
+                ids = self._ids(new_rows.column(SLOT), new_rows)
                 self._counts += np.bincount(ids, minlength=len(self._counts))
 
     def _ids(self, slots: pa.Array, rows: pa.RecordBatch) -> Slots:
@@ -130,9 +130,9 @@ class EpochViews:
         self._sent_keys: list[KeyIndex] = []
         self._forget_sent()
 
-    def load(self, stored: ViewLookup) -> None:
+    def load(self, lookup: ViewLookup) -> None:
         """Add the next slots. The server gets the states of groups that exist."""
-        for index, generations in enumerate(stored.generations):
+        for index, generations in enumerate(lookup.generations):
             self._generations[index] = np.concatenate([self._generations[index], generations])
             # The server has the states of groups that exist, and starts others with empty views.
             self._is_complete[index] = np.concatenate([self._is_complete[index], generations == 0])
@@ -140,10 +140,10 @@ class EpochViews:
     def reset(self) -> None:
         """Begin anew after a checkpoint: the server has forgotten all entries, and the table has the changed ones."""
         slots = np.arange(len(self._generations[0]), dtype=np.int32)
-        stored = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))
-        self._generations = list(stored.generations)
+        lookup = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))
+        self._generations = list(lookup.generations)
         # Groups that do not exist have no rows yet.
-        self._is_complete = [~stored.present for _ in self._views]
+        self._is_complete = [~lookup.present for _ in self._views]
         self._forget_sent()
 
     def entries_for(self, slots: Slots, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -160,26 +160,26 @@ class EpochViews:
             if len(untold):
                 self._is_complete[index][untold] = True
                 yield self._batch(view, untold, self._inline(view, untold))
-            asked = self._prefetch(index, slots, block)
-            if asked is not None:
-                yield self._answer_of(index, *asked)
+            slots_and_keys = self._prefetch(index, slots, block)
+            if slots_and_keys is not None:
+                yield self._answer_of(index, *slots_and_keys)
 
-    def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def resolve(self, question: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the entries that a server asks for.
 
         Args:
-            wanted: `slot`, and the states with views with keys and without values. A view with `complete` asks for the
-                entries after its last key, or for the first ones.
+            question: `slot`, and the states with views with keys and without values. A view with `complete` asks for
+                the entries after its last key, or for the first ones.
 
         Raises:
             RejectedError: BAD_FRAME, for slots or views that the epoch does not have.
             CorruptError: If the table is damaged.
         """
-        slots = wanted.column(SLOT).to_numpy()
+        slots = question.column(SLOT).to_numpy()
         if not ((slots >= 0) & (slots < len(self._generations[0]))).all():
             raise RejectedError("BAD_FRAME", "the server asks for entries of a slot that it was not given")
         for index, view in enumerate(self._views):
-            states = wanted.column(f"state_{view.call}")
+            states = question.column(f"state_{view.call}")
             views = states.flatten()[states.type.get_field_index(view.spec.name)]
             complete, _, lists = views.flatten()
             pages = complete.fill_null(False).to_numpy(zero_copy_only=False)
@@ -188,9 +188,9 @@ class EpochViews:
                 yield self._page(index, int(slots[row]), None if keys is None or not len(keys) else keys.field("key"))
             rows = np.flatnonzero(~pages & views.is_valid().to_numpy(zero_copy_only=False))
             if len(rows):
-                chosen = lists.take(pa.array(rows))
-                owners = np.repeat(slots[rows], chosen.value_lengths().fill_null(0).to_numpy())
-                yield self._answer_of(index, owners, chosen.flatten().field("key"))
+                entry_lists = lists.take(pa.array(rows))
+                owners = np.repeat(slots[rows], entry_lists.value_lengths().fill_null(0).to_numpy())
+                yield self._answer_of(index, owners, entry_lists.flatten().field("key"))
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
@@ -207,12 +207,12 @@ class EpochViews:
             keys = _keys_of(columns, view.spec.key)
         except pa.ArrowException:  # the function is called with other values, which the server asks for
             return None
-        sent = self._sent_keys[index]
-        known = len(sent)
-        sent.slots([pa.array(slots[is_used]), keys])
-        if len(sent) == known:
+        sent_keys = self._sent_keys[index]
+        known_count = len(sent_keys)
+        sent_keys.slots([pa.array(slots[is_used]), keys])
+        if len(sent_keys) == known_count:
             return None
-        fresh = sent.keys(pa.array(np.arange(known, len(sent), dtype=np.int32)))
+        fresh = sent_keys.keys(pa.array(np.arange(known_count, len(sent_keys), dtype=np.int32)))
         return fresh.column(0).to_numpy(), fresh.column(1)
 
     def _answer_of(self, index: int, slots: Slots, keys: pa.Array) -> pa.RecordBatch:
@@ -239,8 +239,8 @@ class EpochViews:
 
     def _inline(self, view: CallView, slots: Slots) -> pa.Array:
         """Return n inline views with all their entries."""
-        stored = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))
-        states = stored.states.column(f"state_{view.call}")
+        lookup = self._table.lookup(self._groups.keys(slots), self._groups.stored_hashes(slots))
+        states = lookup.states.column(f"state_{view.call}")
         lists = states.flatten()[states.type.get_field_index(view.spec.name)].flatten()[2]
         return self._view(view, lists.fill_null([]), np.ones(len(slots), np.bool_))
 
@@ -487,11 +487,11 @@ class BucketEpoch:
             np.add.at(self._live, slots, rows)
             self.stats.rows += int(rows.sum())
         if self._merges:
-            folded, block, states = self._layout.split_block(block)
-            if folded.any():  # the outputs before the epoch have been received already
+            is_state, block, states = self._layout.split_block(block)
+            if is_state.any():  # the outputs before the epoch have been received already
                 arrays = [states.column(name) for name in self._layout.states.names]
-                self._exchange.states(slots[folded], arrays)
-            slots = slots[~folded]
+                self._exchange.states(slots[is_state], arrays)
+            slots = slots[~is_state]
         if len(slots):
             self._exchange.chunk(slots, block)
 
@@ -511,23 +511,23 @@ class BucketEpoch:
                 has_row[is_new] = self._new_rows.retract(*of_new)
                 slots, block = self._without(slots, block, has_row, _NO_EQUAL_ROW)
                 retracting = retracting[: len(slots)]
-        counted, self._live = live_rows(slots, retracting, self._live)
-        return self._without(slots, block, counted, _NO_ROW_LEFT)
+        counted_mask, self._live = live_rows(slots, retracting, self._live)
+        return self._without(slots, block, counted_mask, _NO_ROW_LEFT)
 
     def _without(
-        self, slots: Slots, block: pa.RecordBatch, counted: npt.NDArray[np.bool_], why: str
+        self, slots: Slots, block: pa.RecordBatch, counted_mask: npt.NDArray[np.bool_], why: str
     ) -> tuple[Slots, pa.RecordBatch]:
         """Return the rows that count. Raises RejectedError CANNOT_RETRACT for others, in strict mode."""
-        if counted.all():
+        if counted_mask.all():
             return slots, block
         if self._is_strict:
             raise RejectedError(
                 "CANNOT_RETRACT",
                 f"a row is retracted from a group that {why} (strict mode); correct the input, or disable strict mode "
                 "to count such rows and continue",
-            ).with_group(self._groups.name(int(slots[~counted][0])))
-        self.stats.ignored_retractions += int((~counted).sum())
-        return slots[counted], block.filter(pa.array(counted))
+            ).with_group(self._groups.name(int(slots[~counted_mask][0])))
+        self.stats.ignored_retractions += int((~counted_mask).sum())
+        return slots[counted_mask], block.filter(pa.array(counted_mask))
 
     def _save(self) -> None:
         """Store what has changed, with its entries, if the exchange holds too much for another server.
@@ -537,10 +537,10 @@ class BucketEpoch:
         """
         if self._views is None or self._layout.isolates:
             return
-        saved = self._exchange.save()
-        if saved is None:
+        saved_states = self._exchange.save()
+        if saved_states is None:
             return
-        states = self._whole(saved)
+        states = self._whole(saved_states)
         slots = states.column(SLOT).to_numpy()
         if len(slots):
             self._is_saved[slots] = True
@@ -576,34 +576,34 @@ class BucketEpoch:
 
     def _slots(self, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
         """Return the slots of n rows, and load the states of groups seen for the first time."""
-        known = len(self._live)
+        known_count = len(self._live)
         slots = self._groups.slots(block)
-        if len(self._groups) > known:
-            self._load(np.arange(known, len(self._groups), dtype=np.int32))
+        if len(self._groups) > known_count:
+            self._load(np.arange(known_count, len(self._groups), dtype=np.int32))
         return slots
 
     def _load(self, fresh: npt.NDArray[np.int32]) -> None:
-        stored = self._table.lookup(self._groups.keys(fresh), self._groups.stored_hashes(fresh))
-        live = np.where(stored.present, stored.live - self._extra_rows, 0)
+        lookup = self._table.lookup(self._groups.keys(fresh), self._groups.stored_hashes(fresh))
+        live = np.where(lookup.present, lookup.live - self._extra_rows, 0)
         self._live_before = np.concatenate([self._live_before, live])
         self._live = np.concatenate([self._live, live])
-        self._existed = np.concatenate([self._existed, stored.present])
+        self._existed = np.concatenate([self._existed, lookup.present])
         self._is_saved = np.concatenate([self._is_saved, np.zeros(len(fresh), np.bool_)])
-        if self._views is not None and isinstance(stored, ViewLookup):
-            self._views.load(stored)
+        if self._views is not None and isinstance(lookup, ViewLookup):
+            self._views.load(lookup)
         row_count = sum(batch.num_rows for batch in self._before)
-        indexes = np.where(stored.present, row_count + np.cumsum(stored.present) - 1, -1)
+        indexes = np.where(lookup.present, row_count + np.cumsum(lookup.present) - 1, -1)
         self._before_at = np.concatenate([self._before_at, indexes])
-        if self._is_always_there and self._extra_rows and not stored.present.any():
+        if self._is_always_there and self._extra_rows and not lookup.present.any():
             self._exchange.states(fresh, [pa.nulls(len(fresh), field.type) for field in self._layout.states])
-        if not stored.present.any():
+        if not lookup.present.any():
             return
-        present = pa.array(stored.present)
-        slots, states = fresh[stored.present], stored.states.filter(present).columns
+        present = pa.array(lookup.present)
+        slots, states = fresh[lookup.present], lookup.states.filter(present).columns
         if not self._needs_outputs:
             self._exchange.states(slots, states)
             return
-        self._before.append(outputs_before(self._exchange, self._layout, slots, states, stored.emitted.filter(present)))
+        self._before.append(outputs_before(self._exchange, self._layout, slots, states, lookup.emitted.filter(present)))
 
     def _finish(self, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
         slots = results.column(SLOT).to_numpy()
@@ -629,23 +629,23 @@ class BucketEpoch:
         mask = pa.array(remaining)
         states = results.select([field.name for field in self._layout.states]).filter(mask)
         live = (self._live[slots] + self._extra_rows)[remaining]
-        emitted = [column.filter(mask) for column in self._layout.emitted_of(results)]
+        emitted_columns = [column.filter(mask) for column in self._layout.emitted_of(results)]
         hashes = self._groups.stored_hashes(slots[remaining])
         try:
-            stored = self._table.commit(keys.filter(mask), live, states, hashes, emitted)
+            outcome = self._table.commit(keys.filter(mask), live, states, hashes, emitted_columns)
         except RejectedError as error:
             if error.code != "LIMIT":
                 raise
             sizes = [states.slice(row, 1).nbytes for row in range(states.num_rows)]
             raise error.with_group(self._groups.name(int(slots[remaining][np.argmax(sizes)]))) from error
-        self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
+        self.stats.runs, self.stats.state_bytes = outcome.runs, outcome.bytes
 
     def _outputs_before(self, slots: npt.NDArray[np.int32], results: pa.RecordBatch) -> pa.RecordBatch:
         if not self._before:
             return results  # no group existed before, so the rows are not used
         indexes = self._before_at[slots]
-        chosen = pa.array(np.maximum(indexes, 0), mask=indexes < 0)
-        return concat_batches(self._before).take(chosen)
+        row_indexes = pa.array(np.maximum(indexes, 0), mask=indexes < 0)
+        return concat_batches(self._before).take(row_indexes)
 
     def _rows(self, keys: pa.RecordBatch, outputs: pa.RecordBatch) -> pa.RecordBatch:
         return changes_of(self._layout, keys, self._layout.outputs_of(outputs))
@@ -656,7 +656,7 @@ def outputs_before(
     layout: QueryLayout,
     slots: npt.NDArray[np.int32],
     states: Sequence[pa.Array],
-    stored: pa.RecordBatch,
+    stored_rows: pa.RecordBatch,
 ) -> pa.RecordBatch:
     """Load n states into n slots, and return the outputs that they had: stored outputs, or else computed ones.
 
@@ -665,13 +665,13 @@ def outputs_before(
         layout: The columns.
         slots: int32, shape (n,).
         states: One array of n states for each call.
-        stored: n rows that have the columns of `layout.emitted`.
+        stored_rows: n rows that have the columns of `layout.emitted`.
     """
-    if layout.knows_outputs(stored):
+    if layout.knows_outputs(stored_rows):
         exchange.states(slots, states)
-        return layout.stored_outputs(slots, stored, exchange.open_reply.schema)
+        return layout.stored_outputs(slots, stored_rows, exchange.open_reply.schema)
     outputs = exchange.outputs_of(slots, states)
-    return layout.with_emitted(outputs, stored) if len(layout.emitted) else outputs
+    return layout.with_emitted(outputs, stored_rows) if len(layout.emitted) else outputs
 
 
 def changes_of(layout: QueryLayout, keys: pa.RecordBatch, outputs: Sequence[pa.Array]) -> pa.RecordBatch:
@@ -719,12 +719,12 @@ class ClosedWindows:
         That time may be too early because of an outdated row of a group. This causes one unnecessary search.
         """
         ends = _ends_us(rows, self._layout)
-        closed: npt.NDArray[np.bool_] = ends <= self._closed_us
-        later = ends[~closed & (rows.column(LIVE).to_numpy() > 0)]
+        is_closed: npt.NDArray[np.bool_] = ends <= self._closed_us
+        later = ends[~is_closed & (rows.column(LIVE).to_numpy() > 0)]
         if len(later):
             earliest = int(later.min())
             self.next_end_us = earliest if self.next_end_us is None else min(self.next_end_us, earliest)
-        return closed
+        return is_closed
 
     def _outputs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         layout, groups, views = self._layout, Groups(self._layout), None
@@ -737,8 +737,8 @@ class ClosedWindows:
             outputs = self._exchange.outputs_of(slots, [batch.column(name) for name in layout.states.names])
             buffered_rows = self._exchange.buffered_rows
         if buffered_rows is not None:
-            outputs, failed = split_failed(layout, outputs, groups.keys)
-            self.dead_letters += failed.letters(buffered_rows)
+            outputs, failed_groups = split_failed(layout, outputs, groups.keys)
+            self.dead_letters += failed_groups.letters(buffered_rows)
         return changes_of(layout, groups.keys(outputs.column(SLOT).to_numpy()), layout.outputs_of(outputs))
 
 

@@ -53,9 +53,9 @@ def chains(keys: Numbers, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numb
     # suffices.
     times = np.unique(np.concatenate([starts, ends]))
     lift = keys * len(times)
-    reached = np.maximum.accumulate(np.searchsorted(times, ends) + lift)
+    latest_ends = np.maximum.accumulate(np.searchsorted(times, ends) + lift)
     begins = np.searchsorted(times, starts) + lift
-    fresh = np.r_[True, (keys[1:] != keys[:-1]) | (begins[1:] > reached[:-1])]
+    fresh = np.r_[True, (keys[1:] != keys[:-1]) | (begins[1:] > latest_ends[:-1])]
     return order, np.cumsum(fresh) - 1
 
 
@@ -190,9 +190,9 @@ class SessionEpoch:
         """Fold a block into one slot for each chain of its rows."""
         rows = self._sessions_of(block)
         order, chain = chains(rows.keys, rows.starts, rows.ends)
-        chained = rows.take(order).join_chains(chain)
-        slots = self._groups.new_slots(chained.keys)
-        self._came = self._came.followed_by(chained)
+        chain_rows = rows.take(order).join_chains(chain)
+        slots = self._groups.new_slots(chain_rows.keys)
+        self._came = self._came.followed_by(chain_rows)
         self._exchange.chunk(slots[chain], block.take(pa.array(order)))
 
     def _sessions_of(self, block: pa.RecordBatch) -> _Sessions:
@@ -208,15 +208,15 @@ class SessionEpoch:
     def _merge(self) -> tuple[pa.Array, pa.RecordBatch]:
         """Merge new and stored sessions by chain, store the results, and return the changelog."""
         came_states = self._results()
-        stored, stored_rows = self._read_open()
-        everything = stored.followed_by(self._came)
+        stored_sessions, stored_rows = self._read_open()
+        everything = stored_sessions.followed_by(self._came)
         order, chain = chains(everything.keys, everything.starts, everything.ends)
-        final, wanted = self._chains_to_store(everything.take(order), chain, order >= len(stored))
+        final, store_mask = self._chains_to_store(everything.take(order), chain, order >= len(stored_sessions))
         # The members of the wanted chains, and the chain of each. Stored sessions come first.
-        members, chain = order[wanted[chain]], (np.cumsum(wanted) - 1)[chain[wanted[chain]]]
-        old = members[members < len(stored)]
-        old_chain = chain[members < len(stored)]
-        before = self._outputs_before(stored.keys[old], stored_rows.take(pa.array(old)))
+        members, chain = order[store_mask[chain]], (np.cumsum(store_mask) - 1)[chain[store_mask[chain]]]
+        old = members[members < len(stored_sessions)]
+        old_chain = chain[members < len(stored_sessions)]
+        before = self._outputs_before(stored_sessions.keys[old], stored_rows.take(pa.array(old)))
         slots = self._groups.new_slots(final.keys)
         states = [
             pa.concat_arrays([stored_rows.column(name), came_states.column(name)]).take(pa.array(members))
@@ -224,63 +224,63 @@ class SessionEpoch:
         ]
         errors = None
         if self._buffered_rows is not None:
-            errors = _errors(before, old, came_states, len(stored)).take(pa.array(members))
+            errors = _errors(before, old, came_states, len(stored_sessions)).take(pa.array(members))
         self._exchange.states(slots[chain], states, errors)
         after = self._results(len(slots))
         if self._buffered_rows is not None:
-            is_new = members >= len(stored)
-            sound = ~self._set_aside(final, after, slots, members[is_new] - len(stored), chain[is_new])
+            is_new = members >= len(stored_sessions)
+            sound = ~self._set_aside(final, after, slots, members[is_new] - len(stored_sessions), chain[is_new])
             final, after = final.take(sound), after.filter(pa.array(sound))
             # The remaining chains are renumbered. Stored sessions of failed chains are not changed.
             remaining = sound[old_chain]
             old, old_chain = old[remaining], (np.cumsum(sound) - 1)[old_chain[remaining]]
             before = before.filter(pa.array(remaining))
-        old_sessions = stored.take(old)
-        gone = (old_sessions.starts != final.starts[old_chain]) | (old_sessions.ends != final.ends[old_chain])
+        old_sessions = stored_sessions.take(old)
+        removed_mask = (old_sessions.starts != final.starts[old_chain]) | (old_sessions.ends != final.ends[old_chain])
         was = np.full(len(final), -1, np.int64)
-        was[old_chain[~gone]] = np.flatnonzero(~gone)
-        self._commit(old_sessions.take(gone), stored_rows.take(pa.array(old[gone])), final, after)
-        return self._changes(old_sessions, gone, before, final, was, after)
+        was[old_chain[~removed_mask]] = np.flatnonzero(~removed_mask)
+        self._commit(old_sessions.take(removed_mask), stored_rows.take(pa.array(old[removed_mask])), final, after)
+        return self._changes(old_sessions, removed_mask, before, final, was, after)
 
     def _set_aside(
         self, final: _Sessions, after: pa.RecordBatch, slots: npt.NDArray[np.int32], came: Numbers, chain: Numbers
     ) -> npt.NDArray[np.bool_]:
         """Record and return the failed chains; `came` are the new sessions, and `chain` has the chain of each."""
-        failed: npt.NDArray[np.bool_] = after.column(ERROR).is_valid().to_numpy(zero_copy_only=False)
+        failed_mask: npt.NDArray[np.bool_] = after.column(ERROR).is_valid().to_numpy(zero_copy_only=False)
         self._owners = np.full(len(self._came), -1, np.int32)
         self._owners[came] = slots[chain]
 
         def keys(of: npt.NDArray[np.int32]) -> pa.RecordBatch:
             return self._key_rows(final.take(of - slots[0]))
 
-        self._failed_groups = Failed(self._layout, after.filter(pa.array(failed)), keys)
+        self._failed_groups = Failed(self._layout, after.filter(pa.array(failed_mask)), keys)
         self.stats.isolated_groups = len(self._failed_groups)
-        return failed
+        return failed_mask
 
     def _read_open(self) -> tuple[_Sessions, pa.RecordBatch]:
         """Return the open sessions of all keys of this epoch, and their rows in the state table."""
         keys = self._groups.keys.keys(np.arange(len(self._groups.keys), dtype=np.int32))
         owners, rows = self._table.lookup_together(keys, self._groups.stored_hashes())
         start, end = self._times(rows)
-        stored = _Sessions(owners, start, end, rows.column(LIVE).to_numpy())
+        stored_sessions = _Sessions(owners, start, end, rows.column(LIVE).to_numpy())
         if self._closed_us is None:
-            return stored, rows
-        is_open = stored.ends > self._closed_us
-        return stored.take(is_open), rows.filter(pa.array(is_open))
+            return stored_sessions, rows
+        is_open = stored_sessions.ends > self._closed_us
+        return stored_sessions.take(is_open), rows.filter(pa.array(is_open))
 
     def _chains_to_store(
-        self, ordered: _Sessions, chain: Numbers, is_new: npt.NDArray[np.bool_]
+        self, sorted_sessions: _Sessions, chain: Numbers, is_new: npt.NDArray[np.bool_]
     ) -> tuple[_Sessions, npt.NDArray[np.bool_]]:
         """Return the chains to be stored (those with new rows that are not late), and a mask of them in all chains."""
-        final = ordered.join_chains(chain)
-        new_rows = np.bincount(chain, np.where(is_new, ordered.live, 0), len(final)).astype(np.int64)
-        wanted = new_rows > 0
+        final = sorted_sessions.join_chains(chain)
+        new_rows = np.bincount(chain, np.where(is_new, sorted_sessions.live, 0), len(final)).astype(np.int64)
+        store_mask = new_rows > 0
         if self._closed_us is not None:
-            late = wanted & (final.ends <= self._closed_us)
+            late = store_mask & (final.ends <= self._closed_us)
             self.stats.late_rows += int(new_rows[late].sum())
-            wanted &= ~late
-        self.stats.rows += int(new_rows[wanted].sum())
-        return final.take(wanted), wanted
+            store_mask &= ~late
+        self.stats.rows += int(new_rows[store_mask].sum())
+        return final.take(store_mask), store_mask
 
     def _outputs_before(self, keys: Numbers, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the outputs of stored sessions."""
@@ -296,26 +296,29 @@ class SessionEpoch:
         answer = one_batch(self._exchange.results().sort_by(SLOT))
         return answer if count is None else answer.slice(answer.num_rows - count)
 
-    def _commit(self, gone: _Sessions, gone_rows: pa.RecordBatch, final: _Sessions, after: pa.RecordBatch) -> None:
-        sessions = gone.followed_by(final)
+    def _commit(
+        self, removed_sessions: _Sessions, gone_rows: pa.RecordBatch, final: _Sessions, after: pa.RecordBatch
+    ) -> None:
+        sessions = removed_sessions.followed_by(final)
         self.stats.groups = len(sessions) + self.stats.isolated_groups
         if not len(final):
             return
         states = [pa.concat_arrays([gone_rows.column(name), after.column(name)]) for name in self._states]
-        live = np.concatenate([np.zeros(len(gone), np.int64), final.live])
+        live = np.concatenate([np.zeros(len(removed_sessions), np.int64), final.live])
         batch = pa.RecordBatch.from_arrays(states, names=self._states)
-        emitted = [
-            pa.concat_arrays([pa.nulls(len(gone), column.type), column]) for column in self._layout.emitted_of(after)
+        emitted_columns = [
+            pa.concat_arrays([pa.nulls(len(removed_sessions), column.type), column])
+            for column in self._layout.emitted_of(after)
         ]
         hashes = self._groups.stored_hashes()[sessions.keys]
-        stored = self._table.commit(self._key_rows(sessions), live, batch, hashes, emitted)
-        self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
+        outcome = self._table.commit(self._key_rows(sessions), live, batch, hashes, emitted_columns)
+        self.stats.runs, self.stats.state_bytes = outcome.runs, outcome.bytes
         self.open_ends_us.add(int(final.ends.min()))
 
     def _changes(
         self,
         old: _Sessions,
-        gone: npt.NDArray[np.bool_],
+        removed_mask: npt.NDArray[np.bool_],
         before: pa.RecordBatch,
         final: _Sessions,
         was: Numbers,
@@ -325,20 +328,20 @@ class SessionEpoch:
 
         Args:
             old: The stored sessions that were touched by new rows.
-            gone: bool, shape (old,): which of them are removed.
+            removed_mask: bool, shape (old,): which of them are removed.
             before: Their outputs.
             final: The present sessions.
             was: int64, shape (final,): the index of the same session in `old`; -1 if it is new.
             after: Their outputs.
         """
-        ended = np.flatnonzero(gone)
-        keys = self._key_rows(old.take(ended).followed_by(final))
-        old_indexes = np.concatenate([ended, was])
-        new_indexes = np.concatenate([np.full(len(ended), -1, np.int64), np.arange(len(final))])
+        removed_indexes = np.flatnonzero(removed_mask)
+        keys = self._key_rows(old.take(removed_indexes).followed_by(final))
+        old_indexes = np.concatenate([removed_indexes, was])
+        new_indexes = np.concatenate([np.full(len(removed_indexes), -1, np.int64), np.arange(len(final))])
         rows = []
         for outputs, indexes in ((before, old_indexes), (after, new_indexes)):
-            chosen = pa.array(np.maximum(indexes, 0), mask=indexes < 0)
-            columns = [column.take(chosen) for column in self._layout.outputs_of(outputs)]
+            row_indexes = pa.array(np.maximum(indexes, 0), mask=indexes < 0)
+            columns = [column.take(row_indexes) for column in self._layout.outputs_of(outputs)]
             rows.append(changes_of(self._layout, keys, columns))
         return changelog(rows[0], rows[1], old_indexes >= 0, new_indexes >= 0, update_before=True)
 
@@ -350,9 +353,9 @@ class SessionEpoch:
         return pa.RecordBatch.from_arrays(columns, schema=self._layout.keys)
 
 
-def _errors(before: pa.RecordBatch, old: Numbers, came: pa.RecordBatch, stored: int) -> pa.Array:
+def _errors(before: pa.RecordBatch, old: Numbers, came: pa.RecordBatch, stored_count: int) -> pa.Array:
     """Return the errors of all sessions, stored ones first. `before` has the outputs of the sessions in `old`."""
-    indexes = np.full(stored, -1, np.int64)
+    indexes = np.full(stored_count, -1, np.int64)
     indexes[old] = np.arange(len(old))
     errors = before.column(ERROR).take(pa.array(np.maximum(indexes, 0), mask=indexes < 0))
     return pa.concat_arrays([errors, came.column(ERROR)])

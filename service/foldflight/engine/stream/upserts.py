@@ -226,12 +226,12 @@ class OtherColumns:
     def __init__(self, layout: UpsertLayout) -> None:
         self._layout = layout
 
-    def check(self, stored: pa.Schema) -> None:
+    def check(self, stored_schema: pa.Schema) -> None:
         """Raise RejectedError STATE_MISMATCH for another sequence, or a column that has another type now."""
-        before, now = stored.field(0).type, self._layout.sequence
+        before, now = stored_schema.field(0).type, self._layout.sequence
         if before != now:
             raise other_query("types of sequence_by", sql_name(before), sql_name(now))
-        row = stored.field(1).type
+        row = stored_schema.field(1).type
         for field in self._layout.columns:
             index = row.get_field_index(field.name)
             if index >= 0 and row.field(index).type != field.type:
@@ -242,7 +242,7 @@ class OtherColumns:
                     "or start with an empty checkpoint and the table from its beginning",
                 )
 
-    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
+    def __call__(self, stored_schema: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
         """Return n stored rows with the columns of the query."""
         rows, count = states.column(1), states.num_rows
         members = {field.name: member for field, member in zip(rows.type, rows.flatten(), strict=True)}
@@ -272,7 +272,7 @@ def upsert_table(layout: UpsertLayout, storage: Storage, now_us: int = 0) -> Sta
         storage,
         by_groups=True,
         conversion=OtherColumns(layout),
-        expired=None if layout.ttl_us is None else lambda rows: _is_expired(rows, layout, now_us),
+        is_expired=None if layout.ttl_us is None else lambda rows: _is_expired(rows, layout, now_us),
     )
 
 

@@ -261,8 +261,8 @@ def problem_of(errors: Mapping[str, FoldflightError]) -> str:
     (first, error), *others = errors.items()
     texts = [error.message if not others or first in error.message else f"{first}: {error.message}"]
     for url, other in others:
-        happened = other.message.split("; ", 1)[0]  # without the remedy, which often is the same
-        texts.append(happened if url in happened else f"{url}: {happened}")
+        event_text = other.message.split("; ", 1)[0]  # without the remedy, which often is the same
+        texts.append(event_text if url in event_text else f"{url}: {event_text}")
     return "; ".join(texts)
 
 
@@ -605,17 +605,17 @@ class Coordinator:
             return self._next()
         return [Deliver(frame, answer if is_delivered else None, logs), *self._next()]
 
-    def _commit_checkpoint(self, entry: ReplayEntry, saved: Saved) -> None:
+    def _commit_checkpoint(self, entry: ReplayEntry, saved_states: Saved) -> None:
         """Replace the frames up to a checkpoint by its states."""
-        if saved.problem and self._open_request.keeps_views:
+        if saved_states.problem and self._open_request.keeps_views:
             # The frames are kept. Another server might save the states, and forget entries that the engine lacks.
             self._replay_log.forget_answered(entry)
             return
-        if saved.problem:
-            self._disable_failover(f"the server could not save its states: {saved.problem}")
+        if saved_states.problem:
+            self._disable_failover(f"the server could not save its states: {saved_states.problem}")
             return
         self.stats.checkpoints += 1
-        self._replay_log.commit(entry, self._without_entries(saved.states))
+        self._replay_log.commit(entry, self._without_entries(saved_states.states))
         self._check_stored_bytes()
 
     def _without_entries(self, states: pa.Table) -> pa.Table:

@@ -185,12 +185,12 @@ class ReplayStates:
         """
         if not states.num_rows:
             return
-        wanted = [name for name in states.column_names if not name.startswith("output_")]
-        for batch in states.select(wanted).to_batches():
+        state_names = [name for name in states.column_names if not name.startswith("output_")]
+        for batch in states.select(state_names).to_batches():
             slots = batch.column("slot").to_numpy()
-            needed = int(slots.max(initial=-1)) + 1
-            if needed > len(self._row_by_slot):
-                more = np.full(max(needed, 2 * len(self._row_by_slot)) - len(self._row_by_slot), -1, np.int64)
+            slot_count = int(slots.max(initial=-1)) + 1
+            if slot_count > len(self._row_by_slot):
+                more = np.full(max(slot_count, 2 * len(self._row_by_slot)) - len(self._row_by_slot), -1, np.int64)
                 self._row_by_slot = np.concatenate([self._row_by_slot, more])
             self._row_by_slot[slots] = self._rows + np.arange(batch.num_rows)
             self._batches.append(batch)

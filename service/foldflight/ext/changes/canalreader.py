@@ -71,21 +71,21 @@ class CanalReader:
         for batch in batches:
             try:
                 with without_garbage_collection():
-                    kinds, rows, unread = self._read(batch)
+                    kinds, rows, unread_places = self._read(batch)
             except UNPROVEN:
                 count = batch.num_rows
-                kinds, unread = [None] * count, [*range(count)]
+                kinds, unread_places = [None] * count, [*range(count)]
                 rows = [pa.nulls(count, type_) for type_ in self.types.values()]
             messages = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
-            left = messages.take(pa.array(unread, pa.int64()))
+            unread_messages = messages.take(pa.array(unread_places, pa.int64()))
             names = [ROW_KIND, *(f"field_{at}" for at in range(len(rows))), UNREAD]
-            yield pa.RecordBatch.from_arrays([pa.array(kinds, pa.string()), *rows, left], names=names)
+            yield pa.RecordBatch.from_arrays([pa.array(kinds, pa.string()), *rows, unread_messages], names=names)
 
     def _read(self, batch: pa.RecordBatch) -> tuple[list[str | None], list[pa.Array], list[int | None]]:
         """Return kinds, columns, and the place of each event that is left, as a row. Raises errors of UNPROVEN."""
         kinds: list[str | None] = []
         rows: list[_Texts] = []
-        unread: list[int | None] = []
+        unread_places: list[int | None] = []
         nothing = (None,) * len(self.types)
         values = batch.column(VALUE)
         may_have_space = _may_have_space_behind_quote(values)
@@ -94,14 +94,14 @@ class CanalReader:
             if changes is None:
                 kinds.append(None)
                 rows.append(nothing)
-                unread.append(place)
+                unread_places.append(place)
                 continue
             for kind, row in changes:
                 kinds.append(kind)
                 rows.append(row)
-                unread.append(None)
+                unread_places.append(None)
         texts = [*zip(*rows, strict=True)] or [()] * len(self.types)
-        return kinds, [convert(each) for convert, each in zip(self._converts, texts, strict=True)], unread
+        return kinds, [convert(each) for convert, each in zip(self._converts, texts, strict=True)], unread_places
 
     def _changes(self, value: bytes, *, may_have_space: bool) -> list[tuple[str, _Texts]] | None:
         """Return the rows of an event with their kinds; None if the expressions must read it.
@@ -119,20 +119,20 @@ class CanalReader:
                 return None
             data, old = bytes(event.data), _NOTHING if event.old is None else bytes(event.old)
             new_rows = parse_rows(data)
-            changed = None if old == _NOTHING else parse_rows(old)
+            old_rows = None if old == _NOTHING else parse_rows(old)
         except UNPARSED:
             return None
         if not new_rows or None in new_rows or _may_repeat_names(data, new_rows, may_have_space=may_have_space):
             return None
         try:
             if kind != "+U":
-                return None if changed is not None else [(kind, self._texts(row)) for row in new_rows]
-            if changed is None or len(changed) != len(new_rows) or None in changed:
+                return None if old_rows is not None else [(kind, self._texts(row)) for row in new_rows]
+            if old_rows is None or len(old_rows) != len(new_rows) or None in old_rows:
                 return None
-            if _may_repeat_names(old, changed, may_have_space=may_have_space):
+            if _may_repeat_names(old, old_rows, may_have_space=may_have_space):
                 return None
             changes: list[tuple[str, _Texts]] = []
-            for row, before in zip(new_rows, changed, strict=True):
+            for row, before in zip(new_rows, old_rows, strict=True):
                 changes += [("-U", self._texts({**row, **before})), (kind, self._texts(row))]
         except KeyError:  # a column is missing
             return None
@@ -142,8 +142,8 @@ class CanalReader:
         """Return the texts of the declared columns. Raises KeyError for one that a row lacks and that is not filled."""
         if self.fills_missing:
             return [row.get(name) for name in self.types]
-        found = self._select_values(row)
-        return found if len(self.types) > 1 else (found,)
+        values = self._select_values(row)
+        return values if len(self.types) > 1 else (values,)
 
     @cached_property
     def _select_values(self) -> Callable[[Mapping[str, str | None]], Any]:

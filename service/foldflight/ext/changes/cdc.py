@@ -198,16 +198,16 @@ def from_maxwell(
     strict = st.StructType([each for each in wide if _is_nested(each.dataType)])
     # Spark's own error for a damaged value names no column, so damaged values are read as NULL, and checked later. In
     # arrays, maps and structs this NULL would look like any other, so Spark marks rows with damaged values in a column.
-    damaged = st.StructField(_DAMAGED, st.StringType())
-    parsed = {
+    damaged_field = st.StructField(_DAMAGED, st.StringType())
+    parsed_columns = {
         "texts": _json(f"type STRING, data {_ANY_ROW}, old {_ANY_ROW}"),
         "values": _json(_event_type(wide)),
-        "nested": _json(_event_type(strict).add(damaged)) if strict.names else sf.lit(None),
+        "nested": _json(_event_type(strict).add(damaged_field)) if strict.names else sf.lit(None),
     }
     events = _with_event(df)
     event = _name_of(events)
-    events = events.select(_VALUE, _EVENT, *(each.alias(name) for name, each in parsed.items()))
-    events = events.select(_kind("texts.type", "Maxwell", event).alias("type"), _EVENT, *parsed)
+    events = events.select(_VALUE, _EVENT, *(each.alias(name) for name, each in parsed_columns.items()))
+    events = events.select(_kind("texts.type", "Maxwell", event).alias("type"), _EVENT, *parsed_columns)
     kind, data_texts, old_texts = sf.col("type"), sf.col("texts.data"), sf.col("texts.old")
     new_values, old_values = (
         sf.struct(*(sf.col(_place(each.name, strict, of)).alias(each.name) for each in wide)) for of in ("data", "old")
@@ -216,7 +216,7 @@ def from_maxwell(
     if strict.names:
         is_damaged = is_row & sf.col(f"nested.{_DAMAGED}").isNotNull()
         events = events.withColumn("type", sf.when(is_damaged, _raise_damaged_value(strict, event)).otherwise(kind))
-    read = events.select(
+    read_events = events.select(
         "type",
         _EVENT,
         sf.when(is_row, _convert_row(new_values, data_texts, row, is_whole, event)).alias("data"),
@@ -224,7 +224,7 @@ def from_maxwell(
         sf.map_keys(old_texts).alias("names"),
     )
     before = sf.when(kind == "update", _overlaid(row, sf.col("data"), sf.col("old"), sf.col("names")))
-    changes = read.select("type", _EVENT, "data", before.otherwise(sf.col("data")).alias("old"))
+    changes = read_events.select("type", _EVENT, "data", before.otherwise(sf.col("data")).alias("old"))
     return _split_changes(changes, "type", "old", "data", _MAXWELL, _NO_ROWS_OF_MAXWELL, event)
 
 
@@ -273,8 +273,8 @@ def from_canal(
     # An event without rows gets one row of NULL, so that the checks below see it: some of these events are refused.
     no_row = sf.lit(None).cast(f"STRUCT<data: {_ANY_ROW}, old: {_ANY_ROW}>")
     parts = sf.when(sf.size(parts) > 0, parts).otherwise(sf.array(no_row))
-    left = sf.when(sf.col(_VALUE).isNotNull(), sf.struct(kind.alias("type"), parts.alias("parts")))
-    events = events.select(_EVENT, _READ, left.alias("left"))
+    remaining_event = sf.when(sf.col(_VALUE).isNotNull(), sf.struct(kind.alias("type"), parts.alias("parts")))
+    events = events.select(_EVENT, _READ, remaining_event.alias("left"))
     kind = sf.col("left.type")
     is_row = kind.isin([*_CANAL])
 
@@ -314,7 +314,7 @@ def _rows_of(
     before: tuple[Column, str | Column],
     after: tuple[Column, str | Column],
     row_kinds: Mapping[str, str],
-    ignored: Iterable[str],
+    ignored_codes: Iterable[str],
     event: Column,
 ) -> Column:
     """Return an array of the row kinds and rows that an event stands for; NULL if it changes no row.
@@ -324,7 +324,7 @@ def _rows_of(
         before: The old row, and the name of its column, for errors.
         after: The new row, and the name of its column.
         row_kinds: The row kind for each operation, as in `split_changes`.
-        ignored: The operations that change no row.
+        ignored_codes: The operations that change no row.
         event: The name of the event, for errors.
     """
     old, new = _there(*before, "old", event), _there(*after, "new", event)
@@ -336,26 +336,26 @@ def _rows_of(
         RowKind.DELETE: [(_DELETES, old)],
     }
     code = op.cast("string")
-    chosen = sf.when(code.isin([*ignored]), sf.lit(None))
-    for written, kind in row_kinds.items():
+    rows_by_code = sf.when(code.isin([*ignored_codes]), sf.lit(None))
+    for code_text, kind in row_kinds.items():
         row_changes = changes[RowKind.parse(kind)]
         structs = (sf.struct(sf.lit(each).alias(ROW_KIND), row.alias(_ROW)) for each, row in row_changes)
-        chosen = chosen.when(code == sf.lit(written), sf.array(*structs))
-    known = ", ".join(map(str, row_kinds))
+        rows_by_code = rows_by_code.when(code == sf.lit(code_text), sf.array(*structs))
+    known_codes = ", ".join(map(str, row_kinds))
     wrong = _raise_mismatch(
         sf.concat(sf.lit("the operation of an event is "), sf.coalesce(code, sf.lit("NULL"))),
-        f", which is not one of {known}; remove such events from the input, or start again from a snapshot",
+        f", which is not one of {known_codes}; remove such events from the input, or start again from a snapshot",
         event,
     )
-    return chosen.otherwise(wrong)
+    return rows_by_code.otherwise(wrong)
 
 
 def _explode_rows(df: DataFrame, rows: Column) -> DataFrame:
     """Return one row for each item of `rows`, an array of row kinds and rows for each event."""
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
-        found = df.select(sf.inline(rows))
-        refuse_taken(ROW_KIND, found.select(f"{_ROW}.*").columns)
-    return found.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")
+        exploded_rows = df.select(sf.inline(rows))
+        refuse_taken(ROW_KIND, exploded_rows.select(f"{_ROW}.*").columns)
+    return exploded_rows.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")
 
 
 def _there(row: Column, name: object, which: str, event: Column) -> Column:
@@ -371,8 +371,8 @@ def _raise_mismatch(what: Column, remedy: str, event: Column) -> Column:
 
 def _with_event(df: DataFrame) -> DataFrame:
     """Return the events that are not NULL, and a column `event` that identifies each of them in errors."""
-    known = [name for name in (_VALUE, *_PLACES) if name in df.columns]
-    texts = [sf.col(name).cast("string").alias(name) for name in known]
+    place_names = [name for name in (_VALUE, *_PLACES) if name in df.columns]
+    texts = [sf.col(name).cast("string").alias(name) for name in place_names]
     return df.where(sf.col(_VALUE).isNotNull()).select(_VALUE, sf.struct(*texts).alias(_EVENT))
 
 
@@ -381,22 +381,22 @@ def _read_of_canal(df: DataFrame, row: st.StructType, missing: str) -> DataFrame
     local = {each.name: _read_type(each.dataType) for each in row}
     reader = canal_reader(local, fills_missing=missing == "null")
     if reader is None:
-        given = st.StructType([st.StructField(each.name, each.dataType) for each in row])
-        nothing = st.StructType([st.StructField(ROW_KIND, st.StringType()), st.StructField(_ROW, given)])
+        row_type = st.StructType([st.StructField(each.name, each.dataType) for each in row])
+        nothing = st.StructType([st.StructField(ROW_KIND, st.StringType()), st.StructField(_ROW, row_type)])
         return _with_event(df).select("*", sf.lit(None).cast(nothing).alias(_READ))
-    known = [name for name in (_VALUE, *_PLACES) if name in df.columns]
-    places = (sf.col(name).cast("string").alias(name) for name in known[1:])
+    place_names = [name for name in (_VALUE, *_PLACES) if name in df.columns]
+    places = (sf.col(name).cast("string").alias(name) for name in place_names[1:])
     messages = df.where(sf.col(_VALUE).isNotNull()).select(sf.col(_VALUE).cast("binary").alias(_VALUE), *places)
     columns = [st.StructField(f"field_{at}", spark_type(type_)) for at, type_ in enumerate(local.values())]
     schema = st.StructType(
         [st.StructField(ROW_KIND, st.StringType()), *columns, st.StructField(UNREAD, messages.schema)]
     )
-    read = messages.mapInArrow(arrow_function(reader, "from_canal"), schema)
+    read_rows = messages.mapInArrow(arrow_function(reader, "from_canal"), schema)
     # This cast applies the time zone of the session to TIMESTAMP, as a cast of the text would.
     fields = (sf.col(each.name).cast(own.dataType).alias(own.name) for each, own in zip(columns, row, strict=True))
     rows = sf.struct(sf.col(ROW_KIND), sf.struct(*fields).alias(_ROW))
-    texts = (sf.col(f"{UNREAD}.{name}").cast("string").alias(name) for name in known)
-    return read.select(
+    texts = (sf.col(f"{UNREAD}.{name}").cast("string").alias(name) for name in place_names)
+    return read_rows.select(
         sf.col(f"{UNREAD}.{_VALUE}").alias(_VALUE),
         sf.struct(*texts).alias(_EVENT),
         sf.when(sf.col(ROW_KIND).isNotNull(), rows).alias(_READ),
@@ -443,8 +443,8 @@ def _parse_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
             "SIGNATURE", f"the schema is a text such as 'id BIGINT, amount INT', or a StructType, not {schema!r}"
         )
     words = {word.upper() for word in re.findall(r"\w+", schema)}
-    meant = [f"{name} is {sparks}" for name, sparks in _OF_DATABASES.items() if name in words]
-    hint = f" ({', '.join(meant)} in Spark)" if meant else ""
+    suggestions = [f"{name} is {sparks}" for name, sparks in _OF_DATABASES.items() if name in words]
+    hint = f" ({', '.join(suggestions)} in Spark)" if suggestions else ""
     with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}{hint}"):
         return df.sparkSession.createDataFrame([], _BOUNDED_TEXT.sub("STRING", schema)).schema
 
@@ -473,8 +473,12 @@ def _raise_damaged_value(columns: st.StructType, event: Column) -> Column:
 
 def _kind(type_: str, tool: str, event: Column) -> Column:
     """Return the type of an event; the query fails at an event without one, or that is not JSON."""
-    shown = sf.coalesce(sf.substring(sf.col(_VALUE).cast("string"), 1, _SHOWN_CHARS), sf.lit("bytes that are no text"))
-    wrong = _raise_mismatch(sf.concat(sf.lit(f"an event is not JSON of {tool}, or has no type: "), shown), "", event)
+    shown_value = sf.coalesce(
+        sf.substring(sf.col(_VALUE).cast("string"), 1, _SHOWN_CHARS), sf.lit("bytes that are no text")
+    )
+    wrong = _raise_mismatch(
+        sf.concat(sf.lit(f"an event is not JSON of {tool}, or has no type: "), shown_value), "", event
+    )
     return sf.coalesce(type_, wrong)
 
 
@@ -555,38 +559,40 @@ def _convert_row(values: Column, texts: Column, row: st.StructType, is_whole: Co
     """
     fields = (_convert_field(values[field.name], texts, field, event).alias(field.name) for field in row)
     names = sf.map_keys(texts)
-    listed = sf.concat_ws(", ", names)
-    repeated = _raise_mismatch(
-        sf.concat(sf.lit("the row of an event has a column twice: "), listed),
+    names_text = sf.concat_ws(", ", names)
+    repetition_error = _raise_mismatch(
+        sf.concat(sf.lit("the row of an event has a column twice: "), names_text),
         "; what writes the events must name each once",
         event,
     )
     has_repeated_name = sf.size(names) != sf.size(sf.array_distinct(names))
-    checked = sf.when(has_repeated_name, repeated)
+    checked_row = sf.when(has_repeated_name, repetition_error)
     if is_whole is not None:
         # One expression checks all columns, because many functions over arrays make Spark's planning slow.
         lacking = sf.array_except(sf.array(*map(sf.lit, row.names)), names)
         first = lacking[0]
         lacks = _raise_mismatch(
-            sf.concat(sf.lit("an event lacks the column "), first, sf.lit("; it has "), listed, _nearest(first, names)),
+            sf.concat(
+                sf.lit("an event lacks the column "), first, sf.lit("; it has "), names_text, _nearest(first, names)
+            ),
             ". A column that was added later is NULL in older events with missing='null'",
             event,
         )
-        checked = checked.when(is_whole & (sf.size(lacking) > 0), lacks)
-    return checked.when(texts.isNotNull(), sf.struct(*fields))
+        checked_row = checked_row.when(is_whole & (sf.size(lacking) > 0), lacks)
+    return checked_row.when(texts.isNotNull(), sf.struct(*fields))
 
 
 def _convert_field(value: Column, texts: Column, field: st.StructField, event: Column) -> Column:
     type_, text = field.dataType, texts[field.name]
     name = type_.simpleString().upper()
-    found = value.try_cast(type_) if isinstance(type_, (st.DecimalType, *_TIMES)) else value
-    is_wrong, why = found.isNull(), f"which cannot be cast to {name}"
+    converted_value = value.try_cast(type_) if isinstance(type_, (st.DecimalType, *_TIMES)) else value
+    is_wrong, why = converted_value.isNull(), f"which cannot be cast to {name}"
     if isinstance(type_, st.DecimalType):
         surplus = text.rlike(rf"^[^.eE]*\.[0-9]{{{type_.scale}}}[0-9]*[1-9][0-9]*\s*$")
-        is_wrong, why = is_wrong | (found != value) | surplus, f"which {name} does not hold exactly"
+        is_wrong, why = is_wrong | (converted_value != value) | surplus, f"which {name} does not hold exactly"
     elif isinstance(type_, st.DoubleType):
         # MySQL writes a large DOUBLE with an exponent, so plain digits are a value of BIGINT or DECIMAL.
-        is_rounded = text.try_cast(_INTEGERS) != found.try_cast(_INTEGERS)
+        is_rounded = text.try_cast(_INTEGERS) != converted_value.try_cast(_INTEGERS)
         is_wrong, why = is_wrong | (text.rlike(_DIGITS) & is_rounded), f"which {name} does not hold exactly"
     elif isinstance(type_, st.DateType):
         is_wrong |= ~text.rlike(_DATE)
@@ -598,7 +604,7 @@ def _convert_field(value: Column, texts: Column, field: st.StructField, event: C
         f", {why}; give the column another type in the schema, such as STRING",
         event,
     )
-    return sf.when(text.isNull(), sf.lit(None)).when(is_wrong, wrong).otherwise(found)
+    return sf.when(text.isNull(), sf.lit(None)).when(is_wrong, wrong).otherwise(converted_value)
 
 
 def _nearest(name: Column, names: Column) -> Column:
@@ -621,12 +627,12 @@ def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> C
     return sf.when(old.isNotNull(), sf.struct(*fields))
 
 
-def refuse_taken(added: str, names: Iterable[str]) -> None:
+def refuse_taken(column_name: str, names: Iterable[str]) -> None:
     """Refuse events whose rows have a column that the result adds. Raises RejectedError SCHEMA_MISMATCH."""
-    if added in map(str.casefold, names):
+    if column_name in map(str.casefold, names):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"the rows already have a column {added}, which the result adds; rename it in the events",
+            f"the rows already have a column {column_name}, which the result adds; rename it in the events",
         )
 
 

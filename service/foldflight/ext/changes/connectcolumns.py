@@ -61,17 +61,17 @@ _TEXTS: Final = frozenset({"io.debezium.time.ZonedTime", "io.debezium.time.Inter
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 
-def column_reader(type_: pa.DataType, described: Described | None, words: Words) -> ReadColumn:
+def column_reader(type_: pa.DataType, description: Described | None, words: Words) -> ReadColumn:
     """Return what converts values of JSON to an array of exactly the declared type.
 
     The arguments, and the errors of the function that is returned, are as in `connectvalues.decoder`.
     """
-    decode = connectvalues.decoder(type_, described, words)
+    decode = connectvalues.decoder(type_, description, words)
     converts = (
-        _default_converters(type_, words) if described is None else _described_converters(type_, described, words)
+        _default_converters(type_, words) if description is None else _described_converters(type_, description, words)
     )
 
-    def read_column(values: Sequence[Any], unsent: list[int] | None) -> pa.Array:
+    def read_column(values: Sequence[Any], unsent_places: list[int] | None) -> pa.Array:
         kinds = set(map(type, values))
         kinds.discard(type(None))
         if not kinds:
@@ -79,38 +79,38 @@ def column_reader(type_: pa.DataType, described: Described | None, words: Words)
         convert = converts.get(frozenset(kinds))
         if convert is not None:
             try:
-                found = convert(values)
+                column = convert(values)
             except UNPROVEN:
-                found = None
-            if found is not None:
-                return found
-        read: list[Any] = []
+                column = None
+            if column is not None:
+                return column
+        decoded_values: list[Any] = []
         for place, value in enumerate(values):
             try:
-                read.append(None if value is None else decode(value))
+                decoded_values.append(None if value is None else decode(value))
             except NotSent:
-                if unsent is None:
+                if unsent_places is None:
                     raise
-                unsent.append(place)
-                read.append(None)
-        return pa.array(read, type_)
+                unsent_places.append(place)
+                decoded_values.append(None)
+        return pa.array(decoded_values, type_)
 
     return read_column
 
 
-def _described_converters(type_: pa.DataType, described: Described, words: Words) -> _Converts:
+def _described_converters(type_: pa.DataType, description: Described, words: Words) -> _Converts:
     """Return how to convert values with a description, by their type in JSON."""
-    name, types = described.name, pa.types
-    if types.is_binary(type_) and described.type == "string":
+    name, types = description.name, pa.types
+    if types.is_binary(type_) and description.type == "string":
         return _default_converters(type_, words)
     if name == _DECIMAL:
-        scale = described.parameter("scale") or ""
+        scale = description.parameter("scale") or ""
         return _unscaled_decimals(type_, int(scale)) if scale.removeprefix("-").isdecimal() else {}
     if name in connectvalues.SEMANTIC:
         return _semantic(type_, name)
-    if name in connectvalues.REFUSED_TYPES or described.is_unsigned:
+    if name in connectvalues.REFUSED_TYPES or description.is_unsigned:
         return {}
-    match described.type:
+    match description.type:
         case "int8" | "int16" | "int32" | "int64" if types.is_signed_integer(type_):
             return {_INTEGER: partial(pa.array, type=type_)}
         case "float" | "float32" | "double" | "float64" if types.is_floating(type_):
@@ -234,16 +234,16 @@ def _decode_decimals(type_: pa.DataType, scale: int, values: Sequence[Any]) -> p
     if "" in values or not -38 <= scale <= 38:
         return None
     decode, integer = _of_base64, int.from_bytes
-    unscaled = [None if value is None else integer(decode(value), "big", signed=True) for value in values]
-    integers = pa.array(unscaled, pa.int64())
+    unscaled_values = [None if value is None else integer(decode(value), "big", signed=True) for value in values]
+    integers = pa.array(unscaled_values, pa.int64())
     # Arrow's cast multiplies without a check for 128 bits, so it would return another number.
     end = 10 ** max(type_.precision - type_.scale + scale, 0)
     if not _are_between(integers, 1 - end, end - 1):
         return None
     whole = integers.cast(_LONG)
     # The same integers with another scale; the cast refuses what the declared type would round or not hold.
-    scaled = pa.Array.from_buffers(pa.decimal128(38, scale), len(whole), whole.buffers(), whole.null_count)
-    return scaled.cast(type_)
+    scaled_array = pa.Array.from_buffers(pa.decimal128(38, scale), len(whole), whole.buffers(), whole.null_count)
+    return scaled_array.cast(type_)
 
 
 def _decimals(type_: pa.DataType, values: Sequence[Any]) -> pa.Array:
@@ -277,56 +277,56 @@ def _doubles(type_: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
     texts = [None if value is None else str(value) for value in values]
     if max(map(len, filter(None, texts)), default=0) > _SEEN_DIGITS and not _have_few_digits(values):
         return None
-    found = pa.array(texts, pa.string()).cast(pa.float64())
-    if not _all(pc.is_finite(found)):
+    doubles = pa.array(texts, pa.string()).cast(pa.float64())
+    if not _all(pc.is_finite(doubles)):
         return None
     if pa.types.is_float64(type_):
-        return found
-    single = found.cast(pa.float32())
+        return doubles
+    single = doubles.cast(pa.float32())
     # As written, which is with the fewest digits, both are the same number.
-    same = pa.types.is_float32(type_) and _all(pc.equal(single.cast(pa.string()).cast(pa.float64()), found))
+    same = pa.types.is_float32(type_) and _all(pc.equal(single.cast(pa.string()).cast(pa.float64()), doubles))
     return single if same else None
 
 
 def _integers_in_unit(
     type_: pa.DataType, unit_us: int, first_us: int, last_us: int, values: Sequence[Any]
 ) -> pa.Array | None:
-    found = pa.array(values, pa.int64())
-    if not _are_between(found, -(-first_us // unit_us), last_us // unit_us):
+    numbers = pa.array(values, pa.int64())
+    if not _are_between(numbers, -(-first_us // unit_us), last_us // unit_us):
         return None
-    return (found if unit_us == 1 else pc.multiply_checked(found, unit_us)).cast(type_)
+    return (numbers if unit_us == 1 else pc.multiply_checked(numbers, unit_us)).cast(type_)
 
 
 def _nanoseconds(type_: pa.DataType, first_us: int, last_us: int, values: Sequence[Any]) -> pa.Array | None:
     if not connectvalues.INFINITE_NANOSECONDS.isdisjoint(values):
         return None
-    found = pa.array(values, pa.int64())
-    if not _are_between(found, -connectvalues.NANOSECONDS_END, connectvalues.NANOSECONDS_END):
+    numbers = pa.array(values, pa.int64())
+    if not _are_between(numbers, -connectvalues.NANOSECONDS_END, connectvalues.NANOSECONDS_END):
         return None
-    microseconds = pc.divide(found, 1000)
-    is_whole = _all(pc.equal(pc.multiply(microseconds, 1000), found))
+    microseconds = pc.divide(numbers, 1000)
+    is_whole = _all(pc.equal(pc.multiply(microseconds, 1000), numbers))
     return microseconds.cast(type_) if is_whole and _are_between(microseconds, first_us, last_us) else None
 
 
 def _days(type_: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
-    found = pa.array(values, pa.int32())
-    return found.cast(type_) if _are_between(found, *_DAYS) else None
+    days = pa.array(values, pa.int32())
+    return days.cast(type_) if _are_between(days, *_DAYS) else None
 
 
 def _dates(type_: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
     texts = pa.array(values, pa.string())
     if not _all(pc.match_substring_regex(texts, _DATE)):
         return None
-    found = pc.utf8_rtrim(texts, characters="Z").cast(type_)
-    return found if _are_between(found.cast(pa.int32()), *_DAYS) else None
+    dates = pc.utf8_rtrim(texts, characters="Z").cast(type_)
+    return dates if _are_between(dates.cast(pa.int32()), *_DAYS) else None
 
 
 def _timestamps(type_: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
     texts = pa.array(values, pa.string())
     if not _all(pc.match_substring_regex(texts, _TIMESTAMP + ("Z?$" if type_.tz is None else "Z$"))):
         return None
-    found = (pc.utf8_rtrim(texts, characters="Z") if type_.tz is None else texts).cast(type_)
-    return found if _are_between(found.cast(pa.int64()), _FIRST_US, _LAST_US) else None
+    timestamps = (pc.utf8_rtrim(texts, characters="Z") if type_.tz is None else texts).cast(type_)
+    return timestamps if _are_between(timestamps.cast(pa.int64()), _FIRST_US, _LAST_US) else None
 
 
 def _all(conditions: pa.Array) -> bool:

@@ -158,12 +158,12 @@ class Words:
     intervals: Intervals | None = None
 
 
-def decoder(type_: pa.DataType, described: Described | None, words: Words) -> Decode:
+def decoder(type_: pa.DataType, description: Described | None, words: Words) -> Decode:
     """Return what converts a value of JSON, other than null, to a Python value of exactly the declared type.
 
     Args:
         type_: The declared type.
-        described: What the schema block says; None without a schema block.
+        description: What the schema block says; None without a schema block.
         words: What the user says about values without a schema block.
 
     Raises:
@@ -171,25 +171,27 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
             is not known.
     """
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        if described is not None and described.type != "array":
-            return _refusing(f"which is {_display_name(described)}, not an array; declare another type")
-        item = decoder(type_.value_type, described.items if described else None, words)
+        if description is not None and description.type != "array":
+            return _refusing(f"which is {_display_name(description)}, not an array; declare another type")
+        item = decoder(type_.value_type, description.items if description else None, words)
         return lambda value: _items(value, item)
-    if described is None and pa.types.is_struct(type_):
+    if description is None and pa.types.is_struct(type_):
         fields = {field.name: decoder(field.type, None, words) for field in type_}
         return lambda value: _struct(value, fields)
-    if pa.types.is_map(type_) and (described is None or described.type == "map"):
+    if pa.types.is_map(type_) and (description is None or description.type == "map"):
         if not (pa.types.is_string(type_.key_type) or pa.types.is_large_string(type_.key_type)):
             return _refusing("whose keys are texts; declare MAP<STRING, ...>")
-        value_of = decoder(type_.item_type, described.values if described else None, words)
+        value_of = decoder(type_.item_type, description.values if description else None, words)
         return lambda value: _map(value, value_of)
-    is_binary_text = pa.types.is_binary(type_) and described is not None and described.type == "string"
-    source = _default_decoder(type_, words) if described is None or is_binary_text else _described_decoder(described)
-    unit_us = _DURATIONS.get(described.name) if described is not None and words.intervals == "numeric" else None
+    is_binary_text = pa.types.is_binary(type_) and description is not None and description.type == "string"
+    source = (
+        _default_decoder(type_, words) if description is None or is_binary_text else _described_decoder(description)
+    )
+    unit_us = _DURATIONS.get(description.name) if description is not None and words.intervals == "numeric" else None
     if unit_us is not None:
         source = _duration(type_, unit_us)
-    is_number_text = words.decimals == "string" if described is None else described.type == "string"
-    if is_number_text and (pa.types.is_integer(type_) or (described is not None and pa.types.is_decimal(type_))):
+    is_number_text = words.decimals == "string" if description is None else description.type == "string"
+    if is_number_text and (pa.types.is_integer(type_) or (description is not None and pa.types.is_decimal(type_))):
         source = _number_of_text(source)
 
     def decode(value: Any) -> Any:
@@ -203,10 +205,10 @@ def decoder(type_: pa.DataType, described: Described | None, words: Words) -> De
 def _items(value: Any, item: Decode) -> list[Any]:
     if not isinstance(value, list):
         raise Refused("which is not an array")
-    found = [None if each is None else item(each) for each in value]
-    if _UNAVAILABLE_NUMBERS in (value, found):
+    items = [None if each is None else item(each) for each in value]
+    if _UNAVAILABLE_NUMBERS in (value, items):
         raise NotSent(_NOT_SENT)
-    return found
+    return items
 
 
 def _struct(value: Any, fields: Mapping[str, Decode]) -> dict[str, Any]:
@@ -236,30 +238,30 @@ def _refusing(why: str) -> Decode:
     return refuse
 
 
-def _display_name(described: Described) -> str:
-    return f"{described.type} ({described.name})" if described.name else described.type
+def _display_name(description: Described) -> str:
+    return f"{description.type} ({description.name})" if description.name else description.type
 
 
 # Sources of values with a description.
 
 
-def _described_decoder(described: Described) -> Decode:
+def _described_decoder(description: Described) -> Decode:
     """Return what reads a value as the schema block describes it."""
-    if described.name in REFUSED_TYPES:
-        return _refusing(f"which is {described.name}: {REFUSED_TYPES[described.name]}")
-    if described.name == "org.apache.kafka.connect.data.Decimal":
-        scale = described.parameter("scale")
+    if description.name in REFUSED_TYPES:
+        return _refusing(f"which is {description.name}: {REFUSED_TYPES[description.name]}")
+    if description.name == "org.apache.kafka.connect.data.Decimal":
+        scale = description.parameter("scale")
         if scale is None or not _DIGITS.fullmatch(scale):
             return _refusing("which is a Decimal without a scale in its schema block")
         return lambda value: _of_scale(value, int(scale))
-    if described.name in SEMANTIC:
-        return SEMANTIC[described.name]
-    if described.is_unsigned:
+    if description.name in SEMANTIC:
+        return SEMANTIC[description.name]
+    if description.is_unsigned:
         return _decode_unsigned
-    if described.type in _PLAIN:
-        return _PLAIN[described.type]
+    if description.type in _PLAIN:
+        return _PLAIN[description.type]
     return _refusing(
-        f"which is {_display_name(described)}, a type without an exact reader; leave the column out of the schema"
+        f"which is {_display_name(description)}, a type without an exact reader; leave the column out of the schema"
     )
 
 
@@ -284,13 +286,13 @@ def _number(value: Any) -> float:
     if type(value) not in (int, decimal.Decimal):
         raise Refused("which is not a number")
     number = decimal.Decimal(value)
-    found = float(number)
+    double = float(number)
     # A DOUBLE is written with 17 digits at most. A number with more, or an integer, is one of another type.
-    if number != decimal.Decimal(found) and (type(value) is int or len(number.as_tuple().digits) > _DOUBLE_DIGITS):
+    if number != decimal.Decimal(double) and (type(value) is int or len(number.as_tuple().digits) > _DOUBLE_DIGITS):
         raise Refused("which DOUBLE does not hold exactly; declare DECIMAL, BIGINT or STRING")
-    if math.isinf(found):
+    if math.isinf(double):
         raise Refused("which DOUBLE does not hold; declare STRING")
-    return found
+    return double
 
 
 def _boolean(value: Any) -> bool:
@@ -327,10 +329,10 @@ def _decode_decimal(value: Any, scale: int) -> decimal.Decimal:
         raise Refused(f"which has the scale {scale}, and at most {_DIGITS_MAX} is read")
     if value == "":
         raise Refused("which is empty")
-    unscaled = int.from_bytes(_bytes(value), "big", signed=True)
-    if abs(unscaled) >= 10**_EXACT_DIGITS:
+    unscaled_value = int.from_bytes(_bytes(value), "big", signed=True)
+    if abs(unscaled_value) >= 10**_EXACT_DIGITS:
         raise Refused(f"which has more than {_EXACT_DIGITS} digits")
-    return decimal.Decimal(unscaled).scaleb(-scale, _EXACT)
+    return decimal.Decimal(unscaled_value).scaleb(-scale, _EXACT)
 
 
 def _of_scale(value: Any, scale: int) -> decimal.Decimal:
@@ -762,15 +764,15 @@ def _is_small(value: decimal.Decimal) -> bool:
 def _fit_float(type_: pa.DataType, value: Any) -> float:
     if type(value) is bool or not isinstance(value, int | float | decimal.Decimal):
         raise _mismatch(type_, value)
-    found = float(value)
+    double = float(value)
     with np.errstate(over="ignore"):
-        nearest = found if type_ == pa.float64() else float(str(np.float32(found)))
-    if isinstance(value, int) and value == (found if type_ == pa.float64() else float(np.float32(found))):
-        return found
+        nearest = double if type_ == pa.float64() else float(str(np.float32(double)))
+    if isinstance(value, int) and value == (double if type_ == pa.float64() else float(np.float32(double))):
+        return double
     exact = value if isinstance(value, int | decimal.Decimal) else decimal.Decimal(repr(value))
-    if found == found and decimal.Decimal(repr(nearest)) != exact:  # noqa: PLR0124 - not NaN
+    if double == double and decimal.Decimal(repr(nearest)) != exact:  # noqa: PLR0124 - not NaN
         raise Refused(f"which {type_} does not hold exactly; declare DECIMAL, DOUBLE or BIGINT")
-    return found
+    return double
 
 
 def _fit_decimal(type_: pa.DataType, value: Any) -> decimal.Decimal:
@@ -784,10 +786,10 @@ def _fit_decimal(type_: pa.DataType, value: Any) -> decimal.Decimal:
         raise Refused("which DECIMAL does not hold; declare DOUBLE or STRING")
     if value and (value.adjusted() >= type_.precision - type_.scale or not _is_small(value)):
         raise Refused(f"which DECIMAL({type_.precision}, {type_.scale}) does not hold; declare a wider type")
-    scaled = value.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_EXACT)
-    if scaled != value:
+    scaled_value = value.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_EXACT)
+    if scaled_value != value:
         raise Refused(f"which DECIMAL({type_.precision}, {type_.scale}) would round; declare a greater scale")
-    return scaled
+    return scaled_value
 
 
 def _fit_text(type_: pa.DataType, value: Any) -> str:

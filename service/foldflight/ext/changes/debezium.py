@@ -193,8 +193,8 @@ def from_debezium(
         )
         events = df.where(sf.col("op").isNotNull() | sf.col("before").isNotNull() | sf.col("after").isNotNull())
         return split_changes(events, op="op", before="before", after="after", row_kinds=ROW_KINDS, ignored=SKIPPED)
-    decoded = {} if VALUE in df.columns or not {*_ENVELOPE} <= {*df.columns} else _row_types(df)
-    if decoded:
+    decoded_types = {} if VALUE in df.columns or not {*_ENVELOPE} <= {*df.columns} else _row_types(df)
+    if decoded_types:
         df = _as_json(df)
     require_columns(df, (VALUE,), "name the column of JSON so")
     _check_table(table)
@@ -205,10 +205,10 @@ def from_debezium(
         refuse_taken(DEAD_LETTER, row.names)
     if isinstance(schema, str):
         _check_precision(schema, row)
-    _check_texts(row, words[0], decoded)
+    _check_texts(row, words[0], decoded_types)
     reader = Reader(
         types={each.name: arrow_type(each.dataType) for each in row},
-        words={each.name: _for_decoded(words[0].get(each.name, words[1]), each, decoded) for each in row},
+        words={each.name: _for_decoded(words[0].get(each.name, words[1]), each, decoded_types) for each in row},
         table=table,
         fills_missing=missing == "null",
         is_case_sensitive=is_case_sensitive(df.sparkSession),
@@ -277,9 +277,9 @@ def _as_json(df: DataFrame) -> DataFrame:
     return df.select(value, *(name for name in (KEY, "topic", PARTITION, OFFSET) if name in df.columns))
 
 
-def _for_decoded(words: Words, field: st.StructField, decoded: Mapping[str, st.DataType]) -> Words:
+def _for_decoded(words: Words, field: st.StructField, decoded_types: Mapping[str, st.DataType]) -> Words:
     """Return the words for a column that may have been decoded already: decimals are numbers then, and bytes bytes."""
-    type_ = decoded.get(field.name.casefold())
+    type_ = decoded_types.get(field.name.casefold())
     if isinstance(type_, st.DecimalType):
         return replace(words, decimals=None)
     if isinstance(type_, st.StringType) and isinstance(field.dataType, st.StringType):
@@ -357,7 +357,7 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
     if table is not None:
         blocks = blocks.where(sf.col("name").rlike(f"^{expression_of(table)}$"))
     has_time = hasattr(st, "TimeType") and tuple(map(int, events.sparkSession.version.split(".")[:2])) >= (4, 1)
-    found: dict[str, st.DataType] = {}
+    types_by_column: dict[str, st.DataType] = {}
     rows = blocks.distinct().limit(SCHEMAS_MAX).collect()
     tables = sorted({row["name"] for row in rows if row["name"]})
     if table is None and len(tables) > 1:
@@ -367,15 +367,15 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
             f"table={tables[0]!r}",
         )
     for block in {row["block"] for row in rows}:
-        for column, described in described_columns(json.loads(block)).items():
-            type_ = _spark_type(described, has_time=has_time)
-            if found.setdefault(column, type_) != type_:
+        for column, description in described_columns(json.loads(block)).items():
+            type_ = _spark_type(description, has_time=has_time)
+            if types_by_column.setdefault(column, type_) != type_:
                 raise RejectedError(
                     "SCHEMA_MISMATCH",
-                    f"the column {column} is {found[column].simpleString()} in one event and {type_.simpleString()} in "
-                    "another; give the schema as text",
+                    f"the column {column} is {types_by_column[column].simpleString()} in one event and "
+                    f"{type_.simpleString()} in another; give the schema as text",
                 )
-    if not found:
+    if not types_by_column:
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"none of these events{'' if table is None else f' is of the table {table} and'} has a schema block; give "
@@ -383,17 +383,17 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
         )
     heads = sorted({row["head"] for row in rows if is_block(row["head"].encode())})[:_HEADS_MAX]
     metadata = {_HEADS: [f"{head}{PAYLOAD.decode()}" for head in heads]} if heads else None
-    fields = [st.StructField(column, type_) for column, type_ in found.items()]
+    fields = [st.StructField(column, type_) for column, type_ in types_by_column.items()]
     # from_debezium has the JVM cut away what it knows by its text, which is faster, and changes nothing else.
     fields[0] = st.StructField(fields[0].name, fields[0].dataType, metadata=metadata)
     return st.StructType(fields)
 
 
-def _spark_type(described: Described, *, has_time: bool) -> st.DataType:
-    name = described.name.rpartition(".")[2]
-    if described.name == "org.apache.kafka.connect.data.Decimal":
-        precision = min(38, _read_digits(described, "connect.decimal.precision") or 38)
-        return st.DecimalType(precision, min(precision, _read_digits(described, "scale")))
+def _spark_type(description: Described, *, has_time: bool) -> st.DataType:
+    name = description.name.rpartition(".")[2]
+    if description.name == "org.apache.kafka.connect.data.Decimal":
+        precision = min(38, _read_digits(description, "connect.decimal.precision") or 38)
+        return st.DecimalType(precision, min(precision, _read_digits(description, "scale")))
     if name == "VariableScaleDecimal":
         return st.DecimalType(38, 18)
     if name in ("Date", "IsoDate"):
@@ -406,16 +406,16 @@ def _spark_type(described: Described, *, has_time: bool) -> st.DataType:
         return spark_type(pa.time64("us")) if has_time else st.StringType()
     if name in ("MicroDuration", "NanoDuration"):
         return st.StringType()
-    if described.type == "array" and described.items is not None:
-        return st.ArrayType(_spark_type(described.items, has_time=has_time))
-    if described.type == "map" and described.values is not None:
-        return st.MapType(st.StringType(), _spark_type(described.values, has_time=has_time))
-    return _SPARK_TYPES.get(described.type, st.StringType())
+    if description.type == "array" and description.items is not None:
+        return st.ArrayType(_spark_type(description.items, has_time=has_time))
+    if description.type == "map" and description.values is not None:
+        return st.MapType(st.StringType(), _spark_type(description.values, has_time=has_time))
+    return _SPARK_TYPES.get(description.type, st.StringType())
 
 
-def _read_digits(described: Described, name: str) -> int:
+def _read_digits(description: Described, name: str) -> int:
     """Return a parameter that counts digits; 0 without it, and for what is none, with which values are refused."""
-    text = described.parameter(name) or ""
+    text = description.parameter(name) or ""
     return int(text) if text.isdecimal() else 0
 
 
@@ -481,12 +481,12 @@ def _check_precision(schema: str, row: st.StructType) -> None:
         )
 
 
-def _check_texts(row: st.StructType, words: Mapping[str, Words], decoded: Mapping[str, st.DataType]) -> None:
+def _check_texts(row: st.StructType, words: Mapping[str, Words], decoded_types: Mapping[str, st.DataType]) -> None:
     """Refuse texts for what is bytes, which would be base64."""
     for each in row:
         if not isinstance(each.dataType, st.StringType):
             continue
-        if isinstance(decoded.get(each.name.casefold()), st.BinaryType):
+        if isinstance(decoded_types.get(each.name.casefold()), st.BinaryType):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 f"the column {each.name} of the events is BINARY, and the schema has it as STRING; declare BINARY, or "

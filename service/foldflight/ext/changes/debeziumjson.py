@@ -95,15 +95,15 @@ def _sum_names(texts: pa.Array) -> npt.NDArray[np.uint16]:
     is_end &= text[1:-1] <= ord('"')  # or space, which may be behind the quote
     is_end &= text[:-2] != ord("\\")  # a text in a text has a backslash before its quotes
     names = is_end.view(np.uint8)
-    filled = int(np.searchsorted(ends, last))  # the texts behind these are empty
-    starts = np.maximum(ends[:filled] - first - _END_BYTES, 0)
-    sums[:filled] = np.add.reduceat(names, starts, dtype=np.uint8)
+    filled_count = int(np.searchsorted(ends, last))  # the texts behind these are empty
+    starts = np.maximum(ends[:filled_count] - first - _END_BYTES, 0)
+    sums[:filled_count] = np.add.reduceat(names, starts, dtype=np.uint8)
     letters = -names
     letters &= text[:-2]
     np.equal(text[_END_BYTES:], ord("}"), out=is_end)  # in the memory of names
     letters += names
-    sums[:filled] *= np.uint16(256)
-    sums[:filled] += np.add.reduceat(letters, starts, dtype=np.uint8)
+    sums[:filled_count] *= np.uint16(256)
+    sums[:filled_count] += np.add.reduceat(letters, starts, dtype=np.uint8)
     return sums
 
 

@@ -223,8 +223,8 @@ class _Messages:
             None if key is None else f"key {_text_of(key)}",
             *_log_of(self.value(place)),
         ]
-        known = ", ".join(filter(None, parts))
-        return f" (the event: {known})" if known else ""
+        place_text = ", ".join(filter(None, parts))
+        return f" (the event: {place_text})" if place_text else ""
 
 
 class _Change(NamedTuple):
@@ -322,7 +322,7 @@ class Reader:
         that isolates makes a dead letter of each event that is refused for what it alone has.
         """
         rows: list[Row] = []
-        refused: dict[str, tuple[str, str]] = {}
+        refused_columns: dict[str, tuple[str, str]] = {}
         for place in range(len(messages.rests)):
             try:
                 for row in self._rows(messages.value(place), messages, place, tombstones):
@@ -332,18 +332,18 @@ class Reader:
                     rows.append({DEAD_LETTER: _letter(error, messages, place)})
                     continue
                 if isinstance(error, RefusedEvent):
-                    if refused:
+                    if refused_columns:
                         break
                     raise _schema_mismatch(f"{error.message}{messages.name(place)}") from None
                 for name, why in error.why.items():
-                    refused.setdefault(name, (why, messages.name(place)))
+                    refused_columns.setdefault(name, (why, messages.name(place)))
             except RejectedError as error:
-                if refused:
+                if refused_columns:
                     break
                 raise _schema_mismatch(f"{error.message}{messages.name(place)}") from None
-        if refused:
+        if refused_columns:
             by_event: dict[str, list[str]] = {}
-            for why, event in refused.values():
+            for why, event in refused_columns.values():
                 by_event.setdefault(event, []).append(why)
             raise _schema_mismatch(
                 "; also, ".join(f"{'; also, '.join(whys)}{event}" for event, whys in by_event.items())
@@ -359,9 +359,9 @@ class Reader:
             if change.plan is None:
                 yield {**change.row, **own, UNSENT: None}
             else:
-                unsent: list[str] | None = [] if self._keeps_unsent and not change.is_deleted else None
-                row = self._row(change.row, change.plan, self._names_read(change.is_deleted), unsent)
-                yield {**row, **own, UNSENT: unsent or None}
+                unsent_names: list[str] | None = [] if self._keeps_unsent and not change.is_deleted else None
+                row = self._row(change.row, change.plan, self._names_read(change.is_deleted), unsent_names)
+                yield {**row, **own, UNSENT: unsent_names or None}
 
     def by_column(self, messages: _Messages, tombstones: Tombstones | None) -> list[pa.Array]:
         """Return what `by_value` returns, or raise an error of `UNPARSED` or `UNPROVEN`, or one that refuses."""
@@ -394,9 +394,9 @@ class Reader:
         """
         start = 0
         for sums in sum_names(texts):
-            for unknown in {*sums.tolist()} - self._sums:
-                _json(texts[start + int(np.argmax(sums == unknown))].as_py() or b"null")
-                self._sums.add(unknown)
+            for unknown_sum in {*sums.tolist()} - self._sums:
+                _json(texts[start + int(np.argmax(sums == unknown_sum))].as_py() or b"null")
+                self._sums.add(unknown_sum)
             start += len(sums)
 
     def _of_plain_changes(
@@ -454,7 +454,7 @@ class Reader:
                     rows.append(event.after)
         if type(None) in set(map(type, rows)):  # without comparing structs
             return None
-        columns = [read(column_values(rows, at), None) for at, read in enumerate(plan.columns.values())]
+        columns = [read_column(column_values(rows, at), None) for at, read_column in enumerate(plan.columns.values())]
         return [pa.array(kinds, pa.string()), *columns]
 
     def _of_last_rows(
@@ -467,22 +467,22 @@ class Reader:
         sources = [event.source for event in events]
         positions = [source.lsn for source in sources]
         is_deleted = [event.op == "d" for event in events]
-        rows = [event.before if deleted else event.after for event, deleted in zip(events, is_deleted, strict=True)]
+        rows = [event.before if deletes else event.after for event, deletes in zip(events, is_deleted, strict=True)]
         if type(None) in set(map(type, rows)) or set(map(type, positions)) != {int}:
             return None
-        unsent: dict[int, list[str]] = {}
+        names_by_place: dict[int, list[str]] = {}
         columns = []
-        deleted_places = [place for place, deleted in enumerate(is_deleted) if deleted]
-        for at, (name, read) in enumerate(plan.columns.items()):
+        deleted_places = [place for place, deletes in enumerate(is_deleted) if deletes]
+        for at, (name, read_column) in enumerate(plan.columns.items()):
             values = column_values(rows, at)
             is_key = name in (self.keys or ())
             if not is_key:
                 for place in deleted_places:
                     values[place] = None
             own: list[int] | None = [] if self._keeps_unsent and not is_key else None
-            columns.append(read(values, own))
+            columns.append(read_column(values, own))
             for place in own or ():
-                unsent.setdefault(place, []).append(name)
+                names_by_place.setdefault(place, []).append(name)
         count = len(events)
         log = {
             "log": pa.array([""] * count),
@@ -500,7 +500,7 @@ class Reader:
         own_columns = [
             pa.StructArray.from_arrays([log[field.name] for field in POSITION], fields=[*POSITION]),
             pa.array(is_deleted),
-            pa.array([unsent.get(place) for place in range(count)], pa.list_(pa.string())),
+            pa.array([names_by_place.get(place) for place in range(count)], pa.list_(pa.string())),
         ]
         return [*columns, *own_columns, *([pa.nulls(count, LETTER)] if self.isolates else [])]
 
@@ -509,8 +509,8 @@ class Reader:
         ways: dict[tuple[_Plan | None, bool, bool], list[int]] = {}
         for place, change in enumerate(changes):
             ways.setdefault((change.plan, isinstance(change.row, dict), change.is_deleted), []).append(place)
-        unsent: dict[int, list[str]] = {}
-        parts = [self._read_alike(changes, places, unsent, *way) for way, places in ways.items()]
+        names_by_place: dict[int, list[str]] = {}
+        parts = [self._read_alike(changes, places, names_by_place, *way) for way, places in ways.items()]
         columns = parts[0] if len(parts) == 1 else {}
         if len(parts) != 1:
             order = pc.array_sort_indices(pa.array([place for places in ways.values() for place in places], pa.int64()))
@@ -520,7 +520,7 @@ class Reader:
             ROW_KIND: [change.kind for change in changes],
             SEQUENCE: [change.position for change in changes],
             DELETED: [change.is_deleted for change in changes],
-            UNSENT: [unsent.get(place) for place in range(len(changes))],
+            UNSENT: [names_by_place.get(place) for place in range(len(changes))],
             DEAD_LETTER: [None] * len(changes),
         }
         return [
@@ -532,7 +532,7 @@ class Reader:
         self,
         changes: Sequence[_Change],
         places: Sequence[int],
-        unsent: dict[int, list[str]],
+        names_by_place: dict[int, list[str]],
         plan: _Plan | None,
         is_dict: bool,
         is_deleted: bool,
@@ -552,7 +552,7 @@ class Reader:
             own: list[int] | None = None if is_whole else []
             columns[name] = plan.columns[name](of_column[name], own)
             for place in own or ():
-                unsent.setdefault(places[place], []).append(name)
+                names_by_place.setdefault(places[place], []).append(name)
         return columns
 
     @property
@@ -583,14 +583,14 @@ class Reader:
         # Without its place in Kafka, one that a task reads alone would stand before the row that it should delete.
         has_place = partition is not None and messages.offsets[place] is not None
         if messages.keys is None or not has_place:
-            unknown = "key" if messages.keys is None else "place in Kafka"
+            missing_part = "key" if messages.keys is None else "place in Kafka"
             raise _schema_mismatch(
-                f"a message has no value, so it is a tombstone, which deletes the row of its key, and its {unknown} is "
-                f"not known; {_SELECT_KEY}, or leave the tombstones out (value IS NOT NULL)"
+                "a message has no value, so it is a tombstone, which deletes the row of its key, and its "
+                f"{missing_part} is not known; {_SELECT_KEY}, or leave the tombstones out (value IS NOT NULL)"
             )
-        deleted = self._row_of_key(messages.keys[place], "a tombstone", of_any_table=False)
-        if deleted is not None:
-            ready = tombstones.add(deleted, partition, _place(messages, place))
+        deleted_row = self._row_of_key(messages.keys[place], "a tombstone", of_any_table=False)
+        if deleted_row is not None:
+            ready = tombstones.add(deleted_row, partition, _place(messages, place))
             yield from (_Change("-D", row, None, row[SEQUENCE], True) for row in ready)
 
     def _row_of_key(self, message_key: bytes | None, what: str, *, of_any_table: bool) -> Row | None:
@@ -709,14 +709,14 @@ class Reader:
                 "source.table (flattened events: add table to add.fields), or leave table= out"
             )
         try:
-            found = self._tables.get(table)
+            is_read = self._tables.get(table)
         except TypeError:
             raise _schema_mismatch(
                 f"an event has a source.table, source.schema or source.db that is no text: {source}"
             ) from None
-        if found is None:
-            found = self._tables[table] = self._is_table_read(name_of(table))
-        return found
+        if is_read is None:
+            is_read = self._tables[table] = self._is_table_read(name_of(table))
+        return is_read
 
     def _is_table_read(self, name: str) -> bool:
         """Return whether a table is read whose events have not come before. Raises RejectedError SCHEMA_MISMATCH."""
@@ -745,8 +745,8 @@ class Reader:
         if self.table is None or not self._tables or any(self._tables.values()):
             return
         names = [*map(name_of, self._tables)]
-        wanted = self.table.rpartition(".")[2]
-        likely = [name for name in names if name.rpartition(".")[2] == wanted]
+        table_name = self.table.rpartition(".")[2]
+        likely = [name for name in names if name.rpartition(".")[2] == table_name]
         likely += difflib.get_close_matches(self.table, names)
         if likely:
             logging.getLogger(_LOGGER).warning(
@@ -776,10 +776,10 @@ class Reader:
                 "an event has no operation op, so it is flattened (ExtractNewRecordState) or not of Debezium: "
                 f"{text}; give keys= to read flattened events, or remove the transformation"
             )
-        op, removed = event.get("__op"), event.get("__deleted")
+        op, removal = event.get("__op"), event.get("__deleted")
         if op is not None:
             check_operation(op)
-        elif removed not in ("true", "false"):
+        elif removal not in ("true", "false"):
             raise _schema_mismatch(
                 "a flattened event does not say whether it deletes its row; set add.fields=op,lsn and "
                 f"delete.tombstone.handling.mode=rewrite: {text}"
@@ -790,37 +790,37 @@ class Reader:
         if not self._is_read(source):
             return
         position = _position(source, messages, place, is_snapshot=op == "r")
-        is_deleted = removed == "true" if op is None else op == "d"
+        is_deleted = removal == "true" if op is None else op == "d"
         yield _Change("-D" if is_deleted else "+U", event, plan, position, is_deleted)
 
-    def _row(self, row: Any, plan: _Plan, names: Sequence[str], unsent: list[str] | None = None) -> Row:
+    def _row(self, row: Any, plan: _Plan, names: Sequence[str], unsent_names: list[str] | None = None) -> Row:
         """Return the declared columns of a row, with NULL for those that are not read.
 
-        With `unsent`, large values that were not sent are NULL, and it gets their names.
+        With `unsent_names`, large values that were not sent are NULL, and it gets their names.
 
         Raises:
             RefusedColumns: With all columns whose values are refused.
         """
-        found: Row = dict.fromkeys(self.types)
-        refused: dict[str, str] = {}
+        result: Row = dict.fromkeys(self.types)
+        refused_columns: dict[str, str] = {}
         members = self._members(row)
         lacks = [name for name in names if self._is_refused(name, row, members, plan)]
         if lacks:
-            refused[lacks[0]] = self._lacks(lacks, row)
+            refused_columns[lacks[0]] = self._lacks(lacks, row)
         there = [name for name in names if name not in lacks]
         for name, value in zip(there, self._values(row, plan, there), strict=True):
             decode = plan.values[name]
             try:
-                found[name] = None if value is None or decode is None else decode(value)
+                result[name] = None if value is None or decode is None else decode(value)
             except Refused as error:
-                if isinstance(error, NotSent) and unsent is not None and name not in (self.keys or ()):
-                    unsent.append(name)
+                if isinstance(error, NotSent) and unsent_names is not None and name not in (self.keys or ()):
+                    unsent_names.append(name)
                     continue
                 why = str(error).replace(COLUMN, repr(name))
-                refused[name] = f"the column {name} of an event has the value {_text_of(value)}, {why}"
-        if refused:
-            raise RefusedColumns(refused)
-        return found
+                refused_columns[name] = f"the column {name} of an event has the value {_text_of(value)}, {why}"
+        if refused_columns:
+            raise RefusedColumns(refused_columns)
+        return result
 
     def _values(self, row: Any, plan: _Plan, names: Sequence[str]) -> list[Any]:
         """Return the values of columns in the JSON of a row, NULL for those that it lacks.
@@ -878,17 +878,20 @@ class Reader:
     def _lacks(self, names: Sequence[str], row: Any) -> str:
         """Return why columns of a row are not read, which are not there or which its schema block does not describe."""
         absent = [name for name in names if not self._has(row, name)]
-        undescribed = [name for name in names if name not in absent]
+        undescribed_names = [name for name in names if name not in absent]
         why = []
-        if undescribed:
+        if undescribed_names:
             why.append(
-                f"the schema block of an event does not describe {_columns(undescribed)}, which its payload has; what "
-                "writes or changes the events must add it to the block, or leave the block out"
+                f"the schema block of an event does not describe {_columns(undescribed_names)}, which its payload "
+                "has; what writes or changes the events must add it to the block, or leave the block out"
             )
         if absent:
-            near = {name: found[0] for name in absent if (found := _similar(name, row))}
-            meant = " and ".join(found if len(absent) == 1 else f"{found} for {name}" for name, found in near.items())
-            hint = f"did you mean {meant}?" if near else f"it has {', '.join(row)}."
+            near = {name: similar_names[0] for name in absent if (similar_names := _similar(name, row))}
+            suggestion = " and ".join(
+                similar_names if len(absent) == 1 else f"{similar_names} for {name}"
+                for name, similar_names in near.items()
+            )
+            hint = f"did you mean {suggestion}?" if near else f"it has {', '.join(row)}."
             why.append(
                 f"an event lacks {_columns(absent)}; {hint} A column that was added later is NULL in older events with "
                 "missing='null', and table= keeps the events of one table"
@@ -972,17 +975,17 @@ class Reader:
         return payload, plan
 
     def _plan(self, block: Any) -> _Plan:
-        described = described_columns(block)
-        if not described:
+        descriptions = described_columns(block)
+        if not descriptions:
             return self._plan_without_schema
         fold = str if self.is_case_sensitive else str.casefold
-        by_name = {fold(name): each for name, each in described.items()}
-        found = {name: described.get(name) or by_name.get(fold(name)) for name in self.types}
+        by_name = {fold(name): each for name, each in descriptions.items()}
+        description_by_name = {name: descriptions.get(name) or by_name.get(fold(name)) for name in self.types}
         values, columns = {}, {}
         for name, type_ in self.types.items():
-            is_lacking = found[name] is None
-            values[name] = None if is_lacking else decoder(type_, found[name], self.words[name])
-            columns[name] = column_reader(type_, found[name], self.words[name])
+            is_lacking = description_by_name[name] is None
+            values[name] = None if is_lacking else decoder(type_, description_by_name[name], self.words[name])
+            columns[name] = column_reader(type_, description_by_name[name], self.words[name])
         parse = None if None in values.values() else self._parse
         return _Plan(values, columns, parse, is_described=True, defaults=defaults_of(block))
 
@@ -1031,8 +1034,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise _RepeatedName(f"has the name {repeated!r} twice in an object, and parsers of JSON take either value")
+        repeated_name = next(name for name in names if names.count(name) > 1)
+        raise _RepeatedName(f"has the name {repeated_name!r} twice in an object, and parsers of JSON take either value")
     return members
 
 
@@ -1095,9 +1098,9 @@ def _log_of(value: bytes | None) -> Iterator[str]:
         return
     source = event["source"] if isinstance(event.get("source"), dict) else {}
     for name in _LOG:
-        found = source.get(name, event.get(f"__{name}"))
-        if found is not None:
-            yield f"{name} {found}"
+        position = source.get(name, event.get(f"__{name}"))
+        if position is not None:
+            yield f"{name} {position}"
 
 
 def _letter(error: RefusedColumns | RefusedEvent, messages: _Messages, place: int) -> Row:

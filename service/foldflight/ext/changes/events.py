@@ -109,16 +109,16 @@ def to_debezium(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
             take for something else.
     """
     names, kinds, columns = _check_keys(changes, keys, "to_debezium")
-    described = [_describe_column(name, changes.schema[name].dataType) for name in columns]
+    descriptions = [_describe_column(name, changes.schema[name].dataType) for name in columns]
     task = _Envelopes(
         keys=tuple(names),
         columns=tuple(columns),
         types=tuple(arrow_type(changes.schema[name].dataType) for name in columns),
         has_kinds=kinds,
         without_kind="u" if changes.isStreaming else "r",
-        block=json.dumps(_block(described), separators=(",", ":")),
+        block=json.dumps(_block(descriptions), separators=(",", ":")),
         key_block=json.dumps(
-            _struct_block([described[columns.index(name)] for name in names], f"{_NAME}.Key", ""),
+            _struct_block([descriptions[columns.index(name)] for name in names], f"{_NAME}.Key", ""),
             separators=(",", ":"),
         ),
         # The events of an epoch that is repeated after a restart have a later position, and the same rows.
@@ -166,8 +166,8 @@ def to_upserts(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
         schema = st.StructType([changes.schema[name] for name in columns])
         schema = st.StructType([st.StructField(each.name, each.dataType) for each in schema])
         task = _Upserts(tuple(names), tuple(columns), types)
-        wanted = schema.add(_IS_DELETED, st.BooleanType())
-        last = _map_in_arrow(changes, [ROW_KIND, *columns], task, "to_upserts", wanted)
+        wanted_schema = schema.add(_IS_DELETED, st.BooleanType())
+        last = _map_in_arrow(changes, [ROW_KIND, *columns], task, "to_upserts", wanted_schema)
     options = {
         "ignoreNullFields": "false",
         "timeZone": "UTC",
@@ -221,14 +221,14 @@ def _map_in_arrow(
 
 def _describe_column(name: str, type_: st.DataType) -> dict[str, Any]:
     """Return the description of a column in a schema block. Raises RejectedError SCHEMA_MISMATCH."""
-    found = _connect_type(type_)
-    if found is None:
+    connect_type = _connect_type(type_)
+    if connect_type is None:
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"the column {name} is {type_.simpleString()}, which has no exact representation in events of Debezium; "
             "give its fields as columns, or its text, for example to_json of it",
         )
-    return {**found, "optional": True, "field": name}
+    return {**connect_type, "optional": True, "field": name}
 
 
 def _connect_type(type_: st.DataType) -> dict[str, Any] | None:
@@ -247,7 +247,7 @@ def _connect_type(type_: st.DataType) -> dict[str, Any] | None:
         return {"type": "map", "keys": texts, "values": {**values, "optional": True}}
     if type_.typeName().startswith("time(") or type_.typeName() == "time":
         return {"type": "int64", "name": "io.debezium.time.MicroTime", "version": 1}
-    return next((found for kind, found in _CONNECT_TYPES if isinstance(type_, kind)), None)
+    return next((connect_type for kind, connect_type in _CONNECT_TYPES if isinstance(type_, kind)), None)
 
 
 _CONNECT_TYPES: Final[tuple[tuple[type[st.DataType], dict[str, Any]], ...]] = (
@@ -267,8 +267,8 @@ _CONNECT_TYPES: Final[tuple[tuple[type[st.DataType], dict[str, Any]], ...]] = (
 
 
 def _struct_block(fields: Sequence[dict[str, Any]], name: str, field: str) -> dict[str, Any]:
-    described = {"type": "struct", "fields": [*fields], "optional": bool(field), "name": name}
-    return {**described, "field": field} if field else described
+    block = {"type": "struct", "fields": [*fields], "optional": bool(field), "name": name}
+    return {**block, "field": field} if field else block
 
 
 def _block(columns: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -340,12 +340,12 @@ def _decimals(array: pa.Array) -> list[Any]:
     """Return base64 of the unscaled values: big-endian integers in two's complement."""
     size = array.type.byte_width
     data = array.buffers()[1].to_pybytes()[array.offset * size :] if len(array) else b""
-    found: list[str | None] = []
+    texts: list[str | None] = []
     for at, is_valid in enumerate(array.is_valid().to_pylist()):
         number = int.from_bytes(data[at * size : (at + 1) * size], "little", signed=True)
-        written = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
-        found.append(base64.b64encode(written).decode() if is_valid else None)
-    return found
+        number_bytes = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+        texts.append(base64.b64encode(number_bytes).decode() if is_valid else None)
+    return texts
 
 
 def _texts(array: pa.Array) -> list[Any]:
@@ -420,16 +420,16 @@ class _Paired:
 
     def _batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a partition, so that each `+U` is in the batch of its `-U`."""
-        held: pa.RecordBatch | None = None
+        held_batch: pa.RecordBatch | None = None
         for each in batches:
-            batch = each if held is None else concat_batches([held, each])
-            held = None
+            batch = each if held_batch is None else concat_batches([held_batch, each])
+            held_batch = None
             if batch.num_rows and batch.column(0)[-1].as_py() == "-U":
-                held, batch = batch.slice(batch.num_rows - 1), batch.slice(0, batch.num_rows - 1)
+                held_batch, batch = batch.slice(batch.num_rows - 1), batch.slice(0, batch.num_rows - 1)
             if batch.num_rows:
                 yield batch
-        if held is not None:
-            yield held
+        if held_batch is not None:
+            yield held_batch
 
     def _events(self, kinds: pa.Array, rows: pa.RecordBatch) -> tuple[list[str], Indexes, Indexes]:
         row_kinds = np.array(kinds.to_pylist(), object)
@@ -448,12 +448,12 @@ class _Paired:
         is_second = np.zeros(count, np.bool_)
         is_second[1:] = is_pair[:-1]
         places = np.flatnonzero(~is_second)
-        paired = is_pair[places]
+        is_paired = is_pair[places]
         takes = np.isin(row_kinds[places].astype(str), ("-U", "-D"))
         before = np.where(takes, places, -1)
-        after = np.where(paired, places + 1, np.where(takes, -1, places))
+        after = np.where(is_paired, places + 1, np.where(takes, -1, places))
         inserts = row_kinds[places] == "+I"
-        operations = np.select([paired, takes, inserts], ["u", "d", "c"], "u")
+        operations = np.select([is_paired, takes, inserts], ["u", "d", "c"], "u")
         return operations.tolist(), before, after
 
 
@@ -503,10 +503,12 @@ class _Envelopes(_Paired):
     def _texts(
         self, rows: pa.RecordBatch, operations: list[str], before: Indexes, after: Indexes, now_ms: int
     ) -> tuple[list[str], list[str]]:
-        encoded = {name: self._encode_column(name, rows.column(name)) for name in self.columns}
-        objects = [_json(dict(zip(encoded, row, strict=True))) for row in zip(*encoded.values(), strict=True)]
+        texts_by_column = {name: self._encode_column(name, rows.column(name)) for name in self.columns}
+        objects = [
+            _json(dict(zip(texts_by_column, row, strict=True))) for row in zip(*texts_by_column.values(), strict=True)
+        ]
         at = np.where(after >= 0, after, before)
-        keys = [_json({name: encoded[name][place] for name in self.keys}) for place in at.tolist()]
+        keys = [_json({name: texts_by_column[name][place] for name in self.keys}) for place in at.tolist()]
         source = {"connector": OWN_CONNECTOR, "name": _NAME, "ts_ms": now_ms, "lsn": self.start + self._epoch}
         rest = f'"source":{_json(source)},"op":"'
         values = [

@@ -98,8 +98,8 @@ def has_own_values(
     of_key = key_names(key) if has_key else None
     doubtful = 0 if of_key is not None else -1
     for name, value in row:
-        known = float(value) if isinstance(value, Decimal) else value
-        if type(known) not in (int, float, str) or _is_zero(known) or known == defaults.get(name):
+        normal_value = float(value) if isinstance(value, Decimal) else value
+        if type(normal_value) not in (int, float, str) or _is_zero(normal_value) or normal_value == defaults.get(name):
             continue
         if of_key is None or name not in of_key:
             doubtful += 1
@@ -117,12 +117,12 @@ def defaults_of(block: Mapping[str, Any]) -> dict[str, Any]:
 def key_names(key: bytes | None) -> frozenset[str] | None:
     """Return the columns of a primary key, given the key of a message; None if it does not tell."""
     try:
-        parsed = json.loads(key or b"")
+        key_value = json.loads(key or b"")
     except ValueError:
         return None
-    if isinstance(parsed, dict) and set(parsed) == {"schema", "payload"}:
-        parsed = parsed["payload"]
-    return frozenset(parsed) if isinstance(parsed, dict) else None
+    if isinstance(key_value, dict) and set(key_value) == {"schema", "payload"}:
+        key_value = key_value["payload"]
+    return frozenset(key_value) if isinstance(key_value, dict) else None
 
 
 def _columns_of(block: Mapping[str, Any]) -> dict[str, _Column] | None:
@@ -145,14 +145,14 @@ def _is_invented(
     if of_key is not None and columns is not None and columns.keys() >= others.keys():
         return bool(others) and all(_may_be_invented(value, columns[name]) for name, value in others.items())
     own = [name for name, value in others.items() if not _may_be_invented(value, (columns or {}).get(name))]
-    invented = len(others) - len(own)
+    invented_count = len(others) - len(own)
     if of_key is None and columns is None and "" not in others.values():
         # Nothing tells which columns may be NULL, and many honest rows have some columns of 0 and NULL.
-        return len(own) <= 1 <= invented and len(others) > 1
+        return len(own) <= 1 <= invented_count and len(others) > 1
     if columns is not None and any(name not in columns or columns[name].is_optional for name in own):
         return False  # the key has no optional column, and defaults are known
     doubtful = len(own) - (1 if of_key is None else 0)
-    return doubtful <= (_DEFAULTS_MAX if columns is None else _DEFAULTS_MAX - 1) and invented > max(doubtful, 0)
+    return doubtful <= (_DEFAULTS_MAX if columns is None else _DEFAULTS_MAX - 1) and invented_count > max(doubtful, 0)
 
 
 def _may_be_invented(value: Any, column: _Column | None) -> bool:

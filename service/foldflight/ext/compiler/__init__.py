@@ -33,8 +33,10 @@ class _Compiler:
         queue: CompileQueue | None,
     ) -> Programs:
         """Return an accelerator that compiles functions after a number of rows."""
-        kept = folder or spare
-        return Programs(None if kept is None else LoopStore(kept, spare), hot_rows=hot_rows, queue=queue)
+        cache_folder = folder or spare
+        return Programs(
+            None if cache_folder is None else LoopStore(cache_folder, spare), hot_rows=hot_rows, queue=queue
+        )
 
     def key_loops(self, folder: Path | Literal["user"]) -> Mapping[str, Any] | None:
         """Return the compiled loops of hash tables of keys by name; None if numba is missing."""

@@ -76,8 +76,8 @@ class Contents:
         return len(self.key.kinds) + (len(self.value.kinds) if self.value is not None else 0)
 
     def __str__(self) -> str:
-        limited = "" if self.limit is None else f"; {self.limit}"
-        return f"{self.name}[{self.key}{'' if self.value is None else f', {self.value}'}{limited}]"
+        limit_text = "" if self.limit is None else f"; {self.limit}"
+        return f"{self.name}[{self.key}{'' if self.value is None else f', {self.value}'}{limit_text}]"
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,15 @@ class Arena:
             fields: Their fields.
             again: Whether the same row was abandoned before, so that it needs more than it asked for.
         """
-        needed = int(self.control[NEEDED])
-        if needed < 0:
+        needed_bytes = int(self.control[NEEDED])
+        if needed_bytes < 0:
             size = 2 * len(self.texts[-1]) if again and self.texts else _TEXT_MIN
-            self.texts.append(pa.array(np.zeros(max(size, -2 * needed), np.uint8)))
+            self.texts.append(pa.array(np.zeros(max(size, -2 * needed_bytes), np.uint8)))
             address = self.texts[-1].buffers()[1].address
             self.control[[TEXT, TEXT_END]] = address, address + len(self.texts[-1])
             self.control[CHANGES] = 0
-        elif needed:
-            self._compact(tables, fields, max(needed, int(self.control[SIZE])) if again else needed)
+        elif needed_bytes:
+            self._compact(tables, fields, max(needed_bytes, int(self.control[SIZE])) if again else needed_bytes)
         else:
             self._record(2 * int(self.control[CHANGES_MAX]))
 
@@ -228,8 +228,8 @@ class Arena:
             items = self._element(ahead, contents.value, type_.item_type, narrow=narrow)
             if keys is None or items is None:
                 return None
-            made = pa.MapArray.from_arrays(offsets, keys, items)
-            return made.cast(type_) if narrow else made
+            column = pa.MapArray.from_arrays(offsets, keys, items)
+            return column.cast(type_) if narrow else column
         items = self._element(entries, contents.key, type_.value_type, narrow=narrow)
         if items is None:
             return None

@@ -295,9 +295,9 @@ def bound_of(index: int, length: int) -> int:
 @register_jitable
 def bit_count(a: int) -> int:
     """Return `a.bit_count()`."""
-    left, count = a if a >= 0 else -a, 0  # the smallest int64 is its own negative, with one bit
-    while left != 0:
-        left &= left - 1
+    bits_left, count = a if a >= 0 else -a, 0  # the smallest int64 is its own negative, with one bit
+    while bits_left != 0:
+        bits_left &= bits_left - 1
         count += 1
     return count
 
@@ -305,10 +305,10 @@ def bit_count(a: int) -> int:
 @register_jitable
 def bit_length(a: int) -> int:
     """Return `a.bit_length()`."""
-    left, length = a if a >= 0 else -a, 0
-    if left < 0:
+    bits_left, length = a if a >= 0 else -a, 0
+    if bits_left < 0:
         return 64
-    while left != 0:
-        left >>= 1
+    while bits_left != 0:
+        bits_left >>= 1
         length += 1
     return length

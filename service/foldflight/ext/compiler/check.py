@@ -34,8 +34,8 @@ class Check(AnalysisPass):
             for statement in block.body:
                 try:
                     _check_statement(statement, state)
-                except Unsupported as unsupported:
-                    raise unsupported.at(statement.loc) from None
+                except Unsupported as error:
+                    raise error.at(statement.loc) from None
         _check_replacements(state)
         return False
 
@@ -64,8 +64,8 @@ def _check_replacements(state: Any) -> None:
     blocks, typemap = state.func_ir.blocks, state.typemap
     role = state.func_id.func.__dict__["foldflight"]
     flow = analysis.compute_cfg_from_blocks(blocks)
-    known = analysis.compute_use_defs(blocks)
-    live_at = analysis.compute_live_map(flow, blocks, known.usemap, known.defmap)
+    use_defs = analysis.compute_use_defs(blocks)
+    live_at = analysis.compute_live_map(flow, blocks, use_defs.usemap, use_defs.defmap)
     for label, block in blocks.items():
         live = {name for following, _ in flow.successors(label) for name in live_at[following]}
         for statement in reversed(block.body):
@@ -84,10 +84,8 @@ def _check_replacements(state: Any) -> None:
                         holder = (
                             "a value" if holders[0].startswith("$") else f"the variable {holders[0].partition('.')[0]}"
                         )
-                        unsupported = Unsupported(
-                            f"it replaces a container of the accumulator while {holder} holds one"
-                        )
-                        raise unsupported.at(statement.loc)
+                        problem = Unsupported(f"it replaces a container of the accumulator while {holder} holds one")
+                        raise problem.at(statement.loc)
             live |= names
 
 
@@ -97,8 +95,8 @@ def _replaces(value: Any, typemap: dict[str, types.Type], role: Any) -> bool:
         return False
     function = typemap[value.func.name]
     if isinstance(function, types.Dispatcher):
-        called = getattr(function.dispatcher, "py_func", None)
-        called_role = getattr(called, "__dict__", {}).get("foldflight")
+        called_function = getattr(function.dispatcher, "py_func", None)
+        called_role = getattr(called_function, "__dict__", {}).get("foldflight")
         return called_role is not None and called_role.function in role.author.replacing
     if put_whole not in (getattr(function, "typing_key", None), getattr(function, "key", None)):
         return False

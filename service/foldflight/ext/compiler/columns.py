@@ -70,19 +70,19 @@ def columns_of(
     for array, (dtype, kind) in zip(arrays, leaves_of(arguments), strict=True):
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
-        converted: Any | None
+        converted_column: Any | None
         misfits: Mask | None = None
         if isinstance(kind, Items):
-            converted = matrix_of(array)
+            converted_column = matrix_of(array)
         elif isinstance(kind, Contents):
-            converted, misfits = _containers(array, kind)
+            converted_column, misfits = _containers(array, kind)
         else:
-            converted, misfits = _numbers(array, dtype, kind)
-        if converted is None:
+            converted_column, misfits = _numbers(array, dtype, kind)
+        if converted_column is None:
             return None, (), None
         if misfits is not None:
             unfit = misfits if unfit is None else unfit | misfits
-        values.append(converted)
+        values.append(converted_column)
     return tuple(values), tuple(valid), unfit
 
 

@@ -153,11 +153,11 @@ def _words_of(part: Element, what: str) -> Any:
             if part.is_tuple:
                 actual = cgutils.unpack_tuple(builder, arguments[0], len(members))
                 sources = list(sig.args[0])
-            converted = [
+            converted_words = [
                 _word(builder, member, context.cast(builder, each, source, member))
                 for each, source, member in zip(actual, sources, members, strict=True)
             ]
-            return context.make_tuple(builder, sig.return_type, converted)
+            return context.make_tuple(builder, sig.return_type, converted_words)
 
         return signature(types.UniTuple(types.int64, len(members)), types.unliteral(value)), generate
 
@@ -489,9 +489,9 @@ def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
             if is_required:
                 raise ValueError  # the interpreter raises KeyError
             return otherwise(default)
-        removed = value(header_of(me), entry)
+        removed_value = value(header_of(me), entry)
         memory.delete_entry(header_of(me), entry, stride)
-        return removed
+        return removed_value
 
     return pop
 
@@ -667,9 +667,9 @@ def _sorted_of(me: ContainerType) -> Any:
 
 
 def _check_order(part: Element) -> None:
-    unordered = set(part.kinds) - _ORDERED
-    if unordered:
-        raise Unsupported(f"it orders values of the kind {unordered.pop()}")
+    unordered_kinds = set(part.kinds) - _ORDERED
+    if unordered_kinds:
+        raise Unsupported(f"it orders values of the kind {unordered_kinds.pop()}")
 
 
 _ORDERED: Final = {"int", "float", "bool", *MOMENTS, *TEXTS}
@@ -766,8 +766,8 @@ def _slice(me: ContainerType, index: types.SliceType) -> Any:
 
     def part(me: Any, index: Any) -> Any:
         header = header_of(me)
-        used = load(header + memory.USED)
-        start, stop = bound_of(index.start, used), bound_of(index.stop, used)
+        used_count = load(header + memory.USED)
+        start, stop = bound_of(index.start, used_count), bound_of(index.stop, used_count)
         into = memory.new_header(header)
         if start < stop:
             memory.extend(into, header, start, stop, stride)
@@ -819,8 +819,8 @@ def delete_item(me: Any, index: Any) -> Any:
             raise Unsupported("it deletes a slice with a step")
 
         def delete_slice(me: Any, index: Any) -> None:
-            used = load(header_of(me) + memory.USED)
-            start, stop = bound_of(index.start, used), bound_of(index.stop, used)
+            used_count = load(header_of(me) + memory.USED)
+            start, stop = bound_of(index.start, used_count), bound_of(index.stop, used_count)
             if start < stop:
                 memory.remove_items(header_of(me), start, stop, stride)
 
@@ -898,10 +898,10 @@ def concatenate(me: Any, other: Any) -> Any:
     empty = empty_of(me.contents)
 
     def join(me: Any, other: Any) -> Any:
-        made = empty()
-        _extend(made, me)
-        _extend(made, other)
-        return made
+        joined_list = empty()
+        _extend(joined_list, me)
+        _extend(joined_list, other)
+        return joined_list
 
     return join
 
@@ -998,10 +998,10 @@ _COMPENSATED: Final = sys.version_info >= (3, 12)  # `sum` of floats is compensa
 
 @register_jitable
 def _sum_of_bytes(content: Any) -> int:
-    summed = 0
+    total = 0
     for each in content:
-        summed += each
-    return summed
+        total += each
+    return total
 
 
 @implementation
@@ -1015,12 +1015,12 @@ def _total(me: Any) -> Any:
     plus, zero = (register_jitable(lambda one, other: one + other), 0.0) if is_float else (add_int, 0)
 
     def sum_of(me: Any) -> Any:
-        summed, is_some = zero, not is_float
+        total, is_some = zero, not is_float
         for each in _entries(me):
-            summed, is_some = plus(summed, each), True
+            total, is_some = plus(total, each), True
         if not is_some:
             raise ValueError  # the sum of nothing is the int 0
-        return summed
+        return total
 
     return sum_of
 
@@ -1132,9 +1132,9 @@ def reversed_of(me: Any) -> Any:
 
     def backwards(me: Any) -> Any:
         header = header_of(me)
-        into, used = memory.new_header(header), load(header + memory.USED)
-        for position in range(used):
-            memory.append(into, whole(memory.address_of(header, (used - 1 - position) * stride)))
+        into, used_count = memory.new_header(header), load(header + memory.USED)
+        for position in range(used_count):
+            memory.append(into, whole(memory.address_of(header, (used_count - 1 - position) * stride)))
         return as_container(into)
 
     return backwards
@@ -1213,8 +1213,8 @@ def inserting(less: Any, *, right: bool) -> tuple[Any, Any]:
             return lambda me, value: position(me, value, size, at, less)
         if not isinstance(me, ContainerType) or me.part is None or me.contents.shape != "list" or me.contents.cls:
             raise Unsupported(f"it calls bisect of {describe_type(me)}")
-        used, entry = register_jitable(counting(me)), register_jitable(_steps(me)[1])
-        return lambda me, value: position(me, value, used(me), entry, less)
+        used_count_of, entry = register_jitable(counting(me)), register_jitable(_steps(me)[1])
+        return lambda me, value: position(me, value, used_count_of(me), entry, less)
 
     insert = METHODS["insert"]
 

@@ -22,8 +22,8 @@ def _memory(width: int) -> tuple[Callable[[int], int], Callable[[int, int], None
 
     @llvm_function(types.int64, types.int64)
     def load(context: Any, builder: Any, address: Any) -> Any:
-        loaded = builder.load(builder.inttoptr(address, number.as_pointer()))
-        return loaded if width == 64 else builder.zext(loaded, llvm.IntType(64))
+        loaded_word = builder.load(builder.inttoptr(address, number.as_pointer()))
+        return loaded_word if width == 64 else builder.zext(loaded_word, llvm.IntType(64))
 
     @llvm_function(types.void, types.int64, types.int64)
     def store(context: Any, builder: Any, address: Any, value: Any) -> Any:

@@ -57,9 +57,9 @@ def number_of(value: Any) -> tuple[str, int] | None:
 @register_jitable
 def civil(days: int) -> tuple[int, int, int]:
     """Return the year, month and day of a number of days after 1970-01-01."""
-    shifted = days + 719_468
-    era = shifted // 146_097
-    day = shifted - era * 146_097
+    shifted_days = days + 719_468
+    era = shifted_days // 146_097
+    day = shifted_days - era * 146_097
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * year + year // 4 - year // 100
     month = (5 * day + 2) // 153
@@ -71,9 +71,9 @@ def civil(days: int) -> tuple[int, int, int]:
 def _days_of(year: int, month: int, day: int) -> int:
     if not (1 <= year <= 9999 and 1 <= month <= 12 and 1 <= day <= 31):
         raise ValueError
-    shifted = year - 1 if month <= 2 else year
-    era = shifted // 400
-    of_era = shifted - era * 400
+    shifted_year = year - 1 if month <= 2 else year
+    era = shifted_year // 400
+    of_era = shifted_year - era * 400
     day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
     days = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + day_of_year - 719_468
     if civil(days)[1] != month:

@@ -68,8 +68,8 @@ class _ScaledModel(models.PrimitiveModel):
 
     def as_data(self, builder: Any, value: Any) -> Any:
         low, high = _words(builder, value)
-        made = llvm.Constant(self.get_data_type(), llvm.Undefined)
-        return builder.insert_value(builder.insert_value(made, low, 0), high, 1)
+        pair = llvm.Constant(self.get_data_type(), llvm.Undefined)
+        return builder.insert_value(builder.insert_value(pair, low, 0), high, 1)
 
     def from_data(self, builder: Any, value: Any) -> Any:
         return join_words(builder, builder.extract_value(value, 0), builder.extract_value(value, 1))
@@ -111,10 +111,10 @@ def _generate_product(context: Any, builder: Any, one: Any, other: Any) -> Any:
     zero = _WIDE(0)
     both = builder.and_(builder.icmp_unsigned("!=", high, zero), builder.icmp_unsigned("!=", high_b, zero))
     _raise_if(context, builder, both)
-    crossed = builder.add(builder.mul(high, low_b), builder.mul(low, high_b))  # one of the products is zero
-    _raise_if(context, builder, builder.icmp_unsigned(">=", crossed, _WIDE(1 << 63)))
+    cross_product = builder.add(builder.mul(high, low_b), builder.mul(low, high_b))  # one of the products is zero
+    _raise_if(context, builder, builder.icmp_unsigned(">=", cross_product, _WIDE(1 << 63)))
     least = builder.mul(low, low_b)
-    total = builder.add(least, builder.shl(crossed, _WIDE(64)))
+    total = builder.add(least, builder.shl(cross_product, _WIDE(64)))
     _raise_if(context, builder, builder.icmp_unsigned("<", total, least))
     _raise_if(context, builder, builder.icmp_unsigned(">=", total, _WIDE(_LIMIT)))
     is_negative = builder.xor(is_negative, is_other)

@@ -68,21 +68,21 @@ class _Spec:
 
 def _spec_of(text: str) -> _Spec:
     """Return a format. Raises Unsupported for what is not compiled, or what Python refuses."""
-    found = _SPEC.fullmatch(text)
-    if found is None:
+    match = _SPEC.fullmatch(text)
+    if match is None:
         raise Unsupported(f"it uses the format {text!r}, which is not compiled")
-    fill, width, precision = found["fill"] or " ", int(found["width"] or 0), found["precision"]
-    align = found["align"] or ("=" if found["zero"] else "")
-    fill = "0" if found["zero"] and not found["fill"] else fill
-    prefix = ord(found["type"] or "d") if found["alternate"] else 0
-    refused = ord(fill) >= 0x80 or width > _WIDTH_MAX or (found["group"] and fill == "0" and width > 0)
-    refused = refused or (found["alternate"] and found["type"] not in _BASES)
-    refused = refused or (found["group"] and found["type"] in (*_BASES, "s")) or int(precision or 0) > _WIDTH_MAX
-    if refused:
+    fill, width, precision = match["fill"] or " ", int(match["width"] or 0), match["precision"]
+    align = match["align"] or ("=" if match["zero"] else "")
+    fill = "0" if match["zero"] and not match["fill"] else fill
+    prefix = ord(match["type"] or "d") if match["alternate"] else 0
+    is_refused = ord(fill) >= 0x80 or width > _WIDTH_MAX or (match["group"] and fill == "0" and width > 0)
+    is_refused = is_refused or (match["alternate"] and match["type"] not in _BASES)
+    is_refused = is_refused or (match["group"] and match["type"] in (*_BASES, "s")) or int(precision or 0) > _WIDTH_MAX
+    if is_refused:
         raise Unsupported(f"it uses the format {text!r}, which is not compiled")
     actual = -1 if precision is None else int(precision)
-    is_grouped = found["group"] is not None
-    return _Spec(ord(fill), align, found["sign"] or "-", prefix, width, is_grouped, actual, found["type"] or "")
+    is_grouped = match["group"] is not None
+    return _Spec(ord(fill), align, match["sign"] or "-", prefix, width, is_grouped, actual, match["type"] or "")
 
 
 # --- digits of floats -------------------------------------------------------------------------------------------------
@@ -330,12 +330,12 @@ def _codes_of(kind: str, directives: str) -> tuple[tuple[int, ...], int]:
     """Return the bytes of a format of `strftime`, with negative numbers for directives, and the length of its texts."""
     codes: list[int] = []
     length, position = 0, 0
-    known = {"date": _OF_DAYS + _OF_CLOCKS, "time": _OF_CLOCKS}.get(kind, _OF_DAYS + _OF_CLOCKS)
+    known_letters = {"date": _OF_DAYS + _OF_CLOCKS, "time": _OF_CLOCKS}.get(kind, _OF_DAYS + _OF_CLOCKS)
     while position < len(directives):
         letter, position = directives[position], position + 1
         if letter == "%":
             letter, position = directives[position : position + 1], position + 1
-            if letter in _DIRECTIVES and letter in known:
+            if letter in _DIRECTIVES and letter in known_letters:
                 codes.append(_DIRECTIVES[letter][0])
                 length += _DIRECTIVES[letter][1]
                 continue
@@ -503,22 +503,22 @@ def pieces_of(template: str) -> Iterator[tuple[str, str | None]]:
     position = 0
     literal = ""
     while (start := template.find("%", position)) >= 0:
-        found = _PERCENT.match(template, start)
-        if found is None:
+        match = _PERCENT.match(template, start)
+        if match is None:
             raise Unsupported(f"it uses {template[start : start + 3]!r} in a format, which is not compiled")
         literal += template[position:start]
-        position = found.end()
-        if found["percent"]:
+        position = match.end()
+        if match["percent"]:
             literal += "%"
             continue
-        flags, width = found["flags"], found["width"] or ""
-        type_ = "d" if found["type"] == "i" else found["type"]
+        flags, width = match["flags"], match["width"] or ""
+        type_ = "d" if match["type"] == "i" else match["type"]
         align = "<" if "-" in flags else ">" if "0" not in flags or type_ == "s" else ""
         sign = "+" if "+" in flags else " " if " " in flags else ""
-        if "#" in flags or (found["precision"] and type_ != "f") or (sign and type_ in ("s", "x", "X")):
-            raise Unsupported(f"it uses {found[0]!r} in a format, which is not compiled")
+        if "#" in flags or (match["precision"] and type_ != "f") or (sign and type_ in ("s", "x", "X")):
+            raise Unsupported(f"it uses {match[0]!r} in a format, which is not compiled")
         zero = "0" if "0" in flags and not align else ""
-        places = f".{found['precision'] or (6 if found['precision'] is None else 0)}" if type_ == "f" else ""
+        places = f".{match['precision'] or (6 if match['precision'] is None else 0)}" if type_ == "f" else ""
         yield literal, f"{align if width else ''}{sign}{zero}{width}{places}{type_}"
         literal = ""
     yield literal + template[position:], None

@@ -173,14 +173,14 @@ class Kernels:
 
     def check(self) -> None:
         """Raise Unsupported for code that cannot be compiled, as far as this is known without compiling it."""
-        changed = _accumulator_type(self.plan, self.accumulator)
-        actual: dict[str, tuple[types.Type, ...]] = {"merge": (changed, changed), "eval": ()}
+        accumulator_type = _accumulator_type(self.plan, self.accumulator)
+        actual: dict[str, tuple[types.Type, ...]] = {"merge": (accumulator_type, accumulator_type), "eval": ()}
         for method_name, function in self.plan.functions:
             if method_name == "get_value":
                 continue  # get_value may be interpreted
             own = (self.instance,) if method_name in self.plan.with_self else ()
             with at_line_of(function):
-                self.author.check(function, (*own, *actual.get(method_name, (changed,))))
+                self.author.check(function, (*own, *actual.get(method_name, (accumulator_type,))))
 
     def fold(self, *, nulls: bool) -> Any:
         """Return `fold(table, present, instance, progress, slots, retracts, columns, valid)`.
@@ -237,20 +237,20 @@ class Kernels:
 
     def _build_loop(self, name: str, make: Any) -> Any:
         """Return a loop that is compiled or loaded. A refusal is stored as a loop is: it takes as long."""
-        stored = None if self._store is None else self._store(name)
-        if stored is not None and (reason := stored.refusal()):
+        stored_loop = None if self._store is None else self._store(name)
+        if stored_loop is not None and (reason := stored_loop.refusal()):
             raise Unsupported(reason)
-        if stored is None or not stored.is_stored:
+        if stored_loop is None or not stored_loop.is_stored:
             self._ask(name)
         try:
             return self._compile_loop(name, *make())
         except (Unsupported, NumbaError) as error:
             method = _METHODS_OF_LOOPS.get(name.removesuffix("_nulls"), "accumulate")
             guess = "" if method == "get_value" else self.plan.guess
-            refused = Unsupported(guess + reason_of(error, line_of(self.plan.methods[method])))
-            if stored is not None:
-                stored.refuse(refused.reason)
-            raise refused from error
+            refusal = Unsupported(guess + reason_of(error, line_of(self.plan.methods[method])))
+            if stored_loop is not None:
+                stored_loop.refuse(refusal.reason)
+            raise refusal from error
 
     def _method(self, method_name: str, *, result: Any = None) -> Any:
         """Return `call(instance, accumulator, arguments)` for use in a loop."""
@@ -319,7 +319,7 @@ class Kernels:
         holds, place, show = self.plan.holds, _place_of(self.plan), _show_of(self.plan)
 
         def each(
-            table, present, instance, progress, slots, retracts, columns, valid, mask, shows, fresh, values, known
+            table, present, instance, progress, slots, retracts, columns, valid, mask, shows, fresh, values, is_known
         ):
             me, own = at_instance(instance, 0), local()
             enter(progress)
@@ -334,7 +334,7 @@ class Kernels:
                     one_row(me, own, retracts, columns, valid, row)
                 if shows[row]:
                     place(progress, values, row)
-                    show(values, known, row, get_value(me, as_read_only(own)))
+                    show(values, is_known, row, get_value(me, as_read_only(own)))
                 if mask[row]:
                     copy(at(table, slot), own)
                     present[slot] = True
@@ -416,14 +416,14 @@ class Kernels:
         at_instance, row_of = self._at_instance, _row_of(self.plan.kinds)
         place, show = _place_of(self.plan), _show_of(self.plan)
 
-        def map_rows(instance, progress, columns, valid, values, known):
+        def map_rows(instance, progress, columns, valid, values, is_known):
             me = at_instance(instance, 0)
             enter(progress)
             for index in range(progress[0], len(values)):
                 row = index & _PLUS
                 progress[0] = row
                 place(progress, values, row)
-                show(values, known, row, call(me, row_of(columns, valid, row)))
+                show(values, is_known, row, call(me, row_of(columns, valid, row)))
 
         columns = self._columns(nulls)[2:]
         return map_rows, (_BYTES, _PROGRESS, *columns, _results(self.plan), _FLAGS)
@@ -567,45 +567,45 @@ def _fits(kind: str, field: RecordField) -> bool:
 
 
 @implementation
-def _write_back_tuple(record: Any, returned: Any) -> Any:
+def _write_back_tuple(record: Any, result: Any) -> Any:
     """Store the tuple that accumulate, retract or merge returned."""
     members = list(record.fields.values())
-    is_tuple = isinstance(returned, types.BaseTuple) and class_of(returned) is record.tuple_class
-    actual = [str(kind_of(each)) for each in returned] if is_tuple else []
+    is_tuple = isinstance(result, types.BaseTuple) and class_of(result) is record.tuple_class
+    actual = [str(kind_of(each)) for each in result] if is_tuple else []
     if len(actual) != len(members) or not all(map(_fits, actual, members)):
         expected = ", ".join(each.kind for each in members)
         raise Unsupported(
-            f"accumulate, retract or merge returns {returned}, and the accumulator is a tuple of {expected}"
+            f"accumulate, retract or merge returns {result}, and the accumulator is a tuple of {expected}"
         )
-    return lambda record, returned: store_members(record, returned)
+    return lambda record, result: store_members(record, result)
 
 
 @implementation
-def _write_back_object(record: Any, returned: Any) -> Any:
+def _write_back_object(record: Any, result: Any) -> Any:
     """Check that accumulate, retract or merge returned None or the accumulator, which is stored already."""
-    if isinstance(returned, Reference) and returned is record:
-        return lambda record, returned: copy(record, returned)
-    if isinstance(returned, types.NoneType):
-        return lambda record, returned: None
-    raise Unsupported(f"accumulate, retract or merge returns {returned}, not the accumulator or None")
+    if isinstance(result, Reference) and result is record:
+        return lambda record, result: copy(record, result)
+    if isinstance(result, types.NoneType):
+        return lambda record, result: None
+    raise Unsupported(f"accumulate, retract or merge returns {result}, not the accumulator or None")
 
 
 @implementation
-def _write_back_value(record: Any, returned: Any) -> Any:
+def _write_back_value(record: Any, result: Any) -> Any:
     """Store the value that accumulate, retract or merge returned; None for containers, which they change in place."""
     expected = record.fields["value"]
-    if isinstance(returned, types.NoneType) and (expected.length or expected.contents is not None):
-        return lambda record, returned: None
+    if isinstance(result, types.NoneType) and (expected.length or expected.contents is not None):
+        return lambda record, result: None
     if expected.contents is not None:
-        return lambda record, returned: containers.put_whole(record.value, returned)
-    if expected.length and isinstance(returned, ListItems):
-        return lambda record, returned: copy(record.value, returned)
-    if expected.length or not _fits(str(kind_of(returned)), expected):
+        return lambda record, result: containers.put_whole(record.value, result)
+    if expected.length and isinstance(result, ListItems):
+        return lambda record, result: copy(record.value, result)
+    if expected.length or not _fits(str(kind_of(result)), expected):
         label = f"{'a list of ' * (expected.length > 0)}{expected.kind}"
-        raise Unsupported(f"accumulate, retract or merge returns {returned}, and the accumulator is {label}")
+        raise Unsupported(f"accumulate, retract or merge returns {result}, and the accumulator is {label}")
 
-    def put(record: Any, returned: Any) -> None:
-        record.value = returned  # raises for None where the accumulator cannot be None
+    def put(record: Any, result: Any) -> None:
+        record.value = result  # raises for None where the accumulator cannot be None
 
     return put
 
@@ -645,12 +645,12 @@ def _show(values: Any, valid: Any, index: Any, value: Any) -> Any:
 
         return nothing
     inner = kind.removesuffix("?")
-    known, put = CONVERTERS[inner], _put_words if inner in DECIMALS else _put_number
+    convert, put = CONVERTERS[inner], _put_words if inner in DECIMALS else _put_number
 
     def optional(values, valid, index, value):
         valid[index] = value is not None
         if value is not None:
-            put(values, index, known(value))
+            put(values, index, convert(value))
 
     return optional
 

@@ -69,8 +69,8 @@ def _product(_context, _left, _right):
 
     def generate(_context, builder, _signature, arguments):
         wide = ir.IntType(128)
-        left, right = (builder.zext(each, wide) for each in arguments)
-        product = builder.mul(left, right)
+        left_word, right = (builder.zext(each, wide) for each in arguments)
+        product = builder.mul(left_word, right)
         upper = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
         return builder.xor(builder.trunc(product, ir.IntType(64)), upper)
 
@@ -86,15 +86,15 @@ def _hash(data, start, size, seed):
     one, two, three = _mix(np.uint64(1), seed), _mix(np.uint64(2), seed), _mix(np.uint64(3), seed)
     at = np.uint64(start)
     if size < 8:
-        mixed = _product(_short(data, at, size) ^ one, two)
+        mixed_word = _product(_short(data, at, size) ^ one, two)
     else:
         last = np.uint64(start + size - 8)
-        mixed = one
+        mixed_word = one
         while at + np.uint64(8) < last:
-            mixed = _product(_word(data, at) ^ mixed, two)
+            mixed_word = _product(_word(data, at) ^ mixed_word, two)
             at += np.uint64(8)
-        mixed = _product(_word(data, at) ^ mixed, _word(data, last) ^ two)
-    return _product(mixed ^ np.uint64(size), three)
+        mixed_word = _product(_word(data, at) ^ mixed_word, _word(data, last) ^ two)
+    return _product(mixed_word ^ np.uint64(size), three)
 
 
 @numba.njit(inline="always")
@@ -116,7 +116,7 @@ def _dense(values, base, by_number, ids, firsts, table_keys, count):
 
     The array has a cell for each of the numbers, and `table_keys` has room for all of them.
     """
-    known = count
+    known_count = count
     for row in range(len(values)):
         cell = np.uint64(values[np.uint64(row)] - base)
         number = by_number[cell]
@@ -124,7 +124,7 @@ def _dense(values, base, by_number, ids, firsts, table_keys, count):
             number = np.int32(count)
             by_number[cell] = number
             table_keys[count] = values[np.uint64(row)]
-            firsts[count - known] = row
+            firsts[count - known_count] = row
             count += 1
         ids[np.uint64(row)] = number
     return count
@@ -201,8 +201,8 @@ def _texts(offsets, data, ids, firsts, cells, hashes, ends, table_keys, state, s
                 ordinal = entries[np.uint64(row)] & np.uint64(0xFFFFFFFF)
                 ahead[np.uint64(row)] = table_keys[np.uint64(ends[ordinal - np.uint64(ordinal != 0)])]
         for row in range(rows):
-            start, mixed, entry = offsets[np.uint64(begin + row)], mixes[np.uint64(row)], entries[np.uint64(row)]
-            size, at, tag = offsets[np.uint64(begin + row + 1)] - start, mixed & last, mixed >> np.uint64(32)
+            start, mixed_hash, entry = offsets[np.uint64(begin + row)], mixes[np.uint64(row)], entries[np.uint64(row)]
+            size, at, tag = offsets[np.uint64(begin + row + 1)] - start, mixed_hash & last, mixed_hash >> np.uint64(32)
             while True:
                 if entry == 0:
                     entry = cells[at]  # an earlier row may have taken it
@@ -211,7 +211,7 @@ def _texts(offsets, data, ids, firsts, cells, hashes, ends, table_keys, state, s
                     if count == len(hashes) or other + size + 8 > len(table_keys):
                         state[0], state[1], state[2] = count, begin + row, new
                         return False
-                    hashes[count] = mixed
+                    hashes[count] = mixed_hash
                     for offset in range(size):
                         table_keys[np.uint64(other + offset)] = data[np.uint64(start + offset)]
                     firsts[new] = begin + row

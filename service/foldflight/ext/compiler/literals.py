@@ -87,24 +87,26 @@ def _join_copies(code: ir.FunctionIR) -> None:
 
     def sources_of(name: str) -> list[str] | None:
         values = definitions[name]
-        copied = all(isinstance(each, ir.Var) and each.name.startswith("$") for each in values)
-        return [each.name for each in values] if copied and name.startswith("$") else None
+        are_copies = all(isinstance(each, ir.Var) and each.name.startswith("$") for each in values)
+        return [each.name for each in values] if are_copies and name.startswith("$") else None
 
-    joined: dict[str, ir.Var] = {}
+    root_by_name: dict[str, ir.Var] = {}
     for name in list(definitions):
-        seen, waiting, roots = {name}, sources_of(name) or [], set()
+        seen_names, waiting, roots = {name}, sources_of(name) or [], set()
         while waiting:
             each = waiting.pop()
-            if each not in seen:
-                seen.add(each)
+            if each not in seen_names:
+                seen_names.add(each)
                 sources = sources_of(each)
                 roots.update([each] if sources is None else [])
                 waiting.extend(sources or [])
         if len(roots) == 1 and len(definitions[root := roots.pop()]) == 1:
-            joined[name] = next(iter(code.blocks.values())).scope.get_exact(root)
+            root_by_name[name] = next(iter(code.blocks.values())).scope.get_exact(root)
     for block in code.blocks.values():
-        block.body = [each for each in block.body if not (isinstance(each, ir.Assign) and each.target.name in joined)]
-    ir_utils.replace_vars(code.blocks, joined)
+        block.body = [
+            each for each in block.body if not (isinstance(each, ir.Assign) and each.target.name in root_by_name)
+        ]
+    ir_utils.replace_vars(code.blocks, root_by_name)
 
 
 def _drop_unused_copies(code: ir.FunctionIR) -> None:
@@ -117,7 +119,7 @@ def _drop_unused_copies(code: ir.FunctionIR) -> None:
         more = False
         for label, block in code.blocks.items():
             live = {name for following, _ in flow.successors(label) for name in live_at[following]}
-            used: list[ir.Stmt] = []
+            used_statements: list[ir.Stmt] = []
             for statement in reversed(block.body):
                 names = [var.name for var in statement.list_vars()]
                 if isinstance(statement, ir.Assign):
@@ -126,10 +128,10 @@ def _drop_unused_copies(code: ir.FunctionIR) -> None:
                     live.discard(statement.target.name)
                     names.remove(statement.target.name)  # the value may use the variable itself
                 live.update(names)
-                used.append(statement)
+                used_statements.append(statement)
             more = more or live != live_at[label]
             live_at[label] = live
-            bodies[label] = used[::-1]
+            bodies[label] = used_statements[::-1]
     for label, block in code.blocks.items():
         block.body = bodies[label]
 
@@ -138,39 +140,39 @@ def _is_copy(value: Any) -> bool:
     return isinstance(value, ir.Var) or (isinstance(value, ir.Expr) and value.op in ("make_function", "undef"))
 
 
-def _inline(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> None:
+def _inline(code: ir.FunctionIR, block: ir.Block, index: int, generator: ir.Expr) -> None:
     """Inline a call. A generator becomes a list, because its consumer takes all values."""
     statement = block.body[index]
-    is_generator = bool(made.code.co_flags & inspect.CO_GENERATOR)
-    if is_generator and not _is_taken_at_once(code, block, index, made):
+    is_generator = bool(generator.code.co_flags & inspect.CO_GENERATOR)
+    if is_generator and not _is_taken_at_once(code, block, index, generator):
         raise Unsupported("it makes a generator that is not an argument of sum, sorted or the like").at(statement.loc)
     result, scope, loc = statement.target, block.scope, statement.loc
-    known = set(code.blocks)
+    known_labels = set(code.blocks)
     with warnings.catch_warnings():
         # numba builds a function from a code object, which newer Pythons warn about. `make test-newest` finds removals.
         warnings.simplefilter("ignore", DeprecationWarning)
-        inline_closure_call(code, code.func_id.func.__globals__, block, index, made)
+        inline_closure_call(code, code.func_id.func.__globals__, block, index, generator)
     if not is_generator:
         return
     holder = scope.redefine("$generated", loc)
     block.body.insert(index, ir.Assign(ir.Expr.build_list((), loc), holder, loc))
-    for label in code.blocks.keys() - known:
-        inlined = code.blocks[label]
+    for label in code.blocks.keys() - known_labels:
+        inlined_block = code.blocks[label]
         body: list[ir.Stmt] = []
-        for each in inlined.body:
+        for each in inlined_block.body:
             value = each.value if isinstance(each, ir.Assign) else None
             if isinstance(value, ir.Yield):
-                put = scope.redefine("$put", loc)
-                body.append(ir.Assign(ir.Expr.getattr(holder, "append", each.loc), put, each.loc))
-                body.append(ir.Assign(ir.Expr.call(put, (value.value,), (), each.loc), each.target, each.loc))
+                append_method = scope.redefine("$put", loc)
+                body.append(ir.Assign(ir.Expr.getattr(holder, "append", each.loc), append_method, each.loc))
+                body.append(ir.Assign(ir.Expr.call(append_method, (value.value,), (), each.loc), each.target, each.loc))
             elif isinstance(each, ir.Assign) and each.target == result:
                 body.append(ir.Assign(holder, result, each.loc))
             else:
                 body.append(each)
-        inlined.body = body
+        inlined_block.body = body
 
 
-def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int, made: ir.Expr) -> bool:
+def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int, generator: ir.Expr) -> bool:
     """Return whether a generator is the argument of the next call, to a function that consumes all of it."""
     name = block.body[index].target.name
     uses = [
@@ -183,7 +185,7 @@ def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int, made: ir
     callee = ir_utils.guard(ir_utils.get_definition, code, value.func)
     if isinstance(callee, ir.Expr):
         return callee.op == "getattr" and callee.attr == "join"
-    functions = _TAKING if _may_change(made.code) else (*_TAKING, *_STOPPING)
+    functions = _TAKING if _may_change(generator.code) else (*_TAKING, *_STOPPING)
     return isinstance(callee, ir.Global) and any(callee.value is each for each in functions)
 
 
@@ -232,21 +234,21 @@ class Fill(FunctionPass):
             for shape, empty in EMPTY.items()
             if callee.value is empty
         }
-        changed = bool(waiting)
+        has_changed = bool(waiting)
         while waiting:
             typemap = type_inference_stage(
                 state.typingctx, state.targetctx, code, state.args, None, raise_errors=False
             ).typemap
-            known = {
+            known_contents = {
                 name: contents for name in waiting if (contents := _contents_of(code, typemap, name, waiting[name][1]))
             }
-            if not known:
+            if not known_contents:
                 shape, loc = next((shape, callee.loc) for callee, shape in waiting.values())
                 what = f"it makes a {shape} of which is not certain what it will hold"
                 raise Unsupported(f"{what}; put values of one type into it in the same function").at(loc)
-            for name, contents in known.items():
+            for name, contents in known_contents.items():
                 waiting.pop(name)[0].value = containers.empty_of(contents)
-        return changed
+        return has_changed
 
 
 def _calls_of_stand_ins(code: ir.FunctionIR) -> Iterator[tuple[ir.Assign, ir.Global]]:
@@ -260,9 +262,9 @@ def _contents_of(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str,
     for statement, callee in _calls_of_stand_ins(code):
         arguments = statement.value.args
         if callee.value is containers.put_whole and arguments[1].name in names:
-            replaced = typemap.get(arguments[0].name)
-            if isinstance(replaced, containers.ContainerType) and replaced.contents.shape == shape:
-                return replaced.contents
+            replaced_type = typemap.get(arguments[0].name)
+            if isinstance(replaced_type, containers.ContainerType) and replaced_type.contents.shape == shape:
+                return replaced_type.contents
         if not arguments or arguments[0].name not in names:
             continue
         if callee.value in _EXTENDING:
@@ -272,8 +274,8 @@ def _contents_of(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str,
         if callee.value not in _PUTTING:
             continue
         positions = _PUTTING[callee.value][-1 if shape == "list" else 0 :]
-        put = [arguments[position] for position in positions if position < len(arguments)]
-        parts = [part for each in put if (part := _part_of(typemap.get(each.name))) is not None]
+        added_arguments = [arguments[position] for position in positions if position < len(arguments)]
+        parts = [part for each in added_arguments if (part := _part_of(typemap.get(each.name))) is not None]
         if len(parts) == (2 if shape == "dict" else 1):
             return Contents(shape, parts[0], parts[1] if shape == "dict" else None)
     return None

@@ -57,11 +57,11 @@ def word_at(builder: Any, address: Any, index: int) -> Any:
 @functools.cache
 def words_tuple(count: int) -> Any:
     """Return the function that returns so many words at an address as a tuple."""
-    made = types.UniTuple(types.int64, count)
+    tuple_type = types.UniTuple(types.int64, count)
 
-    @llvm_function(made, types.int64)
+    @llvm_function(tuple_type, types.int64)
     def words(context: Any, builder: Any, address: Any) -> Any:
-        return context.make_tuple(builder, made, [word_at(builder, address, index) for index in range(count)])
+        return context.make_tuple(builder, tuple_type, [word_at(builder, address, index) for index in range(count)])
 
     return words
 
@@ -118,10 +118,10 @@ def _make_header(control: int) -> int:
         store(control + _MARK, load(control + _ROW))
         store(control + _TOP, 0)
         store(control + _CHANGES, 0)
-    made = load(control + _ARENA) + 8 * _allocate(control, arena.HEADER)
-    store(made, control)
-    clear(made)
-    return made
+    header = load(control + _ARENA) + 8 * _allocate(control, arena.HEADER)
+    store(header, control)
+    clear(header)
+    return header
 
 
 @register_jitable
@@ -154,9 +154,9 @@ def view_of_words(header: int, words: int, start: int, count: int) -> None:
 @register_jitable
 def reallocate(header: int, capacity: int, stride: int) -> None:
     """Move the items of a list, of so many words each, to a larger region."""
-    control, used = load(header), load(header + USED)
+    control, used_count = load(header), load(header + USED)
     offset = _allocate(control, capacity * stride)
-    _copy(load(control + _ARENA) + 8 * offset, address_of(header, 0), used * stride)
+    _copy(load(control + _ARENA) + 8 * offset, address_of(header, 0), used_count * stride)
     store(header + OFFSET, offset)
     store(header + CAPACITY, capacity)
 
@@ -172,37 +172,37 @@ def replace_item(header: int, position: int, words: Any) -> None:
 @register_jitable
 def append(header: int, words: Any) -> None:
     """Append an item."""
-    used, capacity = load(header + USED), load(header + CAPACITY)
-    if used == capacity:
+    used_count, capacity = load(header + USED), load(header + CAPACITY)
+    if used_count == capacity:
         reallocate(header, max(4, 2 * capacity), len(words))
-    replace_item(header, used, words)
-    store(header + USED, used + 1)
+    replace_item(header, used_count, words)
+    store(header + USED, used_count + 1)
 
 
 @register_jitable
 def extend(header: int, other: int, start: int, stop: int, stride: int) -> None:
     """Append items of another list, or of the same."""
-    count, used = stop - start, load(header + USED)
-    if used + count > load(header + CAPACITY):
-        reallocate(header, max(4, 2 * load(header + CAPACITY), used + count), stride)
-    control, source, into = load(header), address_of(other, start * stride), address_of(header, used * stride)
+    count, used_count = stop - start, load(header + USED)
+    if used_count + count > load(header + CAPACITY):
+        reallocate(header, max(4, 2 * load(header + CAPACITY), used_count + count), stride)
+    control, source, into = load(header), address_of(other, start * stride), address_of(header, used_count * stride)
     for index in range(count * stride):
         change(control, into + 8 * index, load(source + 8 * index))
-    store(header + USED, used + count)
+    store(header + USED, used_count + count)
 
 
 @register_jitable
 def remove_items(header: int, start: int, stop: int, stride: int) -> None:
     """Remove items."""
-    used, count = load(header + USED), max(stop - start, 0)
+    used_count, count = load(header + USED), max(stop - start, 0)
     if start == 0:  # the region begins later
         store(header + OFFSET, load(header + OFFSET) + count * stride)
         store(header + CAPACITY, load(header + CAPACITY) - count)
     else:
         control, into, source = load(header), address_of(header, start * stride), address_of(header, stop * stride)
-        for index in range((used - start - count) * stride):
+        for index in range((used_count - start - count) * stride):
             change(control, into + 8 * index, load(source + 8 * index))
-    store(header + USED, used - count)
+    store(header + USED, used_count - count)
 
 
 @register_jitable
@@ -253,8 +253,8 @@ def sorting(kinds: tuple[str, ...]) -> Any:
             takes_one = other >= high or (
                 one < middle and not less(source + 8 * stride * other, source + 8 * stride * one)
             )
-            taken = one if takes_one else other
-            _copy(into + 8 * stride * position, source + 8 * stride * taken, stride)
+            taken_from = one if takes_one else other
+            _copy(into + 8 * stride * position, source + 8 * stride * taken_from, stride)
             if takes_one:
                 one += 1
             else:
@@ -262,14 +262,14 @@ def sorting(kinds: tuple[str, ...]) -> Any:
 
     @register_jitable
     def sort(header, scratch):
-        used = load(header + USED)
-        if used == 1 and less(address_of(header, 0), address_of(header, 0)):  # raises for NaN
+        used_count = load(header + USED)
+        if used_count == 1 and less(address_of(header, 0), address_of(header, 0)):  # raises for NaN
             return
         width = 1
-        while width < used:
+        while width < used_count:
             source, into = address_of(header, 0), address_of(scratch, 0)
-            for low in range(0, used, 2 * width):
-                merge(source, into, low, min(low + width, used), min(low + 2 * width, used))
+            for low in range(0, used_count, 2 * width):
+                merge(source, into, low, min(low + width, used_count), min(low + 2 * width, used_count))
             offset = load(header + OFFSET)
             store(header + OFFSET, load(scratch + OFFSET))
             store(scratch + OFFSET, offset)
@@ -282,7 +282,7 @@ def sorting(kinds: tuple[str, ...]) -> Any:
 def _hash_of_text(text):
     """Return the hash of a text's content."""
     length, address = text >> ADDRESS_BITS, text & ((1 << ADDRESS_BITS) - 1)
-    mixed, offset = length, 0
+    mixed_hash, offset = length, 0
     while offset < length:
         word = 0
         if offset + 8 <= length:
@@ -290,10 +290,10 @@ def _hash_of_text(text):
         else:
             for last in range(offset, length):
                 word = (word << 8) | load_byte(address + last)
-        mixed = (mixed ^ word) * -7046029254386353131
-        mixed ^= mixed >> 32
+        mixed_hash = (mixed_hash ^ word) * -7046029254386353131
+        mixed_hash ^= mixed_hash >> 32
         offset += 8
-    return mixed
+    return mixed_hash
 
 
 @functools.cache
@@ -318,9 +318,9 @@ def _comparing(kinds: tuple[str, ...], index: int = 0) -> SimpleNamespace:
 
     @register_jitable
     def hash_words(words):
-        mixed = word_of(words[index]) if is_last else word_of(words[index]) ^ hash_after(words)
-        mixed *= -7046029254386353131
-        return mixed ^ (mixed >> 32)
+        mixed_hash = word_of(words[index]) if is_last else word_of(words[index]) ^ hash_after(words)
+        mixed_hash *= -7046029254386353131
+        return mixed_hash ^ (mixed_hash >> 32)
 
     @register_jitable
     def is_same(address, words):
@@ -378,10 +378,10 @@ def _is_deleted(header: int, entry: int, stride: int) -> bool:
 @register_jitable
 def next_entry(header: int, entry: int, stride: int) -> int:
     """Return the first entry from this number on, or -1."""
-    used = load(header + USED)
-    while entry < used and _is_deleted(header, entry, stride):
+    used_count = load(header + USED)
+    while entry < used_count and _is_deleted(header, entry, stride):
         entry += 1
-    return entry if entry < used else -1
+    return entry if entry < used_count else -1
 
 
 @register_jitable
@@ -398,11 +398,11 @@ def delete_entry(header: int, entry: int, stride: int) -> None:
 @register_jitable
 def _rebuild(header: int, stride: int) -> None:
     """Move the entries to a larger region, without the deleted ones."""
-    control, used, capacity = load(header), load(header + USED), load(header + CAPACITY)
+    control, used_count, capacity = load(header), load(header + USED), load(header + CAPACITY)
     wider = max(4, capacity if 2 * load(header + LIVE) <= capacity else 2 * capacity)
     offset = _allocate(control, _size_of(wider, stride))
     into, count = load(control + _ARENA) + 8 * offset, 0
-    for entry in range(used):
+    for entry in range(used_count):
         if not _is_deleted(header, entry, stride):
             _copy(into + 8 * count * stride, address_of(header, entry * stride), stride)
             count += 1
@@ -438,19 +438,19 @@ def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
     def find(header, words):
         """Return the entry of a key, or -1. Raises ValueError for NaN."""
         check(words)
-        used = load(header + USED)
+        used_count = load(header + USED)
         if load(header + CAPACITY) <= arena.SMALL:
-            for entry in range(used):
+            for entry in range(used_count):
                 if is_same(address_of(header, entry * stride), words) and not _is_deleted(header, entry, stride):
                     return entry
             return -1
-        for entry in range(load(header + INDEXED), used):
+        for entry in range(load(header + INDEXED), used_count):
             put_in_index(header, entry)
         mask, index = 2 * load(header + CAPACITY) - 1, _index_of(header, stride)
         probe = hash_words(words) & mask
         while True:
             entry = load_short(index + 4 * probe) - 1
-            if entry < 0 or entry >= used:
+            if entry < 0 or entry >= used_count:
                 return -1
             if is_same(address_of(header, entry * stride), words) and not _is_deleted(header, entry, stride):
                 return entry

@@ -112,9 +112,9 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
 
     @implementation
     def choose(a: Any, b: Any) -> Any:
-        encoded = _of_encoded(name, a, b)
-        if encoded is not None:
-            return encoded
+        encoded_operator = _of_encoded(name, a, b)
+        if encoded_operator is not None:
+            return encoded_operator
         kinds = _kinds(name, a, b, compares=compares)
         if kinds[0] in MOMENTS:
             actual = CONVERTERS[kinds[0]]
@@ -124,14 +124,14 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
                 return lambda a, b: floats(0.0, arithmetic.order(_int(b), _float(a)))
             return lambda a, b: floats(arithmetic.order(_int(a), _float(b)), 0.0)
         if "float" in kinds:
-            chosen, as_one, as_other = floats, _float, _float
+            operations, as_one, as_other = floats, _float, _float
         elif kinds == ["bool", "bool"] and bools is not None:
-            chosen, as_one, as_other = bools, _bool, _bool
+            operations, as_one, as_other = bools, _bool, _bool
         else:
-            chosen, as_one, as_other = ints, _int, _int
-        if chosen is None:
+            operations, as_one, as_other = ints, _int, _int
+        if operations is None:
             raise Unsupported(f"{name} of {a} and {b}")
-        return lambda a, b: chosen(as_one(a), as_other(b))
+        return lambda a, b: operations(as_one(a), as_other(b))
 
     return choose
 
@@ -156,11 +156,11 @@ def _unary(
             compare, decode = CONVERTERS["duration"], decode_kind("duration")
             return lambda a: decode(durations(as_number(compare(a))))
         (kind,) = _kinds(name, a)
-        chosen = {"int": ints, "float": floats, "bool": bools or ints}[kind]
-        if chosen is None:
+        operations = {"int": ints, "float": floats, "bool": bools or ints}[kind]
+        if operations is None:
             raise Unsupported(f"{name} of {a}")
         actual = _bool if kind == "bool" and bools else CONVERTERS["int" if kind == "bool" else kind]
-        return lambda a: chosen(actual(a))
+        return lambda a: operations(actual(a))
 
     return choose
 
@@ -611,12 +611,12 @@ def result_of(kind: str, bits: int) -> Any:
 
     @implementation
     def choose(a: Any) -> Any:
-        returned = kind_of(a)
-        if returned is None:
+        result_kind = kind_of(a)
+        if result_kind is None:
             raise Unsupported(f"get_value returns {a}")
-        if returned == "none":
+        if result_kind == "none":
             return lambda a: None
-        inner = returned.removesuffix("?")
+        inner = result_kind.removesuffix("?")
         if kind in DECIMALS and inner in ("int", *DECIMALS):
             one = _as_result(kind, bits, inner)
         elif kind != inner and not {"int", "float"}.issuperset((kind, inner)):
@@ -626,7 +626,7 @@ def result_of(kind: str, bits: int) -> Any:
         else:
             one = CONVERTERS[kind]
         actual = CONVERTERS[inner]
-        if returned.endswith("?"):
+        if result_kind.endswith("?"):
             return lambda a: None if a is None else one(actual(a))
         return lambda a: one(actual(a))
 

@@ -163,15 +163,15 @@ class Programs(Accelerator):
             process compiles.
         """
         key = _key_of(bound)
-        known = self._decisions.get(key)
-        if known is not None and known.mode is Mode.INTERPRETED:
-            return NoProgram(known.reason)
+        decision = self._decisions.get(key)
+        if decision is not None and decision.mode is Mode.INTERPRETED:
+            return NoProgram(decision.reason)
         so_far = self._rows.get(key, 0) + rows * _rows_of_numbers(bound)
         _remember(self._rows, key, so_far)
-        if known is None and so_far < self._hot_rows and not self._is_queued(bound):
+        if decision is None and so_far < self._hot_rows and not self._is_queued(bound):
             return None
         try:
-            if known is None:
+            if decision is None:
                 self._check_pending(bound, so_far)
             program = self.program(bound, methods)
         except PendingLoop:
@@ -215,9 +215,9 @@ class Programs(Accelerator):
         if lacks_numba():
             return NO_NUMBA
         try:
-            cached = self._programs.get(_key_of(bound))
-            if cached is not None and cached.serves(bound, methods):
-                program = cached.program
+            cached_program = self._programs.get(_key_of(bound))
+            if cached_program is not None and cached_program.serves(bound, methods):
+                program = cached_program.program
             else:
                 program = self._compile(bound, methods)
             if complete and not bound.function.skip_nulls:
@@ -307,15 +307,15 @@ class Programs(Accelerator):
         if bound is None or _opens(function):
             return Folding(Mode.DECIDED_WHEN_BOUND)
         key = _key_of(bound)
-        known = self._decisions.get(key)
-        if known is not None:
-            return known
+        decision = self._decisions.get(key)
+        if decision is not None:
+            return decision
         if key in self._pending:
             return WAITS_TO_BE_COMPILED
         if key not in self._compilable_keys:
-            unsupported = _precheck(bound) or self._refusal(bound)
-            if unsupported is not None:
-                return self._decide(bound, unsupported)
+            refusal = _precheck(bound) or self._refusal(bound)
+            if refusal is not None:
+                return self._decide(bound, refusal)
             _remember(self._compilable_keys, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
 
@@ -406,16 +406,16 @@ def _methods(bound: _Bound) -> _Methods | NoProgram:
     try:
         return bound.instantiate()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, as an error of the function
-        raised = Unsupported(f"__init__ raises {type(error).__name__}")
-        return NoProgram(reason_of(raised, line_of(getattr(bound.function.source, "__init__", None))))
+        init_error = Unsupported(f"__init__ raises {type(error).__name__}")
+        return NoProgram(reason_of(init_error, line_of(getattr(bound.function.source, "__init__", None))))
 
 
 def _key_of(bound: _Bound) -> _Key:
     return bound.function.source, bound.fingerprint
 
 
-def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
     """Add a value to a cache, and remove the oldest if it is full. Thread-safe: each step is atomic."""
-    known[key] = value
-    for old in list(known)[:-_KNOWN_MAX]:
-        known.pop(old, None)
+    cache[key] = value
+    for old in list(cache)[:-_KNOWN_MAX]:
+        cache.pop(old, None)

@@ -52,26 +52,26 @@ class CompiledScalar(Scalar):
         program = self._program
         if not isinstance(program, Loops):
             return self.inner.values(rows)
-        return self.inner.values_of_called_rows(rows, lambda called: self._values(called, program))
+        return self.inner.values_of_called_rows(rows, lambda called_rows: self._values(called_rows, program))
 
     def _values(self, rows: Rows, program: Loops) -> pa.Array:
         columns, valid, unfit = columns_of(rows, program.arguments)
         loop = None if columns is None or unfit is not None else program.rows(nulls=bool(valid))
         if loop is None:
             return self.inner.values(rows)
-        values, known = program.allocate(len(rows))
+        values, known_mask = program.allocate(len(rows))
         self._progress[0] = 0
         try:
             self._arena.take_texts()
-            self._arena.run(loop, (program.instance, self._progress, columns, valid, values, known), list, ())
+            self._arena.run(loop, (program.instance, self._progress, columns, valid, values, known_mask), list, ())
         except RAISED:
-            done = int(self._progress[0])
-            rest = self.inner.values(rows.part(done))
-            return pa.concat_arrays([self._cast(values[:done], known[:done]), rest])
-        return self._cast(values, known)
+            done_count = int(self._progress[0])
+            rest = self.inner.values(rows.part(done_count))
+            return pa.concat_arrays([self._cast(values[:done_count], known_mask[:done_count]), rest])
+        return self._cast(values, known_mask)
 
-    def _cast(self, values: Any, known: Any) -> pa.Array:
-        return results_of(values, known, self.bound.result_type)
+    def _cast(self, values: Any, known_mask: Any) -> pa.Array:
+        return results_of(values, known_mask, self.bound.result_type)
 
     def close(self) -> None:
         self.inner.close()

@@ -77,9 +77,9 @@ class LoopStore:
             name: The name of the loop.
             lines: Where this code is. Reasons name lines, so moved code is refused anew, and its loop is reused.
         """
-        surrounded = hashlib.sha256(f"{_surroundings()} {digest}".encode()).hexdigest()[:32]
+        key = hashlib.sha256(f"{_surroundings()} {digest}".encode()).hexdigest()[:32]
         places = hashlib.sha256(lines.encode(errors="backslashreplace")).hexdigest()[:8]
-        own = StoredLoop(self, self.folder / f"{surrounded}.{name}", self.folder / f"{surrounded}.{name}.no.{places}")
+        own = StoredLoop(self, self.folder / f"{key}.{name}", self.folder / f"{key}.{name}.no.{places}")
         return own if self._spare is None or own.is_known or self._can_write else self._spare.loop(digest, name, lines)
 
     def is_safe(self) -> bool:
@@ -101,13 +101,13 @@ class LoopStore:
 
         Others are not counted, such as the lock of servers that compile.
         """
-        used = []
+        uses = []
         for path in self.folder.iterdir():
             if not _WRITTEN.match(path.name):
                 continue
             with contextlib.suppress(FileNotFoundError):  # another process renames or deletes it
-                used.append((path.lstat().st_mtime, path))
-        for _, path in sorted(used)[:-_FILES_MAX]:
+                uses.append((path.lstat().st_mtime, path))
+        for _, path in sorted(uses)[:-_FILES_MAX]:
             path.unlink(missing_ok=True)
 
 
@@ -120,10 +120,10 @@ class StoredLoop:
         refused: The file with the reason why it cannot be compiled.
     """
 
-    def __init__(self, store: LoopStore, path: Path, refused: Path) -> None:
+    def __init__(self, store: LoopStore, path: Path, refusal_path: Path) -> None:
         self.store = store
         self.path = path
-        self.refused = refused
+        self.refused = refusal_path
         self.cache_path = str(path)
 
     @property
@@ -169,13 +169,13 @@ class StoredLoop:
             if not self.store.is_safe():
                 return None
             content = self.path.read_bytes()
-            digest, packed = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-            if hashlib.sha256(packed).digest() != digest:
+            digest, packed_loop = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+            if hashlib.sha256(packed_loop).digest() != digest:
                 raise ValueError("damaged")
             # Not `refresh`, which imports what only compiling needs. Loaded code uses the symbols of numba's memory;
             # the others there are of Python's hashes and of parallel loops.
             rtsys.initialize(target_context)
-            loop = CompileResult._rebuild(target_context, *pickle.loads(packed))  # noqa: S301
+            loop = CompileResult._rebuild(target_context, *pickle.loads(packed_loop))  # noqa: S301
             os.utime(self.path)  # the least recently used files are deleted first
         except FileNotFoundError:
             return None
@@ -191,8 +191,8 @@ class StoredLoop:
         """Write the loop to its file. I/O errors are logged."""
         from numba.core.serialize import dumps
 
-        packed = dumps(data._reduce())
-        self._write(self.path, hashlib.sha256(packed).digest() + packed)
+        packed_loop = dumps(data._reduce())
+        self._write(self.path, hashlib.sha256(packed_loop).digest() + packed_loop)
 
     def _write(self, path: Path, content: bytes) -> None:
         try:
@@ -202,13 +202,13 @@ class StoredLoop:
             # Whoever kills a process that compiles deletes what it has not written completely, by this name.
             prefix = f".{os.getpid()}."
             with tempfile.NamedTemporaryFile(dir=self.store.folder, prefix=prefix, delete=False) as file:
-                made = Path(file.name)
+                temporary_path = Path(file.name)
                 try:
                     file.write(content)
                     file.flush()
-                    made.replace(path)
+                    temporary_path.replace(path)
                 except BaseException:  # no partial file is left on a full disk
-                    made.unlink(missing_ok=True)
+                    temporary_path.unlink(missing_ok=True)
                     raise
             self.store.drop_oldest()
         except OSError as error:

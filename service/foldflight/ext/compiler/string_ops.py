@@ -153,13 +153,13 @@ def _end_of(a: int, start: int, end: int, is_text: bool) -> int:
 
 @register_jitable
 def _has_byte(a: int, byte: int, is_text: bool) -> bool:
-    found = False
+    is_found = False
     for offset in range(length_of(a)):
         each = byte_at(a, offset)
         if is_text and each >= 0x80:
             raise ValueError  # the interpreter handles characters of several bytes
-        found = found or each == byte
-    return found
+        is_found = is_found or each == byte
+    return is_found
 
 
 def _strip_method(name: str, *, left: bool, right: bool) -> Any:
@@ -217,13 +217,13 @@ def _all_are(name: str, is_one: Any) -> Any:
 
         def all_are(a: Any) -> bool:
             number = as_number(convert(a))
-            found = length_of(number) > 0
+            holds = length_of(number) > 0
             for offset in range(length_of(number)):
                 byte = byte_at(number, offset)
                 if is_text and byte >= 0x80:
                     raise ValueError  # the interpreter handles other letters and digits
-                found = found and is_one(byte)
-            return found
+                holds = holds and is_one(byte)
+            return holds
 
         return all_are
 
@@ -366,7 +366,7 @@ def _split(a: Any, b: Any = None, most: Any = -1) -> Any:
     count_of_splits = CONVERTERS["int"]
 
     def split(a: Any, b: Any = None, most: Any = -1) -> Any:
-        left = count_of_splits(most)
+        splits_left = count_of_splits(most)
         number, other, parts = as_number(convert(a)), 0 if at_spaces else as_number(convert(b)), memory.fresh_header()
         if not at_spaces and other == 0:
             raise ValueError
@@ -377,8 +377,8 @@ def _split(a: Any, b: Any = None, most: Any = -1) -> Any:
                 width = _space_at(number, offset, end, is_text)
             elif offset + width > end or not includes_at(number, other, offset):
                 width = 0
-            if width > 0 and left != 0:
-                left -= 1
+            if width > 0 and splits_left != 0:
+                splits_left -= 1
                 if not at_spaces or begin < offset:
                     memory.append(parts, (substring(number, begin, offset),))
                 begin = offset + width
@@ -459,17 +459,17 @@ def replace_text(a: Any, old: Any, new: Any) -> Any:
     convert, decode = CONVERTERS[kind], decode_kind(kind)
 
     def replace(a: Any, old: Any, new: Any) -> Any:
-        number, gone, put = as_number(convert(a)), as_number(convert(old)), as_number(convert(new))
-        count = _count(number, gone)
-        length = length_of(number) + count * (length_of(put) - length_of(gone))
+        number, old_number, new_number = as_number(convert(a)), as_number(convert(old)), as_number(convert(new))
+        count = _count(number, old_number)
+        length = length_of(number) + count * (length_of(new_number) - length_of(old_number))
         if count == 0 or length == 0:
             return decode(number if count == 0 else 0)
         address = allocate(length)
         into, offset = address, 0
         while offset < length_of(number):
-            if offset + length_of(gone) <= length_of(number) and includes_at(number, gone, offset):
-                into = copy_text(into, put)
-                offset += length_of(gone)
+            if offset + length_of(old_number) <= length_of(number) and includes_at(number, old_number, offset):
+                into = copy_text(into, new_number)
+                offset += length_of(old_number)
             else:
                 store_byte(into, byte_at(number, offset))
                 into += 1

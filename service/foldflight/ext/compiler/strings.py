@@ -68,8 +68,8 @@ def _constant(kind: str) -> Any:
     def constant(typing: Any, value: Any) -> Any:
         if not isinstance(value, types.StringLiteral):
             return None
-        written: str = value.literal_value
-        content = written.encode("utf-8" if kind == "text" else "latin-1")
+        literal_text: str = value.literal_value
+        content = literal_text.encode("utf-8" if kind == "text" else "latin-1")
 
         def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
             wide = llvm.IntType(64)
@@ -137,21 +137,21 @@ def substring(a: int, start: int, end: int) -> int:
 @register_jitable
 def character_count(a: int) -> int:
     """Return the number of characters of a text."""
-    found = 0
+    count = 0
     for offset in range(length_of(a)):
-        found += (byte_at(a, offset) & 0xC0) != 0x80
-    return found
+        count += (byte_at(a, offset) & 0xC0) != 0x80
+    return count
 
 
 @register_jitable
 def _begin(a: int, index: int) -> int:
     """Return the offset of the byte at which a character begins; the length if there is no such character."""
-    offset, seen = 0, 0
+    offset, position = 0, 0
     while offset < length_of(a):
         if (byte_at(a, offset) & 0xC0) != 0x80:
-            if seen == index:
+            if position == index:
                 return offset
-            seen += 1
+            position += 1
         offset += 1
     return offset
 
@@ -386,17 +386,17 @@ def table_of(keys: tuple[Any, ...], values: tuple[Any, ...], *, without: str = "
     for index, each in enumerate(keys):
         literal = repr(each)
         if key in TEXTS:
-            function, written = constant_of(each)
+            function, literal_text = constant_of(each)
             names["constant"], names["same"] = function, _same
-            literal = f"number(constant({written!r}))"
+            literal = f"number(constant({literal_text!r}))"
         names[f"v{index}"] = values[index]
-        shown = f"v{index}"
+        value_text = f"v{index}"
         if value == "text":
-            names["constant_text"], written = constant_of(values[index])
-            shown = f"constant_text({written!r})"
+            names["constant_text"], literal_text = constant_of(values[index])
+            value_text = f"constant_text({literal_text!r})"
         lines += [
             f"    if same(key, {literal}):" if key in TEXTS else f"    if key == {literal}:",
-            f"        return {shown}",
+            f"        return {value_text}",
         ]
     last = {"default": "return value_of(default)", "none": "return None", "error": "raise ValueError"}[without]
     exec("\n".join([*lines, f"    {last}"]), names)  # noqa: S102 - the author's constants, written by repr

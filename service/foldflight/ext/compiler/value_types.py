@@ -195,13 +195,13 @@ def exactly(kind: str, reason: str) -> Callable[..., Any]:
         kind: The kind.
         reason: The reason why another kind is unsupported, with `{given}` and `{kind}` for the two.
     """
-    known = CONVERTERS[kind]
+    converter = CONVERTERS[kind]
 
     @implementation
     def choose(value: Any) -> Any:
         actual = inner_kind(value)
         if actual != kind:
             raise Unsupported(reason.format(actual=actual, kind=kind))
-        return lambda value: known(value)
+        return lambda value: converter(value)
 
     return choose

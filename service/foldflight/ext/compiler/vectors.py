@@ -196,8 +196,8 @@ def result_of(size: int, format_: str) -> Any:
                 narrow = _as_float(builder, wide, a.format, format_)
                 builder.store(narrow, item_address(builder, out, loop.index, format_))
                 if a.format > format_:
-                    grown = builder.and_(_is_finite(builder, wide), builder.not_(_is_finite(builder, narrow)))
-                    builder.store(builder.or_(builder.load(beyond), grown), beyond)
+                    overflows = builder.and_(_is_finite(builder, wide), builder.not_(_is_finite(builder, narrow)))
+                    builder.store(builder.or_(builder.load(beyond), overflows), beyond)
             return builder.zext(builder.not_(builder.load(beyond)), context.get_value_type(types.boolean))
 
         return signature(types.boolean, a, types.int64), generate

@@ -49,8 +49,8 @@ def server(url: str, *, function: str, rules: tuple[str, ...], deadline_s: float
     from foldflight.ext.conformance import check_server
 
     url = server_url(url)
-    given = credentials((url,), **connection)
-    _report(check_server(url, function=function, only=frozenset(rules), deadline_s=deadline_s, **given))
+    arguments = credentials((url,), **connection)
+    _report(check_server(url, function=function, only=frozenset(rules), deadline_s=deadline_s, **arguments))
 
 
 @conform.command(context_settings={"ignore_unknown_options": True})
@@ -97,12 +97,12 @@ def rules() -> None:
 
 
 def _run(command: Sequence[str], url: str, timeout_s: float) -> str:
-    done = subprocess.run(  # noqa: S603  (the user's own command)
+    process = subprocess.run(  # noqa: S603  (the user's own command)
         command, capture_output=True, text=True, check=False, timeout=timeout_s, env={**os.environ, _VARIABLE: url}
     )
-    if done.returncode:
-        raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-_STDERR_CHARS:]}")
-    return done.stdout
+    if process.returncode:
+        raise RuntimeError(f"exit code {process.returncode}: {process.stderr.strip()[-_STDERR_CHARS:]}")
+    return process.stdout
 
 
 def _report(outcomes: Iterable[Outcome]) -> None:
@@ -120,10 +120,11 @@ def _report(outcomes: Iterable[Outcome]) -> None:
                 ("remedy", outcome.rule.remedy),
             ):
                 console.print(f"    {name}: {escape(text)}", highlight=False)
-    broken, skipped = outcomes_of_rules.count(False), outcomes_of_rules.count(None)
+    broken_count, skipped_count = outcomes_of_rules.count(False), outcomes_of_rules.count(None)
     console.print(
-        f"{len(outcomes_of_rules)} rules: {outcomes_of_rules.count(True)} kept, {broken} broken, {skipped} not tested",
+        f"{len(outcomes_of_rules)} rules: {outcomes_of_rules.count(True)} kept, "
+        f"{broken_count} broken, {skipped_count} not tested",
         highlight=False,
     )
-    if broken:
+    if broken_count:
         click.get_current_context().exit(EXIT_BROKEN)

@@ -57,13 +57,13 @@ def _list_functions(server: RawServer) -> None:
     "Use the same code for both requests, and look up the name first.",
 )
 def _function_info(server: RawServer) -> None:
-    listed = {
+    info_by_name = {
         _info_of(each).name: app_metadata_in(each.serialize())
         for each in server.client.list_flights(options=server.options())
     }
     path = fl.FlightDescriptor.for_path(server.function)
-    asked = _info_of(server.client.get_flight_info(path, server.options()))
-    expect(asked, pb.FunctionInfo.FromString(listed[server.function]), "the FunctionInfo")
+    info = _info_of(server.client.get_flight_info(path, server.options()))
+    expect(info, pb.FunctionInfo.FromString(info_by_name[server.function]), "the FunctionInfo")
     with expect_refusal("RejectedError", "UNKNOWN_FUNCTION", "UNAUTHENTICATED"):
         server.client.get_flight_info(fl.FlightDescriptor.for_path("no such function"), server.options())
 
@@ -75,17 +75,17 @@ def _function_info(server: RawServer) -> None:
     "Bind the calls as DoExchange does, without opening an exchange, and wrap Opened in a ServerFrame.",
 )
 def _describe(server: RawServer) -> None:
-    described, schema = server.describe(opening([server.call]))
+    description, schema = server.describe(opening([server.call]))
     with server.exchange() as exchange:
         expect(schema, exchange.schema, "the described schema")
-        expect(_bound(described), _bound(exchange.opened), "the described calls")
-        expect(described.limits.slots_max, exchange.opened.limits.slots_max, "the described slots_max")
+        expect(_bound(description), _bound(exchange.opened), "the described calls")
+        expect(description.limits.slots_max, exchange.opened.limits.slots_max, "the described slots_max")
 
 
-def _bound(opened: pb.Opened) -> list[pb.OpenedCall]:
+def _bound(reply: pb.Opened) -> list[pb.OpenedCall]:
     """Return the calls without what only opening decides, or only describing tells."""
     calls = []
-    for each in opened.calls:
+    for each in reply.calls:
         call = pb.OpenedCall()
         call.CopyFrom(each)
         call.ClearField("folded")
@@ -122,8 +122,8 @@ def _get_schema(server: RawServer) -> None:
     "Implement DoAction of type `status`, and list it in ListActions. A single server returns a list of one item.",
 )
 def _status_action(server: RawServer) -> None:
-    named = [action.type for action in server.client.list_actions(server.options())]
-    expect("status" in named, True, "that ListActions names `status`")
+    action_names = [action.type for action in server.client.list_actions(server.options())]
+    expect("status" in action_names, True, "that ListActions names `status`")
     answers = list(server.client.do_action(fl.Action("status", b""), server.options()))
     expect(len(answers), 1, "the number of answers")
     try:
@@ -131,8 +131,8 @@ def _status_action(server: RawServer) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise BrokenError(f"the answer is not a JSON object with `servers`: {type(error).__name__}: {error}") from None
     for each in servers:
-        known = "server_id" in each or {"address", "problem"} <= each.keys()
-        expect(known, True, f"that {sorted(each)} identify a server")
+        is_identified = "server_id" in each or {"address", "problem"} <= each.keys()
+        expect(is_identified, True, f"that {sorted(each)} identify a server")
 
 
 @rule(

@@ -48,32 +48,32 @@ class Refusing(Provocation):
 class Reopening(Provocation):
     """Sets `reopen` in all results."""
 
-    def answers(self, reply: Frame, observed: Observed) -> Iterator[Frame]:
+    def answers(self, reply: Frame, observation: Observed) -> Iterator[Frame]:
         if isinstance(reply, Results) and reply.last:
-            observed.record.provoke()
+            observation.record.provoke()
             yield replace(reply, reopen=True)
         else:
             yield reply
 
-    def before(self, frame: Frame, observed: Observed) -> None:
+    def before(self, frame: Frame, observation: Observed) -> None:
         # The engine may have sent the first barrier before it read the results.
-        if isinstance(frame, Barrier) and (observed.barriers_after_reopen or 0) > 1:
-            observed.record.breach("reopen", "the engine sent two more barriers after results with `reopen`")
+        if isinstance(frame, Barrier) and (observation.barriers_after_reopen or 0) > 1:
+            observation.record.breach("reopen", "the engine sent two more barriers after results with `reopen`")
 
 
 class LosingChunk(Provocation):
     """Ends the connection after the first chunk with rows."""
 
-    def after(self, frame: Frame, observed: Observed) -> None:
-        if isinstance(frame, Chunk) and frame.batch.num_rows and observed.record.provoke_once():
+    def after(self, frame: Frame, observation: Observed) -> None:
+        if isinstance(frame, Chunk) and frame.batch.num_rows and observation.record.provoke_once():
             raise LostError
 
 
 class LosingBarrier(Provocation):
     """Ends the connection at the second barrier of the run, when the engine has states to load again."""
 
-    def after(self, frame: Frame, observed: Observed) -> None:
-        if isinstance(frame, Barrier) and observed.record.seen["Barrier"] > 1 and observed.record.provoke_once():
+    def after(self, frame: Frame, observation: Observed) -> None:
+        if isinstance(frame, Barrier) and observation.record.seen["Barrier"] > 1 and observation.record.provoke_once():
             raise LostError
 
 
@@ -83,11 +83,11 @@ class Parts(Provocation):
     def __init__(self, *, loses: bool) -> None:
         self._loses = loses
 
-    def answers(self, reply: Frame, observed: Observed) -> Iterator[Frame]:
+    def answers(self, reply: Frame, observation: Observed) -> Iterator[Frame]:
         if not isinstance(reply, Results) or reply.batch.num_rows < 2:
             yield reply
             return
-        is_first = observed.record.provoke_once()
+        is_first = observation.record.provoke_once()
         rows = reply.batch.num_rows
         for row in range(rows):
             is_last = reply.last and row == rows - 1
@@ -107,9 +107,9 @@ class Unknown(Provocation):
 class Logging(Provocation):
     """Sends more log records before results than the buffers of the connection hold."""
 
-    def answers(self, reply: Frame, observed: Observed) -> Iterator[Frame]:
+    def answers(self, reply: Frame, observation: Observed) -> Iterator[Frame]:
         if isinstance(reply, Results) and reply.last:
-            observed.record.provoke()
+            observation.record.provoke()
             yield Log(tuple(LogRecord("info", "", "x" * 2048, {"line": str(line)}) for line in range(1000)))
         yield reply
 
@@ -130,10 +130,10 @@ class Silent(Provocation):
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
 
-    def after(self, frame: Frame, observed: Observed) -> None:
-        if isinstance(frame, Barrier) and observed.record.provoke_once():
-            if not observed.record.await_open(self._silence_s):
-                observed.record.breach("silence", f"the engine was still waiting after {self._silence_s:g} s")
+    def after(self, frame: Frame, observation: Observed) -> None:
+        if isinstance(frame, Barrier) and observation.record.provoke_once():
+            if not observation.record.await_open(self._silence_s):
+                observation.record.breach("silence", f"the engine was still waiting after {self._silence_s:g} s")
             raise LostError
 
 
@@ -143,10 +143,10 @@ class Failing(Provocation):
     def __init__(self, error: RejectedError | FunctionError) -> None:
         self._error = error
 
-    def after(self, frame: Frame, observed: Observed) -> None:
+    def after(self, frame: Frame, observation: Observed) -> None:
         if isinstance(frame, Barrier):
-            observed.record.provoke()
-            observed.record.refusing()
+            observation.record.provoke()
+            observation.record.refusing()
             raise self._error
 
 
@@ -374,18 +374,18 @@ def check_engine(
             same name.
     """
     registry = Registry.load(modules) if modules else Registry()
-    broken: dict[str, str] = {}
+    detail_by_rule: dict[str, str] = {}
     messages: Counter[str] = Counter()
 
     def run(provocation: Provocation) -> _Run:
-        done = _run(query, registry, provocation, timeout_s)
-        if done.failure:  # an engine that fails may cancel its stream
-            done.record.broken.pop("polite-end", None)
-        messages.update(done.record.seen)
-        for name, detail in done.record.broken.items():
+        result = _run(query, registry, provocation, timeout_s)
+        if result.failure:  # an engine that fails may cancel its stream
+            result.record.broken.pop("polite-end", None)
+        messages.update(result.record.seen)
+        for name, detail in result.record.broken.items():
             if name in ENGINE_FRAME_RULES:
-                broken.setdefault(name, detail)
-        return done
+                detail_by_rule.setdefault(name, detail)
+        return result
 
     calm = run(Provocation())
     again = calm if calm.failure else run(Provocation())
@@ -397,8 +397,8 @@ def check_engine(
         else:
             yield Outcome(trial.rule, None, "the query fails without any provocation")
     for name, rule in ENGINE_FRAME_RULES.items():
-        if name in broken:
-            yield Outcome(rule, False, broken[name])
+        if name in detail_by_rule:
+            yield Outcome(rule, False, detail_by_rule[name])
         elif not messages[_NEEDED[name]]:
             yield Outcome(rule, None, f"the engine sent no {_NEEDED[name]}")
         else:
@@ -432,8 +432,8 @@ def _outcome(rule: Rule, judge: Callable[[], None]) -> Outcome:
         judge()
     except NotTriedError as reason:
         return Outcome(rule, None, str(reason))
-    except BrokenError as broken:
-        return Outcome(rule, False, str(broken))
+    except BrokenError as error:
+        return Outcome(rule, False, str(error))
     return Outcome(rule, True)
 
 
@@ -461,9 +461,9 @@ def _judge(trial: _Trial, calm: _Run, run: _Run) -> None:
 
 def _judge_run(run: _Run) -> None:
     """Raise BrokenError if the query failed, or NotTriedError if it also broke a rule for frames."""
-    broken = [name for name in run.record.broken if name in ENGINE_FRAME_RULES]
-    if run.failure and broken:
-        raise NotTriedError(f"the query failed, and it broke the rules {', '.join(broken)}")
+    broken_rules = [name for name in run.record.broken if name in ENGINE_FRAME_RULES]
+    if run.failure and broken_rules:
+        raise NotTriedError(f"the query failed, and it broke the rules {', '.join(broken_rules)}")
     if run.failure:
         raise BrokenError(f"the query failed: {run.failure}")
 

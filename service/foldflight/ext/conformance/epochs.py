@@ -308,9 +308,9 @@ def _emits(server: RawServer) -> None:
     expect(answer["state_0"].null_count, 2, "the NULL states of the row outputs")
     expected = [server.output([(0, 0, 8)]), server.output([(0, 0, 4), (0, 0, 15)])]
     expect(answer["output_0"].to_pylist(), expected, "the row outputs")
-    for given, without in (({}, columns), ({"row_outputs": True}, COLUMNS)):
+    for options, without in (({}, columns), ({"row_outputs": True}, COLUMNS)):
         with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
-            server.exchange(columns=without, emits=True, **given)
+            server.exchange(columns=without, emits=True, **options)
 
 
 @rule(
@@ -392,9 +392,9 @@ def _function_errors(server: RawServer) -> None:
         with server.exchange() as exchange:
             exchange.epoch(1, [(3, 0, large), (3, 0, large)])
     except fl.FlightError as error:
-        sent = pb.Error.FromString(error.extra_info)
-        expect(sent.error_class, "FunctionError", "the class of the error")
-        expect((sent.function, sent.slot), (server.function, 3), "function and slot of the error")
+        sent_error = pb.Error.FromString(error.extra_info)
+        expect(sent_error.error_class, "FunctionError", "the class of the error")
+        expect((sent_error.function, sent_error.slot), (server.function, 3), "function and slot of the error")
     else:
         raise NotTriedError("the function does not fail for the sum of two of the largest BIGINTs")
 

@@ -24,12 +24,12 @@ _ERROR: Final = pa.struct([pa.field(name, pa.string()) for name in ("code", "fun
 )
 def _opened_first(server: RawServer) -> None:
     with server.exchange(server.call, server.call) as exchange:
-        opened = exchange.opened
-        expect(opened.protocol_version, 1, "protocol_version")
-        expect(bool(opened.server_id), True, "that server_id is not empty")
-        expect(len(opened.calls), 2, "the number of calls")
+        reply = exchange.opened
+        expect(reply.protocol_version, 1, "protocol_version")
+        expect(bool(reply.server_id), True, "that server_id is not empty")
+        expect(len(reply.calls), 2, "the number of calls")
         for name in ("message_bytes_max", "slots_max", "state_bytes_max", "exchange_state_bytes_max", "exchanges_max"):
-            expect(getattr(opened.limits, name) > 0, True, f"that {name} is above 0")
+            expect(getattr(reply.limits, name) > 0, True, f"that {name} is above 0")
 
 
 @rule(
@@ -159,8 +159,8 @@ def _stream_schema(server: RawServer) -> None:
     "Compare Call.fingerprint with that of the bound call. An empty one means any.",
 )
 def _expected_fingerprint(server: RawServer) -> None:
-    described, _ = server.describe(opening([server.call]))
-    fingerprint = described.calls[0].fingerprint
+    description, _ = server.describe(opening([server.call]))
+    fingerprint = description.calls[0].fingerprint
     server.exchange({**server.call, "fingerprint": fingerprint}).cancel()
     with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
         server.exchange({**server.call, "fingerprint": fingerprint[::-1].translate(str.maketrans("0f", "f0"))})
@@ -173,9 +173,9 @@ def _expected_fingerprint(server: RawServer) -> None:
     "Check the names when the exchange opens.",
 )
 def _direct_arguments(server: RawServer) -> None:
-    unknown = write_batch(pa.RecordBatch.from_pydict({"no such parameter": [1]}))
+    unknown_literal = write_batch(pa.RecordBatch.from_pydict({"no such parameter": [1]}))
     with expect_refusal("RejectedError", "SIGNATURE"):
-        server.exchange({**server.call, "literals": unknown})
+        server.exchange({**server.call, "literals": unknown_literal})
     with expect_refusal("RejectedError", "BAD_FRAME"):
         server.exchange({**server.call, "literals": write_batch(pa.RecordBatch.from_pydict({"a": [1, 2]}))})
 

@@ -88,15 +88,15 @@ _R = TypeVar("_R")
 
 def rows_of(rows: Sequence[Row], columns: pa.Schema = COLUMNS) -> pa.RecordBatch:
     """Return a batch of rows (slot, kind, value, wanted) with the columns of `columns`."""
-    filled = [row + _FILLING[len(row) :] for row in rows]
-    arrays = [pa.array([row[COLUMNS.names.index(field.name)] for row in filled], field.type) for field in columns]
+    filled_rows = [row + _FILLING[len(row) :] for row in rows]
+    arrays = [pa.array([row[COLUMNS.names.index(field.name)] for row in filled_rows], field.type) for field in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def opening(calls: Sequence[CallOf], columns: pa.Schema = COLUMNS, **fields: Any) -> pb.Open:
     """Return an Open that requests states and outputs. `fields` override its fields."""
-    given = {"protocol_version": 1, "return_states": True, "return_outputs": True, **fields}
-    return pb.Open(calls=[pb.Call(**call) for call in calls], columns=columns.serialize().to_pybytes(), **given)
+    all_fields = {"protocol_version": 1, "return_states": True, "return_outputs": True, **fields}
+    return pb.Open(calls=[pb.Call(**call) for call in calls], columns=columns.serialize().to_pybytes(), **all_fields)
 
 
 @contextlib.contextmanager
@@ -105,12 +105,18 @@ def expect_refusal(error_class: str, *codes: str) -> Iterator[None]:
     try:
         yield
     except (fl.FlightError, pa.ArrowException, OSError) as error:
-        sent = _error_of(error)
-        expect(sent.error_class, error_class, f"the class of the error ({sent.code}: {sent.message[:200]})")
-        if sent.code not in codes:
-            raise BrokenError(f"the code of the error: expected {' or '.join(codes)}, found {sent.code}") from None
-        if not sent.message:
-            raise BrokenError(f"the error {sent.code} has no message") from None
+        sent_error = _error_of(error)
+        expect(
+            sent_error.error_class,
+            error_class,
+            f"the class of the error ({sent_error.code}: {sent_error.message[:200]})",
+        )
+        if sent_error.code not in codes:
+            raise BrokenError(
+                f"the code of the error: expected {' or '.join(codes)}, found {sent_error.code}"
+            ) from None
+        if not sent_error.message:
+            raise BrokenError(f"the error {sent_error.code} has no message") from None
     else:
         raise BrokenError(f"the request was accepted; expected {error_class} {' or '.join(codes)}")
 
@@ -314,10 +320,10 @@ class RawExchange:
     def state_batch(self, results: pa.Table, slots: Sequence[int] | None = None) -> pa.RecordBatch:
         """Return the slots and states of results as the batch of States. `slots` replace the slots."""
         names = ["slot", *(f"state_{index}" for index in range(self._calls))]
-        chosen = results.select(names).combine_chunks()
+        states = results.select(names).combine_chunks()
         if slots is not None:
-            chosen = chosen.set_column(0, results.schema.field("slot"), pa.array(slots, pa.int32()))
-        return chosen.to_batches()[0]
+            states = states.set_column(0, results.schema.field("slot"), pa.array(slots, pa.int32()))
+        return states.to_batches()[0]
 
     # -- ending ------------------------------------------------------------------------------------------------------
 

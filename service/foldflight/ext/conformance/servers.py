@@ -54,11 +54,11 @@ def check_server(
     ...         print(outcome.rule.name, outcome.passed)
     list-functions True
     """
-    unknown = only - {rule.name for rule in SERVER_RULES}
-    if unknown:
+    unknown_rules = only - {rule.name for rule in SERVER_RULES}
+    if unknown_rules:
         raise RejectedError(
             "SIGNATURE",
-            f"there is no rule {', '.join(sorted(unknown))}; the rules are "
+            f"there is no rule {', '.join(sorted(unknown_rules))}; the rules are "
             f"{', '.join(rule.name for rule in SERVER_RULES)}",
         )
     server = RawServer(url, function=function, deadline_s=deadline_s, token=token, tls=tls)
@@ -77,8 +77,8 @@ def _check_function(server: RawServer) -> None:
     try:
         outputs = [repr(server.output([(0, 0, value) for value in values])) for values in samples]
     except (fl.FlightError, pa.ArrowException, OSError) as error:
-        known = translate_error(error, url=server.url, deadline_s=server.deadline_s)
-        raise known from None
+        translated_error = translate_error(error, url=server.url, deadline_s=server.deadline_s)
+        raise translated_error from None
     except BrokenError as error:
         raise RejectedError("BAD_FRAME", f"{server.url} does not answer as a foldflight server does: {error}") from None
     if len(set(outputs)) < len(outputs):
@@ -98,8 +98,12 @@ def _outcome(check: ServerCheck, server: RawServer) -> Outcome:
     except BrokenError as broken:
         return Outcome(check.rule, False, str(broken))
     except (fl.FlightError, pa.ArrowException, OSError) as error:
-        known = decode_error(getattr(error, "extra_info", b"") or b"")
-        text = str(error).splitlines()[0][:300] if known is None else f"{known.code}: {known.message}"
+        decoded_error = decode_error(getattr(error, "extra_info", b"") or b"")
+        text = (
+            str(error).splitlines()[0][:300]
+            if decoded_error is None
+            else f"{decoded_error.code}: {decoded_error.message}"
+        )
         return Outcome(check.rule, False, f"the server refused a valid request: {text}")
     except Exception as error:  # noqa: BLE001 - the answers of other servers may be of any form
         return Outcome(check.rule, False, f"the answer cannot be read: {type(error).__name__}: {error}")

@@ -240,9 +240,9 @@ class Observed:
         if "kind" not in batch.schema.names:
             return
         kinds = set(batch.column("kind").to_pylist())
-        known = set(map(int, RowKind))
-        if kinds - known:
-            self.record.breach("kinds", f"unknown kinds {sorted(map(str, kinds - known))}")
+        known_kinds = set(map(int, RowKind))
+        if kinds - known_kinds:
+            self.record.breach("kinds", f"unknown kinds {sorted(map(str, kinds - known_kinds))}")
         takes_back = kinds & {int(RowKind.UPDATE_BEFORE), int(RowKind.DELETE)}
         if takes_back and not all(self.opened.can_retract):
             self.record.breach("kinds", f"rows of kinds {sorted(takes_back)} for a call that cannot retract")
@@ -252,8 +252,8 @@ class Observed:
             if not field.name.startswith("state_") or self.opened.schema.get_field_index(field.name) < 0:
                 continue
             expected = self.opened.schema.field(field.name).metadata
-            given = field.metadata or {}
-            missing = [key.decode() for key in expected if key not in given]
+            metadata = field.metadata or {}
+            missing = [key.decode() for key in expected if key not in metadata]
             if missing:
                 self.record.breach("state-identity", f"the metadata of {field.name} lack {', '.join(missing)}")
 
@@ -289,13 +289,13 @@ class Provocation:
     def opening(self, record: Record) -> None:
         """Called for each Open. Raise the error with which to refuse it."""
 
-    def before(self, frame: Frame, observed: Observed) -> None:
+    def before(self, frame: Frame, observation: Observed) -> None:
         """Called before a frame is folded. Raise LostError, or the error with which to refuse it."""
 
-    def after(self, frame: Frame, observed: Observed) -> None:
+    def after(self, frame: Frame, observation: Observed) -> None:
         """Called between folding a frame and answering it. Raise LostError, or the error with which to refuse it."""
 
-    def answers(self, reply: Frame, observed: Observed) -> Iterator[Frame]:  # noqa: ARG002
+    def answers(self, reply: Frame, observation: Observed) -> Iterator[Frame]:  # noqa: ARG002
         """Yield the frames to send in place of a reply."""
         yield reply
 
@@ -345,13 +345,13 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         try:
             if descriptor.descriptor_type == fl.DescriptorType.PATH:
                 return self._flight_of(descriptor.path[0].decode(errors="replace"))
-            opened = describe(
+            reply = describe(
                 decode_open(descriptor.command or b""), self._registry, self._provocation.limits, "conformance"
             )
         except FoldflightError as error:
             raise to_flight_error(error) from None
-        metadata = self._provocation.metadata(encode(opened, opened.schema).metadata, self.record)
-        return flight_info(opened.schema, descriptor, metadata)
+        metadata = self._provocation.metadata(encode(reply, reply.schema).metadata, self.record)
+        return flight_info(reply.schema, descriptor, metadata)
 
     def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
         """List the actions."""
@@ -389,10 +389,10 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         provocation, record = self._provocation, self.record
         messages = _receive_messages(reader, context)
 
-        def ask(wanted: Frame) -> Iterator[Frame]:
-            self._send(writer, wanted, observed)
+        def ask(question: Frame) -> Iterator[Frame]:
+            self._send(writer, question, observation)
             for message in messages:
-                frame = self._frame_of(message, observed)
+                frame = self._frame_of(message, observation)
                 yield frame
                 if not isinstance(frame, Entries) or frame.last:
                     return
@@ -403,11 +403,11 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         )
         try:
             self._check_columns(reader, context, opening.columns)
-            observed = Observed(exchange.open_reply, record)
-            self._send(writer, exchange.open_reply, observed, begin=exchange.open_reply.schema)
+            observation = Observed(exchange.open_reply, record)
+            self._send(writer, exchange.open_reply, observation, begin=exchange.open_reply.schema)
             try:
                 for message in messages:
-                    self._take(message, exchange, observed, writer)
+                    self._take(message, exchange, observation, writer)
             except VanishedError:
                 record.breach("polite-end", "the engine cancelled the stream although no error had been sent")
                 raise
@@ -415,51 +415,52 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             exchange.close()
 
     def _check_columns(self, reader: Any, context: Any, columns: pa.Schema) -> None:
-        given = reading(lambda: reader.schema, context)
-        if given != columns:
+        stream_schema = reading(lambda: reader.schema, context)
+        if stream_schema != columns:
             problem = (
-                f"the stream has the columns {given.names}, of types {given.types}, but Open has the columns {columns}"
+                f"the stream has the columns {stream_schema.names}, of types {stream_schema.types}, "
+                f"but Open has the columns {columns}"
             )
             self.record.breach("open", problem)
             raise RejectedError("SCHEMA_MISMATCH", problem)
 
-    def _take(self, message: Message, exchange: ServerExchange, observed: Observed, writer: Any) -> None:
-        frame = self._frame_of(message, observed)
-        self._provocation.before(frame, observed)
+    def _take(self, message: Message, exchange: ServerExchange, observation: Observed, writer: Any) -> None:
+        frame = self._frame_of(message, observation)
+        self._provocation.before(frame, observation)
         try:
             replies = list(exchange.handle(frame))
         except RejectedError as error:
             if not self.record.broken:
                 self.record.breach("frames", f"{error.code}: {error.message}")
             raise
-        self._provocation.after(frame, observed)
+        self._provocation.after(frame, observation)
         for reply in replies:
-            for answer in self._provocation.answers(reply, observed):
-                self._send(writer, answer, observed)
-                if isinstance(answer, Results) and answer.reopen and observed.barriers_after_reopen is None:
-                    observed.barriers_after_reopen = 0
+            for answer in self._provocation.answers(reply, observation):
+                self._send(writer, answer, observation)
+                if isinstance(answer, Results) and answer.reopen and observation.barriers_after_reopen is None:
+                    observation.barriers_after_reopen = 0
 
-    def _frame_of(self, message: Message, observed: Observed) -> EngineFrame:
+    def _frame_of(self, message: Message, observation: Observed) -> EngineFrame:
         try:
             frame = decode(message, Role.ENGINE)  # validates the batch; its size may only be read after that
         except RejectedError as error:
             self.record.breach("frames", error.message)
             raise
         size = len(message.metadata) + (0 if message.batch is None else message.batch.nbytes)
-        bound = observed.opened.limits.message_bytes_max
+        bound = observation.opened.limits.message_bytes_max
         if size > bound:
             self.record.breach("message-size", f"a message has {size} bytes, and message_bytes_max is {bound}")
             raise RejectedError("LIMIT", f"a message has {size} bytes, and message_bytes_max is {bound}")
         self.record.frame(type(frame).__name__, size)
-        observed.check(frame)
+        observation.check(frame)
         if not isinstance(frame, EngineFrame):
             raise AssertionError(f"the codec accepted {type(frame).__name__} from an engine")  # noqa: TRY004
         return frame
 
-    def _send(self, writer: Any, frame: Frame, observed: Observed, *, begin: pa.Schema | None = None) -> None:
-        message = encode(frame, observed.opened.schema)
-        changed = replace(message, metadata=self._provocation.metadata(message.metadata, self.record))
-        self.record.write(writer, changed, begin=begin)
+    def _send(self, writer: Any, frame: Frame, observation: Observed, *, begin: pa.Schema | None = None) -> None:
+        message = encode(frame, observation.opened.schema)
+        changed_message = replace(message, metadata=self._provocation.metadata(message.metadata, self.record))
+        self.record.write(writer, changed_message, begin=begin)
 
     def _flight_of(self, name: str) -> Any:
         try:

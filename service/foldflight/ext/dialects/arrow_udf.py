@@ -16,10 +16,10 @@ class _ArrowUdf(Adapter):
             """Return a call whose result is the new state; None stands for a state that was changed in place."""
 
             def change(state: Any, *values: Any) -> Any:
-                returned = call(state, *values)
-                if returned is None and (isinstance(state, (list, dict, set, bytearray)) or hasattr(state, "__dict__")):
+                result = call(state, *values)
+                if result is None and (isinstance(state, (list, dict, set, bytearray)) or hasattr(state, "__dict__")):
                     return state
-                return returned
+                return result
 
             return change
 

@@ -11,10 +11,10 @@ from foldflight.functions.author.adapters import Adapter, Method
 class CombineFn:
     """Replaces Beam's base class in shipped code."""
 
-    def setup(self, *arguments: Any, **named: Any) -> None:
+    def setup(self, *arguments: Any, **keywords: Any) -> None:
         """Do nothing, as in Beam."""
 
-    def teardown(self, *arguments: Any, **named: Any) -> None:
+    def teardown(self, *arguments: Any, **keywords: Any) -> None:
         """Do nothing, as in Beam."""
 
     def compact(self, accumulator: Any, *_: Any, **__: Any) -> Any:

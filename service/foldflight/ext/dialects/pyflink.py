@@ -72,11 +72,11 @@ class Row:
     __module__ = "foldflight.functions.flink"
     __slots__ = ("_fields", "_values")
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        if values and named:
+    def __init__(self, *values: Any, **keywords: Any) -> None:
+        if values and keywords:
             raise ValueError("a Row has values or named values, not both")
-        object.__setattr__(self, "_fields", list(named) if named else None)
-        object.__setattr__(self, "_values", list(named.values()) if named else list(values))
+        object.__setattr__(self, "_fields", list(keywords) if keywords else None)
+        object.__setattr__(self, "_values", list(keywords.values()) if keywords else list(values))
 
     @classmethod
     def of(cls, fields: Sequence[str] | None, values: Iterable[Any]) -> Row:
@@ -334,42 +334,44 @@ _PLAIN: Final = {
 }
 
 
-def is_flink_type(declared: object) -> bool:
+def is_flink_type(declared_type: object) -> bool:
     """Return whether this is a type that only PyFlink has, or an object of PyFlink's."""
-    return isinstance(declared, _FLINK_TYPES) or type(declared).__module__ == "pyflink.table.types"
+    return isinstance(declared_type, _FLINK_TYPES) or type(declared_type).__module__ == "pyflink.table.types"
 
 
-def flink_type(declared: Any) -> FlinkType:
+def flink_type(declared_type: Any) -> FlinkType:
     """Return a type of PyFlink, as text, as one of `DataTypes`, or as one of PyFlink's own objects.
 
     Raises:
         RejectedError: SIGNATURE, for a type that has no counterpart.
     """
-    if isinstance(declared, _FLINK_TYPES):
-        return declared
-    if type(declared).__module__ != "pyflink.table.types":
-        return parse_type(declared)
-    match type(declared).__name__:
+    if isinstance(declared_type, _FLINK_TYPES):
+        return declared_type
+    if type(declared_type).__module__ != "pyflink.table.types":
+        return parse_type(declared_type)
+    match type(declared_type).__name__:
         case "DecimalType":
-            return pa.decimal128(declared.precision, declared.scale)
+            return pa.decimal128(declared_type.precision, declared_type.scale)
         case "ArrayType":
-            return pa.list_(arrow_of(declared.element_type))
+            return pa.list_(arrow_of(declared_type.element_type))
         case "MapType":
-            return pa.map_(arrow_of(declared.key_type), arrow_of(declared.value_type))
+            return pa.map_(arrow_of(declared_type.key_type), arrow_of(declared_type.value_type))
         case "RowType":
-            return RowType(tuple((field.name, flink_type(field.data_type)) for field in declared.fields))
+            return RowType(tuple((field.name, flink_type(field.data_type)) for field in declared_type.fields))
         case "ListViewType":
-            return ListViewType(flink_type(vars(declared)["_element_type"]))  # it has no public attribute
+            return ListViewType(flink_type(vars(declared_type)["_element_type"]))  # it has no public attribute
         case "MapViewType":
-            return MapViewType(*(flink_type(vars(declared)[each]) for each in ("_key_type", "_value_type")))
+            return MapViewType(*(flink_type(vars(declared_type)[each]) for each in ("_key_type", "_value_type")))
         case name if name in _PLAIN:
             return parse_type(_PLAIN[name])
-    raise RejectedError("SIGNATURE", f"PyFlink's {declared!r} has no counterpart; give a SQL name or a pyarrow type")
+    raise RejectedError(
+        "SIGNATURE", f"PyFlink's {declared_type!r} has no counterpart; give a SQL name or a pyarrow type"
+    )
 
 
-def arrow_of(declared: Any) -> pa.DataType:
+def arrow_of(declared_type: Any) -> pa.DataType:
     """Return the Arrow type of a type of PyFlink. Raises as `flink_type`."""
-    return serializer_of_flink(flink_type(declared)).arrow
+    return serializer_of_flink(flink_type(declared_type)).arrow
 
 
 def serializer_of_flink(type_: FlinkType) -> StateSerializer:
@@ -513,11 +515,11 @@ class _PyFlink(Adapter):
             "close": author_methods.close,
         }
 
-    def type_of(self, declared: Any) -> Any:
-        return arrow_of(declared) if is_flink_type(declared) else declared
+    def type_of(self, declared_type: Any) -> Any:
+        return arrow_of(declared_type) if is_flink_type(declared_type) else declared_type
 
-    def serializer_of(self, declared: Any) -> StateSerializer:
-        return serializer_of_flink(flink_type(declared))
+    def serializer_of(self, declared_type: Any) -> StateSerializer:
+        return serializer_of_flink(flink_type(declared_type))
 
 
 _BASE: Final = ("pyflink.table.udf", "AggregateFunction")

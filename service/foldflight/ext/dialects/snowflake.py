@@ -67,9 +67,9 @@ class _Snowflake(Adapter):
         def of(accumulator: Handled) -> Any:
             """Return the handler of an accumulator. It is restored from its state on demand."""
             if accumulator.handler is None:
-                restored = instance()
-                restored.merge(accumulator.state)
-                accumulator.handler, accumulator.state = restored, None
+                handler = instance()
+                handler.merge(accumulator.state)
+                accumulator.handler, accumulator.state = handler, None
             return accumulator.handler
 
         return {

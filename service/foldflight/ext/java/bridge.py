@@ -93,10 +93,10 @@ def value_of(jpype: Any, type_: Any, hint: str = "") -> Value:
     value = _value(jpype, type_)
     if not hint:
         return value
-    hinted = parse_type(hint)
-    if hinted != value.arrow and not (pa.types.is_decimal(hinted) and pa.types.is_decimal(value.arrow)):
+    hinted_type = parse_type(hint)
+    if hinted_type != value.arrow and not (pa.types.is_decimal(hinted_type) and pa.types.is_decimal(value.arrow)):
         raise UnknownType(f"DataTypeHint({hint}) contradicts the type {value.java}, which is {sql_name(value.arrow)}")
-    return Value(hinted, value.java, value.into, value.out, value.is_primitive, value.is_immutable)
+    return Value(hinted_type, value.java, value.into, value.out, value.is_primitive, value.is_immutable)
 
 
 def hint_of(annotations: Any) -> str:
@@ -148,10 +148,10 @@ def _collection(jpype: Any, type_: Any, name: str) -> Value:
         put = into_object(jpype, item)
 
         def to_java_list(values: Any) -> Any:
-            made = make()
+            java_list = make()
             for each in values:
-                made.add(put(each))
-            return made
+                java_list.add(put(each))
+            return java_list
 
         return Value(
             pa.list_(item.arrow),
@@ -306,17 +306,17 @@ def bridge_of(loops: Any, instance: Any, author: Any) -> Any:
 
 
 def _create_loops(loops: Any, instance: Any, author: Any) -> Any:
-    made = loops(instance, author.accumulator.type)
+    java_loops = loops(instance, author.accumulator.type)
     methods = author.methods
-    made.makes(methods["createAccumulator"], methods["getValue"])
-    made.applies(methods["accumulate"], methods["retract"])
+    java_loops.makes(methods["createAccumulator"], methods["getValue"])
+    java_loops.applies(methods["accumulate"], methods["retract"])
     if methods["merge"] is not None:
-        made.merges(methods["merge"])
+        java_loops.merges(methods["merge"])
     if _columns_of(author) and author.accumulator.fields:
-        made.fields([each.name for each in author.accumulator.fields])
+        java_loops.fields([each.name for each in author.accumulator.fields])
     elif _columns_of(author):
-        made.scalar()
-    return made
+        java_loops.scalar()
+    return java_loops
 
 
 def _columns_of(author: Any) -> tuple[pa.DataType, ...]:
@@ -359,10 +359,10 @@ class JavaAccumulators(GroupsAccumulator):
         if columns is None or not self._create(rows.slots):
             self.inner.update(rows)
             return
-        retained = []
+        live_buffers = []
         for index, column in enumerate(columns):
             buffers = self._buffers(*column)
-            retained.append(buffers)
+            live_buffers.append(buffers)
             self._loops.argument(index, *buffers)
         retracts = None if rows.retracts is None else self._buffer(rows.retracts.view(np.uint8))
         at = self._loops.fold(self._buffer(_contiguous(rows.slots)), retracts, len(rows), self._demands)
@@ -397,10 +397,10 @@ class JavaAccumulators(GroupsAccumulator):
             self.inner.merge(slots, states)
             return
         self.inner.absent(slots)
-        retained = []
+        live_buffers = []
         for index, column in enumerate(columns):
             buffers = self._buffers(*column)
-            retained.append(buffers)
+            live_buffers.append(buffers)
             self._loops.stored(index, *buffers)
         at = self._loops.merge(self._buffer(_contiguous(slots)), len(slots), self._demands)
         self.inner.mark_present(slots if at < 0 else slots[:at])
@@ -412,8 +412,8 @@ class JavaAccumulators(GroupsAccumulator):
             sound = ~self.inner.failures.among(rest)
             self.inner.merge(rest[sound], states.slice(at + 1).filter(pa.array(sound)))
 
-    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
-        self.inner.migrate(slots, states, written)
+    def migrate(self, slots: Slots, states: pa.Array, origin: StateOrigin) -> None:
+        self.inner.migrate(slots, states, origin)
 
     def state(self, slots: Slots) -> pa.Array:
         if not self._types or self.inner.failures or not len(slots) or not self._create(slots):

@@ -244,10 +244,10 @@ class JavaClass:
 
     def _method(self, method_name: str) -> Any:
         """Return the only public method of this name, or None. Raises RejectedError SIGNATURE if it is overloaded."""
-        named = [each for each in self.type.getMethods() if str(each.getName()) == method_name]
+        candidates = [each for each in self.type.getMethods() if str(each.getName()) == method_name]
         # Methods of Flink's base class do nothing, and some have parameters that only Flink can pass.
-        named = [each for each in named if not str(each.getDeclaringClass().getName()).startswith(_FLINK)]
-        methods = [each for each in named if not each.isBridge()] or [_bridge_target(each) for each in named]
+        candidates = [each for each in candidates if not str(each.getDeclaringClass().getName()).startswith(_FLINK)]
+        methods = [each for each in candidates if not each.isBridge()] or [_bridge_target(each) for each in candidates]
         if len(methods) > 1:
             texts = ", ".join(sorted(f"{method_name}({_types(each)})" for each in methods))
             raise self.error(
@@ -334,10 +334,10 @@ class JavaClass:
             sets = [each.part.set for each in fields]
 
             def write(plain: Mapping[str, Any]) -> Any:
-                made = make()
+                java_object = make()
                 for name, into, put in zip(names, intos, sets, strict=True):
-                    put(made, into(plain[name]))
-                return made
+                    put(java_object, into(plain[name]))
+                return java_object
 
         is_record = bool(type_.isRecord())
         return Accumulator(type_, arrow, "its public fields", read, write, is_record, is_record, fields)
@@ -349,12 +349,12 @@ class JavaClass:
         if type_.isRecord():
             parts = [(part, part.getGenericType()) for part in type_.getRecordComponents()]
         else:
-            declared: list[Any] = []
+            declared_fields: list[Any] = []
             cls = type_
             while cls is not None and str(cls.getName()) != "java.lang.Object":
                 own = [each for each in cls.getDeclaredFields() if not modifier.isStatic(each.getModifiers())]
-                declared, cls = own + declared, cls.getSuperclass()
-            stored_fields = [each for each in declared if not modifier.isTransient(each.getModifiers())]
+                declared_fields, cls = own + declared_fields, cls.getSuperclass()
+            stored_fields = [each for each in declared_fields if not modifier.isTransient(each.getModifiers())]
             for each in stored_fields:
                 if not modifier.isPublic(each.getModifiers()) or modifier.isFinal(each.getModifiers()):
                     return (), f"its field {each.getName()} is final or not public"
@@ -415,14 +415,14 @@ class JavaClass:
             method = self.methods[method_name]
             if method is None:
                 continue
-            returned = str(method.getReturnType().getName())
-            if returned == "void" and self.accumulator.is_immutable:
+            return_type = str(method.getReturnType().getName())
+            if return_type == "void" and self.accumulator.is_immutable:
                 raise self.error(
                     f".{method_name} returns nothing, but an accumulator of type {name} cannot change in place",
                     f"return the new {name}",
                 )
-            if returned not in ("void", str(self.accumulator.type.getName())):
-                raise self.error(f".{method_name} returns {returned}", f"return nothing, or the accumulator, {name}")
+            if return_type not in ("void", str(self.accumulator.type.getName())):
+                raise self.error(f".{method_name} returns {return_type}", f"return nothing, or the accumulator, {name}")
         if self.methods["open"] is not None and _types(self.methods["open"]) not in ("", "Map"):
             raise self.error(
                 f".open({_types(self.methods['open'])}) takes what foldflight does not have",
@@ -512,12 +512,12 @@ class JavaClass:
         )
 
     def _returns(self) -> Literal["some", "may"]:
-        given = [
+        author_methods = [
             self.methods[method_name]
             for method_name in ("accumulate", "retract", "merge")
             if self.methods[method_name] is not None
         ]
-        return "may" if any(str(each.getReturnType().getName()) == "void" for each in given) else "some"
+        return "may" if any(str(each.getReturnType().getName()) == "void" for each in author_methods) else "some"
 
     def _constant(self, name: str) -> str:
         """Return the text of a public static field; empty if there is none."""
@@ -536,11 +536,11 @@ class JavaClass:
 
     def instance(self, literals: Mapping[str, Any]) -> Any:
         """Return a new instance with the direct arguments."""
-        given = [
+        arguments = [
             literals[parameter.name] if value.into is None else value.into(literals[parameter.name])
             for parameter, value in self.literals
         ]
-        return self.jpype.JClass(self.type)(*given)
+        return self.jpype.JClass(self.type)(*arguments)
 
     def bound_methods(self, literals: Mapping[str, Any]) -> Methods:
         """Return the methods of a new instance."""
@@ -549,13 +549,15 @@ class JavaClass:
         get_value, create = instance.getValue, instance.createAccumulator
 
         def create_checked() -> Any:
-            made = create()
-            if made is None:
+            accumulator = create()
+            if accumulator is None:
                 raise self._badly_created("null; return a new accumulator")
-            if self.accumulator.fields and made.getClass() != self.accumulator.type:
+            if self.accumulator.fields and accumulator.getClass() != self.accumulator.type:
                 name = self.accumulator.type.getSimpleName()
-                raise self._badly_created(f"a {made.getClass().getName()}; the state would lose what {name} has not")
-            return made
+                raise self._badly_created(
+                    f"a {accumulator.getClass().getName()}; the state would lose what {name} has not"
+                )
+            return accumulator
 
         return Methods(
             create_accumulator=create_checked,
@@ -580,11 +582,13 @@ class JavaClass:
         if not skips and not any(intos):
             return method
 
-        def call(accumulator: Any, *given: Any) -> Any:
-            if skips and any(given[index] is None for index in primitive):
+        def call(accumulator: Any, *arguments: Any) -> Any:
+            if skips and any(arguments[index] is None for index in primitive):
                 return accumulator
-            converted = [value if into is None else into(value) for value, into in zip(given, intos, strict=True)]
-            return method(accumulator, *converted)
+            converted_arguments = [
+                value if into is None else into(value) for value, into in zip(arguments, intos, strict=True)
+            ]
+            return method(accumulator, *converted_arguments)
 
         return call
 
@@ -632,9 +636,9 @@ class _Serialized:
     def dumps(self, accumulator: Any) -> bytes:
         return memoryview(self.loops.serialized(accumulator)).tobytes()
 
-    def loads(self, serialized: bytes) -> Any:
+    def loads(self, data: bytes) -> Any:
         """Return an accumulator. Deserializing may execute code, so the bytes must be trusted."""
-        return self.loops.deserialized(self.array(serialized), self.type)
+        return self.loops.deserialized(self.array(data), self.type)
 
 
 def _same(value: Any) -> Any:

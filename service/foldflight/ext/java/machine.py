@@ -179,10 +179,10 @@ def loaders(jar: Jar) -> Loaders:
     """Return the class loaders of a jar. Raises the errors of `java`."""
     with _starting:
         jpype = java()
-        known = _LOADERS.get(jar.digest)
-        if known is None:
-            known = _LOADERS[jar.digest] = _loaders(jpype, jar)
-    return known
+        jar_loaders = _LOADERS.get(jar.digest)
+        if jar_loaders is None:
+            jar_loaders = _LOADERS[jar.digest] = _loaders(jpype, jar)
+    return jar_loaders
 
 
 def _loaders(jpype: Any, jar: Jar) -> Loaders:

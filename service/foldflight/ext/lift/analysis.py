@@ -75,10 +75,10 @@ def fits(value: Any, type_: pa.DataType) -> bool:
 
 def check_outcome(outcome: Outcome, fields: Sequence[Field], type_: pa.DataType) -> None:
     """Raise Unsupported for values that an engine may compute, or convert to the result type, otherwise than Python."""
-    computed = [part.when for part in outcome.parts] + [each.when for each in outcome.failures]
-    computed += [part.value for part in outcome.parts if part.value.op != "field"]
-    used = {each.parts[0] for expr in computed for each in expr.walk() if each.op == "field"}
-    if any(each.adds_decimals and each.name in used for each in fields):
+    expressions = [part.when for part in outcome.parts] + [each.when for each in outcome.failures]
+    expressions += [part.value for part in outcome.parts if part.value.op != "field"]
+    used_names = {each.parts[0] for expr in expressions for each in expr.walk() if each.op == "field"}
+    if any(each.adds_decimals and each.name in used_names for each in fields):
         raise Unsupported("get_value computes with a sum of DECIMALs, which Python may round")
     kinds = {part.value.kind for part in outcome.parts} - {"none"}
     if len(kinds) != 1:
@@ -119,26 +119,26 @@ def check_lift(lift: Lift, inputs: Sequence[pa.DataType], state: pa.DataType, re
         _check_condition(failure.when, arguments)
     if lift.outcome.reason:
         return
-    finished: dict[Any, Expr] = {}
+    final_fields: dict[Any, Expr] = {}
     for one in lift.fields:
         kind = kind_of(members[one.name])
         if one.monoid != "keep" and kind is not None:
-            finished[one.name] = Expr("field", (one.name,), *kind)
+            final_fields[one.name] = Expr("field", (one.name,), *kind)
     for part in lift.outcome.parts:
-        _check_condition(part.when, finished)
-        _kind(part.value, finished)
+        _check_condition(part.when, final_fields)
+        _kind(part.value, final_fields)
     for failure in lift.outcome.failures:
-        _check_condition(failure.when, finished)
+        _check_condition(failure.when, final_fields)
     try:
         check_outcome(lift.outcome, lift.fields, result)
-    except Unsupported as unsupported:
-        raise ValueError(str(unsupported)) from None
+    except Unsupported as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_field(one: Field, kinds: Sequence[str], type_: pa.DataType) -> None:
     """Check the expressions and the start of a field. Raises ValueError."""
-    known = kind_of(type_)
-    if known is None or not _is_start(one.start, known[0], type_):
+    field_kind = kind_of(type_)
+    if field_kind is None or not _is_start(one.start, field_kind[0], type_):
         raise ValueError(f"the field {one.name!r} starts as {one.start!r}, and its type is {type_}")
     values = [part.value for part in one.parts]
     is_right = False  # an unknown monoid
@@ -149,12 +149,19 @@ def _check_field(one: Field, kinds: Sequence[str], type_: pa.DataType) -> None:
             is_right = holds_whole(type_) and type(one.start) is int
         case "sum":
             scales = {scale_of(kind) if is_decimal(kind) else None for kind in kinds}
-            is_right = is_decimal(known[0]) and scales == {type_.scale} and type(one.start) is int and one.start == 0
+            is_right = (
+                is_decimal(field_kind[0]) and scales == {type_.scale} and type(one.start) is int and one.start == 0
+            )
         case "set":
-            put = values[0] if values else const(None)
-            is_right = kinds[:1] == [known[0]] and put.is_const and set(values) == {put} and fits(put.value, type_)
+            new_value = values[0] if values else const(None)
+            is_right = (
+                kinds[:1] == [field_kind[0]]
+                and new_value.is_const
+                and set(values) == {new_value}
+                and fits(new_value.value, type_)
+            )
         case "min" | "max":
-            is_right = set(kinds) == {known[0]}
+            is_right = set(kinds) == {field_kind[0]}
     if not is_right:
         raise ValueError(f"the field {one.name!r} of the type {type_} is a {one.monoid} of {sorted(set(kinds))}")
 
@@ -209,8 +216,8 @@ def lift_of(bound: BoundFunction) -> Lift:
         return replace(base, unretractable="it has no retract")
     try:
         both = subject.lift(retracts=True)
-    except Unsupported as unsupported:
-        return replace(base, unretractable=str(unsupported))
+    except Unsupported as error:
+        return replace(base, unretractable=str(error))
     if {each.when for each in both.failures} != {each.when for each in base.failures}:
         return replace(base, unretractable="retract raises for other rows than accumulate")
     return base
@@ -404,9 +411,9 @@ class _Subject:
     def _after(self, run: Run, method: Any) -> dict[str, Expr]:
         """Return the fields after a call of a method for a row."""
         accumulator = self._accumulator(run, self.fields)
-        returned = run.call(method, [accumulator, *self.arguments])
-        if returned != NONE or self.bound.function.returns != "may":
-            accumulator = returned
+        result = run.call(method, [accumulator, *self.arguments])
+        if result != NONE or self.bound.function.returns != "may":
+            accumulator = result
         if accumulator == NONE and not self._may_be_none:
             raise Raised("the method returns None in the place of the accumulator")
         values = self._values(run, accumulator)
@@ -448,17 +455,17 @@ class _Subject:
         try:
             symbols = {each.name: self._final_field(each) for each in fields}
             return self._outcome(symbols, fields)
-        except Unsupported as unsupported:
-            return Outcome(reason=str(unsupported))
+        except Unsupported as error:
+            return Outcome(reason=str(error))
 
     def _final_field(self, one: Field) -> Expr:
         """Return a field of a final accumulator, whose value is in the range of its type."""
         if one.monoid == "keep":
             return const(one.start)
         type_ = self.types[one.name]
-        known = kind_of(type_)
-        assert known is not None
-        kind, low, high = known
+        field_kind = kind_of(type_)
+        assert field_kind is not None
+        kind, low, high = field_kind
         if self.fields[one.name].kind != kind and not one.adds_decimals:
             raise Unsupported(f"{_label(one.name)} is a {self.fields[one.name].kind} in a field of the type {type_}")
         return Expr("field", (one.name,), kind, low, high)
@@ -527,20 +534,20 @@ class _Subject:
         self, name: str, cases: Sequence[_Case], others: Mapping[str, Field | None]
     ) -> tuple[_Extremum, Field]:
         """Return a field with which values of rows are compared: a minimum or maximum."""
-        first = _Extremum(self, name, cases, others, guarded=self.starts[name] is None)
+        first = _Extremum(self, name, cases, others, is_guarded=self.starts[name] is None)
         try:
             return first, first.field()
         except Unsupported:
-            guarded = _Extremum(self, name, cases, others, guarded=True)
-            if first.guarded or not guarded.guards:
+            with_guard = _Extremum(self, name, cases, others, is_guarded=True)
+            if first.guarded or not with_guard.guards:
                 raise
-        return guarded, guarded.field()
+        return with_guard, with_guard.field()
 
     def _plain(self, name: str, cases: Sequence[_Case]) -> Field | None:
         """Return a field that is a sum, is set or never changes; None if rows are compared with it."""
         before = self.fields[name]
         added_cases: list[Case] = []
-        put: list[Case] = []
+        assignments: list[Case] = []
         for case in cases:
             values = [each.values[name] for each in case.effects if each.values is not None]
             if before.kind == "bool":
@@ -549,7 +556,7 @@ class _Subject:
                 except Unsupported:
                     return None
                 if outcome is not None:
-                    put.append(Case(case.when, const(outcome)))
+                    assignments.append(Case(case.when, const(outcome)))
                 continue
             amounts = [_amount(before, value) for value in values]
             if None not in amounts and all(same_sum(each, amounts[0], case.facts) for each in amounts):
@@ -558,22 +565,22 @@ class _Subject:
                 if amount != const(0):
                     added_cases.append(Case(case.when, amount))
             elif all(value == values[0] and value.is_const for value in values):
-                put.append(Case(case.when, values[0]))
+                assignments.append(Case(case.when, values[0]))
             else:
                 return None
-        if added_cases and put:
+        if added_cases and assignments:
             raise Unsupported(f"{_label(name)} is both added to and set, so it depends on the order of rows")
         if added_cases:
             self._check_sum(name, added_cases)
             return Field(name, "sum", self.starts[name], tuple(added_cases))
-        if not put:
+        if not assignments:
             if name in self.decimals:
                 raise Unsupported(f"{_label(name)} is a Decimal that no row changes")
             return Field(name, "keep", self.starts[name])
-        if any(part.value != put[0].value for part in put):
+        if any(part.value != assignments[0].value for part in assignments):
             raise Unsupported(f"{_label(name)} is set to different values, so it depends on the order of rows")
-        self._check_constant(name, put[0].value)
-        return Field(name, "set", self.starts[name], tuple(put))
+        self._check_constant(name, assignments[0].value)
+        return Field(name, "set", self.starts[name], tuple(assignments))
 
     def _check_constant(self, name: str, value: Expr) -> None:
         """Raise Unsupported for a constant that the type of the state would change."""
@@ -612,7 +619,7 @@ class _Subject:
             return next(iter(results[True]))
         raise Unsupported(f"{_label(name)} changes by what other fields hold, so it depends on the order of rows")
 
-    def _check_inverse(self, fields: Mapping[str, Field], cases: Sequence[_Case], failed: Sequence[_Effect]) -> None:
+    def _check_inverse(self, fields: Mapping[str, Field], cases: Sequence[_Case], failures: Sequence[_Effect]) -> None:
         """Raise Unsupported if `retract` is not the exact inverse of `accumulate`."""
         for name, one in fields.items():
             if one.monoid not in ("sum", "keep"):
@@ -624,7 +631,7 @@ class _Subject:
                     there, back = (_amount(before, effect.values[key]) for key in (name, f"-{name}"))
                     if there is None or back is None or not same_sum(add(there, back), const(0), case.facts):
                         raise Unsupported(f"retract is not the inverse of accumulate for {_label(name)}")
-        for each in failed:
+        for each in failures:
             if any(fact.uses("field") for fact in each.facts):
                 raise Unsupported("retract raises for some accumulators")
 
@@ -635,21 +642,21 @@ class _Subject:
                 fields = {each.parts[0] or "the accumulator" for each in fact.walk() if each.op == "field"}
                 names = ", ".join(sorted(fields))
                 raise Unsupported(f"it raises, depending on {names}: {effect.error}")
-        given = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
-        return Failure(all_of([*given, _Case(effect.facts, ()).when]), effect.error, effect.by_null)
+        nonnull_conditions = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]
+        return Failure(all_of([*nonnull_conditions, _Case(effect.facts, ()).when]), effect.error, effect.by_null)
 
 
-def _cases(known: Mapping[Expr, bool], effects: Sequence[_Effect]) -> Iterator[_Case]:
+def _cases(known_facts: Mapping[Expr, bool], effects: Sequence[_Effect]) -> Iterator[_Case]:
     """Group runs by their conditions on the row."""
     for effect in effects:
         for fact in effect.facts:
-            if fact not in known and not fact.uses("field"):
+            if fact not in known_facts and not fact.uses("field"):
                 for holds in (True, False):
                     remaining = [each for each in effects if each.meets({fact: holds})]
                     if remaining:
-                        yield from _cases({**known, fact: holds}, remaining)
+                        yield from _cases({**known_facts, fact: holds}, remaining)
                 return
-    yield _Case(known, tuple(effects))
+    yield _Case(known_facts, tuple(effects))
 
 
 def _amount(before: Expr, after: Expr) -> Expr | None:
@@ -708,16 +715,16 @@ class _Extremum:
         cases: Sequence[_Case],
         others: Mapping[str, Field | None],
         *,
-        guarded: bool,
+        is_guarded: bool,
     ) -> None:
         self.subject = subject
-        self.guarded = guarded
+        self.guarded = is_guarded
         self.name = name
         self.cases = cases
         self.before = subject.fields[name]
         self.start = subject.starts[name]
         self.values = {index: self._candidate(case) for index, case in enumerate(cases)}
-        self.guards = [key for key, one in others.items() if guarded and one is not None and self._guards(one)]
+        self.guards = [key for key, one in others.items() if is_guarded and one is not None and self._guards(one)]
         self.has_nan = any(
             value is not None and self._may_be_nan(cases[index], value) is not False
             for index, value in self.values.items()
@@ -749,8 +756,8 @@ class _Extremum:
         elif not (one.monoid == "sum" and all(each.value.is_const and each.value.value > 0 for each in one.parts)):
             return False
         conditions = {part.when for part in one.parts}
-        chosen = {case.when for index, case in enumerate(self.cases) if self.values[index] is not None}
-        return conditions == chosen
+        value_conditions = {case.when for index, case in enumerate(self.cases) if self.values[index] is not None}
+        return conditions == value_conditions
 
     def _may_be_nan(self, case: _Case, value: Expr) -> bool | None:
         """Return whether the value of a case is NaN; None if it is unknown."""
@@ -804,14 +811,14 @@ class _Extremum:
             return first or (equal and fact.op == "le")
         raise self._order_dependent("is compared with something other than the value that it takes")
 
-    def _of_truth(self, one: Expr, known: Mapping[Expr, bool]) -> int:
+    def _of_truth(self, one: Expr, known_facts: Mapping[Expr, bool]) -> int:
         """Return the value of an expression over bools whose values are known."""
-        if one in known:
-            return known[one]
+        if one in known_facts:
+            return known_facts[one]
         if one.is_const:
             return int(one.value)
         if one.op in ("int", "not", "lt", "le", "eq"):
-            values = [self._of_truth(each, known) for each in one.parts]
+            values = [self._of_truth(each, known_facts) for each in one.parts]
             return evaluate(replace(one, parts=tuple(map(const, values))), ())
         raise self._order_dependent("is compared with something other than the value that it takes")
 
@@ -823,14 +830,14 @@ class _Extremum:
         first = const(start)
         is_empty = relation == "empty"
         # A count never decreases.
-        known = {
+        known_relations = {
             compare("eq", guard, first): is_empty,
             compare("eq", first, guard): is_empty,
             compare("lt", first, guard): not is_empty,
             compare("le", guard, first): is_empty,
         }
-        if fact in known:
-            return known[fact]
+        if fact in known_relations:
+            return known_relations[fact]
         raise self._order_dependent(f"depends on {_label(name)}")
 
     def takes(self, case: _Case, value: Expr, relation: Relation) -> bool:
@@ -874,7 +881,7 @@ class _Extremum:
             ("min", {"less": True, "greater": False, "value is NaN": False, "held is NaN": True}),
             ("max", {"less": False, "greater": True, "value is NaN": True, "held is NaN": False}),
         ):
-            if all(takes.get(relation, taken) is taken for relation, taken in expected.items()):  # type: ignore[call-overload]
+            if all(takes.get(relation, is_taken) is is_taken for relation, is_taken in expected.items()):  # type: ignore[call-overload]
                 fitting.append(monoid)  # type: ignore[arg-type]
         if not fitting and value.kind == "float":
             raise self._order_dependent(
@@ -889,10 +896,10 @@ class _Extremum:
         expected = kind_of(self.subject.types[self.name])
         assert expected is not None
         for part in parts:
-            given = part.value.kind
-            if given != expected[0] or (part.value.is_const and part.value.value is None):
+            value_kind = part.value.kind
+            if value_kind != expected[0] or (part.value.is_const and part.value.value is None):
                 raise Unsupported(
-                    f"{_label(self.name)} is of the type {self.subject.types[self.name]} and takes a {given}"
+                    f"{_label(self.name)} is of the type {self.subject.types[self.name]} and takes a {value_kind}"
                 )
 
     def excludes(self, effect: _Effect) -> bool:

@@ -36,18 +36,18 @@ def lift_text(bound: BoundFunction) -> str:
     if attributes is None:
         return _text(bound)
     function = bound.function
-    declared = (function.skip_nulls, function.returns, function.capabilities, function.adapter, function.language)
+    declaration = (function.skip_nulls, function.returns, function.capabilities, function.adapter, function.language)
     form = type(function.instantiate)
-    key = (function.cls, bound.fingerprint, declared, form, bound.state_type, bound.result_type, attributes)
-    known = _known.get(key)
-    if known is not None and known[0].is_unchanged():
-        return known[1]
-    reached = _Reached.of(function.cls)
+    key = (function.cls, bound.fingerprint, declaration, form, bound.state_type, bound.result_type, attributes)
+    cached_entry = _known.get(key)
+    if cached_entry is not None and cached_entry[0].is_unchanged():
+        return cached_entry[1]
+    reached_code = _Reached.of(function.cls)
     text = _text(bound)
-    if reached is not None:
+    if reached_code is not None:
         while len(_known) >= _KNOWN_MAX:
             _known.pop(next(iter(_known)), None)
-        _known[key] = reached, text
+        _known[key] = reached_code, text
     return text
 
 
@@ -80,45 +80,45 @@ class _Reached:
         functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
         names: dict[int, tuple[Mapping[str, Any], set[str]]] = {}
         pending: list[Any] = [author]
-        visited: set[int] = set()
+        visited_ids: set[int] = set()
         while pending:
             each = pending.pop()
-            if id(each) in visited:
+            if id(each) in visited_ids:
                 continue
-            visited.add(id(each))
-            if len(visited) > _REACHED_MAX:
+            visited_ids.add(id(each))
+            if len(visited_ids) > _REACHED_MAX:
                 return None
-            reached: list[Any] = []
+            reached_objects: list[Any] = []
             if isinstance(each, type):
                 classes.append((each, each.__mro__))
                 for base in each.__mro__:
                     if not _is_fixed(base):
                         bodies[id(base)] = vars(base)
-                        reached += vars(base).values()
+                        reached_objects += vars(base).values()
             else:
                 functions.append((each, _parts_of(each)))
-                for body, used in _names_of(each):
-                    names.setdefault(id(body), (body, set()))[1].update(used)
-                    reached += [body[name] for name in used & body.keys()]
-            for value in reached:
+                for body, used_names in _names_of(each):
+                    names.setdefault(id(body), (body, set()))[1].update(used_names)
+                    reached_objects += [body[name] for name in used_names & body.keys()]
+            for value in reached_objects:
                 plain = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
                 is_class = isinstance(plain, type) and plain.__module__ != "builtins"
                 if isinstance(plain, FunctionType) or is_class:
                     pending.append(plain)
         members = [(body, (*body, *body.values())) for body in bodies.values()]
-        values = [(body, tuple(used), _values_of(body, tuple(used))) for body, used in names.values()]
-        found = [[each for _, each in members], [each for _, each in functions], [each for _, _, each in values]]
-        kept: list[object] = [each for some in found for one in some for each in one if type(each) is tuple]
-        kept += [each.__kwdefaults__ for each, _ in functions if each.__kwdefaults__]
-        return cls(classes, members, functions, values, [(each, repr(each)) for each in kept])
+        values = [(body, tuple(used_names), _values_of(body, tuple(used_names))) for body, used_names in names.values()]
+        snapshots = [[each for _, each in members], [each for _, each in functions], [each for _, _, each in values]]
+        containers: list[object] = [each for some in snapshots for one in some for each in one if type(each) is tuple]
+        containers += [each.__kwdefaults__ for each, _ in functions if each.__kwdefaults__]
+        return cls(classes, members, functions, values, [(each, repr(each)) for each in containers])
 
     def is_unchanged(self) -> bool:
         """Return whether nothing has been replaced, added or removed."""
         return (
             all(each.__mro__ is order for each, order in self.classes)
-            and all(_are_same(found, (*body, *body.values())) for body, found in self.members)
+            and all(_are_same(snapshot, (*body, *body.values())) for body, snapshot in self.members)
             and all(_are_same(parts, _parts_of(each)) for each, parts in self.functions)
-            and all(_are_same(found, _values_of(body, used)) for body, used, found in self.values)
+            and all(_are_same(snapshot, _values_of(body, used_names)) for body, used_names, snapshot in self.values)
             and all(repr(each) == text for each, text in self.texts)
         )
 
@@ -176,8 +176,8 @@ def _text(bound: BoundFunction) -> str:
         LiftPlan.of(lift)
         if not lift.unretractable:
             LiftPlan.of(lift, has_kinds=True)
-    except Unsupported as unsupported:
-        return json.dumps({"reason": str(unsupported)})
+    except Unsupported as error:
+        return json.dumps({"reason": str(error)})
     except RecursionError:
         return json.dumps({"reason": "its methods are nested too deeply"})
     text = lift.to_json()

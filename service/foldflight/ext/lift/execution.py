@@ -181,10 +181,10 @@ class Run:
             return _StackFrame(self, function, list(arguments), {}, 0).run()
         raise Unsupported(f"{getattr(function, '__name__', function)!s} is not a plain method")
 
-    def create(self, cls: type, named: Mapping[str, Any]) -> Record:
+    def create(self, cls: type, literals: Mapping[str, Any]) -> Record:
         """Return a new instance of a class with direct arguments."""
         caller = _StackFrame(self, None, [], {}, 0)
-        record = caller.create(cls, [], {name: const(value) for name, value in named.items()})
+        record = caller.create(cls, [], {name: const(value) for name, value in literals.items()})
         assert isinstance(record, Record)
         return record
 
@@ -217,8 +217,8 @@ def runs(
         run = Run(trail, nullable, divides=divides)
         try:
             result: Any = execute(run)
-        except Raised as raised:
-            result = raised
+        except Raised as error:
+            result = error
         pending += [[*run.decided[:index], False] for index in range(len(trail), len(run.decided))]
         yield run, result
 
@@ -235,12 +235,12 @@ class _StackFrame:
     """
 
     def __init__(
-        self, run: Run, function: FunctionType | None, arguments: list[Any], named: dict[str, Any], depth: int
+        self, run: Run, function: FunctionType | None, arguments: list[Any], keywords: dict[str, Any], depth: int
     ) -> None:
         self.running = run
         self.function = function or _CREATES
         self.depth = depth
-        self.arguments, self.named = arguments, named
+        self.arguments, self.named = arguments, keywords
         self.locals: dict[str, Any] = {}
         self.source: Source | None = None
         self.line = 0
@@ -262,8 +262,8 @@ class _StackFrame:
         self.bind()
         try:
             self.block(self.source.node.body)
-        except _Return as returned:
-            return returned.value
+        except _Return as signal:
+            return signal.value
         return NONE
 
     def bind(self) -> None:
@@ -319,9 +319,9 @@ class _StackFrame:
             case ast.Expr(value=value):
                 self.value(value)
             case ast.Assign(targets=targets, value=value):
-                assigned = self.value(value)
+                new_value = self.value(value)
                 for target in targets:
-                    self.assign(target, assigned)
+                    self.assign(target, new_value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.assign(target, self.value(value))
             case ast.AugAssign(target=target, op=op, value=value):
@@ -397,8 +397,8 @@ class _StackFrame:
                 if isinstance(sequence, Tuple) and -len(sequence.items) <= index < len(sequence.items):
                     return sequence.items[index]
                 raise self.unsupported(f"it reads {ast.unparse(node)}, an item of something other than a tuple")
-            case ast.Call(func=function, args=arguments, keywords=named):
-                return self.call(function, arguments, named, node)
+            case ast.Call(func=function, args=arguments, keywords=keywords):
+                return self.call(function, arguments, keywords, node)
             case _:
                 raise self.unsupported(f"it uses {ast.unparse(node)!r}")
 
@@ -432,9 +432,9 @@ class _StackFrame:
         initial = None
         for each in self.source.module.body:
             match each:
-                case ast.Assign(targets=[ast.Name(id=assigned)], value=expr) if assigned == name:
+                case ast.Assign(targets=[ast.Name(id=target_name)], value=expr) if target_name == name:
                     initial = expr
-                case ast.AnnAssign(target=ast.Name(id=assigned), value=ast.expr() as expr) if assigned == name:
+                case ast.AnnAssign(target=ast.Name(id=target_name), value=ast.expr() as expr) if target_name == name:
                     initial = expr
                 case _:
                     pass
@@ -508,8 +508,8 @@ class _StackFrame:
         """Return an int or float. If it is None in this run, the method raises."""
         value = self.present(value, node)
         if value.kind == "bool":
-            known = self.running.facts.get(value)
-            return as_int(value) if known is None else const(int(known))
+            known_fact = self.running.facts.get(value)
+            return as_int(value) if known_fact is None else const(int(known_fact))
         if value.kind not in ("int", "float"):
             raise self.unsupported(f"it computes {ast.unparse(node)!r} with values of the type {value.kind}")
         return value
@@ -686,46 +686,46 @@ class _StackFrame:
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def call(
-        self, function: ast.expr, arguments: Sequence[ast.expr], named: Sequence[ast.keyword], node: ast.AST
+        self, function: ast.expr, arguments: Sequence[ast.expr], keywords: Sequence[ast.keyword], node: ast.AST
     ) -> Any:
         target = self.value(function)
         values: list[Any] = []
         for each in arguments:
             if isinstance(each, ast.Starred):
-                unpacked = self.value(each.value)
-                if not isinstance(unpacked, Tuple):
+                sequence = self.value(each.value)
+                if not isinstance(sequence, Tuple):
                     raise self.unsupported(f"it passes *arguments in {ast.unparse(node)!r}")
-                values += unpacked.items
+                values += sequence.items
             else:
                 values.append(self.value(each))
-        if any(each.arg is None for each in named):
+        if any(each.arg is None for each in keywords):
             raise self.unsupported(f"it passes **keywords in {ast.unparse(node)!r}")
-        by_name = {str(each.arg): self.value(each.value) for each in named}
+        by_name = {str(each.arg): self.value(each.value) for each in keywords}
         if isinstance(target, _Bound):
             return self.inner(target.function, [target.receiver, *values], by_name)
         if not isinstance(target, Known):
             raise self.unsupported(f"it calls {ast.unparse(function)}, which is not a plain function or method")
-        known = target.of
-        if isinstance(known, FunctionType):
-            return self.inner(known, values, by_name)
-        built_in = None if by_name else _BUILT_IN.get(known) if isinstance(known, _HASHABLE) else None
+        callee = target.of
+        if isinstance(callee, FunctionType):
+            return self.inner(callee, values, by_name)
+        built_in = None if by_name else _BUILT_IN.get(callee) if isinstance(callee, _HASHABLE) else None
         if built_in is not None:
             return built_in(self, values, node)
-        if isinstance(known, type) and known.__module__ != "builtins":
-            return self.create(known, values, by_name)
+        if isinstance(callee, type) and callee.__module__ != "builtins":
+            return self.create(callee, values, by_name)
         raise self.unsupported(f"it calls {ast.unparse(function)}, of which the engine has no exact equal")
 
-    def inner(self, function: FunctionType, arguments: list[Any], named: dict[str, Any]) -> Any:
+    def inner(self, function: FunctionType, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         if function.__code__.co_freevars:
             raise self.unsupported(f"it calls {function.__name__}, which uses names of an enclosing function")
-        return _StackFrame(self.running, function, arguments, named, self.depth + 1).run()
+        return _StackFrame(self.running, function, arguments, keywords, self.depth + 1).run()
 
-    def create(self, cls: type, arguments: list[Any], named: dict[str, Any]) -> Any:
+    def create(self, cls: type, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         """Return a new object of an author's class."""
         fields = getattr(cls, "_fields", None)
         if issubclass(cls, tuple) and isinstance(fields, tuple):
             defaults = getattr(cls, "_field_defaults", {})
-            items = dict(zip(fields, arguments, strict=False)) | named
+            items = dict(zip(fields, arguments, strict=False)) | keywords
             missing = {each: self.constant(defaults[each], each) for each in fields if each in defaults}
             items = missing | items
             if items.keys() != set(fields) or len(arguments) > len(fields):
@@ -739,14 +739,14 @@ class _StackFrame:
         _plain_attributes(cls, self)
         init = inspect.getattr_static(cls, "__init__")
         if dataclasses.is_dataclass(cls) and not _is_written(init):
-            self.fill(record, arguments, named)
+            self.fill(record, arguments, keywords)
         elif isinstance(init, FunctionType):
-            self.inner(init, [record, *arguments], named)
-        elif arguments or named:
+            self.inner(init, [record, *arguments], keywords)
+        elif arguments or keywords:
             raise Raised(f"TypeError: {cls.__name__} takes no arguments ({self.where})")
         return record
 
-    def fill(self, record: Record, arguments: list[Any], named: dict[str, Any]) -> None:
+    def fill(self, record: Record, arguments: list[Any], keywords: dict[str, Any]) -> None:
         """Set the attributes of a new dataclass."""
         if hasattr(record.cls, "__post_init__"):
             raise self.unsupported(f"{record.cls.__name__} has __post_init__")
@@ -756,8 +756,8 @@ class _StackFrame:
                 raise self.unsupported(f"{record.cls.__name__}.{each.name} is not a plain field")
             if arguments:
                 record.attributes[each.name] = arguments.pop(0)
-            elif each.name in named:
-                record.attributes[each.name] = named[each.name]
+            elif each.name in keywords:
+                record.attributes[each.name] = keywords[each.name]
             elif not _is_missing(each.default):
                 record.attributes[each.name] = self.constant(each.default, each.name)
             else:

@@ -38,20 +38,20 @@ class LiftedForm:
     bound: BoundFunction
     types: Sequence[pa.DataType]
 
-    def difference(self, interpreter: Interpreter, rows: Rows, cut: int) -> str | None:
+    def difference(self, interpreter: Interpreter, rows: Rows, seed: int) -> str | None:
         """Fold rows in both ways, and return how states or outputs differ; None if they are equal.
 
-        The bits of `cut` choose which rows are retracted.
+        The bits of `seed` choose which rows are retracted.
         """
         retracts = not self.lift.unretractable
-        signs = [-1 if retracts and cut >> (index % 16) & 1 else 1 for index in range(len(rows))]
+        signs = [-1 if retracts and seed >> (index % 16) & 1 else 1 for index in range(len(rows))]
         plan = LiftPlan.of(self.lift, has_kinds=retracts)
-        broken, is_error = self._of_rows(interpreter, plan, rows, signs)
-        if broken is None and is_error:
+        difference, is_error = self._of_rows(interpreter, plan, rows, signs)
+        if difference is None and is_error:
             # An error, as of a NULL or a large total, hides the state of all rows. Most rows have a state on their own.
             alone = (self._of_rows(interpreter, plan, [row], [sign])[0] for row, sign in zip(rows, signs, strict=True))
-            broken = next((each for each in alone if each is not None), None)
-        return broken
+            difference = next((each for each in alone if each is not None), None)
+        return difference
 
     def _of_rows(
         self, interpreter: Interpreter, plan: LiftPlan, rows: Rows, signs: list[int]
@@ -98,15 +98,15 @@ class LiftedForm:
             expected = error
         actual: Any
         try:
-            raised = [each.text for each in outcome.failures if evaluate(each.when, fields)]
+            error_texts = [each.text for each in outcome.failures if evaluate(each.when, fields)]
             values = [evaluate(each.value, fields) for each in outcome.parts if evaluate(each.when, fields)]
         except OverflowError as error:
             return None if plan.outcome_reason else f"the lifted get_value overflows for the state {state!r}: {error}"
-        if len(raised) + len(values) != 1:
-            return f"the lifted get_value has {values} and raises {raised} for the state {state!r}"
+        if len(error_texts) + len(values) != 1:
+            return f"the lifted get_value has {values} and raises {error_texts} for the state {state!r}"
         try:
-            actual = raised[0] if raised else cast_results(values, self.bound.result_type)[0].as_py()
-            fails = bool(raised)
+            actual = error_texts[0] if error_texts else cast_results(values, self.bound.result_type)[0].as_py()
+            fails = bool(error_texts)
         except CastError as error:
             actual, fails = str(error), True
         if fails and isinstance(expected, FoldflightError):

@@ -124,11 +124,11 @@ class Aggregate:
         if self.sums:
             total = sum(values)
             return total if -_END <= total < _END else None
-        chosen = None
+        best_value = None
         for index, value in enumerate(values):
-            if index == 0 or _replaces(self.kind, value, chosen):
-                chosen = value
-        return chosen
+            if index == 0 or _replaces(self.kind, value, best_value):
+                best_value = value
+        return best_value
 
 
 def _replaces(kind: str, value: Any, extrema: Any) -> bool:
@@ -185,9 +185,9 @@ class LiftPlan:
                 _check(part.value)
         except Unsupported:
             return "get_value computes integers that may exceed 64 bits"
-        used = [each.when for each in outcome.failures]
-        used += [each for part in outcome.parts for each in (part.when, part.value)]
-        quotients = [each for expr in used for each in expr.walk() if each.op == "quotient"]
+        expressions = [each.when for each in outcome.failures]
+        expressions += [each for part in outcome.parts for each in (part.when, part.value)]
+        quotients = [each for expr in expressions for each in expr.walk() if each.op == "quotient"]
         if any(part.uses("quotient") for each in quotients for part in each.parts):
             return "get_value divides integers that depend on a quotient of integers"
         return ""
@@ -279,8 +279,8 @@ class LiftPlan:
             ]
             return _whole(field.name, values, type_) if pa.types.is_integer(type_) else pa.array(values, type_)
         if field.monoid == "set":
-            put = pa.scalar(field.parts[0].value.value, type_)
-            return pc.if_else(pc.greater(column, 0), put, pa.scalar(field.start, type_))
+            new_value = pa.scalar(field.parts[0].value.value, type_)
+            return pc.if_else(pc.greater(column, 0), new_value, pa.scalar(field.start, type_))
         if column.type != type_ and pa.types.is_integer(type_):
             column = _whole(field.name, column.cast(pa.int64()), type_)
         if column.type != type_:
@@ -365,8 +365,8 @@ def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, 
         case "min" | "max":
             return [(Aggregate(field.monoid, field.parts), 0, 1)]
     if field.adds_decimals:
-        signed = tuple(_with_sign(field.parts)) if has_kinds else field.parts
-        return [(Aggregate("decimal sum", signed), 0, 1)]
+        signed_parts = tuple(_with_sign(field.parts)) if has_kinds else field.parts
+        return [(Aggregate("decimal sum", signed_parts), 0, 1)]
     amounts = {each.value for each in field.parts}
     if any(max(-each.low, each.high) >= _AMOUNT_END for each in amounts):
         raise Unsupported("it adds integers that may exceed 192 bits")
@@ -511,8 +511,8 @@ def _product(left: list[tuple[int, Expr]], right: list[tuple[int, Expr]]) -> lis
             wider, other_ = ((one_shift, one), (other_shift, other))
             if _bits(other) > _bits(one):
                 wider, other_ = other_, wider
-            cut = [(wider[0] + by, part) for by, part in _halves(wider[1])]
-            products += _product(cut, [other_])
+            halves = [(wider[0] + by, part) for by, part in _halves(wider[1])]
+            products += _product(halves, [other_])
     return products
 
 

@@ -73,9 +73,9 @@ def _has_floats(one: Expr) -> bool:
 
 
 def _check_counted(call: Call) -> None:
-    counted = "DISTINCT" if call.distinct else "ORDER BY" if call.order else "materialize" if call.materialize else ""
-    if counted:
-        raise Unsupported(f"with {counted} the rows of a group are folded together")
+    option = "DISTINCT" if call.distinct else "ORDER BY" if call.order else "materialize" if call.materialize else ""
+    if option:
+        raise Unsupported(f"with {option} the rows of a group are folded together")
 
 
 # Both depend on nothing but their arguments, and most queries have the functions and types of earlier ones.
@@ -111,9 +111,9 @@ def _damaged_error(call: Call, error: ValueError) -> RejectedError:
     )
 
 
-def _check_casts(argument_types: Sequence[pa.DataType], declared: Sequence[pa.DataType]) -> None:
+def _check_casts(argument_types: Sequence[pa.DataType], declared_types: Sequence[pa.DataType]) -> None:
     """Refuse arguments that are cast in a way in which hosts and Arrow may differ."""
-    for one, other in zip(argument_types, declared, strict=True):
+    for one, other in zip(argument_types, declared_types, strict=True):
         integers = pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other)
         if one != other and not integers and (one, other) != (pa.float32(), pa.float64()):
             raise Unsupported(f"an argument of the type {one} is cast to {other}")

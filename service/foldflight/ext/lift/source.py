@@ -49,14 +49,14 @@ def source_of(function: FunctionType) -> Source:
 
 @functools.lru_cache(_CACHED_MAX)
 def _source_in(text: str, code: CodeType) -> Source | None:
-    parsed = _parse(text, code.co_filename)
-    if parsed is None or code not in parsed[1]:
+    tree_and_codes = _parse(text, code.co_filename)
+    if tree_and_codes is None or code not in tree_and_codes[1]:
         return None
-    for node in ast.walk(parsed[0]):
+    for node in ast.walk(tree_and_codes[0]):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             if first == code.co_firstlineno:
-                return Source(node, parsed[0], _short(code.co_filename))
+                return Source(node, tree_and_codes[0], _short(code.co_filename))
     return None
 
 

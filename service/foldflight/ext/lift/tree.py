@@ -119,9 +119,9 @@ def kind_of(type_: pa.DataType) -> tuple[str, int, int] | None:
     if kinds.is_boolean(type_):
         return "bool", 0, 0
     if kinds.is_integer(type_):
-        signed = kinds.is_signed_integer(type_)
-        bits = type_.bit_width - signed
-        return "int", -(1 << bits) if signed else 0, (1 << bits) - 1
+        is_signed = kinds.is_signed_integer(type_)
+        bits = type_.bit_width - is_signed
+        return "int", -(1 << bits) if is_signed else 0, (1 << bits) - 1
     if type_ in (pa.float32(), pa.float64()):
         return "float", 0, 0
     is_plain = kinds.is_decimal(type_) or type_ in (pa.string(), pa.binary(), pa.date32())
@@ -262,10 +262,16 @@ def null(one: Expr) -> Expr:
 
 def all_of(conditions: list[Expr]) -> Expr:
     """Return whether all conditions hold."""
-    needed = [each for each in conditions if each != TRUE]
-    if FALSE in needed:
+    open_conditions = [each for each in conditions if each != TRUE]
+    if FALSE in open_conditions:
         return FALSE
-    return TRUE if not needed else needed[0] if len(needed) == 1 else Expr("and", tuple(needed), "bool")
+    return (
+        TRUE
+        if not open_conditions
+        else open_conditions[0]
+        if len(open_conditions) == 1
+        else Expr("and", tuple(open_conditions), "bool")
+    )
 
 
 _BUILD: Final[dict[str, Callable[..., Expr]]] = {

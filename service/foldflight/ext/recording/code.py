@@ -64,12 +64,12 @@ def facts_of(function: AnyFunction) -> dict[str, str]:
     return {"name": function.name, "version": function.version, "where": where, "digest": digest}
 
 
-def has_changed(recorded: Mapping[str, str], function: AnyFunction) -> bool | None:
+def has_changed(recorded_facts: Mapping[str, str], function: AnyFunction) -> bool | None:
     """Return whether a function differs from the recorded one; None if it is unknown."""
-    digests = _digest_of(function), recorded["digest"]
+    digests = _digest_of(function), recorded_facts["digest"]
     if all(digests):
         return digests[0] != digests[1]
-    return True if module_of(function).rpartition(":")[2] != recorded["where"].rpartition(":")[2] else None
+    return True if module_of(function).rpartition(":")[2] != recorded_facts["where"].rpartition(":")[2] else None
 
 
 def options_for(references: Sequence[str]) -> str:
@@ -115,7 +115,9 @@ def _as_module(file: Path) -> str:
     return file.stem
 
 
-def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_keys: Sequence[bytes] = ()) -> Registry:
+def functions_for(
+    recording: Recording, current_functions: Sequence[AnyFunction], bundle_keys: Sequence[bytes] = ()
+) -> Registry:
     """Return the functions of a recording under the names that it uses.
 
     If exactly one function is missing, one of the caller's with another name replaces it. Bundles that are signed with
@@ -126,18 +128,18 @@ def functions_for(recording: Recording, given: Sequence[AnyFunction], bundle_key
     """
     names = dict.fromkeys(recording.open_request.functions)
     by_name = {}
-    for sealed in recording.open_request.bundles if bundle_keys else ():
-        bundle = unseal(sealed, bundle_keys)
+    for sealed_bundle in recording.open_request.bundles if bundle_keys else ():
+        bundle = unseal(sealed_bundle, bundle_keys)
         check_made_with(bundle)
         by_name.update({function.name: function for function in unpickle(bundle.code, bundle.digest)})
     built_in = Registry()
-    others = [function for function in given if function.name not in names]
-    by_name.update({function.name: function for function in given if function.name in names})
-    authored = [name for name in names if name not in built_in]
-    missing = [name for name in authored if name not in by_name]
-    replaced = missing or authored  # an edited class may replace the class of a bundle
-    if len(others) == len(replaced) == 1:
-        by_name[replaced[0]] = replace(others[0], name=replaced[0])
+    others = [function for function in current_functions if function.name not in names]
+    by_name.update({function.name: function for function in current_functions if function.name in names})
+    authored_names = [name for name in names if name not in built_in]
+    missing = [name for name in authored_names if name not in by_name]
+    replaced_names = missing or authored_names  # an edited class may replace the class of a bundle
+    if len(others) == len(replaced_names) == 1:
+        by_name[replaced_names[0]] = replace(others[0], name=replaced_names[0])
     elif others:
         raise unknown_function(others[0].name, names, "in the recording")
     elif missing:

@@ -110,9 +110,9 @@ def replay(
     from foldflight.ext.recording.code import function_at, functions_for
     from foldflight.ext.recording.file import groups_named, of_groups
 
-    given = [function_at(each) for each in functions]
-    recording = _read(file, given, arguments, literals, recording_key)
-    registry = functions_for(recording, given, [bundle_key.encode()] if bundle_key else ())
+    current_functions = [function_at(each) for each in functions]
+    recording = _read(file, current_functions, arguments, literals, recording_key)
+    registry = functions_for(recording, current_functions, [bundle_key.encode()] if bundle_key else ())
     state_keys = [state_key.encode()] if state_key else []
     state_keys += [NO_STATE_KEY] if unpickle else []
     if groups:
@@ -134,7 +134,11 @@ def replay(
 
 
 def _read(
-    file: Path, given: Sequence[AnyFunction], arguments: str | None, literals: tuple[str, ...], key: str | None
+    file: Path,
+    current_functions: Sequence[AnyFunction],
+    arguments: str | None,
+    literals: tuple[str, ...],
+    key: str | None,
 ) -> Recording:
     from foldflight.cli.laws import literals_in
     from foldflight.ext.recording.dead_letters import read_dead_letters
@@ -142,7 +146,7 @@ def _read(
 
     if file.is_dir() or file.suffix == ".parquet":
         columns = None if arguments is None else [each.strip() for each in arguments.split(",")]
-        return read_dead_letters(file, given, columns, literals_in(literals))
+        return read_dead_letters(file, current_functions, columns, literals_in(literals))
     return read_recording(file, key=key)
 
 
@@ -172,9 +176,9 @@ def _describe(recording: Recording, registry: Registry) -> None:
             True: ", which differs from that of the recording",
             None: "; whether its code has changed since is not known",
         }
-        changed = has_changed(each, function)
-        if changed is not False:
-            _say(f"{each['name']}: folded with {module_of(function)}{notes[changed]}")
+        is_changed = has_changed(each, function)
+        if is_changed is not False:
+            _say(f"{each['name']}: folded with {module_of(function)}{notes[is_changed]}")
     if recording.error is not None:
         _say(f"recorded error: {recording.error.code}: {recording.error.message}")
 
@@ -190,15 +194,15 @@ def _shrink(recording: Recording, registry: Registry, state_keys: Sequence[bytes
 
     console = Console()
     with console.status("looking for the fewest rows"):
-        shrunk = shrink(recording, registry, state_keys=state_keys)
-    console.print(_rows_table(shrunk))
-    if shrunk.unused_columns:
-        _say(f"the error is the same if these columns are NULL: {', '.join(shrunk.unused_columns)}")
-    if not shrunk.is_minimal:
-        _say(f"ended after {shrunk.runs} runs: fewer rows may do", "bold")
-    _say(str(shrunk.error))
+        shrink_result = shrink(recording, registry, state_keys=state_keys)
+    console.print(_rows_table(shrink_result))
+    if shrink_result.unused_columns:
+        _say(f"the error is the same if these columns are NULL: {', '.join(shrink_result.unused_columns)}")
+    if not shrink_result.is_minimal:
+        _say(f"ended after {shrink_result.runs} runs: fewer rows may do", "bold")
+    _say(str(shrink_result.error))
     if test is not None:
-        _write_test(test, shrunk.recording, registry, shrunk.error)
+        _write_test(test, shrink_result.recording, registry, shrink_result.error)
 
 
 def _write_test(test: Path, recording: Recording, registry: Registry, shows: FoldflightError | Difference) -> None:
@@ -217,14 +221,18 @@ def _write_test(test: Path, recording: Recording, registry: Registry, shows: Fol
     _say(f"wrote {test}: it fails until the function {does}. Run: python -m pytest {shlex.quote(str(test))}")
 
 
-def _rows_table(shrunk: ShrinkResult) -> Table:
+def _rows_table(shrink_result: ShrinkResult) -> Table:
     from foldflight.exchange.frames import Barrier, Chunk, States
 
-    open_request, pairs = shrunk.recording.open_request, shrunk.recording.pairs
-    hidden = {"slot", *shrunk.unused_columns, *(["emit"] if open_request.emits else [])}  # not columns of the query
-    names = [name for name in open_request.columns.names if name not in hidden]
+    open_request, pairs = shrink_result.recording.open_request, shrink_result.recording.pairs
+    hidden_names = {
+        "slot",
+        *shrink_result.unused_columns,
+        *(["emit"] if open_request.emits else []),
+    }  # not columns of the query
+    names = [name for name in open_request.columns.names if name not in hidden_names]
     rows = sum(each.frame.batch.num_rows for each in pairs if isinstance(each.frame, (Chunk, States)))
-    _say(f"rows that still fail: {rows} ({shrunk.runs} runs)")  # a table wraps its title
+    _say(f"rows that still fail: {rows} ({shrink_result.runs} runs)")  # a table wraps its title
     table = Table()
     for name in ("epoch", "group", *names):
         table.add_column(Text(printable(name)), overflow="fold")
@@ -235,7 +243,7 @@ def _rows_table(shrunk: ShrinkResult) -> Table:
         elif isinstance(pair.frame, (Chunk, States)):
             for row in islice(rows_to_display(pair.frame.batch), _TABLE_ROWS_MAX):
                 slot = row.get("slot", 0)
-                group = _group_text(shrunk.recording.groups.get(slot, {"slot": slot}))
+                group = _group_text(shrink_result.recording.groups.get(slot, {"slot": slot}))
                 if not open_request.maps and isinstance(row.get("kind"), int):
                     row["kind"] = RowKind(row["kind"])
                 values = [_display_text(row[name]) for name in names if name in row]
@@ -269,21 +277,25 @@ def _is_equal(recording: Recording, registry: Registry, outcome: Outcome, differ
         _say(f"{where}{_as_recorded(recording, outcome.error)}")
     if outcome.error is not None or differences:
         return False
-    recorded, now, pairs = recording.error, "no function raises", recording.pairs
-    if recorded is not None:
+    recorded_error, now, pairs = recording.error, "no function raises", recording.pairs
+    if recorded_error is not None:
         now = "now no function raises"
-        if recorded.slot is not None and not any(recorded.slot in slots_in(pair.frame) for pair in pairs):
-            failed = _group_text(recording.groups.get(recorded.slot, {"slot": recorded.slot}))
-            now = f"no function raises here (the recorded error is of the group {failed})"
+        if recorded_error.slot is not None and not any(recorded_error.slot in slots_in(pair.frame) for pair in pairs):
+            failed_group = _group_text(recording.groups.get(recorded_error.slot, {"slot": recorded_error.slot}))
+            now = f"no function raises here (the recorded error is of the group {failed_group})"
         elif recording.about.get("is_masked"):
             is_edited = any(has_changed(each, registry[each["name"]]) for each in recording.about["functions"])
             _say(_IF_CHANGED if is_edited else _IF_SAME, "yellow" if is_edited else "bold red")
             return is_edited
-    answered = pairs if recorded is None else pairs[:-1]
-    compared = sum(any(isinstance(each, COMPARED_FRAMES) for each in pair.answers) for pair in answered)
-    same = f"all recorded answers are the same ({compared})" if compared else "there is no recorded answer to compare"
+    answered_pairs = pairs if recorded_error is None else pairs[:-1]
+    compared_count = sum(any(isinstance(each, COMPARED_FRAMES) for each in pair.answers) for pair in answered_pairs)
+    same = (
+        f"all recorded answers are the same ({compared_count})"
+        if compared_count
+        else "there is no recorded answer to compare"
+    )
     _say(f"{now}, and {same}", "green")
-    if recorded is not None and recorded.code == "LIMIT":
+    if recorded_error is not None and recorded_error.code == "LIMIT":
         _say("a replay has no bounds, so it cannot show whether the bound of the server is still exceeded")
     return True
 
@@ -292,8 +304,8 @@ def _as_recorded(recording: Recording, error: FoldflightError) -> str:
     """Return a note that compares an error with the recorded one, without values of rows, which may be masked."""
     if recording.error is None:
         return ""
-    recorded, now = ((each.code, each.message.partition(":")[0]) for each in (recording.error, error))
-    return ", as it was recorded" if recorded == now else ", which is another error than the recorded one"
+    recorded_text, now = ((each.code, each.message.partition(":")[0]) for each in (recording.error, error))
+    return ", as it was recorded" if recorded_text == now else ", which is another error than the recorded one"
 
 
 def _differences_table(differences: Sequence[Difference]) -> Table:

@@ -82,8 +82,8 @@ def _arguments_in(table: pa.Table, function: Function, arguments: Sequence[str] 
     """Return the columns of `row` that are the arguments. Raises RejectedError SCHEMA_MISMATCH."""
     columns = [each.name for each in table.schema.field("row").type]
     names = columns if arguments is None else arguments
-    unknown = [each for each in names if each not in columns]
-    if unknown or not function.inputs_min <= len(names) <= len(function.input_names):
+    unknown_names = [each for each in names if each not in columns]
+    if unknown_names or not function.inputs_min <= len(names) <= len(function.input_names):
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"{function.signature} does not take the columns {', '.join(names)} of the dead letters, which have "
@@ -106,11 +106,11 @@ def _recording(table: pa.Table, call: Call, function: Function) -> Recording:
     arrays = [pa.array(numbers, pa.int32()), pa.array(kinds, pa.int8()), *(columns[each] for each in call.arguments)]
     batch = pa.RecordBatch.from_arrays(arrays, names=["slot", "kind", *call.arguments])
     first = {each: table.column(each)[0].as_py() for each in ("code", "message")}
-    known = first["code"] if first["code"] in FunctionError.codes else "USER_CODE"
+    code = first["code"] if first["code"] in FunctionError.codes else "USER_CODE"
     return Recording(
         about={"functions": [{**facts_of(function), "name": call.function}]},
         open_request=Open((call,), batch.schema),
         pairs=(Pair(Chunk(batch)), Pair(Barrier(1))),
         groups=groups,
-        error=FunctionError(known, first["message"] or "", function=call.function, slot=numbers[0]),
+        error=FunctionError(code, first["message"] or "", function=call.function, slot=numbers[0]),
     )

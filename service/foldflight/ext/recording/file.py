@@ -279,16 +279,16 @@ def slots_in(frame: fr.Frame) -> list[int]:
     return [0] * frame.batch.num_rows if slots is None else slots.drop_null().to_pylist()
 
 
-def of_slots(frame: F, kept: pa.Array, request: fr.Frame) -> F:
+def of_slots(frame: F, kept_slots: pa.Array, request: fr.Frame) -> F:
     """Return a frame of the engine, or an answer, with the rows of some slots only.
 
     Args:
         frame: The frame.
-        kept: The slots to keep, int32.
+        kept_slots: The slots to keep, int32.
         request: For outputs of rows: the chunk with these rows.
     """
     if isinstance(frame, fr.Forget):
-        return replace(frame, slots=frame.slots.filter(pc.is_in(frame.slots, value_set=kept)))
+        return replace(frame, slots=frame.slots.filter(pc.is_in(frame.slots, value_set=kept_slots)))
     batch = getattr(frame, "batch", None)
     slots = None if batch is None else slots_of(batch)
     if batch is None or slots is None:
@@ -298,24 +298,24 @@ def of_slots(frame: F, kept: pa.Array, request: fr.Frame) -> F:
         owners = slots_of(request.batch)
         if owners is None:
             return frame
-        numbers = pa.array(np.cumsum(pc.is_in(owners, value_set=kept)) - 1, pa.int32())
+        numbers = pa.array(np.cumsum(pc.is_in(owners, value_set=kept_slots)) - 1, pa.int32())
         batch, slots = with_column(batch, "slot", numbers.take(slots)), owners.take(slots)
-    return replace(frame, batch=batch.filter(pc.is_in(slots, value_set=kept)))
+    return replace(frame, batch=batch.filter(pc.is_in(slots, value_set=kept_slots)))
 
 
 def of_groups(recording: Recording, slots: Iterable[int]) -> Recording:
     """Return a recording that has only the rows and answers of these slots."""
-    kept = pa.array(sorted(slots), pa.int32())
-    chosen = []
+    kept_slots = pa.array(sorted(slots), pa.int32())
+    pairs = []
     for pair in recording.pairs:
-        frame = of_slots(pair.frame, kept, pair.frame)
+        frame = of_slots(pair.frame, kept_slots, pair.frame)
         if not isinstance(frame, (fr.Chunk, fr.States, fr.Entries)) or frame.batch.num_rows:
-            answers = [of_slots(each, kept, pair.frame) for each in pair.answers]
-            chosen.append(Pair(frame, answers, pair.questions))
-    return replace(recording, pairs=tuple(chosen))
+            answers = [of_slots(each, kept_slots, pair.frame) for each in pair.answers]
+            pairs.append(Pair(frame, answers, pair.questions))
+    return replace(recording, pairs=tuple(pairs))
 
 
-def groups_named(recording: Recording, wanted: Mapping[str, str]) -> list[int]:
+def groups_named(recording: Recording, key_texts: Mapping[str, str]) -> list[int]:
     """Return the slots of the groups with these keys, given as text: {"customer": "ann"}, or {"slot": "3"}.
 
     Raises:
@@ -326,17 +326,17 @@ def groups_named(recording: Recording, wanted: Mapping[str, str]) -> list[int]:
     matching = [
         slot
         for slot, group in groups.items()
-        if all(name in group and text in (str(group[name]), repr(group[name])) for name, text in wanted.items())
+        if all(name in group and text in (str(group[name]), repr(group[name])) for name, text in key_texts.items())
     ]
     if not matching:
         some = [_group_text(group) for group in islice(groups.values(), _NAMED_MAX)]
         some += ["..."] if len(groups) > _NAMED_MAX else []
-        failed = recording.error.slot if recording.error else None
-        keyless = "" if failed is None else f"; the recorded error is of slot={failed}"
+        failed_slot = recording.error.slot if recording.error else None
+        keyless = "" if failed_slot is None else f"; the recorded error is of slot={failed_slot}"
         keyless = f". Servers know no keys, so their recordings have slots only: give --group slot=N{keyless}"
         raise RejectedError(
             "SIGNATURE",
-            f"the recording has no group {_group_text(wanted)}; it has {', '.join(some) or 'no rows'}"
+            f"the recording has no group {_group_text(key_texts)}; it has {', '.join(some) or 'no rows'}"
             f"{'' if recording.groups else keyless}",
         )
     return matching

@@ -152,11 +152,11 @@ def _has_no_mask(type_: pa.DataType) -> bool:
 
 
 def _mask_errors(errors: pa.Array) -> pa.Array:
-    masked = [
+    masked_errors = [
         {**each, "message": _what_raised(each["message"]), "row": None, "trace": None} if each else None
         for each in errors.to_pylist()
     ]
-    return pa.array(masked, errors.type)
+    return pa.array(masked_errors, errors.type)
 
 
 def _what_raised(message: str | None) -> str:
@@ -274,14 +274,15 @@ class ExchangeRecorder:
         """
         if self._problem is not None or self._plan.mask or self._is_left_out:
             return
-        chosen = set(self._selected_slots) if isinstance(self._plan.of, Mapping) else None
-        answered = [
+        selected_slots = set(self._selected_slots) if isinstance(self._plan.of, Mapping) else None
+        answers = [
             (call_id, each)
             for index, (call_id, each) in enumerate(zip(calls.ids, calls.answers, strict=True))
-            if each is not None and (chosen is None or calls.slots is None or calls.slots[index] in chosen)
+            if each is not None
+            and (selected_slots is None or calls.slots is None or calls.slots[index] in selected_slots)
         ]
-        if answered:
-            self._add(RecordingPart(format_.CALLS, b"", write_batch(_calls_of(answered, calls.result_type))))
+        if answers:
+            self._add(RecordingPart(format_.CALLS, b"", write_batch(_calls_of(answers, calls.result_type))))
 
     def record_error(self, error: FoldflightError) -> None:
         """Write the recording, and name it in the error, unless another attempt may succeed."""
@@ -323,23 +324,25 @@ class ExchangeRecorder:
         """Add a frame to the recording."""
         if self._problem is not None:
             return
-        chosen = self._select(frame)
+        selected_frame = self._select(frame)
         if kind == format_.ENGINE:
-            self._is_left_out = chosen is None
-            self._is_wanted |= isinstance(self._plan.of, Mapping) and isinstance(chosen, (Chunk, States))
+            self._is_left_out = selected_frame is None
+            self._is_wanted |= isinstance(self._plan.of, Mapping) and isinstance(selected_frame, (Chunk, States))
         elif self._is_left_out and not isinstance(frame, Wanted):
             return  # the answers of a frame that is not recorded
-        if chosen is None:
+        if selected_frame is None:
             return
         # Answers are encoded now, because the fold may change the memory of their batches. Frames of engines are
         # immutable.
-        self._add((kind, chosen) if kind == format_.ENGINE else RecordingPart.of(kind, self._encode(chosen)))
+        self._add(
+            (kind, selected_frame) if kind == format_.ENGINE else RecordingPart.of(kind, self._encode(selected_frame))
+        )
 
     def _add(self, part: RecordingPart | tuple[bytes, Frame]) -> None:
         """Keep a part in memory, or write all parts that are kept."""
         batch = None if isinstance(part, RecordingPart) else getattr(part[1], "batch", None)
-        held = len(part.batch) if isinstance(part, RecordingPart) else 0 if batch is None else batch.nbytes
-        size = _FRAME_BYTES + held
+        batch_bytes = len(part.batch) if isinstance(part, RecordingPart) else 0 if batch is None else batch.nbytes
+        size = _FRAME_BYTES + batch_bytes
         if not _OPEN_BUDGET.acquire(size, self._plan.open_bytes_max):
             self._give_up(
                 f"the exchanges that are open at once have more than {self._plan.open_bytes_max} bytes, half of "
@@ -385,8 +388,12 @@ class ExchangeRecorder:
         if slots_of(batch) is None:
             return frame if self._is_selected(0) else None
         self._chunk = frame if isinstance(frame, Chunk) else self._chunk
-        chosen = of_slots(frame, pa.array(self._selected_slots, pa.int32()), self._chunk)
-        return None if isinstance(chosen, (Chunk, States)) and not chosen.batch.num_rows else chosen
+        selected_frame = of_slots(frame, pa.array(self._selected_slots, pa.int32()), self._chunk)
+        return (
+            None
+            if isinstance(selected_frame, (Chunk, States)) and not selected_frame.batch.num_rows
+            else selected_frame
+        )
 
     def _is_selected(self, slot: int) -> bool:
         group, of = self._names.get(slot, {}), self._plan.of
@@ -421,12 +428,12 @@ class ExchangeRecorder:
     def _keep(self, error: FoldflightError | None) -> str:
         spool = self._write_frames()
         groups = self._groups()
-        named = [] if groups is None else [RecordingPart(format_.GROUPS, b"", write_batch(groups))]
+        group_parts = [] if groups is None else [RecordingPart(format_.GROUPS, b"", write_batch(groups))]
         open_request = self._opening
-        parts: Iterable[RecordingPart] = itertools.chain(parts_in(spool), named)
+        parts: Iterable[RecordingPart] = itertools.chain(parts_in(spool), group_parts)
         if self._plan.mask:
             masks = Masks.of(parts)
-            parts = map(masks.mask_part, itertools.chain(parts_in(spool), named))
+            parts = map(masks.mask_part, itertools.chain(parts_in(spool), group_parts))
             open_request = mask_open_request(open_request)
             error = None if error is None else mask_error(error)
         about = RecordingPart(format_.ABOUT, json.dumps(self._about()).encode())
@@ -474,15 +481,15 @@ class ExchangeRecorder:
         }
 
     def _command(self, path: Path) -> str:
-        authored = [each for each in self._functions if not module_of(each).startswith("foldflight.")]
-        references = [facts_of(each)["where"] for each in authored]
+        authored_functions = [each for each in self._functions if not module_of(each).startswith("foldflight.")]
+        references = [facts_of(each)["where"] for each in authored_functions]
         return f"foldflight replay {shlex.quote(str(path))} {options_for(references)}".rstrip()
 
 
-def _calls_of(answered: list[tuple[str, Answer]], type_: pa.DataType) -> pa.RecordBatch:
+def _calls_of(answers: list[tuple[str, Answer]], type_: pa.DataType) -> pa.RecordBatch:
     """Return the answers of calls as rows: the id, and the result or the text of the error."""
     values, errors = [], []
-    for _, answer in answered:
+    for _, answer in answers:
         error = None if answer.error is None else f"{type(answer.error).__name__}: {answer.error}"
         value = answer.value
         if error is None:
@@ -493,7 +500,7 @@ def _calls_of(answered: list[tuple[str, Answer]], type_: pa.DataType) -> pa.Reco
         values.append(value)
         errors.append(error)
     columns = [
-        pa.array([call_id for call_id, _ in answered]),
+        pa.array([call_id for call_id, _ in answers]),
         cast_results(values, type_),
         pa.array(errors, pa.string()),
     ]

@@ -56,9 +56,9 @@ class RecordedAnswers:
     def answer(self, calls: Calls, check: Check) -> None:  # noqa: ARG002 - nothing waits
         """Give each row the answer that its call had."""
         for index, call_id in enumerate(calls.ids):
-            known = self._recording.calls.get(call_id, [(None, self._why_none)])
+            recorded_answers = self._recording.calls.get(call_id, [(None, self._why_none)])
             # Fewer rows, as of a group that shrinks, have the first of the answers; more rows have the last one again.
-            value, error = known[min(self._given[call_id], len(known) - 1)]
+            value, error = recorded_answers[min(self._given[call_id], len(recorded_answers) - 1)]
             self._given[call_id] += 1
             calls.answers[index] = Answer(value, None if error is None else RecordedError(error))
 
@@ -109,10 +109,10 @@ def fold_again(
     open_request = replace(recording.open_request.pin([""] * len(recording.open_request.functions)), bundles=())
     if isolates is not None:
         open_request = replace(open_request, isolate_errors=isolates)
-    entries = {_text_of(wanted): answer for pair in recording.pairs for wanted, answer in pair.questions}
+    entries = {_text_of(question): answer for pair in recording.pairs for question, answer in pair.questions}
 
-    def ask(wanted: fr.Wanted) -> Iterable[fr.Frame]:
-        answer = entries.get(_text_of(wanted))
+    def ask(question: fr.Wanted) -> Iterable[fr.Frame]:
+        answer = entries.get(_text_of(question))
         if answer is None:
             raise RejectedError("BAD_FRAME", "the function uses entries of its views that the recording does not have")
         return answer
@@ -155,9 +155,9 @@ def _with_group(error: FoldflightError, recording: Recording) -> FoldflightError
     group = recording.groups.get(-1 if error.slot is None else error.slot)
     if group is None:
         return error
-    named = error.with_group(dict(group))
-    named.__cause__ = error.__cause__
-    return named
+    group_error = error.with_group(dict(group))
+    group_error.__cause__ = error.__cause__
+    return group_error
 
 
 def _pickle_error(error: RejectedError, frame: fr.Frame) -> RejectedError:
@@ -197,9 +197,9 @@ def _frame_of(frame: fr.Frame, open_request: fr.Open, registry: Registry) -> fr.
     return fr.States(pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields)), frame.unanswered)
 
 
-def _text_of(wanted: fr.Wanted) -> str:
-    names = [name for name in wanted.batch.schema.names if name == "slot" or name.startswith("state_")]
-    return repr(wanted.batch.select(names).to_pylist())
+def _text_of(question: fr.Wanted) -> str:
+    names = [name for name in question.batch.schema.names if name == "slot" or name.startswith("state_")]
+    return repr(question.batch.select(names).to_pylist())
 
 
 # -- comparison --------------------------------------------------------------------------------------------------------
@@ -240,9 +240,11 @@ def _comparable_columns(
         if slots is None:
             raise RejectedError("BAD_FRAME", "an answer in the recording has no slots")
         # Equal states in bytes may differ in their signature, or in the order of a set.
-        known = [each for each in batch.schema if each.name in names]
-        chosen = [each.name for each in known if not (each.name[:6] == "state_" and pa.types.is_binary(each.type))]
-        rows.update(zip(slots.to_pylist(), rows_to_display(batch.select(chosen)), strict=True))
+        known_fields = [each for each in batch.schema if each.name in names]
+        compared_names = [
+            each.name for each in known_fields if not (each.name[:6] == "state_" and pa.types.is_binary(each.type))
+        ]
+        rows.update(zip(slots.to_pylist(), rows_to_display(batch.select(compared_names)), strict=True))
     return rows
 
 
@@ -251,18 +253,21 @@ def differences(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
 
     Outputs are compared, or states if the exchange returns no outputs, but no states in bytes.
     """
-    for number, (pair, replayed) in enumerate(zip(recording.pairs, outcome.answers, strict=False), 1):
+    for number, (pair, replayed_answers) in enumerate(zip(recording.pairs, outcome.answers, strict=False), 1):
         if outcome.error is not None and number == len(outcome.answers):
             return  # the last frame was answered by the error
         if recording.error is not None and number == len(recording.pairs):
             return  # the recorded answer of the last frame is an error
-        recorded = [each for each in pair.answers if isinstance(each, COMPARED_FRAMES)]
-        now = [each for each in replayed if isinstance(each, COMPARED_FRAMES)]
-        if not recorded and not now:
+        recorded_answers = [each for each in pair.answers if isinstance(each, COMPARED_FRAMES)]
+        now = [each for each in replayed_answers if isinstance(each, COMPARED_FRAMES)]
+        if not recorded_answers and not now:
             continue
-        by_slot = isinstance((recorded or now)[0], (fr.Results, fr.InitialOutputs)) and not recording.open_request.maps
+        by_slot = (
+            isinstance((recorded_answers or now)[0], (fr.Results, fr.InitialOutputs))
+            and not recording.open_request.maps
+        )
         names = _names_of(recording.open_request)
-        before, after = (_comparable_columns(answers, names, by_slot=by_slot) for answers in (recorded, now))
+        before, after = (_comparable_columns(answers, names, by_slot=by_slot) for answers in (recorded_answers, now))
         where = f"epoch {pair.frame.epoch}" if isinstance(pair.frame, fr.Barrier) else f"frame {number}"
         for position in sorted({*before, *after}):
             group = recording.groups.get(position, {"slot": position}) if by_slot else {"row": position + 1}

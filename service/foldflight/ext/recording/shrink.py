@@ -91,10 +91,10 @@ def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[byt
     of_group = _of_one_group(trial, recording)
     partners = _partners(of_group.pairs)
 
-    def build(chosen: Iterable[_Unit]) -> Recording:
-        return replace(of_group, pairs=_build(of_group.pairs, chosen, partners))
+    def build(units: Iterable[_Unit]) -> Recording:
+        return replace(of_group, pairs=_build(of_group.pairs, units, partners))
 
-    minimal = _minimal(_units_in(of_group.pairs), lambda chosen: trial.fails(build(chosen)), trial)
+    minimal = _minimal(_units_in(of_group.pairs), lambda units: trial.fails(build(units)), trial)
     smallest = _of_one_call(trial, build(minimal))
     trial.fails(smallest)  # stores the error of these rows
     return ShrinkResult(smallest, _unneeded_columns(trial, smallest), trial.error, trial.runs, not trial.is_over())
@@ -109,7 +109,9 @@ def _of_one_group(trial: _Trial, recording: Recording) -> Recording:
         alone = of_groups(recording, [trial.error.slot])
         if trial.fails(alone):
             return alone
-    alone = of_groups(recording, _minimal(slots, lambda chosen: trial.fails(of_groups(recording, chosen)), trial))
+    alone = of_groups(
+        recording, _minimal(slots, lambda some_slots: trial.fails(of_groups(recording, some_slots)), trial)
+    )
     return alone if trial.fails(alone) else recording  # the failure may not belong to a group
 
 
@@ -126,18 +128,20 @@ def _of_call(recording: Recording, index: int) -> Recording:
     """Return the recording with one call, and the columns and states of that call."""
     open_request, call = recording.open_request, recording.open_request.calls[index]
     state = f"state_{index}"
-    used = {"slot", "kind", ERROR, state, *call.columns, call.filter} | ({"emit"} if open_request.emits else set())
+    used_names = {"slot", "kind", ERROR, state, *call.columns, call.filter} | (
+        {"emit"} if open_request.emits else set()
+    )
 
     def without_other_calls(frame: EngineFrame) -> EngineFrame:
         if not isinstance(frame, (Chunk, States)):
             return frame
-        batch = frame.batch.select([name for name in frame.batch.schema.names if name in used])
+        batch = frame.batch.select([name for name in frame.batch.schema.names if name in used_names])
         if isinstance(frame, States):
             fields = [field.with_name("state_0") if field.name == state else field for field in batch.schema]
             batch = pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
         return replace(frame, batch=batch)
 
-    columns = pa.schema([each for each in open_request.columns if each.name in used])
+    columns = pa.schema([each for each in open_request.columns if each.name in used_names])
     return replace(
         recording,
         open_request=replace(open_request, calls=(call,), columns=columns),
@@ -200,12 +204,12 @@ def _partners(pairs: Sequence[Pair]) -> dict[_Unit, _Unit]:
     return partners
 
 
-def _build(pairs: Sequence[Pair], chosen: Iterable[_Unit], partners: dict[_Unit, _Unit]) -> tuple[Pair, ...]:
+def _build(pairs: Sequence[Pair], units: Iterable[_Unit], partners: dict[_Unit, _Unit]) -> tuple[Pair, ...]:
     """Return frames with the selected rows and barriers only. Epochs are renumbered."""
-    wanted = set(chosen)
+    unit_set = set(units)
     rows: dict[int, list[int]] = {}
-    for index, row in sorted(wanted):
-        if partners.get((index, row), (index, row)) in wanted:
+    for index, row in sorted(unit_set):
+        if partners.get((index, row), (index, row)) in unit_set:
             rows.setdefault(index, []).append(row)
     build: list[Pair] = []
     epoch: int | None = None

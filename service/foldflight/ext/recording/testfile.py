@@ -55,9 +55,9 @@ def test_text(recording: Recording, registry: Registry, *, shows: FoldflightErro
         name, does, why = shows.column, "answers", "Fold rows, and compare with the recorded answer."
         # NaN equals nothing, and 0.0 equals -0.0.
         is_text = "nan" in repr(shows.recorded) or shows.recorded == shows.replayed
-        compared = "repr({}) == repr(recorded)" if is_text else "{} == recorded"
+        comparison = "repr({}) == repr(recorded)" if is_text else "{} == recorded"
         body[-1] = f"(epoch,) = {body[-1]}"
-        body += [*_lines("recorded", shows.recorded), "assert " + compared.format('epoch.changelog[-1][1]["result"]')]
+        body += [*_lines("recorded", shows.recorded), "assert " + comparison.format('epoch.changelog[-1][1]["result"]')]
     identifier = "".join(each if each.isalnum() else "_" for each in name)
     standard = [f"import {module}" for module in ("datetime", "decimal") if any(f"{module}." in line for line in body)]
     lines = [
@@ -124,19 +124,21 @@ def _of_calls(recording: Recording, registry: Registry) -> tuple[set[tuple[str, 
     for index, call in enumerate(open_request.calls):
         function = registry[call.function]
         if module_of(function).startswith("foldflight."):
-            made = f"connect('embedded:')[{call.function!r}]"
+            function_text = f"connect('embedded:')[{call.function!r}]"
         elif is_java(function):
-            made = f"connect('embedded:', java=[{module_of(function)!r}])[{call.function!r}]"
+            function_text = f"connect('embedded:', java=[{module_of(function)!r}])[{call.function!r}]"
         else:
             imports.add(_import_name(function))
-            made = f"connect({_import_name(function)[1]})"
-        outputs["result" if len(open_request.calls) == 1 else f"result_{index}"] = _Code(made + _methods(call))
+            function_text = f"connect({_import_name(function)[1]})"
+        outputs["result" if len(open_request.calls) == 1 else f"result_{index}"] = _Code(function_text + _methods(call))
     keys, groups = _keys(recording, open_request)
-    given = {"outputs": outputs, "epochs": list(_epochs(recording.pairs, groups, emits=open_request.emits))}
-    given |= {name: each for name, each in (("keys", keys), ("types", _types(open_request, registry, keys))) if each}
-    lines = [line for name, value in given.items() for line in _lines(name, value)]
-    named = [f"{name}={name}" for name in given if name not in ("outputs", "epochs")]
-    return imports, [*lines, f"run_epochs({', '.join(('outputs', 'epochs', *named))})"]
+    arguments = {"outputs": outputs, "epochs": list(_epochs(recording.pairs, groups, emits=open_request.emits))}
+    arguments |= {
+        name: each for name, each in (("keys", keys), ("types", _types(open_request, registry, keys))) if each
+    }
+    lines = [line for name, value in arguments.items() for line in _lines(name, value)]
+    keyword_texts = [f"{name}={name}" for name in arguments if name not in ("outputs", "epochs")]
+    return imports, [*lines, f"run_epochs({', '.join(('outputs', 'epochs', *keyword_texts))})"]
 
 
 def _methods(call: Call) -> str:
@@ -165,13 +167,13 @@ def _keys(recording: Recording, open_request: Open) -> tuple[list[str], Mapping[
 
 def _types(open_request: Open, registry: Registry, keys: Sequence[str]) -> dict[str, str]:
     """Return the types of columns that neither a function declares nor the values tell."""
-    undeclared = [
+    undeclared_names = [
         name
         for call in open_request.calls
         if registry[call.function].input_types is None
         for name in (*call.arguments, *(key.column for key in call.order))
     ]
-    fields = [open_request.columns.field(name) for name in dict.fromkeys(undeclared) if name not in keys]
+    fields = [open_request.columns.field(name) for name in dict.fromkeys(undeclared_names) if name not in keys]
     return {each.name: sql_name(each.type) for each in fields if not pa.types.is_null(each.type)}
 
 

@@ -70,10 +70,10 @@ class CatalogTable:
         try:
             with quiet():
                 schema = spark.table(self.name).schema
-                described = spark.sql(f"DESCRIBE TABLE EXTENDED {self.name}").where("col_name = 'Provider'").collect()
+                description = spark.sql(f"DESCRIBE TABLE EXTENDED {self.name}").where("col_name = 'Provider'").collect()
         except PySparkException as error:
             raise RejectedError("SETTINGS", f"there is no table {self.name}: {error.getCondition()}") from error
-        provider = [row["data_type"].lower() for row in described][-1:]
+        provider = [row["data_type"].lower() for row in description][-1:]
         self._is_iceberg, self._is_delta = provider == ["iceberg"], provider == ["delta"]
         if self._is_iceberg and _ONE_NAME.fullmatch(self.name):
             # Spark finds no snapshots behind a name alone, and sessions of epochs do not know the current catalogue.
@@ -152,8 +152,8 @@ class CatalogTable:
             RejectedError: SETTINGS, if it has, or its history does not tell.
         """
         history = spark.sql(f"DESCRIBE HISTORY {self._whole_name}").select("userMetadata").collect()
-        found = (re.search(rf"{re.escape(_mark(query))} (\d+)", row[0] or "") for row in history)
-        last = max((int(each[1]) for each in found if each is not None), default=None)
+        matches = (re.search(rf"{re.escape(_mark(query))} (\d+)", row[0] or "") for row in history)
+        last = max((int(each[1]) for each in matches if each is not None), default=None)
         if last is None:
             raise RejectedError(
                 "SETTINGS",
@@ -215,9 +215,9 @@ def net_changes(changes: DataFrame, keys: Sequence[str], table: str) -> DataFram
         "or keep the last row of each key: upserts(...), from_debezium(..., keys=[...])",
     )
     last_and_new = sf.struct(sf.max_by(sf.struct("*"), sets).alias("last"), sf.count_if(sets).alias("new"))
-    grouped = changes.groupBy(*names).agg(last_and_new.alias(ROW_KIND))  # the one name that no key has
+    groups = changes.groupBy(*names).agg(last_and_new.alias(ROW_KIND))  # the one name that no key has
     new, last = sf.col(f"{ROW_KIND}.new"), f"{ROW_KIND}.last"
-    checked = grouped.where(sf.when(new > 1, several.isNull()).otherwise(sf.lit(True)))
+    checked_groups = groups.where(sf.when(new > 1, several.isNull()).otherwise(sf.lit(True)))
     kind = sf.when(new > 0, sf.col(f"{last}.{ROW_KIND}")).otherwise(sf.lit(DELETE)).alias(ROW_KIND)
     # Keys are those of the group, which has one NaN and no -0.0, and not those of one of its rows.
     others = [
@@ -225,4 +225,4 @@ def net_changes(changes: DataFrame, keys: Sequence[str], table: str) -> DataFram
         for name in changes.columns
         if name != ROW_KIND
     ]
-    return checked.select(kind, *others)
+    return checked_groups.select(kind, *others)

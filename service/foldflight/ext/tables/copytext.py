@@ -48,8 +48,8 @@ def postgres_type(type_: pa.DataType) -> str | None:
     if types.is_timestamp(type_):
         return "timestamp with time zone" if type_.tz else "timestamp without time zone"
     plain = {types.is_large_string: pa.string(), types.is_large_binary: pa.binary()}
-    wanted = next((small for is_large, small in plain.items() if is_large(type_)), type_)
-    return next((name for name, arrow_type in _NAMES.items() if arrow_type == wanted), None)
+    small_type = next((small for is_large, small in plain.items() if is_large(type_)), type_)
+    return next((name for name, arrow_type in _NAMES.items() if arrow_type == small_type), None)
 
 
 def type_of(name: str) -> pa.DataType | str:
@@ -88,8 +88,8 @@ def copy_text(rows: pa.Table, vectors: Collection[str] = ()) -> memoryview | byt
     lines = pc.binary_join_element_wise(
         *columns, pa.scalar("\t", _LARGE), null_handling="replace", null_replacement="\\N"
     )
-    ended = pc.binary_join_element_wise(lines, pa.scalar("", _LARGE), pa.scalar("\n", _LARGE))
-    text = pa.concat_arrays(ended.chunks) if isinstance(ended, pa.ChunkedArray) else ended
+    text_lines = pc.binary_join_element_wise(lines, pa.scalar("", _LARGE), pa.scalar("\n", _LARGE))
+    text = pa.concat_arrays(text_lines.chunks) if isinstance(text_lines, pa.ChunkedArray) else text_lines
     data = text.buffers()[2]
     return b"" if data is None else memoryview(data)
 
@@ -109,13 +109,13 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _escape(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    for character, written in _ESCAPED.items():
-        texts = pc.replace_substring(texts, character, written)
+    for character, replacement in _ESCAPED.items():
+        texts = pc.replace_substring(texts, character, replacement)
     return texts
 
 
-def _each(column: pa.ChunkedArray, written: Callable[[Any], str]) -> pa.ChunkedArray:
-    texts = [None if value is None else written(value) for value in column.to_pylist()]
+def _each(column: pa.ChunkedArray, to_text: Callable[[Any], str]) -> pa.ChunkedArray:
+    texts = [None if value is None else to_text(value) for value in column.to_pylist()]
     return pa.chunked_array([pa.array(texts, _LARGE)])
 
 

@@ -72,8 +72,8 @@ class DuckDBTable:
             schema = connection.sql(f"FROM {self._table} LIMIT 0").to_arrow_table().schema
             types = {field.name: field.type for field in schema}
             missing = missing_columns(self.name, self._columns, types, add_columns=self._add_columns)
-            described = connection.sql(f"DESCRIBE FROM {_CHANGES}").fetchall()
-            names = {row[0]: row[1] for row in described}
+            description = connection.sql(f"DESCRIBE FROM {_CHANGES}").fetchall()
+            names = {row[0]: row[1] for row in description}
             for field in missing:
                 connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quote_name(field.name)} {names[field.name]}")
             connection.commit()

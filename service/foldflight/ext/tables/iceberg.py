@@ -98,8 +98,8 @@ class IcebergTable:
             last = _last(table, query)
             if last is not None and last >= epoch:
                 return
-            stored = {query: epoch} if offsets is None else {query: epoch, offsets_name(query): offsets}
-            marks = {_MARK + name: str(number) for name, number in stored.items()}
+            numbers_by_name = {query: epoch} if offsets is None else {query: epoch, offsets_name(query): offsets}
+            marks = {_MARK + name: str(number) for name, number in numbers_by_name.items()}
             # pyiceberg would commit again to a snapshot whose mark was not read. The setting stays in this object.
             table.metadata.properties["commit.retry.num-retries"] = "0"
             table.metadata.properties["write.delete.mode"] = "copy-on-write"  # it warns that it knows no other
@@ -116,8 +116,8 @@ class IcebergTable:
         """Delete the rows that change, and return the rows to append: also rows that the filter found besides."""
         columns = table.schema().as_arrow()
         keys = pa.table([changes[key].cast(columns.field(key).type) for key in self._keys], list(self._keys))
-        found = self._filter(keys)
-        old = table.scan(row_filter=found).to_arrow().cast(columns)
+        row_filter = self._filter(keys)
+        old = table.scan(row_filter=row_filter).to_arrow().cast(columns)
         index = KeyIndex(keys.schema)
         index.slots([column.combine_chunks() for column in keys.columns])  # the slot of a change is its row
         slots = index.slots([old[key].combine_chunks() for key in self._keys]).to_numpy()
@@ -139,19 +139,19 @@ class IcebergTable:
                 )
         if not is_changed.any():
             return new
-        transaction.delete(found)
+        transaction.delete(row_filter)
         return pa.concat_tables([old.filter(pa.array(~is_changed)), new])
 
     def _filter(self, keys: pa.Table) -> Any:
         """Return a filter that finds all rows with one of the keys, and others."""
         ex: Any = import_module("pyiceberg.expressions")
-        found = []
+        conditions = []
         for name in keys.column_names:
             values = pc.unique(keys[name])
             if any(is_filtered(values.type) for is_filtered in _FILTERED):
                 is_null = ex.IsNull(name) if values.null_count else ex.AlwaysFalse()
-                found.append(ex.Or(ex.In(name, set(values.drop_null().to_pylist())), is_null))
-        return reduce(ex.And, found, ex.AlwaysTrue())
+                conditions.append(ex.Or(ex.In(name, set(values.drop_null().to_pylist())), is_null))
+        return reduce(ex.And, conditions, ex.AlwaysTrue())
 
     @contextmanager
     def _catalog(self) -> Iterator[Any]:

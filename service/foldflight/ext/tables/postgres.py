@@ -168,13 +168,13 @@ class PostgresTable:
             for name, value in _ALIVE.items():
                 connection.execute(f"SET LOCAL tcp_{name} = {value}")
             # The row is also the lock: another driver of the same query waits here, and then finds the epoch.
-            marked = connection.execute(
+            mark_result = connection.execute(
                 f"INSERT INTO {self._epochs} AS kept VALUES (%s, %s, %s, now()) ON CONFLICT (query, table_name) "
                 "DO UPDATE SET epoch = EXCLUDED.epoch, committed_at = EXCLUDED.committed_at "
                 "WHERE kept.epoch < EXCLUDED.epoch",
                 [query, self._name_in_schema, epoch],
             )
-            if not marked.rowcount:
+            if not mark_result.rowcount:
                 return
             if offsets is not None:
                 connection.execute(
@@ -190,9 +190,9 @@ class PostgresTable:
                 f"SELECT {self._name_list(self._keys)} FROM {self._table} WITH NO DATA"
             )
             for part in changes:
-                deleted = pc.equal(part[ROW_KIND], DELETE)
-                self._set(connection, part.filter(pc.invert(deleted)).select(self._columns.names))
-                self._delete(connection, part.filter(deleted).select(self._keys))
+                is_deleted = pc.equal(part[ROW_KIND], DELETE)
+                self._set(connection, part.filter(pc.invert(is_deleted)).select(self._columns.names))
+                self._delete(connection, part.filter(is_deleted).select(self._keys))
 
     def _set(self, connection: psycopg.Connection[Any], rows: pa.Table) -> None:
         if not rows.num_rows:

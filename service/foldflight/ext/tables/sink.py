@@ -148,15 +148,15 @@ def write_table(
     return writer.start()
 
 
-def _trigger(written: object) -> dict[str, Any]:
+def _trigger(trigger: object) -> dict[str, Any]:
     """Return the arguments of PySpark's `trigger`, none by default. Raises RejectedError SETTINGS."""
-    match written:
+    match trigger:
         case None:
             return {}
-        case str() if written in (AVAILABLE_NOW, "availableNow"):
+        case str() if trigger in (AVAILABLE_NOW, "availableNow"):
             return {"availableNow": True}
         case str():
-            return {"processingTime": written}
+            return {"processingTime": trigger}
         case {"availableNow": True, **others} if not others:
             return {"availableNow": True}
         case {"processingTime": str(interval), **others} if not others:
@@ -164,10 +164,10 @@ def _trigger(written: object) -> dict[str, Any]:
         case {"realTime": _} | {"continuous": _}:
             raise RejectedError(
                 "SETTINGS",
-                f"trigger is {written!r}, which sends each row on its own, and write_table writes the rows of an epoch "
+                f"trigger is {trigger!r}, which sends each row on its own, and write_table writes the rows of an epoch "
                 "in one transaction of the table; write '1 second', or leave the trigger out",
             )
-    raise RejectedError("SETTINGS", f"trigger is {written!r}; write '10 seconds', or 'available now'")
+    raise RejectedError("SETTINGS", f"trigger is {trigger!r}; write '10 seconds', or 'available now'")
 
 
 def _check_columns(changes: DataFrame, keys: Sequence[str]) -> None:
@@ -314,8 +314,8 @@ class Sink:
         """
         target = self._table
         if isinstance(target, _OURS):
-            stored = self._patiently(lambda: target.last_epoch(offsets_name(query)))
-            if stored is not None and stored != offsets:
+            stored_epoch = self._patiently(lambda: target.last_epoch(offsets_name(query)))
+            if stored_epoch is not None and stored_epoch != offsets:
                 raise RejectedError(
                     "SETTINGS",
                     f"table {self._name} has epoch {epoch} of the query {query} with other rows than in the "

@@ -38,11 +38,11 @@ def merge_statement(table: str, changes: str, keys: Sequence[str], columns: Sequ
     names = {column: quote_name(column, quote) for column in columns}
     same = " AND ".join(f"kept.{names[key]} IS NOT DISTINCT FROM new.{names[key]}" for key in keys)
     sets = ", ".join(f"{names[column]} = new.{names[column]}" for column in columns if column not in keys)
-    matched = f"WHEN MATCHED THEN UPDATE SET {sets}" if sets else ""
+    update_clause = f"WHEN MATCHED THEN UPDATE SET {sets}" if sets else ""
     return f"""MERGE INTO {table} AS kept
 USING {changes} AS new
 ON {same}
 WHEN MATCHED AND new.{ROW_KIND} = '-D' THEN DELETE
-{matched}
+{update_clause}
 WHEN NOT MATCHED AND new.{ROW_KIND} <> '-D' THEN
   INSERT ({", ".join(names.values())}) VALUES ({", ".join(f"new.{name}" for name in names.values())})"""

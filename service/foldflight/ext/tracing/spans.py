@@ -122,12 +122,12 @@ class OtelTracer:
     def of(cls, endpoint: str, service: str) -> OtelTracer:
         """Return the tracer of this process. PySpark forks its workers, and threads do not survive a fork."""
         key = os.getpid(), endpoint, service
-        known = cls._known.get(key)
-        if known is None:
+        tracer = cls._known.get(key)
+        if tracer is None:
             url = f"{endpoint.rstrip('/')}/v1/traces"
             exporter = OTLPSpanExporter(url, timeout=_EXPORT_S_MAX)
-            known = cls._known.setdefault(key, cls(service, exporter))
-        return known
+            tracer = cls._known.setdefault(key, cls(service, exporter))
+        return tracer
 
     def span(
         self,
@@ -316,5 +316,5 @@ def _location_of(text: str) -> dict[str, str | int]:
         location = {"code.file.path": path, "code.line.number": int(line), "code.function.name": function}
     elif java := _JAVA_FRAME.search(text):
         location = {"code.file.path": java[2], "code.line.number": int(java[3]), "code.function.name": java[1]}
-    raised = _RAISED.match(text.rstrip().splitlines()[-1]) if frames else None
-    return location if raised is None else {**location, "exception.type": raised[1]}
+    error_match = _RAISED.match(text.rstrip().splitlines()[-1]) if frames else None
+    return location if error_match is None else {**location, "exception.type": error_match[1]}

@@ -52,7 +52,7 @@ class WireAdapter(ABC):
             is_table: Whether it is a table function.
         """
 
-    def reads(self, client_type: pa.DataType, declared: pa.DataType) -> bool:
+    def reads(self, client_type: pa.DataType, declared_type: pa.DataType) -> bool:
         """Return whether a client's column may be passed to an argument of a declared type.
 
         As in queries, only casts that change no value are implicit. The members of structs already have their declared
@@ -61,16 +61,16 @@ class WireAdapter(ABC):
         kinds = pa.types
         if isinstance(client_type, pa.BaseExtensionType):
             client_type = client_type.storage_type
-        if is_vector(declared):
-            return can_widen(client_type, declared)
-        if is_list(client_type) and is_list(declared):
-            return self.reads(client_type.value_type, declared.value_type)
-        if kinds.is_struct(client_type) and kinds.is_struct(declared):
-            return all(self.reads(field.type, declared.field(field.name).type) for field in client_type)
-        if kinds.is_map(client_type) and kinds.is_map(declared):
-            key, item = (client_type.key_type, declared.key_type), (client_type.item_type, declared.item_type)
+        if is_vector(declared_type):
+            return can_widen(client_type, declared_type)
+        if is_list(client_type) and is_list(declared_type):
+            return self.reads(client_type.value_type, declared_type.value_type)
+        if kinds.is_struct(client_type) and kinds.is_struct(declared_type):
+            return all(self.reads(field.type, declared_type.field(field.name).type) for field in client_type)
+        if kinds.is_map(client_type) and kinds.is_map(declared_type):
+            key, item = (client_type.key_type, declared_type.key_type), (client_type.item_type, declared_type.item_type)
             return self.reads(*key) and self.reads(*item)
-        return can_widen(client_type, declared) or can_widen(client_type, self.leaf(declared)[0])
+        return can_widen(client_type, declared_type) or can_widen(client_type, self.leaf(declared_type)[0])
 
     def field(self, name: str, type_: pa.DataType) -> pa.Field:
         """Return the field on the wire for a declared type."""

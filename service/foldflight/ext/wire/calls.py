@@ -53,13 +53,15 @@ class _Call(ABC):
             check_plain(field.type)
         if function.zoned is not None and function.takes_zoned(columns.types):
             function = self.function = function.zoned
-        declared = function.input_types
-        if declared is not None and function.inputs_min <= len(columns):
-            declared = declared[: len(columns)]
-        if declared is not None and len(declared) != len(columns):
-            raise self._error(f"{function.signature} takes {len(declared)} columns, and the stream has {len(columns)}")
+        declared_types = function.input_types
+        if declared_types is not None and function.inputs_min <= len(columns):
+            declared_types = declared_types[: len(columns)]
+        if declared_types is not None and len(declared_types) != len(columns):
+            raise self._error(
+                f"{function.signature} takes {len(declared_types)} columns, and the stream has {len(columns)}"
+            )
         client_type = [self._argument_type(index, type_) for index, type_ in enumerate(columns.types)]
-        self._types = [_usual(type_) for type_ in client_type] if declared is None else list(declared)
+        self._types = [_usual(type_) for type_ in client_type] if declared_types is None else list(declared_types)
         for index, type_ in enumerate(client_type):
             self._check(index, type_)
         self.result = function.bind(self._types, {}).result_type
@@ -89,12 +91,12 @@ class _Call(ABC):
 
     def _check(self, index: int, client_type: pa.DataType) -> None:
         """Raise RejectedError SCHEMA_MISMATCH if values of a client's type cannot be converted to an argument."""
-        declared = self._types[index]
+        declared_type = self._types[index]
         try:
-            named = _with_names(client_type, declared)
+            named_type = _with_names(client_type, declared_type)
         except TypeError as error:
             raise self._misfit(index, client_type, str(error)) from None
-        if not self.adapter.reads(named, declared):
+        if not self.adapter.reads(named_type, declared_type):
             raise self._misfit(index, client_type, "cast it in the query")
 
     def _argument(self, index: int, array: pa.Array) -> pa.Array:
@@ -137,8 +139,8 @@ class ScalarCall(_Call):
             arrays = [self._argument(index, array) for index, array in enumerate(batch.columns)]
         else:
             arrays = [pa.array(np.ones(batch.num_rows, np.bool_))]
-        for mapped in ask(Chunk(pa.RecordBatch.from_arrays(arrays, schema=self._schema))):
-            yield self._to_wire(mapped.batch)
+        for frame in ask(Chunk(pa.RecordBatch.from_arrays(arrays, schema=self._schema))):
+            yield self._to_wire(frame.batch)
 
 
 class GroupCall(_Call):
@@ -247,34 +249,36 @@ def _rename_members(array: pa.Array, type_: pa.DataType) -> pa.Array:
     return array if names == array.type else pa.array(_RenamedArray(array, names))
 
 
-def _with_names(type_: pa.DataType, declared: pa.DataType) -> pa.DataType:
+def _with_names(type_: pa.DataType, declared_type: pa.DataType) -> pa.DataType:
     """Return a client's type with the declared member names. If the names are the same in another order, they stay.
 
     Raises:
         TypeError: A struct does not have as many members as are declared.
     """
     kinds = pa.types
-    if kinds.is_struct(type_) and kinds.is_struct(declared):
-        if type_.num_fields != declared.num_fields:
-            raise TypeError(f"{type_} has {type_.num_fields} members, and {declared.num_fields} are declared")
+    if kinds.is_struct(type_) and kinds.is_struct(declared_type):
+        if type_.num_fields != declared_type.num_fields:
+            raise TypeError(f"{type_} has {type_.num_fields} members, and {declared_type.num_fields} are declared")
         fields = list(type_)
-        names = [field.name for field in declared]
+        names = [field.name for field in declared_type]
         if sorted(names) == sorted(field.name for field in fields):
-            inner = [declared.field(field.name).type for field in fields]
+            inner = [declared_type.field(field.name).type for field in fields]
             names = [field.name for field in fields]
         else:
-            inner = [field.type for field in declared]
+            inner = [field.type for field in declared_type]
         return pa.struct(
             [
                 field.with_name(name).with_type(_with_names(field.type, type_))
                 for field, name, type_ in zip(fields, names, inner, strict=True)
             ]
         )
-    if kinds.is_map(type_) and kinds.is_map(declared):
-        return pa.map_(_with_names(type_.key_type, declared.key_type), _with_names(type_.item_type, declared.item_type))
-    if not (is_list(type_) and is_list(declared)):
+    if kinds.is_map(type_) and kinds.is_map(declared_type):
+        return pa.map_(
+            _with_names(type_.key_type, declared_type.key_type), _with_names(type_.item_type, declared_type.item_type)
+        )
+    if not (is_list(type_) and is_list(declared_type)):
         return type_
-    value = type_.value_field.with_type(_with_names(type_.value_type, declared.value_type))
+    value = type_.value_field.with_type(_with_names(type_.value_type, declared_type.value_type))
     if kinds.is_fixed_size_list(type_):
         return pa.list_(value, type_.list_size)
     return pa.large_list(value) if kinds.is_large_list(type_) else pa.list_(value)

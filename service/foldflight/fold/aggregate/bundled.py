@@ -50,8 +50,8 @@ class Bundled(Interpreted):
         self._keep(bundle.slots, self._apply(bundle.slots, self._segments(bundle)))
 
     def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:
-        folded = rows.filter(mask)
-        self._check_retracts(folded.retracts)
+        masked_rows = rows.filter(mask)
+        self._check_retracts(masked_rows.retracts)
         self._grow(rows.slots)
         is_requested = np.ones(len(rows), np.bool_) if requested is None else requested
         # The number of rows of its slot that are folded up to each row.
@@ -62,19 +62,21 @@ class Bundled(Interpreted):
         counts -= (np.cumsum(mask[order]) - mask[order])[first] if len(rows) else 0
         # A value may change with its accumulator, so values from before the chunk become Arrow values now.
         before = is_requested & (counts == 0)
-        unchanged = self.evaluate(rows.slots[before])
-        columns = [column.values for column in folded.arguments]
-        bundle = _Bundle(folded, zip(*columns, strict=True) if columns else iter([()] * len(folded)), self._defaults)
-        applied = self._apply(bundle.slots, self._segments(bundle, wants_each=True))
-        self._keep(bundle.slots, applied)
+        unchanged_values = self.evaluate(rows.slots[before])
+        columns = [column.values for column in masked_rows.arguments]
+        bundle = _Bundle(
+            masked_rows, zip(*columns, strict=True) if columns else iter([()] * len(masked_rows)), self._defaults
+        )
+        outcomes = self._apply(bundle.slots, self._segments(bundle, wants_each=True))
+        self._keep(bundle.slots, outcomes)
         after = is_requested & (counts > 0)
         each = {
-            slot: outcome.values for slot, outcome in zip(bundle.slots, applied, strict=True) if outcome is not None
+            slot: outcome.values for slot, outcome in zip(bundle.slots, outcomes, strict=True) if outcome is not None
         }
         slots = rows.slots[after]
         values = [each[slot][count - 1] for slot, count in zip(slots.tolist(), counts[after].tolist(), strict=True)]
         indexes = np.where(after, np.cumsum(after) - 1, len(values) + np.cumsum(before) - 1)[is_requested]
-        return pa.concat_arrays([self._cast(values, slots), unchanged]).take(pa.array(indexes))
+        return pa.concat_arrays([self._cast(values, slots), unchanged_values]).take(pa.array(indexes))
 
     def _check_retracts(self, retracts: Mask | None) -> None:
         if retracts is not None and self._retract is None:
@@ -93,44 +95,50 @@ class Bundled(Interpreted):
 
     def load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
         self._grow(slots)
-        gathered: dict[int, list[Any]] = {}
+        accumulators_by_slot: dict[int, list[Any]] = {}
         for slot, accumulator in zip(slots.tolist(), accumulators, strict=True):
             if slot not in self.failures:
-                gathered.setdefault(slot, self._accumulator_of(slot)).append(accumulator)
-        merged = [slot for slot, several in gathered.items() if len(several) > 1]
-        if merged and self._merge is None:
+                accumulators_by_slot.setdefault(slot, self._accumulator_of(slot)).append(accumulator)
+        slots_to_merge = [slot for slot, several in accumulators_by_slot.items() if len(several) > 1]
+        if slots_to_merge and self._merge is None:
             raise cannot_merge(self.name)
-        for slot in gathered.keys() - merged:
-            self._accumulators[slot], self._present[slot] = gathered[slot][0], True
+        for slot in accumulators_by_slot.keys() - slots_to_merge:
+            self._accumulators[slot], self._present[slot] = accumulators_by_slot[slot][0], True
             self._values.pop(slot, None)
-        self._keep(merged, self._apply(merged, [Segment(gathered[slot], [], []) for slot in merged]))
+        self._keep(
+            slots_to_merge,
+            self._apply(slots_to_merge, [Segment(accumulators_by_slot[slot], [], []) for slot in slots_to_merge]),
+        )
 
     def _create(self, slots: Slots) -> None:
         self._grow(slots)
         fresh: list[int] = np.unique(slots[~self._present[slots]]).tolist()
         self._keep(fresh, self._apply(fresh, [Segment([], [], []) for _ in fresh]))
 
-    def _keep(self, slots: Sequence[int], applied: Sequence[Applied[Any, Any] | None]) -> None:
-        for slot, outcome in zip(slots, applied, strict=True):
+    def _keep(self, slots: Sequence[int], outcomes: Sequence[Applied[Any, Any] | None]) -> None:
+        for slot, outcome in zip(slots, outcomes, strict=True):
             if outcome is not None:
                 self._accumulators[slot], self._present[slot] = outcome.accumulator, True
                 self._values[slot] = outcome.value
 
     def _outputs(self, slots: Slots) -> pa.Array:
         # An empty slot has the value of a new accumulator, and stays empty.
-        unknown = [slot for slot in dict.fromkeys(slots.tolist()) if slot not in self._values]
-        applied = self._apply(
-            unknown, [Segment(list(map(self._copy_of, self._accumulator_of(slot))), [], []) for slot in unknown]
+        uncached_slots = [slot for slot in dict.fromkeys(slots.tolist()) if slot not in self._values]
+        outcomes = self._apply(
+            uncached_slots,
+            [Segment(list(map(self._copy_of, self._accumulator_of(slot))), [], []) for slot in uncached_slots],
         )
-        values = {slot: outcome.value for slot, outcome in zip(unknown, applied, strict=True) if outcome is not None}
+        values = {
+            slot: outcome.value for slot, outcome in zip(uncached_slots, outcomes, strict=True) if outcome is not None
+        }
         return self._cast([self._values.get(slot, values.get(slot)) for slot in slots.tolist()], slots)
 
     def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
-        known, self._values = self._values, {}
+        cached_values, self._values = self._values, {}
         try:
             return super().evaluate_states(slots, states)
         finally:
-            self._values = known
+            self._values = cached_values
 
     def forget(self, slots: Slots) -> None:
         super().forget(slots)
@@ -244,14 +252,14 @@ class _Bundle:
     """
 
     def __init__(self, rows: Rows, arguments: Iterator[Any], defaults: tuple[Any, ...]) -> None:
-        listed = [(*each, *defaults) for _, each in zip(range(len(rows)), arguments, strict=False)]
+        argument_rows = [(*each, *defaults) for _, each in zip(range(len(rows)), arguments, strict=False)]
         order = np.argsort(rows.slots, kind="stable")
-        ordered = rows.slots[order]
-        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-        ends = [*starts.tolist(), len(ordered)]
-        sorted_rows = [listed[index] for index in order.tolist()]
+        sorted_slots = rows.slots[order]
+        starts = np.flatnonzero(np.diff(sorted_slots, prepend=-1))
+        ends = [*starts.tolist(), len(sorted_slots)]
+        sorted_rows = [argument_rows[index] for index in order.tolist()]
         signs = np.ones(len(rows), np.int64) if rows.retracts is None else 1 - 2 * rows.retracts[order].astype(np.int64)
         sorted_signs = signs.tolist()
-        self.slots: list[int] = ordered[starts].tolist()
+        self.slots: list[int] = sorted_slots[starts].tolist()
         self.rows = [sorted_rows[start:end] for start, end in pairwise(ends)]
         self.signs: list[list[int]] = [sorted_signs[start:end] for start, end in pairwise(ends)]

@@ -246,10 +246,10 @@ def demand_instance(bound: BoundFunction | BoundScalar) -> None:
         failure = user_failure(bound.function.name, "__init__", error)
         if failure.limit is not None or not bound.literals:
             raise failure from error
-        given = ", ".join(f"{name}={value!r}" for name, value in bound.literals.items())
+        literals_text = ", ".join(f"{name}={value!r}" for name, value in bound.literals.items())
         raise RejectedError(
             "SIGNATURE",
-            f"{bound.function.name} does not take {given}: {failure.message}",
+            f"{bound.function.name} does not take {literals_text}: {failure.message}",
             function=bound.function.name,
             trace=failure.trace,
         ) from error

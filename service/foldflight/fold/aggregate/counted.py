@@ -174,8 +174,8 @@ class Counted(GroupsAccumulator):
         places, first, sums = np.arange(len(rows)), _latest(starts), np.cumsum(times)
         counts = sums - (sums - times)[first]
         # A row that was gone and comes again comes after the rows that came in between.
-        gone = np.maximum.accumulate(np.where(counts == 0, places, -1))
-        born = np.where(counts == 0, places, np.maximum(gone + 1, first))
+        removal_places = np.maximum.accumulate(np.where(counts == 0, places, -1))
+        born = np.where(counts == 0, places, np.maximum(removal_places + 1, first))
         return _Equal(rows, starts, counts, rows[born])
 
     def _codes(self, columns: Sequence[pa.Array]) -> Iterator[Codes]:
@@ -194,7 +194,7 @@ class Counted(GroupsAccumulator):
         counts = states.value_lengths().to_numpy(zero_copy_only=False)
         self._add(_Table(np.repeat(slots, counts), columns, times.to_numpy(zero_copy_only=False)))
 
-    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:  # noqa: ARG002 - rows are rows
+    def migrate(self, slots: Slots, states: pa.Array, origin: StateOrigin) -> None:  # noqa: ARG002 - rows are rows
         self.merge(slots, states)
 
     def state(self, slots: Slots) -> pa.Array:
@@ -229,13 +229,13 @@ class Counted(GroupsAccumulator):
         if self._are_counted or not len(ties):
             return rows, times
         # Equal rows are folded next to each other, where the first of them is, and as it is.
-        tied = rows[ties]
-        codes = self._codes(_take(table.columns, tied))
+        tied_rows = rows[ties]
+        codes = self._codes(_take(table.columns, tied_rows))
         equal, starts = sort([codes_of_numbers(np.cumsum(differs)[ties]), *codes])
         first = np.empty(len(ties), np.int64)
         first[equal] = equal[_latest(starts)]
         together, _ = sort([codes_of_numbers(first)])
-        rows[ties], times[ties] = tied[first[together]], table.times[tied[together]]
+        rows[ties], times[ties] = tied_rows[first[together]], table.times[tied_rows[together]]
         return rows, times
 
     def _fold(self, slots: Slots, columns: Sequence[pa.Array], rows: Positions, times: Times) -> None:
@@ -247,13 +247,13 @@ class Counted(GroupsAccumulator):
         for start in range(0, count, _PART_ROWS):
             stop = min(start + _PART_ROWS, count)
             part = slice(start, stop) if are_single else np.searchsorted(ends, np.arange(start, stop), side="right")
-            into, chosen = slots[part], rows[part]
+            into, row_positions = slots[part], rows[part]
             if self._failures:
                 sound = ~self._failures.among(into)
-                into, chosen = into[sound], chosen[sound]
+                into, row_positions = into[sound], row_positions[sound]
             if not len(into):
                 continue
-            arrays = _narrow(_take(columns[: self._arguments], chosen), self._types)
+            arrays = _narrow(_take(columns[: self._arguments], row_positions), self._types)
             arguments = [Column(name, array) for name, array in zip(self._names, arrays, strict=False)]
             self._inner.update(Rows(into, None, arguments))
 
@@ -261,10 +261,12 @@ class Counted(GroupsAccumulator):
         positions = np.arange(len(rows)) if requested is None else np.flatnonzero(requested)
         positions = positions[np.argsort(rows.slots[positions], kind="stable")]
         before = self._count_equal()
-        chosen = before.take(np.flatnonzero(np.isin(before.slots, rows.slots)))
-        added = _table_of(rows.filter(mask))
-        table = _concatenate([chosen, added], self._types)
-        versions = self._versions(table, np.concatenate([np.full(len(chosen.slots), -1), np.flatnonzero(mask)]), rows)
+        earlier_table = before.take(np.flatnonzero(np.isin(before.slots, rows.slots)))
+        new_table = _table_of(rows.filter(mask))
+        table = _concatenate([earlier_table, new_table], self._types)
+        versions = self._versions(
+            table, np.concatenate([np.full(len(earlier_table.slots), -1), np.flatnonzero(mask)]), rows
+        )
         outputs = []
         for part, numbers, current in versions.after(rows.slots, positions, _PART_ROWS):
             into, times = numbers.astype(np.int32), versions.times[current]
@@ -272,7 +274,7 @@ class Counted(GroupsAccumulator):
                 self._fold(into, table.columns, versions.rows[current], times)
                 outputs.append(self._inner.evaluate(each))
                 self._inner.forget(each)
-        self._add(added)
+        self._add(new_table)
         if not outputs:
             return pa.array([], self._result_type)
         return pa.concat_arrays(outputs).take(pa.array(np.argsort(positions)))
@@ -399,8 +401,8 @@ def _ranges(starts: Positions, counts: Positions) -> Positions:
 
 
 def _take(columns: Sequence[pa.Array], rows: Positions) -> list[pa.Array]:
-    chosen = pa.array(rows)
-    return [column.take(chosen) for column in columns]
+    indexes = pa.array(rows)
+    return [column.take(indexes) for column in columns]
 
 
 def _concatenate(tables: Sequence[_Table], types: Sequence[pa.DataType]) -> _Table:

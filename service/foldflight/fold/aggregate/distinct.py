@@ -163,13 +163,13 @@ class Distinct(GroupsAccumulator):
         steps = zip(rows.slots.tolist(), self._serializer.keys_of(rows.arguments), weights, strict=True)
         for index, (slot, key, weight) in enumerate(steps):
             view = views[slot]
-            stored = view._find(key)  # noqa: SLF001 - the keys are normal
-            times = 0 if stored is MISSING else stored
+            stored_times = view._find(key)  # noqa: SLF001 - the keys are normal
+            times = 0 if stored_times is MISSING else stored_times
             after = times + weight
             # Rows that are retracted before insertion have negative times.
             if after:
                 view._put(key, after)  # noqa: SLF001
-            elif stored is not MISSING:
+            elif stored_times is not MISSING:
                 view._remove(key)  # noqa: SLF001
             if (times > 0) != (after > 0):
                 turning.append(index)
@@ -195,7 +195,7 @@ class Distinct(GroupsAccumulator):
         for slot, part in zip(slots.tolist(), parts, strict=True):
             self._rows[slot] = self._learn(slot, part)
 
-    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:  # noqa: ARG002 - rows are rows
+    def migrate(self, slots: Slots, states: pa.Array, origin: StateOrigin) -> None:  # noqa: ARG002 - rows are rows
         """Take states of `Counted`, or complete states of another version, and fold their rows anew."""
         try:
             rows, times = self._rows_in(slots, states)

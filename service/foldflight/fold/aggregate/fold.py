@@ -46,10 +46,10 @@ def _calling(
     """Wrap a method that calls functions: set the decimal precision of SQL, and mark errors that would repeat."""
 
     @functools.wraps(method)
-    def calculating(self: Fold, /, *arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
+    def calculating(self: Fold, /, *arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
         with decimal.localcontext(_EXACT):
             try:
-                return method(self, *arguments, **named)
+                return method(self, *arguments, **keywords)
             except FunctionError as error:
                 functions = {call.bound.function.name: call.bound.function for call in self.calls}
                 if error.function in functions:
@@ -144,17 +144,17 @@ class Fold:
             self.failures.restore(slots, batch.column(ERROR))
         for index, (call, accumulators) in enumerate(zip(self.calls, self._accumulators, strict=True)):
             states, origin = _state_column(batch, index, call)
-            given = slots
+            present_slots = slots
             if states.null_count:
                 present = states.is_valid()
-                given, states = slots[present.to_numpy(zero_copy_only=False)], states.filter(present)
+                present_slots, states = slots[present.to_numpy(zero_copy_only=False)], states.filter(present)
             if self.failures:
-                sound = ~self.failures.among(given)
-                given, states = given[sound], states.filter(pa.array(sound))
+                sound = ~self.failures.among(present_slots)
+                present_slots, states = present_slots[sound], states.filter(pa.array(sound))
             if origin is None:
-                accumulators.merge(given, states)
+                accumulators.merge(present_slots, states)
             else:
-                accumulators.migrate(given, states, origin)
+                accumulators.migrate(present_slots, states, origin)
 
     def take_entries(self, batch: pa.RecordBatch) -> None:
         """Take entries of views from the engine. Entries that are known already are not replaced.
@@ -170,10 +170,10 @@ class Fold:
         for name in batch.schema.names:
             if name == _SLOT:
                 continue
-            viewed = next((each for each in self._accumulators_with_views() if name == f"state_{each[0]}"), None)
-            if viewed is None or batch.schema.names.count(name) > 1:
+            view_state = next((each for each in self._accumulators_with_views() if name == f"state_{each[0]}"), None)
+            if view_state is None or batch.schema.names.count(name) > 1:
                 raise RejectedError("BAD_FRAME", f"Entries has the column {name}, which is no state with views")
-            index, accumulators = viewed
+            index, accumulators = view_state
             states = batch.column(name)
             if states.type != self.calls[index].state_type:
                 raise RejectedError(
@@ -251,8 +251,8 @@ class Fold:
         for call, accumulators in zip(self.calls, self._accumulators, strict=True):
             rows = Rows(slots, retracts, [columns.get(*each) for each in call.columns])
             mask = self._mask(batch, call, rows)
-            included = np.ones(len(rows), np.bool_) if mask is None else mask
-            outputs.append(accumulators.running_values(rows, included, emit_mask))
+            included_mask = np.ones(len(rows), np.bool_) if mask is None else mask
+            outputs.append(accumulators.running_values(rows, included_mask, emit_mask))
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{index}" for index in range(len(outputs))])
 
     def chunk(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
@@ -308,9 +308,9 @@ class Fold:
         self._marks[slots] &= ~np.uint8(_DIRTY | _UNSAVED if states else _DIRTY)
         self._forget_entries()
         if self.failures:
-            failed = self.failures.clear()
-            self._empty(failed)
-            self._marks[failed] = 0
+            failed_slots = self.failures.clear()
+            self._empty(failed_slots)
+            self._marks[failed_slots] = 0
         return batch
 
     @_calling
@@ -356,10 +356,10 @@ class Fold:
         sound = slots[is_sound]
         columns: list[pa.Array] = []
         for index in range(len(self.calls)):
-            found = self._results_of(index, sound, states=states, outputs=outputs)
-            if found is None:
+            result_columns = self._results_of(index, sound, states=states, outputs=outputs)
+            if result_columns is None:
                 raise self._too_large(index, sound, states=states, outputs=outputs)
-            columns += found
+            columns += result_columns
         if self.failures:  # includes slots that have failed just now
             indexes = pa.array(np.cumsum(is_sound) - 1, mask=self.failures.among(slots))
             columns = [column.take(indexes) for column in columns]
@@ -414,11 +414,11 @@ class Fold:
 
     def forget(self, slots: pa.Array) -> None:
         """Empty n slots and mark them as clean."""
-        chosen = slots.to_numpy(zero_copy_only=False)
-        self.failures.forget(chosen)
-        self._empty(chosen)
+        slot_numbers = slots.to_numpy(zero_copy_only=False)
+        self.failures.forget(slot_numbers)
+        self._empty(slot_numbers)
         self._marked_below = 0
-        self._marks[chosen[chosen < len(self._marks)]] = 0
+        self._marks[slot_numbers[slot_numbers < len(self._marks)]] = 0
 
     @property
     def is_saved(self) -> bool:
@@ -538,13 +538,13 @@ class _Columns:
         self.batch = batch
         self.known: dict[tuple[str, str], Column] = {}
 
-    def get(self, name: str, type_: pa.DataType, shared: tuple[str, str] | None) -> Column:
-        known = None if shared is None else self.known.get(shared)
-        if known is None:
-            known = Column.cast(name, self.batch.column(name), type_)
-            if shared is not None:
-                self.known[shared] = known
-        return known
+    def get(self, name: str, type_: pa.DataType, cache_key: tuple[str, str] | None) -> Column:
+        cached_column = None if cache_key is None else self.known.get(cache_key)
+        if cached_column is None:
+            cached_column = Column.cast(name, self.batch.column(name), type_)
+            if cache_key is not None:
+                self.known[cache_key] = cached_column
+        return cached_column
 
 
 def _answered_view(batch: pa.RecordBatch, slot: int, column: str, state_type: pa.DataType, view: str) -> pa.Array:

@@ -59,7 +59,7 @@ class GroupsAccumulator(ABC):
         """
 
     @abstractmethod
-    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
+    def migrate(self, slots: Slots, states: pa.Array, origin: StateOrigin) -> None:
         """Convert n states of another version, none of them NULL, and merge them like `merge`.
 
         Raises:

@@ -70,13 +70,13 @@ class Method:
         adapter = bound.function.adapter
         self.ignores = adapter != "" and not adapter_named(adapter).returns_accumulator
 
-    def accumulator_after(self, accumulator: Any, returned: Any) -> Any:
-        """Return the accumulator after a call that returned `returned`."""
-        if returned is not None or self.returns == "always":
-            return returned
+    def accumulator_after(self, accumulator: Any, result: Any) -> Any:
+        """Return the accumulator after a call that returned `result`."""
+        if result is not None or self.returns == "always":
+            return result
         # Subclasses of immutable types may have a __dict__ that has changed.
-        fixed = isinstance(accumulator, _UNCHANGEABLE) and not hasattr(accumulator, "__dict__")
-        if self.returns == "some" or fixed:
+        is_immutable = isinstance(accumulator, _UNCHANGEABLE) and not hasattr(accumulator, "__dict__")
+        if self.returns == "some" or is_immutable:
             wrong, remedy = f"{self.method_name} returned None, but", "return the new accumulator"
             if self.ignores:
                 wrong = (
@@ -255,9 +255,9 @@ class Interpreted(GroupsAccumulator):
         accumulators, call, accumulator_of = self._accumulators, method.call, method.accumulator_after
         if self._may_return_none(method):
             for slot, arguments in steps:
-                returned = call(accumulators[slot], *arguments)
-                if returned is not None:
-                    accumulators[slot] = returned
+                result = call(accumulators[slot], *arguments)
+                if result is not None:
+                    accumulators[slot] = result
         else:
             for slot, arguments in steps:
                 accumulator = accumulators[slot]
@@ -314,9 +314,9 @@ class Interpreted(GroupsAccumulator):
             if folds:
                 method, accumulator = methods[retracting], accumulators[slot]
                 try:
-                    returned = method.call(accumulator, *arguments)
-                    if returned is not accumulator and not (is_unchecked and returned is None):
-                        accumulators[slot] = method.accumulator_after(accumulator, returned)
+                    result = method.call(accumulator, *arguments)
+                    if result is not accumulator and not (is_unchecked and result is None):
+                        accumulators[slot] = method.accumulator_after(accumulator, result)
                 except (Exception, SystemExit) as error:
                     failure = method.function_error(error)
                     failure.slot, failure.row = slot, rows.describe(row)
@@ -354,18 +354,18 @@ class Interpreted(GroupsAccumulator):
             return
         self.load(slots, accumulators)
 
-    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
-        migrated, accumulators = [], []
-        for slot, state in zip(slots.tolist(), written.values(self.bound.function, states, self.signer), strict=True):
+    def migrate(self, slots: Slots, states: pa.Array, origin: StateOrigin) -> None:
+        migrated_slots, accumulators = [], []
+        for slot, state in zip(slots.tolist(), origin.values(self.bound.function, states, self.signer), strict=True):
             try:
-                accumulators.append(self._migrate_state(slot, written.version, state))
-                migrated.append(slot)
+                accumulators.append(self._migrate_state(slot, origin.version, state))
+                migrated_slots.append(slot)
             except FunctionError as failure:
                 if not self.failures.take(failure):
                     raise
-        self.load(np.array(migrated, np.int32), accumulators)
+        self.load(np.array(migrated_slots, np.int32), accumulators)
 
-    def convert_states(self, slots: Slots, states: pa.Array, written: StateOrigin) -> tuple[Slots, pa.Array] | None:
+    def convert_states(self, slots: Slots, states: pa.Array, origin: StateOrigin) -> tuple[Slots, pa.Array] | None:
         """Convert states of another version to slots with states of this version, or None if a state has no such form.
 
         There must be no accumulators before the call, and there are none afterwards.
@@ -373,7 +373,7 @@ class Interpreted(GroupsAccumulator):
         Raises:
             FunctionError: The errors of `migrate`.
         """
-        self.migrate(slots, states, written)
+        self.migrate(slots, states, origin)
         slots_in_use = self.occupied_slots()
         try:
             return slots_in_use, self.codec.encode([self._accumulators[slot] for slot in slots_in_use.tolist()])
@@ -451,8 +451,8 @@ class Interpreted(GroupsAccumulator):
         if not states.null_count and not len(self.absent(slots)) and self.codec.keeps(self.accumulators_of(slots)):
             return self.values_of(slots, {})
         present = states.is_valid()  # an accumulator without a state has failed
-        given = slots[present.to_numpy(zero_copy_only=False)]
-        return self.values_of(slots, self.decode(given, states.filter(present)))
+        present_slots = slots[present.to_numpy(zero_copy_only=False)]
+        return self.values_of(slots, self.decode(present_slots, states.filter(present)))
 
     def values_of(self, slots: Slots, accumulators: dict[int, Any]) -> pa.Array:
         """Return the values of n slots. `accumulators` replaces stored ones, and `get_value` may change it."""
@@ -645,9 +645,9 @@ class Interpreted(GroupsAccumulator):
             self.waits.shared.close()
 
     def _grow(self, slots: Slots) -> None:
-        needed = int(slots.max(initial=-1)) + 1
-        if needed > len(self._accumulators):
-            size = capacity_for(needed, len(self._accumulators))
+        slot_count = int(slots.max(initial=-1)) + 1
+        if slot_count > len(self._accumulators):
+            size = capacity_for(slot_count, len(self._accumulators))
             self._present = np.concatenate([self._present, np.zeros(size - len(self._accumulators), np.bool_)])
             self._accumulators.extend([EMPTY] * (size - len(self._accumulators)))
 

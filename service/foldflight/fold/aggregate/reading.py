@@ -91,9 +91,9 @@ class Reading:
         if function in self._seen:  # it calls itself
             return True
         self._seen.add(function)
-        given = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
+        captured_values = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
         codes = (function.__code__, *inner_codes(function.__code__))
-        return all(map(is_harmless, given)) and all(self._code_reads(function, code) for code in codes)
+        return all(map(is_harmless, captured_values)) and all(self._code_reads(function, code) for code in codes)
 
     def _code_reads(self, function: FunctionType, code: CodeType) -> bool:
         steps = _steps(code)
@@ -126,8 +126,8 @@ class Reading:
         return [name for name in _SPECIAL if any(name in vars(base) for base in bases - {object, type})]
 
     def _attribute_reads(self, name: str) -> bool:
-        owned = any(isinstance(inspect.getattr_static(each, name, None), _METHODS) for each in self.classes)
-        if owned:
+        is_method = any(isinstance(inspect.getattr_static(each, name, None), _METHODS) for each in self.classes)
+        if is_method:
             return self._methods_read(name)
         if name == "__class__":  # which the __eq__ of a dataclass compares
             return True

@@ -48,14 +48,14 @@ class Member(Protocol):
 @functools.lru_cache(maxsize=256)
 def record_dtype(members: tuple[Member, ...]) -> np.dtype[Any]:
     """Return the type of a record with these members, the widest first. Its size is a multiple of eight bytes."""
-    named = [(each.name, each.format) for each in members] + [(each.valid, "?") for each in members if each.optional]
+    formats = [(each.name, each.format) for each in members] + [(each.valid, "?") for each in members if each.optional]
     # Members of eight bytes come first, then members of four, then flags: each begins at a multiple of its size.
-    ordered = sorted(named, key=lambda member: -min(np.dtype(member[1]).base.itemsize, 8))
-    sizes = [np.dtype(format_).itemsize for _, format_ in ordered]
+    sorted_formats = sorted(formats, key=lambda member: -min(np.dtype(member[1]).base.itemsize, 8))
+    sizes = [np.dtype(format_).itemsize for _, format_ in sorted_formats]
     return np.dtype(
         {
-            "names": [name for name, _ in ordered],
-            "formats": [format_ for _, format_ in ordered],
+            "names": [name for name, _ in sorted_formats],
+            "formats": [format_ for _, format_ in sorted_formats],
             "offsets": [sum(sizes[:index]) for index in range(len(sizes))],
             "itemsize": max(8, -(-sum(sizes) // 8) * 8),
         }

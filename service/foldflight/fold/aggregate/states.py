@@ -128,13 +128,13 @@ class _Enveloped(StateCodec):
         self.fingerprint = bytes.fromhex(bound.fingerprint)
 
     def encode(self, accumulators: Sequence[Any]) -> pa.Array:
-        packed = []
+        envelopes = []
         for index, accumulator in enumerate(accumulators):
             try:
-                packed.append(self.pack(accumulator))
+                envelopes.append(self.pack(accumulator))
             except FunctionError as error:
                 raise UnconvertibleState(index, error) from error.__cause__
-        return pa.array(packed, pa.binary())
+        return pa.array(envelopes, pa.binary())
 
     def decode(self, states: pa.Array) -> list[Any]:
         accumulators = []
@@ -206,11 +206,11 @@ def pickled_object(
     if signer is None:
         raise _no_key(function, "states of an earlier version are pickled")
     try:
-        verified = signer.verify(state)
+        verified_state = signer.verify(state)
     except RejectedError as error:
         error.function = function
         raise
-    payload = _open_envelope(function, version, verified, _PICKLE, fingerprint)
+    payload = _open_envelope(function, version, verified_state, _PICKLE, fingerprint)
     try:
         return pickles.loads(payload)
     except SystemExit as error:

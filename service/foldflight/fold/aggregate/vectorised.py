@@ -90,10 +90,10 @@ class Table:
 
     def grow(self, count: int, fresh: Table) -> None:
         """Grow the table to `count` accumulators; the new ones are copies of `fresh`."""
-        held = len(self)
+        old_count = len(self)
         records = np.empty(count, self._records.dtype)
-        bytes_of(records)[:held] = bytes_of(self._records)
-        bytes_of(records)[held:] = bytes_of(fresh._records)
+        bytes_of(records)[:old_count] = bytes_of(self._records)
+        bytes_of(records)[old_count:] = bytes_of(fresh._records)
         self._records = records
         for column in self._columns.values():
             column.grow(count)
@@ -120,20 +120,20 @@ class Table:
         columns = {name: column.save(slots) for name, column in self._columns.items()}
         return Table(self._members, records_at(self._records, slots), columns, is_single=self._is_single)
 
-    def restore(self, slots: Any, saved: Table) -> None:
+    def restore(self, slots: Any, backup: Table) -> None:
         """Undo all changes in n different slots since they were saved."""
-        bytes_of(self._records)[slots] = bytes_of(saved._records)
+        bytes_of(self._records)[slots] = bytes_of(backup._records)
         for name, column in self._columns.items():
-            column.restore(slots, saved._columns[name])
+            column.restore(slots, backup._columns[name])
 
     def states(self, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         """Return n accumulators as n states; None if one does not fit. Without `narrow`, integers have 64 bits."""
         columns = []
         for index, member in enumerate(self._members):
-            wanted = type_.field(index).type if not self._is_single else type_
+            field_type = type_.field(index).type if not self._is_single else type_
             column = self._columns.get(member.name)
             columns.append(
-                column_of(self._records, member, wanted, narrow=narrow) if column is None else column.to_arrow()
+                column_of(self._records, member, field_type, narrow=narrow) if column is None else column.to_arrow()
             )
         return columns[0] if self._is_single else struct_of(columns, type_, narrow=narrow)
 
@@ -142,13 +142,13 @@ class Table:
         records = np.zeros(len(states), self._records.dtype)
         columns: dict[str, AttributeColumn] = {}
         for index, member in enumerate(self._members):
-            given = states if self._is_single else states.field(index)
+            member_states = states if self._is_single else states.field(index)
             if member.column is None:
-                if not fill_member(records, member, given):
+                if not fill_member(records, member, member_states):
                     return None
                 continue
             try:
-                column = member.column.from_arrow(given)
+                column = member.column.from_arrow(member_states)
             except ValueError:  # the interpreter raises the error
                 return None
             if column is None:
@@ -305,22 +305,22 @@ class Vectorised(GroupsAccumulator):
     def _fold_each_scalar(self, rows: Rows, mask: Mask, requested: Mask | None) -> pa.Array:
         """Fold rows by the scalar methods, and take the accumulators back if the table can hold them."""
         top = self._grow(rows.slots)
-        lent = np.unique(rows.slots)
-        occupied = lent[self._present[lent]]
-        self.inner.merge(occupied, self._wide_states(occupied))
+        lent_slots = np.unique(rows.slots)
+        occupied_slots = lent_slots[self._present[lent_slots]]
+        self.inner.merge(occupied_slots, self._wide_states(occupied_slots))
         values = self.inner.running_values(rows, mask, requested)
-        returned = self.inner.occupied_slots()
+        returned_slots = self.inner.occupied_slots()
         try:
-            others = self._table.from_states(self.inner.state(returned))
+            others = self._table.from_states(self.inner.state(returned_slots))
         except FunctionError:  # a number exceeds its type; later rows may bring it back into range
             others = None
         if others is None:
-            self._present[lent] = False
+            self._present[lent_slots] = False
             self._leave()
         else:
-            self._table.put(returned.astype(np.intp), others)
-            self._occupy(returned, top)
-            self.inner.forget(returned)
+            self._table.put(returned_slots.astype(np.intp), others)
+            self._occupy(returned_slots, top)
+            self.inner.forget(returned_slots)
         return values
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
@@ -347,13 +347,13 @@ class Vectorised(GroupsAccumulator):
             self._leave()
             self.inner.merge(slots[rest], states.filter(pa.array(rest)))
 
-    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
-        migrated = None if self._is_left else self.inner.convert_states(slots, states, written)
-        if migrated is None:
+    def migrate(self, slots: Slots, states: pa.Array, origin: StateOrigin) -> None:
+        converted_states = None if self._is_left else self.inner.convert_states(slots, states, origin)
+        if converted_states is None:
             self._leave()
-            self.inner.migrate(slots, states, written)
+            self.inner.migrate(slots, states, origin)
         else:
-            self.merge(*migrated)
+            self.merge(*converted_states)
 
     def state(self, slots: Slots) -> pa.Array:
         if not self._is_left:
@@ -408,11 +408,11 @@ class Vectorised(GroupsAccumulator):
 
     def forget(self, slots: Slots) -> None:
         self.inner.forget(slots)
-        known = slots[slots < len(self._present)]
-        if len(known):
-            self._present[known] = False
-            self._table.clear(known, self._fresh)
-            self._full = min(self._full, int(known.min()))
+        slots_in_range = slots[slots < len(self._present)]
+        if len(slots_in_range):
+            self._present[slots_in_range] = False
+            self._table.clear(slots_in_range, self._fresh)
+            self._full = min(self._full, int(slots_in_range.min()))
 
     def close(self) -> None:
         self._table, self._present, self._full = self._fresh.take(_NO_SLOTS), self._present[:0], 0
@@ -421,25 +421,25 @@ class Vectorised(GroupsAccumulator):
     def _call(self, method_name: str, slots: Any, *arguments: Any) -> bool:
         """Call a vectorised method. Return False if the scalar methods must do its work."""
         method: Callable[..., Any] = getattr(self.inner.methods, method_name)
-        changed = np.unique(slots) if self.inner.failures.isolates else None
-        before = None if changed is None else self._table.save(changed)
+        changed_slots = np.unique(slots) if self.inner.failures.isolates else None
+        before = None if changed_slots is None else self._table.save(changed_slots)
         try:
             with np.errstate(all="ignore"):
-                returned = method(self._table.for_authors, slots, *arguments)
+                result = method(self._table.for_authors, slots, *arguments)
         except (Exception, SystemExit) as error:
             failure = user_failure(self._name, method_name, error)
             if before is None or failure.limit is not None:
                 raise failure from error
             # The slot that made it raise is not known. With the scalar methods only that slot fails.
-            self._table.restore(changed, before)
+            self._table.restore(changed_slots, before)
             return False
-        if returned is not None and returned is not NotImplemented:
+        if result is not None and result is not NotImplemented:
             message = (
-                f"{method_name} returned {type(returned).__name__}; change the accumulators in place and "
+                f"{method_name} returned {type(result).__name__}; change the accumulators in place and "
                 "return None, or return NotImplemented before any change"
             )
             raise FunctionError("RESULT_TYPE", message, function=self._name)
-        return returned is None
+        return result is None
 
     def _leave(self) -> None:
         """Move all accumulators to the interpreter, and stop using the vectorised methods."""
@@ -463,12 +463,12 @@ class Vectorised(GroupsAccumulator):
 
     def _grow(self, slots: Slots) -> int:
         """Reserve memory for the slots, and return the highest plus one."""
-        needed, capacity = int(slots.max(initial=-1)) + 1, len(self._present)
-        if needed > capacity:
-            more = capacity_for(needed, capacity) - capacity
+        slot_count, capacity = int(slots.max(initial=-1)) + 1, len(self._present)
+        if slot_count > capacity:
+            more = capacity_for(slot_count, capacity) - capacity
             self._present = np.concatenate([self._present, np.zeros(more, np.bool_)])
             self._table.grow(capacity + more, self._fresh)
-        return needed
+        return slot_count
 
     def _occupy(self, slots: Any, top: int) -> None:
         """Mark slots, all below `top`, as having an accumulator."""

@@ -69,12 +69,12 @@ class Source:
 
     __slots__ = ("_ask", "_cached", "_name", "_serializer", "_slot")
 
-    def __init__(self, ask: AskView, name: str, serializer: ViewSerializer, slot: int, cached: set[int]) -> None:
+    def __init__(self, ask: AskView, name: str, serializer: ViewSerializer, slot: int, cached_slots: set[int]) -> None:
         self._ask = ask
         self._name = name
         self._serializer = serializer
         self._slot = slot
-        self._cached = cached
+        self._cached = cached_slots
 
     def find(self, key: Any) -> Any:
         """Return the value of a key, or MISSING. Raises TypeError for a key that does not fit the type of the keys."""
@@ -248,29 +248,29 @@ class CachedMap(MapView[Any, Any]):
         return super().is_empty()
 
     def _pairs(self, *, are_held: bool = False) -> Iterator[tuple[Any, Any]]:
-        resized = self._resized
+        resize_count = self._resized
         self._readers += 1
         try:
             for pair in self._entries.items() if self._is_whole else self._stored_pairs(are_held=are_held):
                 yield pair
-                if self._resized != resized:
+                if self._resized != resize_count:
                     raise RuntimeError("a MapView changed its size during an iteration")
         finally:
             self._readers -= 1
 
     def _stored_pairs(self, *, are_held: bool) -> Iterator[tuple[Any, Any]]:
         """Iterate over the entries at the engine, as rows have changed them, then over entries that rows have added."""
-        changed, met = list(self._changed), set()
+        changed_keys, seen_keys = list(self._changed), set()
         for page in self.source.pages(are_held=are_held):
             for key, value in zip(page.keys, page.values, strict=True):
                 if key in self._absent:
                     continue
                 if key in self._changed:
-                    met.add(key)
+                    seen_keys.add(key)
                 yield key, self._entries.get(key, value)
         # An entry that changes meanwhile is at the engine already, because adding keys ends the iteration.
-        for key in changed:
-            if key in self._entries and key not in met:
+        for key in changed_keys:
+            if key in self._entries and key not in seen_keys:
                 yield key, self._entries[key]
 
     def __copy__(self) -> MapView[Any, Any]:
@@ -291,10 +291,10 @@ class CachedList(ListView[Any]):
     _is_whole = False
     _clears = 0
 
-    def __init__(self, source: Source, stored: int) -> None:
+    def __init__(self, source: Source, stored_count: int) -> None:
         self.source = source
         self._items = []
-        self._stored_count = stored
+        self._stored_count = stored_count
 
     def learn(self, part: ViewPart) -> None:
         """Take all items from the engine. Some of the items are of no use."""
@@ -388,9 +388,9 @@ def no_state(function: str, view: str, slot: int) -> RejectedError:
     )
 
 
-def largest_of(held: Iterable[CachedView]) -> CachedView | None:
+def largest_of(views: Iterable[CachedView]) -> CachedView | None:
     """Return the view with the most entries in memory; None if no view has any."""
-    largest = max(held, default=None)
+    largest = max(views, default=None)
     return largest if largest is not None and largest.entries else None
 
 
@@ -442,15 +442,15 @@ class Viewed(Interpreted):
                 complete = states.field(name).field("complete").fill_null(True).to_numpy(zero_copy_only=False)
                 self._keep(slots[~complete].tolist())
 
-    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
+    def migrate(self, slots: Slots, states: pa.Array, origin: StateOrigin) -> None:
         if self._ask is not None:
             raise RejectedError(
                 "STATE_MISMATCH",
-                f"states of {self.name} version {written.version} have views whose entries the engine keeps, and such "
+                f"states of {self.name} version {origin.version} have views whose entries the engine keeps, and such "
                 "states cannot be migrated; run the version that wrote them, or start from empty state",
                 function=self.name,
             )
-        super().migrate(slots, states, written)
+        super().migrate(slots, states, origin)
 
     def take_entries(self, slots: Slots, states: pa.Array) -> None:
         """Take entries of views from the engine, n states with views only. Those that are known are not replaced.
@@ -495,9 +495,9 @@ class Viewed(Interpreted):
 
     def forget(self, slots: Slots) -> None:
         super().forget(slots)
-        gone = slots.tolist()
-        self._cached.difference_update(gone)
-        self._cold.difference_update(gone)
+        slot_numbers = slots.tolist()
+        self._cached.difference_update(slot_numbers)
+        self._cold.difference_update(slot_numbers)
 
     def close(self) -> None:
         self._cached.clear()
@@ -539,12 +539,12 @@ class Viewed(Interpreted):
         if self.codec.keeps(self.accumulators_of(slots)):
             return self.evaluate(slots)
         present = states.is_valid()  # an accumulator without a state has failed
-        given = slots[present.to_numpy(zero_copy_only=False)]
-        stored = self.decode(given, states.filter(present))
-        for slot, accumulator in stored.items():
+        present_slots = slots[present.to_numpy(zero_copy_only=False)]
+        stored_accumulators = self.decode(present_slots, states.filter(present))
+        for slot, accumulator in stored_accumulators.items():
             for name in self._views:
                 self._attributes.set(accumulator, name, self._as_stored(slot, name, accumulator))
-        return self.values_of(slots, stored)
+        return self.values_of(slots, stored_accumulators)
 
     def _as_stored(self, slot: int, name: str, accumulator: Any) -> Any:
         """Return a view of a slot with its entries as they are in its state, from which `accumulator` was made.
@@ -552,11 +552,11 @@ class Viewed(Interpreted):
         The state of a view whose entries the engine keeps has only those that have changed, and the value may need
         others. All entries are forgotten after the states have been returned.
         """
-        view, stored = self._value_of(self._accumulators[slot], name), self._value_of(accumulator, name)
+        view, stored_view = self._value_of(self._accumulators[slot], name), self._value_of(accumulator, name)
         if isinstance(view, (CachedMap, CachedList)):
-            view.store(stored if isinstance(stored, ViewPart) else stored.part())
+            view.store(stored_view if isinstance(stored_view, ViewPart) else stored_view.part())
             return view
-        return stored
+        return stored_view
 
     def _readable(self, accumulator: Any) -> Any:
         return super()._readable(accumulator) if self._ask is None else accumulator
@@ -579,9 +579,9 @@ class Viewed(Interpreted):
     def _thaw(self, slots: Slots) -> None:
         """Make views of the `ViewPart`s of n slots, because a method will use them."""
         if self._cold:
-            thawed = self._cold.intersection(slots.tolist())
-            self._keep(thawed)
-            self._cold -= thawed
+            thawed_slots = self._cold.intersection(slots.tolist())
+            self._keep(thawed_slots)
+            self._cold -= thawed_slots
 
     def _in_memory(self, accumulator: Any) -> Any:
         """Make views of the dicts and lists that `create_accumulator` may have given instead.
@@ -590,16 +590,16 @@ class Viewed(Interpreted):
             TypeError: For a view that it has not given.
         """
         for name, serializer in self._views.items():
-            given = self._value_of(accumulator, name)
-            view = serializer.in_memory(given)
+            attribute_value = self._value_of(accumulator, name)
+            view = serializer.in_memory(attribute_value)
             if view is None:
                 kind = "ListView" if serializer.is_list else "MapView"
-                wrong = "not set" if given is None else f"of type {type(given).__name__}"
+                wrong = "not set" if attribute_value is None else f"of type {type(attribute_value).__name__}"
                 raise TypeError(
                     f"{name} of a new accumulator is {wrong}, and it is declared as a {kind}; set it to {kind}() where "
                     "the accumulator is made"
                 )
-            if view is not given:
+            if view is not attribute_value:
                 self._attributes.set(accumulator, name, view)
         return accumulator
 
@@ -644,9 +644,9 @@ class Viewed(Interpreted):
             if len(part.keys) != 1 or part.present[0]:
                 raise unreadable(self.name, f"the ListView {name} is not complete and has no number of items")
             return CachedList(source, part.keys[0])
-        cached = CachedMap(source)
-        cached.learn(part)
-        return cached
+        cached_map = CachedMap(source)
+        cached_map.learn(part)
+        return cached_map
 
     def _check_complete(self, states: pa.Array) -> None:
         """Refuse states with parts of views where no engine keeps the rest."""

@@ -221,12 +221,12 @@ class VectorisedScalar(Instance, Scalar):
         if not len(rows):
             return pa.nulls(0, self.bound.result_type)
         try:
-            returned = self._call_author(rows)
+            results = self._call_author(rows)
         except FunctionError as error:
             return self._halves(rows, error)
-        self._check_length(rows, returned)
+        self._check_length(rows, results)
         try:
-            return self._cast(rows, returned)
+            return self._cast(rows, results)
         except FunctionError as error:
             return self._halves(rows, error)
 
@@ -244,17 +244,17 @@ class VectorisedScalar(Instance, Scalar):
         """Return what the author's code returns for n rows."""
         columns = [_argument_column(each, self.bound.function.vectorised) for each in rows.arguments]
         try:
-            returned = self.methods.eval(*columns)
-            if is_vector(self.bound.result_type) and getattr(returned, "ndim", 1) == 2:
-                returned = rows_of_matrix(returned)
-            return returned.combine_chunks() if isinstance(returned, pa.ChunkedArray) else returned
+            results = self.methods.eval(*columns)
+            if is_vector(self.bound.result_type) and getattr(results, "ndim", 1) == 2:
+                results = rows_of_matrix(results)
+            return results.combine_chunks() if isinstance(results, pa.ChunkedArray) else results
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, self.method_name, error) from error
 
-    def _check_length(self, rows: Rows, returned: Any) -> None:
-        length = _length(returned)
+    def _check_length(self, rows: Rows, results: Any) -> None:
+        length = _length(results)
         if length is None:
-            kind = "None" if returned is None else f"a {type(returned).__name__}"
+            kind = "None" if results is None else f"a {type(results).__name__}"
             raise self._wrong(f"returned {kind}; return a column with one value for each row")
         if length != len(rows):
             raise self._wrong(f"returned {length} values for {len(rows)} rows; return one for each row")
@@ -262,17 +262,17 @@ class VectorisedScalar(Instance, Scalar):
     def _wrong(self, message: str) -> FunctionError:
         return FunctionError("RESULT_TYPE", f"{self.method_name} {message}", function=self.name)
 
-    def _cast(self, rows: Rows, returned: Any) -> pa.Array:
+    def _cast(self, rows: Rows, results: Any) -> pa.Array:
         """Return the results in the declared type. A cast that may change values checks each value."""
         type_ = self.bound.result_type
         try:
-            array = _array(returned)
+            array = _array(results)
             if array is not None and can_widen(array.type, type_):
-                converted, misfits = cast_arguments(array, type_)
+                cast_array, misfits = cast_arguments(array, type_)
                 if misfits is None:
-                    return converted
+                    return cast_array
             if array is None:
-                values = _objects(returned)
+                values = _objects(results)
             elif is_nested(array.type) != is_nested(type_):
                 raise self._wrong(f"returned values of {sql_name(array.type)}, which do not fit {sql_name(type_)}")
             else:
@@ -280,7 +280,7 @@ class VectorisedScalar(Instance, Scalar):
         except FunctionError:
             raise
         except Exception as error:  # values without an Arrow type, or without a Python value
-            type_text = getattr(returned, "type", getattr(returned, "dtype", type(returned).__name__))
+            type_text = getattr(results, "type", getattr(results, "dtype", type(results).__name__))
             raise self._wrong(
                 f"returned {type_text}, which cannot be read as {sql_name(type_)}: {type(error).__name__}: {error}"
             ) from error
@@ -312,8 +312,8 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
     if valid is None:
         return array.to_numpy(zero_copy_only=False)
-    filled = array.fill_null(_zero(array.type))
-    return np.ma.MaskedArray(filled.to_numpy(zero_copy_only=False), mask=~valid)
+    filled_array = array.fill_null(_zero(array.type))
+    return np.ma.MaskedArray(filled_array.to_numpy(zero_copy_only=False), mask=~valid)
 
 
 @cache
@@ -321,16 +321,16 @@ def _nullable_integers() -> dict[pa.DataType, Any]:
     """Return pandas' types for integers with NULLs. Without them a Series with a NULL holds rounded floats."""
     import pandas as pd
 
-    signed = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype()}
-    unsigned = {pa.uint8(): pd.UInt8Dtype(), pa.uint16(): pd.UInt16Dtype(), pa.uint32(): pd.UInt32Dtype()}
-    return {**signed, **unsigned, pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}
+    signed_types = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype()}
+    unsigned_types = {pa.uint8(): pd.UInt8Dtype(), pa.uint16(): pd.UInt16Dtype(), pa.uint32(): pd.UInt32Dtype()}
+    return {**signed_types, **unsigned_types, pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}
 
 
-def _objects(returned: Any) -> list[Any]:
+def _objects(results: Any) -> list[Any]:
     """Return n results as a list of Python values. pandas has several objects for a missing value in a Series."""
-    if not hasattr(returned, "isna"):
-        return list(returned)
-    return [None if is_missing else value for value, is_missing in zip(returned, returned.isna(), strict=True)]
+    if not hasattr(results, "isna"):
+        return list(results)
+    return [None if is_missing else value for value, is_missing in zip(results, results.isna(), strict=True)]
 
 
 def _zero(type_: pa.DataType) -> pa.Scalar:
@@ -340,27 +340,27 @@ def _zero(type_: pa.DataType) -> pa.Scalar:
     return pa.scalar(0, pa.int32() if type_ == pa.date32() else pa.int64()).cast(type_)
 
 
-def _length(returned: Any) -> int | None:
+def _length(results: Any) -> int | None:
     """Return the number of values of a column; None for any other value."""
-    if isinstance(returned, _NO_COLUMN) or getattr(returned, "ndim", 1) != 1:
+    if isinstance(results, _NO_COLUMN) or getattr(results, "ndim", 1) != 1:
         return None
     try:
-        return len(returned)
+        return len(results)
     except Exception:  # noqa: BLE001 - an object of the author
         return None
 
 
-def _array(returned: Any) -> pa.Array | None:
+def _array(results: Any) -> pa.Array | None:
     """Return n results as an Arrow array of their own type; None for a sequence of Python values."""
-    if isinstance(returned, pa.Array):
-        return returned
-    if isinstance(returned, np.ma.MaskedArray):
-        mask = np.ma.getmaskarray(returned)
-        return pa.array(returned.filled(), mask=mask) if returned.dtype != object else None
-    if isinstance(returned, np.ndarray):
-        return pa.array(returned) if returned.dtype != object and returned.ndim == 1 else None
-    dtype = getattr(returned, "dtype", None)  # of a Series; a Series of objects holds Python values
-    return None if dtype is None or str(dtype) == "object" else pa.Array.from_pandas(returned)
+    if isinstance(results, pa.Array):
+        return results
+    if isinstance(results, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(results)
+        return pa.array(results.filled(), mask=mask) if results.dtype != object else None
+    if isinstance(results, np.ndarray):
+        return pa.array(results) if results.dtype != object and results.ndim == 1 else None
+    dtype = getattr(results, "dtype", None)  # of a Series; a Series of objects holds Python values
+    return None if dtype is None or str(dtype) == "object" else pa.Array.from_pandas(results)
 
 
 ROWS_MAX: Final = 1 << 20
@@ -421,9 +421,10 @@ class TableInstance(Instance):
         """
         mask = self.evaluated_rows(rows)
         positions = (np.arange(len(rows)) if mask is None else np.flatnonzero(mask)).tolist()
-        given = rows if mask is None else rows.filter(mask)
-        slots = given.slots.tolist()
-        calls = zip(*(column.values for column in given.arguments), strict=True) if given.arguments else repeat(())  # noqa: PD011 - of a Column
+        masked_rows = rows if mask is None else rows.filter(mask)
+        slots = masked_rows.slots.tolist()
+        columns = [column.values for column in masked_rows.arguments]  # noqa: PD011 - of a Column
+        calls = zip(*columns, strict=True) if columns else repeat(())
         start, size, slot_began = 0, 0, 0
         counts = np.zeros(len(rows), np.int64)
         results: list[tuple[Any, ...]] = []
@@ -436,18 +437,18 @@ class TableInstance(Instance):
             if slots[index] in self.failures:
                 continue
             before = len(results)
-            self._call(given, index, arguments, results, ROWS_MAX - (before - slot_began))
+            self._call(masked_rows, index, arguments, results, ROWS_MAX - (before - slot_began))
             counts[position] = len(results) - before
             if counts[position]:
                 size += int(counts[position]) * _size(results[-1])
         yield self._part(rows, start, len(rows), counts, results)
 
-    def _call(self, given: Rows, index: int, arguments: Sequence[Any], results: list[Any], rows_max: int) -> None:
-        """Append the function's rows for one row to `found`; nothing if it fails."""
+    def _call(self, rows: Rows, index: int, arguments: Sequence[Any], results: list[Any], rows_max: int) -> None:
+        """Append the function's rows for one row to `results`; nothing if it fails."""
         before = len(results)
         try:
-            returned = self.methods.eval(*arguments)
-            problem = None if returned is None else self._take(self._iterable(returned), results, rows_max)
+            result = self.methods.eval(*arguments)
+            problem = None if result is None else self._take(self._iterable(result), results, rows_max)
             if problem is None:
                 return
             message = f"{self.method_name} returned more than {problem} for one row; check that it ends"
@@ -456,21 +457,21 @@ class TableInstance(Instance):
             failure = FunctionError("RESULT_TYPE", f"{self.method_name} {error}", function=self.name)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
             del results[before:]
-            self.fail_row(given, index, error)
+            self.fail_row(rows, index, error)
             return
         del results[before:]
-        self.take(given, index, failure)
+        self.take(rows, index, failure)
 
-    def _take(self, returned: Iterable[Any], results: list[Any], rows_max: int) -> str | None:
-        """Append the function's rows for one row to `found`. Return the limit that they exceed, or None."""
-        rows = map(self._split, returned)
-        left, size, row_count = rows_max + 1, 0, _GROUP_ROWS
+    def _take(self, yielded_rows: Iterable[Any], results: list[Any], rows_max: int) -> str | None:
+        """Append the function's rows for one row to `results`. Return the limit that they exceed, or None."""
+        rows = map(self._split, yielded_rows)
+        rows_left, size, row_count = rows_max + 1, 0, _GROUP_ROWS
         while True:
             count = len(results)
-            results.extend(islice(rows, min(row_count, left)))
+            results.extend(islice(rows, min(row_count, rows_left)))
             count = len(results) - count
-            left -= count
-            if left <= 0:
+            rows_left -= count
+            if rows_left <= 0:
                 return f"{ROWS_MAX} rows"
             if count < row_count:
                 return None
@@ -493,8 +494,8 @@ class TableInstance(Instance):
         struct = pa.StructArray.from_arrays(columns, fields=list(self.bound.result_type))
         if not self._outer:
             return Part(stop, indexes, struct)
-        failed = self.failures.among(rows.slots[start:stop])
-        empty = (np.flatnonzero((counts == 0) & ~failed) + start).astype(np.int32)
+        failed_mask = self.failures.among(rows.slots[start:stop])
+        empty = (np.flatnonzero((counts == 0) & ~failed_mask) + start).astype(np.int32)
         if not len(empty):
             return Part(stop, indexes, struct)
         all_indexes = np.concatenate([indexes, empty])
@@ -519,10 +520,10 @@ class TableInstance(Instance):
             columns.append(cast_around(values, field.type, refuse))
         return wrong, columns
 
-    def _iterable(self, returned: Any) -> Iterable[Any]:
-        if isinstance(returned, (str, bytes, dict)) or not hasattr(returned, "__iter__"):
-            raise _RowError(f"returned {type(returned).__name__}; yield rows or return a list of rows")
-        iterable: Iterable[Any] = returned
+    def _iterable(self, result: Any) -> Iterable[Any]:
+        if isinstance(result, (str, bytes, dict)) or not hasattr(result, "__iter__"):
+            raise _RowError(f"returned {type(result).__name__}; yield rows or return a list of rows")
+        iterable: Iterable[Any] = result
         return iterable
 
 

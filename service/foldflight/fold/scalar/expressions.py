@@ -120,8 +120,8 @@ class AsyncScalar(Instance, Scalar):
         failure = failure_of(self.name, self.method_name, answer)
         try:
             self.take(rows, index, failure)
-        except FunctionError as raised:
-            raise raised from answer.error
+        except FunctionError as error:
+            raise error from answer.error
 
 
 # As for aggregates, the precision of decimals suffices for a product of two DECIMAL(38).
@@ -273,11 +273,11 @@ class OpenExpressions(Stateless):
             # A failed row has no results, only its error.
             sound = np.flatnonzero(~self.failures.among(rows))
             chunk_rows = np.arange(state.first, state.last, dtype=np.int32)
-            failed = chunk_rows[self.failures.among(chunk_rows)]
-            rows = np.concatenate([rows[sound], failed])
+            failed_rows = chunk_rows[self.failures.among(chunk_rows)]
+            rows = np.concatenate([rows[sound], failed_rows])
             order = np.argsort(rows, kind="stable")
             rows = rows[order]
-            indexes = np.concatenate([sound, np.zeros(len(failed), np.int64)])[order]
+            indexes = np.concatenate([sound, np.zeros(len(failed_rows), np.int64)])[order]
             has_failed = (np.arange(len(rows)) >= len(sound))[order]
             outputs = [_take(column, indexes, has_failed) for column in outputs]
         columns = [pa.array(rows, pa.int32()), *outputs] if state.is_expanded else outputs
@@ -357,23 +357,23 @@ class _Rows:
             start: The first of the current rows that they are derived from.
             keep: The steps whose results are still needed.
         """
-        expanded = _Rows(self._batch)
-        expanded.first = int(self.rows[start]) if start else self.first
-        expanded.last = int(self.rows[part.stop]) if part.stop < len(self.rows) else self.last
+        expanded_rows = _Rows(self._batch)
+        expanded_rows.first = int(self.rows[start]) if start else self.first
+        expanded_rows.last = int(self.rows[part.stop]) if part.stop < len(self.rows) else self.last
         indexes = pa.array(part.indexes)
-        expanded.results = {step: values.take(indexes) for step, values in self.results.items() if step in keep}
-        expanded.rows = self.rows[part.indexes]
-        expanded.is_expanded = True
-        return expanded
+        expanded_rows.results = {step: values.take(indexes) for step, values in self.results.items() if step in keep}
+        expanded_rows.rows = self.rows[part.indexes]
+        expanded_rows.is_expanded = True
+        return expanded_rows
 
 
 def _wanted_after(steps: Sequence[Step], outputs: Sequence[int]) -> list[frozenset[int]]:
     """Return for each step the numbers of the steps whose results are needed after it."""
-    wanted = set(outputs)
+    needed_steps = set(outputs)
     wanted_after = []
     for step in reversed(steps):
-        wanted_after.append(frozenset(wanted))
-        wanted |= {each.step for each in step.arguments if each.step is not None}
+        wanted_after.append(frozenset(needed_steps))
+        needed_steps |= {each.step for each in step.arguments if each.step is not None}
     return wanted_after[::-1]
 
 

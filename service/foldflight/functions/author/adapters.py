@@ -100,13 +100,13 @@ class Adapter(ABC):
         """Return foldflight's `migrate`, made of an instance's."""
         return method
 
-    def type_of(self, declared: Any) -> Any:
+    def type_of(self, declared_type: Any) -> Any:
         """Return a declared type of an argument or of the result in place of one that only the system has."""
-        return declared
+        return declared_type
 
-    def serializer_of(self, declared: Any) -> StateSerializer:
+    def serializer_of(self, declared_type: Any) -> StateSerializer:
         """Return the serializer of accumulators of a declared type."""
-        arrow = parse_type(declared)
+        arrow = parse_type(declared_type)
         if self.returns_accumulator and pa.types.is_struct(arrow):
             return record_of([(each.name, serializer_of_type(each.type)) for each in arrow], tuple, immutable=True)
         return self.serializer(serializer_of_type(arrow), is_annotated=False)
@@ -205,21 +205,21 @@ def systems() -> frozenset[str]:
     return frozenset(each.base[0].partition(".")[0] for each in adapters.values() if each.base is not None)
 
 
-def adapter_of(cls: type, said: str | None) -> Adapter | None:
+def adapter_of(cls: type, dialect: str | None) -> Adapter | None:
     """Return the adapter of a class: the named one, or the one that recognises it; None for foldflight's own form.
 
     Raises:
         RejectedError: SIGNATURE, for an unknown name, and for a class that may be of two; MODULE, for a class that may
             be of another system, if this installation has no adapters.
     """
-    if said is None and not _has_foreign_base(cls) and _DIALECTS.find() is None:
+    if dialect is None and not _has_foreign_base(cls) and _DIALECTS.find() is None:
         return None
     adapters = _DIALECTS.load()
-    if said is not None:
-        if said not in adapters:
+    if dialect is not None:
+        if dialect not in adapters:
             names = ", ".join(map(repr, adapters))
-            raise RejectedError("SIGNATURE", f"{cls.__name__}: there is no engine {said!r}; adapt takes {names}")
-        return adapters[said]
+            raise RejectedError("SIGNATURE", f"{cls.__name__}: there is no engine {dialect!r}; adapt takes {names}")
+        return adapters[dialect]
     for adapter in adapters.values():
         if adapter.system_part(cls):
             return adapter

@@ -115,9 +115,9 @@ class _Walk:
     def _add_texts(self, *texts: str) -> None:
         """Hash texts, each behind its length, so that no two sequences of texts have the same bytes."""
         for text in texts:
-            encoded = text.encode(errors="surrogatepass")
-            self._hash.update(b"%d:" % len(encoded))
-            self._hash.update(encoded)
+            text_bytes = text.encode(errors="surrogatepass")
+            self._hash.update(b"%d:" % len(text_bytes))
+            self._hash.update(text_bytes)
 
     def _add_all(self, name: str, *values: Any) -> None:
         """Add the name of a kind of object, and the objects that it consists of."""
@@ -180,8 +180,8 @@ class _Walk:
             self._variable(function.__globals__[name], names)
         for name in _imports_in(function.__code__, function.__globals__.get("__package__") or ""):
             self._add_import(name, names)
-        if (wrapped := function.__dict__.get("__wrapped__")) is not None:
-            self._add_all("wrapped", wrapped)
+        if (wrapped_function := function.__dict__.get("__wrapped__")) is not None:
+            self._add_all("wrapped", wrapped_function)
         if isinstance(registry := function.__dict__.get("registry"), MappingProxyType):  # of functools.singledispatch
             self._add_all("registry", *(part for item in registry.items() for part in item))
 
@@ -229,14 +229,14 @@ class _Walk:
     def _object(self, value: Any) -> None:
         """Add another object by what it is pickled from."""
         self.add(type(value))
-        wrapped = getattr(value, "__dict__", {}).get("__wrapped__")  # such as functools.cache
+        wrapped_function = getattr(value, "__dict__", {}).get("__wrapped__")  # such as functools.cache
         reduce = copyreg.dispatch_table.get(type(value))  # such as compiled regular expressions have
-        reduced = "" if wrapped is not None else reduce(value) if reduce else value.__reduce_ex__(4)
-        parts = [list(each) if index > 2 and each is not None else each for index, each in enumerate(reduced[:5])]
-        if wrapped is not None:
-            self._add_all("wrapped", wrapped)
-        elif isinstance(reduced, str):
-            self._add_texts("named", reduced)
+        reduce_value = "" if wrapped_function is not None else reduce(value) if reduce else value.__reduce_ex__(4)
+        parts = [list(each) if index > 2 and each is not None else each for index, each in enumerate(reduce_value[:5])]
+        if wrapped_function is not None:
+            self._add_all("wrapped", wrapped_function)
+        elif isinstance(reduce_value, str):
+            self._add_texts("named", reduce_value)
         else:
             self._add_all("object", *parts)
 

@@ -47,14 +47,14 @@ def registering(name: str, make: Callable[Concatenate[Any, P], Function | Scalar
         make: Called with the author's class or function, and with the options of the decorator. It has their
             documentation.
     """
-    first, *known = signature_of(make).parameters  # the class or function may also be given by the first name
+    first, *option_names = signature_of(make).parameters  # the class or function may also be given by the first name
 
     def decorator(target: Any = None, /, **options: Any) -> Any:
         target = options.pop(first, None) if target is None else target
         for option in options:
-            if option not in known:
-                close = difflib.get_close_matches(option, known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            if option not in option_names:
+                close = difflib.get_close_matches(option, option_names, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(option_names)}"
                 raise RejectedError("SIGNATURE", f"@{name} has no option {option!r}; {hint}")
         if target is None:
             return functools.partial(decorator, **options)
@@ -68,13 +68,13 @@ def registering(name: str, make: Callable[Concatenate[Any, P], Function | Scalar
 
 def snake_case(name: str) -> str:
     """Return a class name as the name of a function: `WeightedAvg` becomes `weighted_avg`."""
-    spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
-    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
+    snake_name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", snake_name).lower()
 
 
-def _is_annotation(declared: object) -> bool:
+def _is_annotation(declared_type: object) -> bool:
     """Return whether a type is declared by a Python class or a generic alias (`int`, `list[int]`)."""
-    return isinstance(declared, type) or typing.get_origin(declared) is not None
+    return isinstance(declared_type, type) or typing.get_origin(declared_type) is not None
 
 
 class SignatureBuilder(ABC):
@@ -128,16 +128,18 @@ class SignatureBuilder(ABC):
             "SIGNATURE", f"{getattr(self.cls, '__name__', self.cls)}{wrong}; {remedy}", function=self.name
         )
 
-    def check_variables(self, inputs: Any, *declared: Any) -> None:
+    def check_variables(self, inputs: Any, *declared_types: Any) -> None:
         """Refuse type variables that no argument binds. An argument binds `T` if its type is exactly `T`."""
         texts = [] if callable(inputs) else [each for each in inputs if isinstance(each, str)]
         bound = {each.strip() for each in texts}
-        used = [name for each in (*texts, *declared) if isinstance(each, str) for name in type_variables(each)]
-        unbound = sorted(set(used) - bound)
-        if unbound:
+        used_variables = [
+            name for each in (*texts, *declared_types) if isinstance(each, str) for name in type_variables(each)
+        ]
+        unbound_variables = sorted(set(used_variables) - bound)
+        if unbound_variables:
             raise self.error(
-                f" uses the type variable {unbound[0]}, which no argument binds",
-                f"give an argument the type {unbound[0]!r} itself, or declare the types by callables",
+                f" uses the type variable {unbound_variables[0]}, which no argument binds",
+                f"give an argument the type {unbound_variables[0]!r} itself, or declare the types by callables",
             )
 
     def input_names(self, inputs: Any) -> tuple[str, ...]:
@@ -147,21 +149,27 @@ class SignatureBuilder(ABC):
             return tuple(names)
         variadic = [f"{names[-1] if names else 'argument'}{index + 1}" for index in range(len(inputs))]
         has_star = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in self.argument_parameters())
-        fixed = [p.name for p in self.argument_parameters() if p.kind is not inspect.Parameter.VAR_POSITIONAL]
-        return tuple(fixed[: len(inputs)] + variadic[len(fixed) :]) if has_star else tuple(names[: len(inputs)])
+        fixed_names = [p.name for p in self.argument_parameters() if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+        return (
+            tuple(fixed_names[: len(inputs)] + variadic[len(fixed_names) :])
+            if has_star
+            else tuple(names[: len(inputs)])
+        )
 
     def defaults(self, inputs: Any) -> dict[str, Any]:
         """Return the defaults of the last arguments, by name: a call may leave these arguments out."""
         if callable(inputs):
             return {}
-        known = {each.name: each.default for each in self.argument_parameters() if each.default is not each.empty}
+        default_by_name = {
+            each.name: each.default for each in self.argument_parameters() if each.default is not each.empty
+        }
         names = self.input_names(inputs)
         least = len(names)
-        while least and names[least - 1] in known and self.takes_only(least - 1):
+        while least and names[least - 1] in default_by_name and self.takes_only(least - 1):
             if isinstance(inputs[least - 1], str) and type_variables(inputs[least - 1]):
                 break
             least -= 1
-        return {name: known[name] for name in names[least:]}
+        return {name: default_by_name[name] for name in names[least:]}
 
     def takes_only(self, count: int) -> bool:
         """Return whether all methods take the first `count` arguments without the others, which have defaults."""
@@ -201,23 +209,27 @@ class SignatureBuilder(ABC):
             )
         return self.infer_type(hints["return"], where)
 
-    def check_type(self, where: str, declared: Any) -> Any:
+    def check_type(self, where: str, declared_type: Any) -> Any:
         """Return a declared type after checking it; annotations and PySpark types become Arrow types."""
-        if isinstance(declared, type) and declared.__module__ == "pyspark.sql.types":
-            raise self.error(f", {where}: {declared.__name__} is a class, not a type", f"write {declared.__name__}()")
-        if _is_annotation(declared):
-            return self.infer_type(declared, f", {where}")
-        if callable(declared) or isinstance(declared, pa.DataType):
-            return declared
+        if isinstance(declared_type, type) and declared_type.__module__ == "pyspark.sql.types":
+            raise self.error(
+                f", {where}: {declared_type.__name__} is a class, not a type", f"write {declared_type.__name__}()"
+            )
+        if _is_annotation(declared_type):
+            return self.infer_type(declared_type, f", {where}")
+        if callable(declared_type) or isinstance(declared_type, pa.DataType):
+            return declared_type
         try:
-            if is_spark_type(declared):
+            if is_spark_type(declared_type):
                 # Servers run without PySpark, so the type is kept as an Arrow type.
-                return parse_type(declared)
-            variables = dict.fromkeys(type_variables(declared), pa.null()) if isinstance(declared, str) else {}
-            parse_type(declared, variables)
+                return parse_type(declared_type)
+            variables = (
+                dict.fromkeys(type_variables(declared_type), pa.null()) if isinstance(declared_type, str) else {}
+            )
+            parse_type(declared_type, variables)
         except RejectedError as error:
             raise self.error(f", {where}: {error.message}", "or pass a pyarrow type") from None
-        return declared
+        return declared_type
 
     def infer_type(self, annotation: Any, where: str) -> pa.DataType:
         """Return the Arrow type of an annotation."""
@@ -231,9 +243,9 @@ class SignatureBuilder(ABC):
     def layout(self, annotation: Any) -> StateSerializer:
         """Return the layout of an annotation. Raises Untyped."""
         serializer = serializer_of_annotation(annotation, self.own_class)
-        zoned = serializer.with_zones()
-        self.has_datetimes = self.has_datetimes or zoned.arrow != serializer.arrow
-        return zoned if self.is_zoned else serializer
+        zoned_serializer = serializer.with_zones()
+        self.has_datetimes = self.has_datetimes or zoned_serializer.arrow != serializer.arrow
+        return zoned_serializer if self.is_zoned else serializer
 
     def of_both_kinds(self, build: Callable[[], F]) -> F:
         """Return what `build` returns: a function, which has the one for timestamps with a zone if it takes them."""
@@ -241,8 +253,12 @@ class SignatureBuilder(ABC):
         if not self.has_datetimes or callable(function.declared_inputs):
             return function
         self.is_zoned = True
-        zoned = build()
-        return function if zoned.declared_inputs == function.declared_inputs else replace(function, zoned=zoned)
+        zoned_function = build()
+        return (
+            function
+            if zoned_function.declared_inputs == function.declared_inputs
+            else replace(function, zoned=zoned_function)
+        )
 
     def hints(self, method: Any) -> dict[str, Any]:
         """Return the annotations of a method."""

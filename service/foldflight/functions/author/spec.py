@@ -62,18 +62,18 @@ class CallBounds:
         return self.concurrency * (self.batch or 1)
 
 
-def bounds_of(function: str, is_async: bool, **given: Any) -> CallBounds | None:
+def bounds_of(function: str, is_async: bool, **fields: Any) -> CallBounds | None:
     """Return the bounds of a function; None for one that is not async.
 
     Args:
         function: Its name, for errors.
         is_async: Whether it is `async def`.
-        given: The fields of `CallBounds` as the author gave them; None stands for the default.
+        fields: The fields of `CallBounds` as the author gave them; None stands for the default.
 
     Raises:
         RejectedError: SIGNATURE, for a bound out of its range, and for any bound of a function that is not async.
     """
-    set_bounds = {name: value for name, value in given.items() if value is not None}
+    set_bounds = {name: value for name, value in fields.items() if value is not None}
     if not is_async:
         if set_bounds:
             name, value = next(iter(set_bounds.items()))
@@ -229,9 +229,9 @@ class AccumulatorForm:
                 return plain
 
             def make(*arguments: Any) -> Any:
-                made = cls(**literals)
-                returned = plain(made, *arguments)
-                return made if returned is None else returned
+                accumulator = cls(**literals)
+                result = plain(accumulator, *arguments)
+                return accumulator if result is None else result
 
             return make
 
@@ -390,14 +390,14 @@ class Registered(ABC):
             if not _takes(self.declared_inputs, len(actual)):
                 raise self._mismatch(f"does not take {len(actual)} arguments")
             try:
-                given = tuple(self.declared_inputs(*actual))
+                declared_inputs = tuple(self.declared_inputs(*actual))
             except ValueError as error:
                 raise self._mismatch(str(error)) from None
             except RejectedError:
                 raise
             except Exception as error:
                 raise self._undeclared_error(actual, error) from error
-            declared = tuple(map(parse_type, given))
+            input_types = tuple(map(parse_type, declared_inputs))
         else:
             least, most = self.inputs_min, len(self.declared_inputs)
             if not least <= len(actual) <= most:
@@ -407,15 +407,15 @@ class Registered(ABC):
                 for name in _variables(each):
                     if isinstance(each, str) and each.strip() == name:
                         variables.setdefault(name, type_)
-            declared = tuple(parse_type(each, variables) for each in self.declared_inputs[: len(actual)])
-        for index, (type_, wanted) in enumerate(zip(actual, declared, strict=True)):
-            if not can_widen(type_, wanted):
+            input_types = tuple(parse_type(each, variables) for each in self.declared_inputs[: len(actual)])
+        for index, (type_, input_type) in enumerate(zip(actual, input_types, strict=True)):
+            if not can_widen(type_, input_type):
                 name = self.input_names[index] if index < len(self.input_names) else str(index + 1)
                 raise self._mismatch(
-                    f"takes {sql_name(wanted)} for its argument {name} and was given {sql_name(type_)}; "
-                    f"cast the column to {sql_name(wanted)} in the query"
+                    f"takes {sql_name(input_type)} for its argument {name} and was given {sql_name(type_)}; "
+                    f"cast the column to {sql_name(input_type)} in the query"
                 )
-        return declared
+        return input_types
 
     def bind_types(
         self, argument_types: Sequence[pa.DataType], literals: Mapping[str, Any]
@@ -433,13 +433,13 @@ class Registered(ABC):
         return inputs, result, str(version(*inputs)) if callable(version) else version, variables
 
     def resolve(
-        self, declared: Declared, inputs: tuple[pa.DataType, ...], variables: Mapping[str, pa.DataType]
+        self, declared_type: Declared, inputs: tuple[pa.DataType, ...], variables: Mapping[str, pa.DataType]
     ) -> pa.DataType:
         """Return a declared type for these input types. Raises RejectedError SIGNATURE if its callable raises."""
-        if not callable(declared):
-            return parse_type(declared, variables)
+        if not callable(declared_type):
+            return parse_type(declared_type, variables)
         try:
-            type_ = declared(*inputs)
+            type_ = declared_type(*inputs)
         except RejectedError:
             raise
         except Exception as error:
@@ -567,13 +567,13 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _variables(declared: Any) -> frozenset[str]:
-    return type_variables(declared) if isinstance(declared, str) else frozenset()
+def _variables(declared_type: Any) -> frozenset[str]:
+    return type_variables(declared_type) if isinstance(declared_type, str) else frozenset()
 
 
-def type_text(declared: str | pa.DataType) -> str:
+def type_text(declared_type: str | pa.DataType) -> str:
     """Return a declared type as text; type variables are kept."""
-    return declared if _variables(declared) else sql_name(parse_type(declared))
+    return declared_type if _variables(declared_type) else sql_name(parse_type(declared_type))
 
 
 _TEXTUAL: Final = (bool, int, float, str, bytes, decimal.Decimal, datetime.date, datetime.time, datetime.timedelta)
@@ -591,15 +591,17 @@ def _text(value: Any) -> str:
     return repr(value.item() if isinstance(value, np.generic) else value)
 
 
-def literal_texts(function: Registered, given: Mapping[str, Any], arguments: int) -> dict[str, str]:
+def literal_texts(function: Registered, call_literals: Mapping[str, Any], arguments: int) -> dict[str, str]:
     """Return the direct arguments of a call, and the defaults of all others, as texts by name, for a fingerprint.
 
     So are the defaults of arguments that the call leaves out. `arguments` is the number of arguments in the call.
     """
-    omitted = () if callable(function.declared_inputs) else function.input_names[arguments:]
-    literals = {f"argument {name}": function.defaults[name] for name in omitted if _has_text(function.defaults[name])}
+    omitted_names = () if callable(function.declared_inputs) else function.input_names[arguments:]
+    literals = {
+        f"argument {name}": function.defaults[name] for name in omitted_names if _has_text(function.defaults[name])
+    }
     literals |= {each.name: each.default for each in function.parameters if _has_text(each.default)}
-    literals.update(given)
+    literals.update(call_literals)
     return {name: _text(value) for name, value in sorted(literals.items())}
 
 

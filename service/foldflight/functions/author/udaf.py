@@ -219,12 +219,12 @@ def aggregate_of(
     >>> run_epochs({"mean": connect(Mean)("price")}, [rows])[0].changelog
     [('+I', {'mean': 40.0})]
     """
-    called = name or snake_case(getattr(cls, "__name__", type(cls).__name__))
+    function_name = name or snake_case(getattr(cls, "__name__", type(cls).__name__))
     adapter = adapter_of(cls, adapt) if isinstance(cls, type) else None
     if adapter is None:
-        builder = _Builder(cls, called)
+        builder = _Builder(cls, function_name)
     else:
-        builder = _AdaptedBuilder(cls, called, adapter, state_type)
+        builder = _AdaptedBuilder(cls, function_name, adapter, state_type)
         deterministic = deterministic is not False and builder.is_deterministic()
         compile = builder.refuse_compile(compile)  # noqa: A001 - the parameter
     builder.check_bundled(retracts=bundled_retract, merges=bundled_merge, is_compiled=compile is True)
@@ -244,10 +244,18 @@ def aggregate_of(
     if builder.is_async:
         compile = False  # noqa: A001 - the parameter
     is_deterministic = not builder.is_async if deterministic is None else deterministic
-    read = prefetch or {}
+    prefetch_by_view = prefetch or {}
     return builder.of_both_kinds(
         lambda: builder.function(
-            input_types, result_type, state_type, version, skip_nulls, is_deterministic, invertible, compile, read
+            input_types,
+            result_type,
+            state_type,
+            version,
+            skip_nulls,
+            is_deterministic,
+            invertible,
+            compile,
+            prefetch_by_view,
         )
     )
 
@@ -257,11 +265,11 @@ udaf = registering("udaf", aggregate_of)
 
 def function_of(target: object) -> AnyFunction | None:
     """Return the function that `udaf`, `udf` or `udtf` registered for this object; None for any other object."""
-    registered = vars(target).get(REGISTERED) if isinstance(target, (type, types.FunctionType)) else None
-    if isinstance(registered, ScalarFunction):
+    registered_function = vars(target).get(REGISTERED) if isinstance(target, (type, types.FunctionType)) else None
+    if isinstance(registered_function, ScalarFunction):
         # functools.wraps copies the attributes of what it wraps.
-        return registered if registered.target is target or isinstance(target, type) else None
-    return registered if isinstance(registered, Function) else None
+        return registered_function if registered_function.target is target or isinstance(target, type) else None
+    return registered_function if isinstance(registered_function, Function) else None
 
 
 def _annotations(accumulator: Any, owner: type) -> dict[str, Any]:
@@ -396,8 +404,8 @@ class _Builder(SignatureBuilder):
             remedy = "declare bundled_retract=True" if self.is_bundled_alone else "define retract"
             raise self.error(" is declared invertible but has no retract", f"{remedy}, or drop invertible=True")
         self.check_variables(inputs, result_type, state_type)
-        names, read = self.input_names(inputs), self.prefetch_arguments(prefetch, views, inputs)
-        keys_end = max((index + 1 for indexes in read.values() for index in indexes), default=0)
+        names, prefetch_indexes = self.input_names(inputs), self.prefetch_arguments(prefetch, views, inputs)
+        keys_end = max((index + 1 for indexes in prefetch_indexes.values() for index in indexes), default=0)
         return Function(
             name=self.name,
             declared_version=version if callable(version) else str(version),
@@ -427,7 +435,7 @@ class _Builder(SignatureBuilder):
             vectorised=self.has("fold_many"),
             adapter=self.adapted_from,
             bundled=self.has("fold_bundle"),
-            prefetch=read,
+            prefetch=prefetch_indexes,
             bounds=self.bounds,
             defaults={name: value for name, value in self.defaults(inputs).items() if name in names[keys_end:]},
         )
@@ -442,10 +450,10 @@ class _Builder(SignatureBuilder):
         """Return the views of the accumulator. Refuse what does not go with views."""
         if serializer is not None:
             check_views(serializer)
-        annotated = _annotations(accumulator, self.cls) if isinstance(accumulator, type) else {}
-        declared = any(_is_view(each) for each in annotated.values())
+        annotations = _annotations(accumulator, self.cls) if isinstance(accumulator, type) else {}
+        has_view_annotation = any(_is_view(each) for each in annotations.values())
         views = views_in(serializer)
-        if not declared and not views:
+        if not has_view_annotation and not views:
             return views
         with_others = {
             "async": f"has an async {self.value_method}" if self.is_async else "",
@@ -479,31 +487,31 @@ class _Builder(SignatureBuilder):
             )
         for view, arguments in prefetch.items():
             if view not in views or views[view].is_list:
-                known = ", ".join(name for name, each in views.items() if not each.is_list) or "none"
+                map_view_names = ", ".join(name for name, each in views.items() if not each.is_list) or "none"
                 raise self.error(
                     f" declares prefetch for {view!r}, which is no MapView of its accumulator",
-                    f"name one of its MapViews ({known})"
+                    f"name one of its MapViews ({map_view_names})"
                     if views
                     else "annotate the accumulator, as in `def create_accumulator(self) -> State`, and an attribute of "
                     "its class as MapView[K, V]",
                 )
-            given = [arguments] if isinstance(arguments, str) else list(arguments)
-            unknown = next((name for name in given if name not in names), None)
-            if unknown is not None or not given:
+            argument_names = [arguments] if isinstance(arguments, str) else list(arguments)
+            unknown_name = next((name for name in argument_names if name not in names), None)
+            if unknown_name is not None or not argument_names:
                 raise self.error(
-                    f" declares prefetch of {view!r} by {unknown!r}, which is no argument"
-                    if given
+                    f" declares prefetch of {view!r} by {unknown_name!r}, which is no argument"
+                    if argument_names
                     else f" declares prefetch of {view!r} without arguments",
                     f"name its arguments ({', '.join(names) or 'none'})",
                 )
             members = views[view].key_members
-            if len(given) != members:
+            if len(argument_names) != members:
                 raise self.error(
-                    f" declares prefetch of {view!r} by {', '.join(given)}, but its keys have {members} "
+                    f" declares prefetch of {view!r} by {', '.join(argument_names)}, but its keys have {members} "
                     f"part{'s' if members > 1 else ''}",
                     "name one argument for each part of the key",
                 )
-            positions[view] = tuple(names.index(name) for name in given)
+            positions[view] = tuple(names.index(name) for name in argument_names)
         return positions
 
     def form(self) -> Callable[[Mapping[str, Any]], Methods]:
@@ -519,14 +527,14 @@ class _Builder(SignatureBuilder):
 
         Methods that are used by other methods of the class are accepted.
         """
-        unknown = [
+        unknown_methods = [
             (name, function)
             for cls in self.cls.__mro__
             for name, value in vars(cls).items()
             if inspect.isfunction(function := getattr(value, "__func__", value))
         ]
-        used = {name for _, function in unknown for name in _names_in(function)}
-        for name in sorted({name for name, _ in unknown} - METHODS.keys() - used):
+        used_names = {name for _, function in unknown_methods for name in _names_in(function)}
+        for name in sorted({name for name, _ in unknown_methods} - METHODS.keys() - used_names):
             method_name = None if name.startswith("_") else _likely_meant(name)
             if method_name is not None and not self.has(method_name):
                 raise self.error(
@@ -553,11 +561,11 @@ class _Builder(SignatureBuilder):
 
     def check_bundled(self, *, retracts: bool, merges: bool, is_compiled: bool) -> None:
         """Refuse `fold_bundle` beside methods that do not go with it, and its options without it."""
-        declared = "bundled_retract" if retracts else "bundled_merge" if merges else ""
+        option = "bundled_retract" if retracts else "bundled_merge" if merges else ""
         if not self.has("fold_bundle"):
-            if declared:
+            if option:
                 raise self.error(
-                    f" declares {declared} but has no fold_bundle", f"define {self.usage('fold_bundle')}, or drop it"
+                    f" declares {option} but has no fold_bundle", f"define {self.usage('fold_bundle')}, or drop it"
                 )
             return
         if self.has("fold_many"):
@@ -578,42 +586,43 @@ class _Builder(SignatureBuilder):
                 " has fold_bundle but no create_accumulator",
                 "a segment has accumulators, separate from the class; add create_accumulator",
             )
-        if declared and not self.is_bundled_alone:
-            method_name = declared.removeprefix("bundled_")
+        if option and not self.is_bundled_alone:
+            method_name = option.removeprefix("bundled_")
             raise self.error(
-                f" declares {declared} and has accumulate",
-                f"drop {declared}; beside the other methods, fold_bundle can do what these can, "
-                f"so define {method_name}",
+                f" declares {option} and has accumulate",
+                f"drop {option}; beside the other methods, fold_bundle can do what these can, so define {method_name}",
             )
         self.retracts, self.merges = self.retracts or retracts, self.merges or merges
 
     def check_vectorised(self) -> None:
         """Refuse incomplete vectorised methods."""
-        written = [method_name for method_name in _VECTORISED if self.has(method_name)]
-        if not written or self.is_async:
+        present_names = [method_name for method_name in _VECTORISED if self.has(method_name)]
+        if not present_names or self.is_async:
             return
         if not self.separate:
             raise self.error(
-                f" has {written[0]} but no create_accumulator",
+                f" has {present_names[0]} but no create_accumulator",
                 "vectorised methods keep accumulators in an array, separate from the class; add create_accumulator",
             )
-        wanted = [method_name for method_name in _VECTORISED if method_name != "merge_many" or self.has("merge")]
-        missing = [method_name for method_name in wanted if method_name not in written]
+        required_names = [
+            method_name for method_name in _VECTORISED if method_name != "merge_many" or self.has("merge")
+        ]
+        missing = [method_name for method_name in required_names if method_name not in present_names]
         if missing:
-            raise self.error(f" has {written[0]} but no {missing[0]}", f"define {self.usage(missing[0])} too")
-        if "merge_many" not in wanted and "merge_many" in written:
+            raise self.error(f" has {present_names[0]} but no {missing[0]}", f"define {self.usage(missing[0])} too")
+        if "merge_many" not in required_names and "merge_many" in present_names:
             raise self.error(" has merge_many but no merge", f"define {self.usage('merge')} too")
 
     def check_inherited(self) -> None:
         """Refuse inherited methods for many rows if a method that they stand for is overridden."""
         for method_name, scalar in _REPEATED:
             if self.has(method_name) and self.has(scalar) and self.owner(scalar) < self.owner(method_name):
-                unused, names = "the vectorised methods", " = ".join(_VECTORISED)
+                form, names = "the vectorised methods", " = ".join(_VECTORISED)
                 if method_name == "fold_bundle":
-                    unused, names = "the bundled form", method_name
+                    form, names = "the bundled form", method_name
                 raise self.error(
                     f" overrides {scalar} but inherits {method_name}",
-                    f"define {method_name} too, or disable {unused}: {names} = None",
+                    f"define {method_name} too, or disable {form}: {names} = None",
                 )
 
     def owner(self, method_name: str) -> int:
@@ -649,18 +658,21 @@ class _Builder(SignatureBuilder):
             method = getattr(self.cls, method_name, None)
             if method is None:
                 continue
-            given = count - (
+            parameter_count = count - (
                 0 if self.separate or method_name in ("deserialize", "migrate", "create_accumulator") else 1
             )
             if method_name in _TAKE_ARGUMENTS:
                 if arguments is None:
                     continue
-                given += arguments
+                parameter_count += arguments
             self.check_call(
-                method_name, given, self.usage(method_name), arguments if method_name in _TAKE_ARGUMENTS else None
+                method_name,
+                parameter_count,
+                self.usage(method_name),
+                arguments if method_name in _TAKE_ARGUMENTS else None,
             )
 
-    def check_call(self, name: str, given: int, usage: str, arguments: int | None) -> None:
+    def check_call(self, name: str, parameter_count: int, usage: str, arguments: int | None) -> None:
         """Refuse a method that cannot be called with this number of parameters, of which some may be arguments."""
         method = getattr(self.cls, name)
         bound = isinstance(inspect.getattr_static(self.cls, name), (staticmethod, classmethod))
@@ -672,11 +684,11 @@ class _Builder(SignatureBuilder):
                 remedy += "; only get_value may wait, which is asked once for each group that changed, and with it open"
             raise self.error(f".{name} is a coroutine or a generator", remedy)
         try:
-            signature.bind(*[None] * (given + (0 if bound else 1)))
+            signature.bind(*[None] * (parameter_count + (0 if bound else 1)))
         except TypeError:
-            declared = "its arguments" if arguments is None else f"{arguments} arguments declared"
+            arguments_text = "its arguments" if arguments is None else f"{arguments} arguments declared"
             raise self.error(
-                f".{name}{signature} does not take {declared}",
+                f".{name}{signature} does not take {arguments_text}",
                 f"write {usage}" + ("" if arguments is None else f" with {arguments} arguments"),
             ) from None
 
@@ -740,8 +752,10 @@ class _Builder(SignatureBuilder):
     def accumulator_annotation(self) -> Any:
         if self.is_bundled_alone:
             hints = self.hints(self.cls.fold_bundle)
-            taken = next((arguments for name in hints if (arguments := arguments_of(hints[name], Segment))), ())
-            return next(iter(taken or arguments_of(hints.get("return"), Applied)), None)
+            segment_arguments = next(
+                (arguments for name in hints if (arguments := arguments_of(hints[name], Segment))), ()
+            )
+            return next(iter(segment_arguments or arguments_of(hints.get("return"), Applied)), None)
         if not self.separate:
             return self.cls
         return self.hints(self.cls.create_accumulator).get("return")
@@ -831,16 +845,16 @@ class _AdaptedBuilder(_Builder):
             if is_property or (method.row == "each" and arguments is None):
                 continue
             each = arguments if method.row == "each" else None
-            given = len(method.before) + (each if each is not None else int(method.row is not None))
-            self.check_call(method.name, given, method.usage(), each)
+            parameter_count = len(method.before) + (each if each is not None else int(method.row is not None))
+            self.check_call(method.name, parameter_count, method.usage(), each)
 
     def argument_method(self) -> tuple[Any, str]:
         return getattr(self.cls, self.row.name), f".{self.row.name}"
 
     def result_method(self) -> tuple[Any, str]:
         method = self.adapter.methods["get_value"]
-        written = getattr(self.cls, method.name, None)
-        return (written or self.argument_method()[0]), f".{method.name}"
+        author_method = getattr(self.cls, method.name, None)
+        return (author_method or self.argument_method()[0]), f".{method.name}"
 
     def argument_parameters(self) -> list[inspect.Parameter]:
         static = isinstance(inspect.getattr_static(self.cls, self.row.name), staticmethod)

@@ -425,13 +425,13 @@ class _ScalarBuilder(_MapBuilder):
         if self.vectorised is not None and where not in (", input_types", ", result_type"):
             element = _element(annotation)
             if element is None:
-                named = {
+                hints = {
                     "arrow": "annotate pa.StringArray, or ",
                     "numpy": "annotate NDArray[np.int64], or ",
                 }
                 raise self.error(
                     f"{where}: the annotation does not give the type of the elements",
-                    f"{named.get(self.vectorised, '')}give @udf(input_types=[...], result_type=...)",
+                    f"{hints.get(self.vectorised, '')}give @udf(input_types=[...], result_type=...)",
                 )
             return element
         return super().infer_type(annotation, where)

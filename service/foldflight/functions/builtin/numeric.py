@@ -78,12 +78,12 @@ def _avg_type(type_: pa.DataType) -> pa.DataType:
 def _sum_state(type_: pa.DataType) -> pa.DataType:
     special = [("nans", pa.int64()), ("infinities", pa.int64()), ("negative_infinities", pa.int64())]
     if pa.types.is_floating(type_):
-        summed = EXACT
+        sum_type = EXACT
     else:
-        summed = pa.decimal128(_DIGITS_MAX, type_.scale) if pa.types.is_decimal(type_) else pa.int64()
+        sum_type = pa.decimal128(_DIGITS_MAX, type_.scale) if pa.types.is_decimal(type_) else pa.int64()
     # A sum of durations is in `span`, so that one of nothing but zeros is a duration, too.
     span = [("span", type_)] if pa.types.is_duration(type_) else []
-    return pa.struct([("sum", summed), ("count", pa.int64()), *special, *span])
+    return pa.struct([("sum", sum_type), ("count", pa.int64()), *special, *span])
 
 
 def _avg_state(type_: pa.DataType) -> pa.DataType:
@@ -99,19 +99,19 @@ def _state_version(type_: pa.DataType) -> str:
     return "2" if pa.types.is_floating(type_) else "1"
 
 
-def fits(held: Any, slots: Any, amounts: Any) -> bool:
+def fits(totals: Any, slots: Any, amounts: Any) -> bool:
     """Return whether `held[slots] += amounts`, one after the other, certainly stays within 64 bits at every step."""
     if not len(slots):
         return True
-    near = held if len(held) <= len(slots) else held[slots]
+    near = totals if len(totals) <= len(slots) else totals[slots]
     most, each = _most(near), _most(amounts)
     if most + each * len(slots) < _WHOLE_END:
         return True
     if amounts.dtype == np.uint64 and each >= _WHOLE_END:
         return False
     # The rounding error of the float sums is far below half of the bound.
-    added = np.bincount(slots, np.abs(amounts.astype(np.float64)))
-    return most + float(added.max()) < _WHOLE_END // 2
+    amount_sums = np.bincount(slots, np.abs(amounts.astype(np.float64)))
+    return most + float(amount_sums.max()) < _WHOLE_END // 2
 
 
 def _most(numbers: Any) -> int:
@@ -124,13 +124,13 @@ def running(slots: Any, *sums: tuple[Any, Any]) -> list[Any]:
     begins = np.flatnonzero(np.diff(slots[order], prepend=-1))
     sizes = np.diff(begins, append=len(slots))
     values = []
-    for held, amounts in sums:
+    for totals, amounts in sums:
         sorted_amounts = amounts[order]
         # The sums over all slots may wrap; their differences are right all the same.
-        added = np.cumsum(sorted_amounts)
-        start = held[slots[order[begins]]] - (added[begins] - sorted_amounts[begins])
+        running_sums = np.cumsum(sorted_amounts)
+        start = totals[slots[order[begins]]] - (running_sums[begins] - sorted_amounts[begins])
         after = np.empty(len(slots), np.int64)
-        after[order] = added + np.repeat(start, sizes)
+        after[order] = running_sums + np.repeat(start, sizes)
         values.append(after)
     return values
 
@@ -402,7 +402,7 @@ class _Compared:
     def create_accumulator(self) -> Extreme:
         return Extreme()
 
-    def wins(self, value: Any, held: Any) -> bool:
+    def wins(self, value: Any, current: Any) -> bool:
         raise NotImplementedError
 
     def accumulate(self, accumulator: Extreme, value: Any) -> None:
@@ -422,29 +422,29 @@ class _Compared:
         raise NotImplementedError
 
     def fold_many(self, accumulators: Any, slots: Any, _: Any, values: Any) -> Any:
-        seen, held = accumulators["seen"], accumulators["value"]
+        seen_flags, current = accumulators["seen"], accumulators["value"]
         if not isinstance(values, np.ndarray):  # decimals, which may exceed 64 bits
             return NotImplemented
-        values = values.astype(held.dtype, copy=False)
-        unseen = np.flatnonzero(~seen[slots])[::-1]
-        if len(unseen):
+        values = values.astype(current.dtype, copy=False)
+        unseen_rows = np.flatnonzero(~seen_flags[slots])[::-1]
+        if len(unseen_rows):
             # NumPy keeps the last of several values for one slot. The rows are reversed, so that the first row wins.
-            held[slots[unseen]] = values[unseen]
-            seen[slots[unseen]] = accumulators["value?"][slots[unseen]] = True
-        floating = held.dtype.kind == "f"
+            current[slots[unseen_rows]] = values[unseen_rows]
+            seen_flags[slots[unseen_rows]] = accumulators["value?"][slots[unseen_rows]] = True
+        floating = current.dtype.kind == "f"
         zeros = np.flatnonzero(values == 0)[::-1] if floating else _NOWHERE
-        before = held[slots[zeros]]
-        self.choose(floating).at(held, slots, values)
+        before = current[slots[zeros]]
+        self.choose(floating).at(current, slots, values)
         if len(zeros):
             # 0.0 and -0.0 are equal: the one that was folded first stays.
-            chosen = held[slots[zeros]] == 0
-            for indexes, stored in ((chosen & (before != 0), values[zeros]), (chosen & (before == 0), before)):
-                held[slots[zeros[indexes]]] = stored[indexes]
+            is_zero = current[slots[zeros]] == 0
+            for indexes, zero_values in ((is_zero & (before != 0), values[zeros]), (is_zero & (before == 0), before)):
+                current[slots[zeros[indexes]]] = zero_values[indexes]
         return None
 
     def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
-        seen = others["seen"]
-        return self.fold_many(accumulators, slots[seen], 1, others["value"][seen])
+        seen_flags = others["seen"]
+        return self.fold_many(accumulators, slots[seen_flags], 1, others["value"][seen_flags])
 
     def get_values(self, accumulators: Any) -> Any:
         return np.ma.array(accumulators["value"], mask=~accumulators["value?"])
@@ -464,10 +464,10 @@ def _compared_state(type_: pa.DataType) -> pa.DataType:
 class Min(_Compared):
     """Find the least value; NULL if there is no value."""
 
-    def wins(self, value: Any, held: Any) -> bool:
+    def wins(self, value: Any, current: Any) -> bool:
         if isinstance(value, (dict, list)):
-            return bool(rank(value) < rank(held))
-        return bool(value < held) or (is_nan(held) and not is_nan(value))
+            return bool(rank(value) < rank(current))
+        return bool(value < current) or (is_nan(current) and not is_nan(value))
 
     def choose(self, floating: bool) -> np.ufunc:
         return np.fmin if floating else np.minimum
@@ -477,10 +477,10 @@ class Min(_Compared):
 class Max(_Compared):
     """Find the greatest value; NULL if there is no value."""
 
-    def wins(self, value: Any, held: Any) -> bool:
+    def wins(self, value: Any, current: Any) -> bool:
         if isinstance(value, (dict, list)):
-            return bool(rank(value) > rank(held))
-        return bool(value > held) or (is_nan(value) and not is_nan(held))
+            return bool(rank(value) > rank(current))
+        return bool(value > current) or (is_nan(value) and not is_nan(current))
 
     def choose(self, floating: bool) -> np.ufunc:  # noqa: ARG002 - np.maximum keeps NaN, which is the greatest
         return np.maximum
@@ -519,8 +519,8 @@ class _Voted:
         votes = {"true": values, "false": ~values}
         if not all(fits(accumulators[name], slots, ONE) for name in votes):
             return NotImplemented
-        for name, given in votes.items():
-            np.add.at(accumulators[name], slots, signs * given.astype(np.int64))
+        for name, column in votes.items():
+            np.add.at(accumulators[name], slots, signs * column.astype(np.int64))
         return None
 
     def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:

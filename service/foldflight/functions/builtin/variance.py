@@ -142,8 +142,8 @@ def _variances(count: Any, divisor: Any, sums: ExactSums, squares: ExactSums) ->
     back, back_rest = products_of(quotient, denominator)
     more = ((numerator - back) - back_rest + numerator_rest - quotient * denominator_rest) / denominator
     variance = quotient + more
-    cut, error = more - (variance - quotient), _ERROR * np.abs(variance)
-    sure &= (variance + (cut - error) == variance) & (variance + (cut + error) == variance)
+    correction, error = more - (variance - quotient), _ERROR * np.abs(variance)
+    sure &= (variance + (correction - error) == variance) & (variance + (correction + error) == variance)
     return np.maximum(variance, 0.0), sure
 
 

@@ -162,9 +162,9 @@ def _side_of(bound: float | decimal.Decimal | str) -> float | decimal.Decimal:
     return float("-inf") if bound.strip().startswith("-") else float("inf")
 
 
-def _bound_text(bound: FrameBound, unbounded: str) -> str:
+def _bound_text(bound: FrameBound, direction: str) -> str:
     if bound is None:
-        return f"UNBOUNDED {unbounded}"
+        return f"UNBOUNDED {direction}"
     if not isinstance(bound, str):
         side = "CURRENT ROW" if bound == 0 else "PRECEDING" if bound < 0 else "FOLLOWING"
         return side if bound == 0 else f"{abs(bound)} {side}"
@@ -174,5 +174,5 @@ def _bound_text(bound: FrameBound, unbounded: str) -> str:
     if interval_of(text) is None:
         return f"INTERVAL '{text.lstrip('-').strip()}' PRECEDING"
     # The first term tells the side, so the sign of each term is turned.
-    turned = _SIGNED.sub(lambda match: f" {'' if match[1] == '-' else '-'}{match[2]}", text)
-    return f"INTERVAL '{turned.strip()}' PRECEDING"
+    negated_text = _SIGNED.sub(lambda match: f" {'' if match[1] == '-' else '-'}{match[2]}", text)
+    return f"INTERVAL '{negated_text.strip()}' PRECEDING"

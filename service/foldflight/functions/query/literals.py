@@ -95,40 +95,40 @@ class Described(Protocol):
         """Its direct arguments."""
 
 
-def check_known(function: Described, given: Collection[str]) -> None:
+def check_known(function: Described, names: Collection[str]) -> None:
     """Refuse unknown names of arguments.
 
     Args:
         function: The function.
-        given: The names of the arguments of the call.
+        names: The names of the arguments of the call.
 
     Raises:
         RejectedError: SIGNATURE, with the name.
     """
     direct = [parameter.name for parameter in function.parameters]
-    known = [*direct, *(name for name in function.input_names if name not in direct)]
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+    known_names = [*direct, *(name for name in function.input_names if name not in direct)]
+    for name in names:
+        if name not in known_names:
+            close = difflib.get_close_matches(name, known_names, n=1)
             hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(direct) or 'none'}"
             raise RejectedError(
                 "SIGNATURE", f"{function.signature} has no direct argument {name!r}; {hint}", function=function.name
             )
 
 
-def check_names(function: Described, given: Collection[str]) -> None:
+def check_names(function: Described, names: Collection[str]) -> None:
     """Refuse unknown and missing direct arguments.
 
     Args:
         function: The function.
-        given: The names of the direct arguments of the call.
+        names: The names of the direct arguments of the call.
 
     Raises:
         RejectedError: SIGNATURE.
     """
-    check_known(function, given)
+    check_known(function, names)
     direct = {parameter.name for parameter in function.parameters}
-    for name in given:
+    for name in names:
         if name not in direct:
             raise RejectedError(
                 "SIGNATURE",
@@ -136,7 +136,7 @@ def check_names(function: Described, given: Collection[str]) -> None:
                 function=function.name,
             )
     for parameter in function.parameters:
-        if parameter.required and parameter.name not in given:
+        if parameter.required and parameter.name not in names:
             raise RejectedError(
                 "SIGNATURE",
                 f"{function.signature} needs the direct argument {parameter.name!r}: "

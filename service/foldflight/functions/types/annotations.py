@@ -16,36 +16,36 @@ from types import FrameType, FunctionType, SimpleNamespace
 from typing import Any
 
 
-def annotations_of(annotated: Any, owner: type | None = None, *, extras: bool = True) -> dict[str, Any]:
+def annotations_of(target: Any, owner: type | None = None, *, extras: bool = True) -> dict[str, Any]:
     """Return the annotations of a function or a class, and of its bases, as objects, by name.
 
     Args:
-        annotated: The function or class.
+        target: The function or class.
         owner: The author's class to which it belongs, if there is one. Its name may have no value yet.
         extras: Whether `Annotated[int, "INT"]` stays what it is; otherwise it becomes `int`.
 
     Raises:
         NameError: A name has no value in any scope, or a class has no class of this name in it.
     """
-    names = _names(annotated, owner)
+    names = _names(target, owner)
     try:
         try:
-            return typing.get_type_hints(annotated, localns=names, include_extras=extras)
+            return typing.get_type_hints(target, localns=names, include_extras=extras)
         except NameError:
             if sys.version_info >= (3, 14):
-                return _evaluate_late(annotated, names, extras=extras)
+                return _evaluate_late(target, names, extras=extras)
             raise
     except AttributeError as error:
         raise NameError(f"name '{error.name}' is not defined where it is looked for", name=error.name) from error
 
 
-def _names(annotated: Any, owner: type | None) -> dict[str, Any]:
+def _names(target: Any, owner: type | None) -> dict[str, Any]:
     """Return the names that are visible where an annotation is written, besides the names of its module."""
-    visible = _of_functions(annotated)
-    for each in () if owner is None or owner is annotated else (owner,):
+    visible = _of_functions(target)
+    for each in () if owner is None or owner is target else (owner,):
         visible = {**_of_functions(each), **visible}
-    module = getattr(sys.modules.get(getattr(annotated, "__module__", "")), "__dict__", {})
-    for cls in (each for each in (owner, annotated) if isinstance(each, type)):
+    module = getattr(sys.modules.get(getattr(target, "__module__", "")), "__dict__", {})
+    for cls in (each for each in (owner, target) if isinstance(each, type)):
         # A member does not hide the type of the same name: `date: date = None` means the type.
         own = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
         for name, member in own.items():
@@ -56,16 +56,16 @@ def _names(annotated: Any, owner: type | None) -> dict[str, Any]:
     return visible
 
 
-def _of_functions(annotated: Any) -> dict[str, Any]:
+def _of_functions(target: Any) -> dict[str, Any]:
     """Return the local variables of the functions in which something is defined, of inner functions first.
 
     While a function runs, its stack frame has them. Later, the methods that use a variable still have it.
     """
     visible: dict[str, Any] = {}
-    for stack_frame in _stack_frames(annotated, in_functions=True):
+    for stack_frame in _stack_frames(target, in_functions=True):
         for name, value in stack_frame.f_locals.items():
             visible.setdefault(name, value)
-    methods = vars(annotated).values() if isinstance(annotated, type) else (inspect.unwrap(annotated),)
+    methods = vars(target).values() if isinstance(target, type) else (inspect.unwrap(target),)
     for method in (getattr(each, "__func__", each) for each in methods):
         if isinstance(method, FunctionType) and method.__closure__:
             for name, cell in zip(method.__code__.co_freevars, method.__closure__, strict=True):
@@ -76,9 +76,9 @@ def _of_functions(annotated: Any) -> dict[str, Any]:
     return visible
 
 
-def _stack_frames(annotated: Any, *, in_functions: bool) -> typing.Iterator[FrameType]:
+def _stack_frames(target: Any, *, in_functions: bool) -> typing.Iterator[FrameType]:
     """Yield the running functions, or bodies of classes, in which something is defined, inner ones first."""
-    path, module = getattr(annotated, "__qualname__", ""), getattr(annotated, "__module__", None)
+    path, module = getattr(target, "__qualname__", ""), getattr(target, "__module__", None)
     stack_frame = inspect.currentframe()
     mark = ".<locals>." if in_functions else "."
     while stack_frame is not None:
@@ -99,12 +99,12 @@ def _outermost(cls: type) -> tuple[str, Any]:
     return name, inner
 
 
-def _evaluate_late(annotated: Any, names: dict[str, Any], *, extras: bool) -> dict[str, Any]:
+def _evaluate_late(target: Any, names: dict[str, Any], *, extras: bool) -> dict[str, Any]:
     """Return the annotations of Python 3.14 that could not be evaluated where they are written."""
     import annotationlib  # type: ignore[import-not-found]  # only Python 3.14 has it
 
     hints: dict[str, Any] = {}
-    for each in reversed(annotated.__mro__) if isinstance(annotated, type) else (annotated,):
+    for each in reversed(target.__mro__) if isinstance(target, type) else (target,):
         texts = annotationlib.get_annotations(each, format=annotationlib.Format.STRING)
         module_names = getattr(each, "__globals__", None) or vars(sys.modules.get(each.__module__, builtins))
 

@@ -106,9 +106,9 @@ class ExactSum:
         index = int.from_bytes(digits[:4], "little")
         if len(digits) % 4 or not 8 <= len(digits) <= 4 * (_DIGITS_MAX - index + 1):
             raise ValueError(f"an exact sum has {len(digits)} bytes of digits from digit {index} on")
-        made = cls()
-        made.units = int.from_bytes(digits[4:], "little", signed=True) << (index * _DIGIT)
-        return made
+        exact_sum = cls()
+        exact_sum.units = int.from_bytes(digits[4:], "little", signed=True) << (index * _DIGIT)
+        return exact_sum
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExactSum) and self.units == other.units
@@ -176,8 +176,8 @@ class ExactSums(AttributeColumn):
         values = np.ascontiguousarray(values, np.float64)
         _check(values)
         for rows in _blocks(len(values)):
-            signed = values[rows] * (signs if isinstance(signs, int) else signs[rows])
-            self._add_floats(slots[rows], [signed])
+            signed_values = values[rows] * (signs if isinstance(signs, int) else signs[rows])
+            self._add_floats(slots[rows], [signed_values])
 
     def add_products(self, slots: Any, values: Any, factors: Any, signs: Any = 1) -> None:
         """Add n products to the sums of n slots without rounding them; otherwise like `add`."""
@@ -254,15 +254,15 @@ class ExactSums(AttributeColumn):
         )
 
     def from_arrow(self, states: pa.Array) -> Self | None:
-        rounded, digits = states.field(0), states.field(1)
-        if rounded.null_count or digits.null_count or states.null_count:
+        rounded_values, digits = states.field(0), states.field(1)
+        if rounded_values.null_count or digits.null_count or states.null_count:
             return None
         if not len(states):
             return type(self)()
         offsets = np.frombuffer(digits.buffers()[1], np.int32)[digits.offset :][: len(digits) + 1].astype(np.intp)
         whole = np.flatnonzero(offsets[1:] == offsets[:-1])
         sums = type(self)(*_read(digits.buffers()[2], offsets), 1)
-        sums.add(whole, rounded.to_numpy()[whole])
+        sums.add(whole, rounded_values.to_numpy()[whole])
         return sums
 
     def _add_floats(self, slots: Any, terms: list[Any]) -> None:
@@ -321,13 +321,13 @@ class ExactSums(AttributeColumn):
         flat, width = self._digits.reshape(-1), self._digits.shape[1]
         indexes -= self._first
         indexes += slots * width
-        carried: Any = 0
+        carry: Any = 0
         for limb in limbs:
-            shifted = limb << shifts
-            np.add.at(flat, indexes, (shifted & _MASK) + carried)
-            carried = shifted >> _DIGIT
+            shifted_limb = limb << shifts
+            np.add.at(flat, indexes, (shifted_limb & _MASK) + carry)
+            carry = shifted_limb >> _DIGIT
             indexes += 1
-        np.add.at(flat, indexes, carried)
+        np.add.at(flat, indexes, carry)
 
     def _make_way(self, begin: int, end: int) -> None:
         """Allocate digits for the indexes from `begin` up to, not including, `end`."""
@@ -408,9 +408,9 @@ def products_of(one: Any, other: Any) -> tuple[Any, Any]:
 
 def _halves(factors: Any) -> tuple[Any, Any]:
     """Return n floats as pairs of floats of 26 bits."""
-    shifted = factors * _SPLITTER
-    high = shifted - factors
-    np.subtract(shifted, high, out=high)
+    scaled_factors = factors * _SPLITTER
+    high = scaled_factors - factors
+    np.subtract(scaled_factors, high, out=high)
     return high, factors - high
 
 
@@ -456,35 +456,35 @@ def _magnitudes(normal: Any) -> tuple[Any, Any]:
 def _round(normal: Any, first: int) -> tuple[Any, Any]:
     """Return the floats nearest to sums of normal digits, and which of these floats equal their sums."""
     digits, negative = _magnitudes(normal)
-    top, padded = _top(digits)
+    top, padded_digits = _top(digits)
     rows = np.arange(len(top))
-    high, middle, low = (padded[top + 3 - index, rows] for index in range(3))
+    high, middle, low = (padded_digits[top + 3 - index, rows] for index in range(3))
     length = np.frexp(high.astype(np.float64))[1].astype(np.int64)
     # The highest 64 bits, then the 63 of them that int64 holds. The last bit is 1 (sticky) if nonzero bits are cut off.
     bits = (high << _DIGIT | middle).view(np.uint64)
     bits = bits << (_DIGIT - length).view(np.uint64) | (low >> length).view(np.uint64)
-    rest = ((low & ((1 << length) - 1)) != 0) | ((padded != 0).argmax(axis=0) <= top)
+    rest = ((low & ((1 << length) - 1)) != 0) | ((padded_digits != 0).argmax(axis=0) <= top)
     rest &= high != 0
     whole = (bits >> np.uint64(1)).view(np.int64)
     rest |= (bits & np.uint64(1)) != 0
     mantissas = (whole | rest).astype(np.float64)
     exponents = _DIGIT * (first + top) - UNIT_BITS + length - 63
     with np.errstate(over="ignore"):
-        rounded = np.ldexp(mantissas, exponents)
-    exact = ~rest & (mantissas.astype(np.uint64) == whole.view(np.uint64)) & np.isfinite(rounded)
+        rounded_sums = np.ldexp(mantissas, exponents)
+    exact = ~rest & (mantissas.astype(np.uint64) == whole.view(np.uint64)) & np.isfinite(rounded_sums)
     # Subnormal floats have fewer bits and would be rounded twice.
-    for row in np.flatnonzero((rounded <= _SMALLEST_NORMAL) & (high != 0)).tolist():
+    for row in np.flatnonzero((rounded_sums <= _SMALLEST_NORMAL) & (high != 0)).tolist():
         units = sum(digit << (_DIGIT * (first + index)) for index, digit in enumerate(digits[:, row].tolist()))
-        rounded[row] = ratio(units, _ONE)
-        exact[row] = _units(float(rounded[row])) == units
-    return np.where(negative & (high != 0), -rounded, rounded), exact
+        rounded_sums[row] = ratio(units, _ONE)
+        exact[row] = _units(float(rounded_sums[row])) == units
+    return np.where(negative & (high != 0), -rounded_sums, rounded_sums), exact
 
 
 def _states(normal: Any, first: int) -> pa.Array:
     """Return sums of normal digits as states."""
-    rounded, exact = _round(normal, first)
+    rounded_sums, exact = _round(normal, first)
     digits = _binary(normal[:, ~exact], np.flatnonzero(~exact), len(exact), first)
-    return pa.StructArray.from_arrays([pa.array(rounded), digits], fields=list(EXACT))
+    return pa.StructArray.from_arrays([pa.array(rounded_sums), digits], fields=list(EXACT))
 
 
 def _top(digits: Any) -> tuple[Any, Any]:
@@ -503,10 +503,10 @@ def _read(data: pa.Buffer | None, offsets: Any) -> tuple[Any, int]:
     rows = np.flatnonzero(sizes)
     if data is None or not len(rows):
         return np.zeros((len(sizes), 0), np.int64), 0
-    read = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    digit_bytes = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
     if (sizes % 4).any() or (sizes == 4).any():
         raise ValueError("the digits of an exact sum are not a sequence of four-byte words")
-    words = read.view("<i4").astype(np.int64)
+    words = digit_bytes.view("<i4").astype(np.int64)
     counts, begins = sizes[rows] // 4 - 1, (offsets[rows] - offsets[0]) // 4
     indexes = words[begins]
     if (indexes < 0).any() or (indexes + counts > _DIGITS_MAX).any():
@@ -515,9 +515,9 @@ def _read(data: pa.Buffer | None, offsets: Any) -> tuple[Any, int]:
     is_digit[begins] = False
     # The last word of a number holds its sign.
     lasts = begins + counts
-    signed = words[lasts]
+    last_words = words[lasts]
     words &= _MASK
-    words[lasts] = signed
+    words[lasts] = last_words
     first = int(indexes.min())
     digits = np.zeros((len(sizes), int((indexes + counts).max()) - first), np.int64)
     steps = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -538,12 +538,12 @@ def _binary(digits: Any, rows: Any, count: int, first: int) -> pa.Array:
     sizes[rows + 1] = ends - begins + 2
     offsets = np.cumsum(sizes)
     indexes = np.arange(width)[:, None]
-    written = np.empty(int(offsets[-1]), np.int64)
-    is_word = np.ones(len(written), np.bool_)
+    word_values = np.empty(int(offsets[-1]), np.int64)
+    is_word = np.ones(len(word_values), np.bool_)
     is_word[offsets[rows]] = False
-    written[offsets[rows]] = first + begins
-    written[is_word] = words.T[((indexes >= begins) & (indexes <= ends)).T]
-    data = written.astype("<u4")
+    word_values[offsets[rows]] = first + begins
+    word_values[is_word] = words.T[((indexes >= begins) & (indexes <= ends)).T]
+    data = word_values.astype("<u4")
     return pa.Array.from_buffers(
         pa.binary(), count, [None, pa.py_buffer((4 * offsets).astype(np.int32)), pa.py_buffer(data)]
     )

@@ -58,9 +58,9 @@ class AttributeColumn(ABC):
         """Return what `restore` needs to undo later changes in n slots."""
         return self.take(slots)
 
-    def restore(self, slots: Any, saved: Self) -> None:
+    def restore(self, slots: Any, backup: Self) -> None:
         """Undo all changes in n different slots since their values were saved."""
-        self.put(slots, saved)
+        self.put(slots, backup)
 
     @abstractmethod
     def to_arrow(self) -> pa.Array | None:
@@ -163,20 +163,20 @@ class Lists(AttributeColumn):
     def sorted(self) -> Self:
         """Return the lists, each in ascending order; NaN comes last."""
         self._insert_pending()
-        made = self._empty()
-        made._lengths = self._lengths  # noqa: SLF001 - it is one of these
-        made._items = self._items[_by_item(self._owners(), self._items)]  # noqa: SLF001
-        return made
+        result = self._empty()
+        result._lengths = self._lengths  # noqa: SLF001 - it is one of these
+        result._items = self._items[_by_item(self._owners(), self._items)]  # noqa: SLF001
+        return result
 
     def grow(self, count: int) -> None:
         self._lengths = np.concatenate([self._lengths, np.zeros(count - len(self._lengths), np.int64)])
 
     def take(self, slots: Any) -> Self:
         self._insert_pending()
-        made = self._empty()
-        made._lengths = self._lengths[slots]  # noqa: SLF001
-        made._items = self._items[_ranges(self.starts[slots], made._lengths)]  # noqa: SLF001
-        return made
+        result = self._empty()
+        result._lengths = self._lengths[slots]  # noqa: SLF001
+        result._items = self._items[_ranges(self.starts[slots], result._lengths)]  # noqa: SLF001
+        return result
 
     def put(self, slots: Any, others: Self) -> None:
         self.clear(slots)
@@ -190,12 +190,12 @@ class Lists(AttributeColumn):
         self._lengths = np.where(remaining, self._lengths, 0)
 
     def save(self, slots: Any) -> Self:  # noqa: ARG002 - nothing is changed in place, so all lists are saved as cheaply
-        made = self._empty()
-        made.__dict__.update(self.__dict__, _pending=list(self._pending))
-        return made
+        result = self._empty()
+        result.__dict__.update(self.__dict__, _pending=list(self._pending))
+        return result
 
-    def restore(self, slots: Any, saved: Self) -> None:  # noqa: ARG002
-        self.__dict__.update(saved.__dict__, _pending=list(saved.__dict__["_pending"]))
+    def restore(self, slots: Any, backup: Self) -> None:  # noqa: ARG002
+        self.__dict__.update(backup.__dict__, _pending=list(backup.__dict__["_pending"]))
 
     def to_arrow(self) -> pa.Array | None:
         self._insert_pending()
@@ -210,10 +210,10 @@ class Lists(AttributeColumn):
         items = states.flatten()
         if states.null_count or items.null_count:
             return None
-        made = self._empty()
-        made._lengths = states.value_lengths().to_numpy().astype(np.int64)  # noqa: SLF001
-        made._items = items.to_numpy(zero_copy_only=False).astype(self._items.dtype)  # noqa: SLF001
-        return made
+        result = self._empty()
+        result._lengths = states.value_lengths().to_numpy().astype(np.int64)  # noqa: SLF001
+        result._items = items.to_numpy(zero_copy_only=False).astype(self._items.dtype)  # noqa: SLF001
+        return result
 
     def _empty(self) -> Self:
         return type(self)(self._type, self._items.dtype)
@@ -226,12 +226,12 @@ class Lists(AttributeColumn):
 
     def _insert_pending(self) -> None:
         """Insert the pending items into the lists."""
-        pending, bounded, largest = self._pending, self._bounded, self._largest
+        pending, bounded_count, largest = self._pending, self._bounded, self._largest
         self._pending, self._bounded, self._largest = [], 0, None
         if largest is not None:
-            self._insert(pending[:bounded])
+            self._insert(pending[:bounded_count])
             self._cut(largest)
-            pending = pending[bounded:]
+            pending = pending[bounded_count:]
         self._insert(pending)
 
     def _insert(self, pending: list[tuple[Any, Any]]) -> None:
@@ -240,9 +240,9 @@ class Lists(AttributeColumn):
         slots, items = (np.concatenate(parts) for parts in zip(*pending, strict=True))
         order = _order_by_slot(slots)
         slots, items = slots[order], items[order]
-        added = np.bincount(slots, minlength=len(self))
+        new_lengths = np.bincount(slots, minlength=len(self))
         if not len(self._items):
-            self._items, self._lengths = items, added
+            self._items, self._lengths = items, new_lengths
             return
         # Each list is followed by its new items.
         indexes = np.arange(len(items)) + np.cumsum(self._lengths)[slots]
@@ -251,7 +251,7 @@ class Lists(AttributeColumn):
         is_new[indexes] = True
         together[indexes] = items
         together[~is_new] = self._items
-        self._items, self._lengths = together, self._lengths + added
+        self._items, self._lengths = together, self._lengths + new_lengths
 
     def _cut(self, largest: int) -> None:
         """Sort each list in descending order and keep its first `largest` items."""
@@ -265,12 +265,12 @@ class Lists(AttributeColumn):
     def _change(self, slots: Any, items: Any, signs: Any) -> Any:
         """Append and remove items, or return NotImplemented before any change."""
         self._insert_pending()
-        touched = np.zeros(len(self), np.bool_)
-        touched[slots] = True
-        held = np.repeat(touched, self._lengths)
-        every = np.concatenate([self._owners()[held], slots])
-        values = np.concatenate([self._items[held], items])
-        steps = np.concatenate([np.ones(int(held.sum()), np.int64), signs])
+        touched_mask = np.zeros(len(self), np.bool_)
+        touched_mask[slots] = True
+        item_mask = np.repeat(touched_mask, self._lengths)
+        every = np.concatenate([self._owners()[item_mask], slots])
+        values = np.concatenate([self._items[item_mask], items])
+        steps = np.concatenate([np.ones(int(item_mask.sum()), np.int64), signs])
         order = _by_item(every, values, stable=True)
         owners, sorted_values, sorted_steps = every[order], values[order], steps[order]
         begins = np.ones(len(order), np.bool_)
@@ -282,14 +282,14 @@ class Lists(AttributeColumn):
         if (running < 0).any():
             return NotImplemented
         # Each removing row removes the first of the equal items that are left, like `list.remove`.
-        added = np.cumsum(sorted_steps > 0)
-        rank = added - (added - (sorted_steps > 0))[first][group]
-        removed = np.bincount(group, sorted_steps < 0)[group]
+        additions = np.cumsum(sorted_steps > 0)
+        rank = additions - (additions - (sorted_steps > 0))[first][group]
+        removals = np.bincount(group, sorted_steps < 0)[group]
         stays = np.empty(len(order), np.bool_)
-        stays[order] = (sorted_steps > 0) & (rank > removed)
+        stays[order] = (sorted_steps > 0) & (rank > removals)
         count = len(stays) - len(slots)
-        remaining = ~held
-        remaining[held] = stays[:count]
+        remaining = ~item_mask
+        remaining[item_mask] = stays[:count]
         self._lengths = np.bincount(self._owners()[remaining], minlength=len(self))
         self._items = self._items[remaining]
         self._add_pending(slots[stays[count:]], items[stays[count:]])

@@ -129,11 +129,11 @@ class _Scalar(StateSerializer):
 
     def _check_zones(self, values: Sequence[Any]) -> None:
         # Arrow would drop or invent a zone, and the restored values would not be comparable with new ones.
-        zoned = pa.types.is_timestamp(self.arrow) and self.arrow.tz is not None
+        has_zone = pa.types.is_timestamp(self.arrow) and self.arrow.tz is not None
         for index, value in enumerate(values):
-            if value is not None and (value.tzinfo is not None) != zoned:
-                wrong = "has no zone" if zoned else "has a zone"
-                remedy = "" if zoned else '; annotate Annotated[datetime, "TIMESTAMPTZ"]'
+            if value is not None and (value.tzinfo is not None) != has_zone:
+                wrong = "has no zone" if has_zone else "has a zone"
+                remedy = "" if has_zone else '; annotate Annotated[datetime, "TIMESTAMPTZ"]'
                 raise CastError(index, "RESULT_TYPE", f"{_show(value)} {wrong}, unlike {self.arrow}{remedy}")
 
     def _check_fractions(self, values: Sequence[Any]) -> None:
@@ -186,11 +186,11 @@ _PLAIN: Final = (
 )
 
 
-def _other_class(value: Any, restored: type) -> str:
+def _other_class(value: Any, restored_class: type) -> str:
     """Return the message for a value that would come back as one of another class."""
     return (
-        f"{_show(value)} would be restored as {restored.__name__}, whose methods are others; convert it to "
-        f"{restored.__name__}, or annotate {type(value).__name__}"
+        f"{_show(value)} would be restored as {restored_class.__name__}, whose methods are others; convert it to "
+        f"{restored_class.__name__}, or annotate {type(value).__name__}"
     )
 
 
@@ -229,27 +229,27 @@ class _Exact(StateSerializer):
     arrow = EXACT
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        rounded: list[float | None] = []
+        rounded_values: list[float | None] = []
         digits: list[bytes | None] = []
         for index, value in enumerate(values):
             if value is None:
-                rounded.append(None)
+                rounded_values.append(None)
                 digits.append(None)
                 continue
             try:
                 exact = value if isinstance(value, ExactSum) else ExactSum(value)
             except (TypeError, ValueError):
                 raise CastError(index, "RESULT_TYPE", f"{_show(value)} is not an exact sum") from None
-            rounded.append(exact.value())
+            rounded_values.append(exact.value())
             digits.append(exact.digits())
-        columns = [pa.array(rounded, pa.float64()), pa.array(digits, pa.binary())]
+        columns = [pa.array(rounded_values, pa.float64()), pa.array(digits, pa.binary())]
         return pa.StructArray.from_arrays(columns, fields=list(EXACT))
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         columns = (to_python(array.field(index)) for index in range(2))
         return [
-            None if rounded is None or digits is None else ExactSum.of_digits(rounded, digits)
-            for rounded, digits in zip(*columns, strict=True)
+            None if rounded_value is None or digits is None else ExactSum.of_digits(rounded_value, digits)
+            for rounded_value, digits in zip(*columns, strict=True)
         ]
 
     def column(self) -> AttributeColumn:
@@ -321,15 +321,15 @@ class _Object(StateSerializer):
         self.arrow = pa.struct([pa.field(name, serializer.arrow) for name, serializer in fields])
 
     def with_zones(self) -> StateSerializer:
-        made = copy.copy(self)
-        made.fields = tuple((name, serializer.with_zones()) for name, serializer in self.fields)
-        made.arrow = pa.struct([pa.field(name, serializer.arrow) for name, serializer in made.fields])
-        return made
+        zoned_copy = copy.copy(self)
+        zoned_copy.fields = tuple((name, serializer.with_zones()) for name, serializer in self.fields)
+        zoned_copy.arrow = pa.struct([pa.field(name, serializer.arrow) for name, serializer in zoned_copy.fields])
+        return zoned_copy
 
     def keeps(self, values: Sequence[Any]) -> bool:
-        made, get = type(self.make((None,) * len(self.fields))), self.get
+        value_class, get = type(self.make((None,) * len(self.fields))), self.get
         # A dict with fixed keys comes back with the keys in their order.
-        if made is dict or not set(map(type, values)) <= {made}:
+        if value_class is dict or not set(map(type, values)) <= {value_class}:
             return False
         return all(
             serializer.keeps([get(value, name, position) for value in values])
@@ -528,9 +528,9 @@ class ViewSerializer(StateSerializer):
             items = list(itertools.chain.from_iterable(map(dict.values, values)))
             return self._wholes(list(itertools.chain.from_iterable(values)), items, map(dict.__len__, values))
         if self.is_list and kinds == {ListView}:
-            held = [value._items for value in values]  # noqa: SLF001 - it is of this package
-            items = list(itertools.chain.from_iterable(held))
-            return self._wholes(None, items, map(len, held))
+            item_lists = [value._items for value in values]  # noqa: SLF001 - it is of this package
+            items = list(itertools.chain.from_iterable(item_lists))
+            return self._wholes(None, items, map(len, item_lists))
         return self.parts_to_arrow([self._part(index, value) for index, value in enumerate(values)])
 
     def _part(self, index: int, value: Any) -> ViewPart:
@@ -606,10 +606,10 @@ class ViewSerializer(StateSerializer):
 
     def _check_exact(self, column: pa.Array, keys: list[Any], offsets: npt.NDArray[np.int64]) -> None:
         """Raise CastError for an integer that a float cannot represent: it would become the key of another entry."""
-        stored = list(map(normal_key, self.key.from_arrow(column)))
-        if stored != keys:
+        stored_keys = list(map(normal_key, self.key.from_arrow(column)))
+        if stored_keys != keys:
             # NaN is one object among normal keys, and not equal to itself.
-            pairs = enumerate(zip(stored, keys, strict=True))
+            pairs = enumerate(zip(stored_keys, keys, strict=True))
             wrong = next(index for index, (value, key) in pairs if value is not key and value != key)
             raise CastError(
                 _owner(offsets, wrong), "RESULT_TYPE", f"the key {_show(keys[wrong])} is not exact in {self.key.arrow}"
@@ -617,8 +617,8 @@ class ViewSerializer(StateSerializer):
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         """Return n views: in memory if they are complete, otherwise `ViewPart`s; None for NULL."""
-        complete, cleared, lists = (array.field(index) for index in range(3))
-        is_whole = complete.true_count == len(array) and not cleared.null_count and not array.null_count
+        complete, cleared_flags, lists = (array.field(index) for index in range(3))
+        is_whole = complete.true_count == len(array) and not cleared_flags.null_count and not array.null_count
         keys, values, present, offsets = self._entries_of(lists) if is_whole else _NO_ENTRIES
         if not is_whole or present.true_count < len(keys):
             return [
@@ -646,11 +646,16 @@ class ViewSerializer(StateSerializer):
 
     def parts_of(self, array: pa.Array) -> list[ViewPart | None]:
         """Return n views as parts; None for NULL. Raises ValueError for values that no fold writes."""
-        complete, cleared, lists = (array.field(index) for index in range(3))
+        complete, cleared_flags, lists = (array.field(index) for index in range(3))
         keys, values, flags, offsets = self._entries_of(lists)
         present = to_python(flags)
         columns = zip(
-            to_python(array.is_valid()), to_python(complete), to_python(cleared), offsets, offsets[1:], strict=False
+            to_python(array.is_valid()),
+            to_python(complete),
+            to_python(cleared_flags),
+            offsets,
+            offsets[1:],
+            strict=False,
         )
         return [
             _check_part(ViewPart(is_complete, is_cleared, keys[start:end], values[start:end], present[start:end]))
@@ -920,11 +925,11 @@ def serializer_of_annotation(annotation: Any, owner: type | None = None) -> Stat
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        declared = next((a for a in arguments[1:] if isinstance(a, (str, pa.DataType))), None)
+        declared_type = next((a for a in arguments[1:] if isinstance(a, (str, pa.DataType))), None)
         return (
             serializer_of_annotation(arguments[0], owner)
-            if declared is None
-            else serializer_of_type(parse_type(declared))
+            if declared_type is None
+            else serializer_of_type(parse_type(declared_type))
         )
     if origin in (typing.Union, types.UnionType):
         members = [a for a in arguments if a is not type(None)]
@@ -1014,17 +1019,17 @@ def _class(cls: type, owner: type | None) -> StateSerializer:
         raise Untyped(f"{cls.__name__} annotates no attribute")
     if hasattr(cls, "_fields"):  # a NamedTuple
         fields = [(name, _attribute(cls, name, hints[name], owner)) for name in cls._fields]
-        named = _tuple(fields, cls)
-        assert isinstance(named, _Object)
-        named.make = cls._make  # type: ignore[attr-defined]
-        return named
-    frozen = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        tuple_serializer = _tuple(fields, cls)
+        assert isinstance(tuple_serializer, _Object)
+        tuple_serializer.make = cls._make  # type: ignore[attr-defined]
+        return tuple_serializer
+    is_frozen = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     return _Object(
         [(name, _attribute(cls, name, hint, owner)) for name, hint in hints.items()],
         make=_maker(cls, tuple(hints)),
         get=lambda value, name, _: getattr(value, name),
         check=_attribute_check(cls, tuple(hints)),
-        immutable=frozen,
+        immutable=is_frozen,
         set=lambda value, name, _, member: object.__setattr__(value, name, member),
     )
 
@@ -1043,10 +1048,10 @@ def _maker(cls: Any, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]
     put = object.__setattr__
 
     def make(members: tuple[Any, ...]) -> Any:
-        made = new(cls)
+        instance = new(cls)
         for name, member in zip(names, members, strict=True):
-            put(made, name, member)
-        return made
+            put(instance, name, member)
+        return instance
 
     return make
 
@@ -1055,8 +1060,8 @@ _NOTHING: Final[dict[str, Any]] = {}
 
 
 def _slots(cls: type) -> frozenset[str]:
-    declared = [vars(base).get("__slots__", ()) for base in cls.__mro__]
-    names = [name for each in declared for name in ((each,) if isinstance(each, str) else each)]
+    slot_lists = [vars(base).get("__slots__", ()) for base in cls.__mro__]
+    names = [name for each in slot_lists for name in ((each,) if isinstance(each, str) else each)]
     return frozenset(names) - {"__dict__", "__weakref__"}
 
 
@@ -1067,9 +1072,9 @@ def _attribute_check(cls: type, names: tuple[str, ...]) -> Callable[[Any], str |
     def check(value: Any) -> str | None:
         if isinstance(value, cls) and not _is_of(value, cls):
             return _other_class(value, cls)
-        held = getattr(value, "__dict__", _NOTHING)
-        if slots or held.keys() != expected:
-            extra = sorted({*held, *(name for name in slots if hasattr(value, name))} - expected)
+        attributes = getattr(value, "__dict__", _NOTHING)
+        if slots or attributes.keys() != expected:
+            extra = sorted({*attributes, *(name for name in slots if hasattr(value, name))} - expected)
             if extra:
                 return (
                     f"the accumulator has {', '.join(extra)}, which {cls.__name__} does not annotate "

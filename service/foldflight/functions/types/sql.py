@@ -75,10 +75,10 @@ _VARIABLE: Final = re.compile(r"^(?:[A-Z]|ANY)$")
 
 
 @functools.lru_cache(maxsize=1024)
-def type_variables(declared: str) -> frozenset[str]:
+def type_variables(type_text: str) -> frozenset[str]:
     """Return the type variables in the text of a declared type: `T` for `"ARRAY<T>"`."""
     # A struct's field name is not a type: it is followed by a type or a colon.
-    words = re.findall(r"([A-Za-z_][A-Za-z_0-9]*)\b(?!\s*:|\s+[A-Za-z_`])", declared)
+    words = re.findall(r"([A-Za-z_][A-Za-z_0-9]*)\b(?!\s*:|\s+[A-Za-z_`])", type_text)
     return frozenset(word for word in words if _VARIABLE.match(word))
 
 
@@ -112,37 +112,37 @@ def parse_type(declared: Any, variables: Mapping[str, pa.DataType] | None = None
 
 
 @functools.lru_cache(maxsize=1024)
-def _parse_fixed(declared: str) -> pa.DataType:
-    return _Parser(declared, {}).parse()
+def _parse_fixed(type_text: str) -> pa.DataType:
+    return _Parser(type_text, {}).parse()
 
 
 def spellings(type_: pa.DataType) -> list[str]:
     """Return the words of `parse_type` for a type, without decimals."""
-    return [name for name, named in _NAMES.items() if named == type_]
+    return [name for name, named_type in _NAMES.items() if named_type == type_]
 
 
-def is_spark_type(declared: object) -> bool:
+def is_spark_type(declared_type: object) -> bool:
     """Return whether this is an instance of a PySpark type. It does not import PySpark."""
     return any(
-        base.__name__ == "DataType" and base.__module__ == "pyspark.sql.types" for base in type(declared).__mro__
+        base.__name__ == "DataType" and base.__module__ == "pyspark.sql.types" for base in type(declared_type).__mro__
     )
 
 
-def _from_spark(written: Any) -> pa.DataType:
+def _from_spark(json_type: Any) -> pa.DataType:
     """Return the Arrow type for the JSON value of a PySpark type."""
-    if isinstance(written, str):
-        name = written.partition(" collate ")[0].upper()
+    if isinstance(json_type, str):
+        name = json_type.partition(" collate ")[0].upper()
         if name == "TIMESTAMP":  # PySpark's TimestampType has a zone
             return _UTC
         return pa.duration("us") if _DAY_TIME.match(name) else _parse_fixed(name)
-    match written["type"]:
+    match json_type["type"]:
         case "array":
-            return pa.list_(_from_spark(written["elementType"]))
+            return pa.list_(_from_spark(json_type["elementType"]))
         case "map":
-            return pa.map_(_from_spark(written["keyType"]), _from_spark(written["valueType"]))
+            return pa.map_(_from_spark(json_type["keyType"]), _from_spark(json_type["valueType"]))
         case "struct":
-            return pa.struct([(field["name"], _from_spark(field["type"])) for field in written["fields"]])
-    raise RejectedError("SIGNATURE", f"PySpark's type {written['type']!r} has no counterpart; give a pyarrow type")
+            return pa.struct([(field["name"], _from_spark(field["type"])) for field in json_type["fields"]])
+    raise RejectedError("SIGNATURE", f"PySpark's type {json_type['type']!r} has no counterpart; give a pyarrow type")
 
 
 class _Parser:
@@ -174,18 +174,18 @@ class _Parser:
         return token
 
     def parse(self) -> pa.DataType:
-        parsed = self.type()
+        parsed_type = self.type()
         if self.peek():
             raise self.error(f"{self.peek()!r} is not expected after it")
-        return parsed
+        return parsed_type
 
     def type(self) -> pa.DataType:
-        parsed = self.element()
+        parsed_type = self.element()
         while self.peek() == "[":
             self.take()
             self.take("]")
-            parsed = pa.list_(parsed)
-        return parsed
+            parsed_type = pa.list_(parsed_type)
+        return parsed_type
 
     def element(self) -> pa.DataType:
         name = self.take().upper()
@@ -418,89 +418,91 @@ def _remedy(type_: pa.DataType) -> str:
     return "cast it to one of them"
 
 
-def needs_zone(given: Sequence[pa.DataType], declared: Sequence[Any], zoned: Sequence[Any]) -> bool:
+def needs_zone(
+    argument_types: Sequence[pa.DataType], declared_types: Sequence[Any], zoned_types: Sequence[Any]
+) -> bool:
     """Return whether a call needs the types with time zones: an argument has a zone, and the function accepts it.
 
     Args:
-        given: The types of the arguments.
-        declared: The types that the function takes, where each `datetime` of an annotation has no zone.
-        zoned: The same types, where it has one.
+        argument_types: The types of the arguments.
+        declared_types: The types that the function takes, where each `datetime` of an annotation has no zone.
+        zoned_types: The same types, where it has one.
     """
     return any(
         plain != other and not can_widen(type_, plain) and can_widen(type_, other)
-        for type_, plain, other in zip(given, declared, zoned, strict=False)
+        for type_, plain, other in zip(argument_types, declared_types, zoned_types, strict=False)
     )
 
 
 _INTEGER_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
-def can_widen(actual: pa.DataType, declared: pa.DataType) -> bool:
-    """Return whether a column of type `actual` may be passed to an argument of type `declared`.
+def can_widen(actual: pa.DataType, declared_type: pa.DataType) -> bool:
+    """Return whether a column of type `actual` may be passed to an argument of type `declared_type`.
 
     Allowed are SQL's implicit casts that change no value and, as everywhere in SQL, casts of integers to `DOUBLE`.
     Integers and decimals may be passed to every `DECIMAL`; each value is checked if not all values fit. All other types
     need an explicit cast in the query.
     """
     is_exact = pa.types.is_integer(actual) or pa.types.is_decimal128(actual)
-    return _widens(actual, declared) or (is_exact and pa.types.is_decimal128(declared))
+    return _widens(actual, declared_type) or (is_exact and pa.types.is_decimal128(declared_type))
 
 
-def _widens(actual: pa.DataType, declared: pa.DataType) -> bool:
-    """Return whether every value of type `actual` is one of type `declared`."""
+def _widens(actual: pa.DataType, declared_type: pa.DataType) -> bool:
+    """Return whether every value of type `actual` is one of type `declared_type`."""
     kinds = pa.types
-    if actual == declared or kinds.is_null(actual):
+    if actual == declared_type or kinds.is_null(actual):
         return True
     if kinds.is_integer(actual):
-        return _integer_widens(actual, declared)
+        return _integer_widens(actual, declared_type)
     if kinds.is_floating(actual):
-        return kinds.is_floating(declared) and actual.bit_width <= declared.bit_width
+        return kinds.is_floating(declared_type) and actual.bit_width <= declared_type.bit_width
     if kinds.is_decimal(actual):
-        return kinds.is_float64(declared) or (
-            kinds.is_decimal(declared)
-            and declared.scale >= actual.scale
-            and declared.precision - declared.scale >= actual.precision - actual.scale
+        return kinds.is_float64(declared_type) or (
+            kinds.is_decimal(declared_type)
+            and declared_type.scale >= actual.scale
+            and declared_type.precision - declared_type.scale >= actual.precision - actual.scale
         )
     if kinds.is_timestamp(actual):
-        return kinds.is_timestamp(declared) and bool(actual.tz) == bool(declared.tz)
+        return kinds.is_timestamp(declared_type) and bool(actual.tz) == bool(declared_type.tz)
     if kinds.is_date(actual):  # midnight; with a zone, it would depend on the session
-        return kinds.is_date(declared) or (kinds.is_timestamp(declared) and not declared.tz)
+        return kinds.is_date(declared_type) or (kinds.is_timestamp(declared_type) and not declared_type.tz)
     if _text(actual):
-        return _text(declared) or is_json(declared)
+        return _text(declared_type) or is_json(declared_type)
     if _bytes(actual):
-        return _bytes(declared)
+        return _bytes(declared_type)
     if kinds.is_time(actual):
-        return kinds.is_time64(declared)
+        return kinds.is_time64(declared_type)
     if kinds.is_duration(actual):
-        return kinds.is_duration(declared)
-    return _nested_widens(actual, declared)
+        return kinds.is_duration(declared_type)
+    return _nested_widens(actual, declared_type)
 
 
-def _integer_widens(actual: pa.DataType, declared: pa.DataType) -> bool:
+def _integer_widens(actual: pa.DataType, declared_type: pa.DataType) -> bool:
     kinds = pa.types
-    if kinds.is_decimal(declared):
-        return bool(declared.precision - declared.scale >= _INTEGER_DIGITS[actual.bit_width])
-    if kinds.is_integer(declared):
-        same_sign = kinds.is_signed_integer(actual) == kinds.is_signed_integer(declared)
-        signed_up = kinds.is_signed_integer(declared) and actual.bit_width < declared.bit_width
-        return bool(actual.bit_width <= declared.bit_width) if same_sign else signed_up
+    if kinds.is_decimal(declared_type):
+        return bool(declared_type.precision - declared_type.scale >= _INTEGER_DIGITS[actual.bit_width])
+    if kinds.is_integer(declared_type):
+        same_sign = kinds.is_signed_integer(actual) == kinds.is_signed_integer(declared_type)
+        signed_up = kinds.is_signed_integer(declared_type) and actual.bit_width < declared_type.bit_width
+        return bool(actual.bit_width <= declared_type.bit_width) if same_sign else signed_up
     # A DOUBLE holds every 32-bit integer; 64-bit integers are rounded as in SQL. A REAL holds only 16-bit integers.
-    return kinds.is_float64(declared) or (kinds.is_float32(declared) and actual.bit_width <= 16)
+    return kinds.is_float64(declared_type) or (kinds.is_float32(declared_type) and actual.bit_width <= 16)
 
 
-def _nested_widens(actual: pa.DataType, declared: pa.DataType) -> bool:
+def _nested_widens(actual: pa.DataType, declared_type: pa.DataType) -> bool:
     kinds = pa.types
-    if is_vector(declared):  # each list is checked
-        is_same_size = kinds.is_fixed_size_list(actual) and actual.list_size == declared.list_size
+    if is_vector(declared_type):  # each list is checked
+        is_same_size = kinds.is_fixed_size_list(actual) and actual.list_size == declared_type.list_size
         is_list = is_same_size or kinds.is_list(actual) or kinds.is_large_list(actual)
-        return is_list and kinds.is_floating(actual.value_type) and _widens(actual.value_type, declared.value_type)
-    if kinds.is_list(declared) and (kinds.is_list(actual) or kinds.is_large_list(actual) or is_vector(actual)):
-        return _widens(actual.value_type, declared.value_type)
-    if kinds.is_map(actual) and kinds.is_map(declared):
-        return _widens(actual.key_type, declared.key_type) and _widens(actual.item_type, declared.item_type)
-    if kinds.is_struct(actual) and kinds.is_struct(declared):
-        return [field.name for field in actual] == [field.name for field in declared] and all(
-            _widens(mine.type, theirs.type) for mine, theirs in zip(actual, declared, strict=True)
+        return is_list and kinds.is_floating(actual.value_type) and _widens(actual.value_type, declared_type.value_type)
+    if kinds.is_list(declared_type) and (kinds.is_list(actual) or kinds.is_large_list(actual) or is_vector(actual)):
+        return _widens(actual.value_type, declared_type.value_type)
+    if kinds.is_map(actual) and kinds.is_map(declared_type):
+        return _widens(actual.key_type, declared_type.key_type) and _widens(actual.item_type, declared_type.item_type)
+    if kinds.is_struct(actual) and kinds.is_struct(declared_type):
+        return [field.name for field in actual] == [field.name for field in declared_type] and all(
+            _widens(mine.type, theirs.type) for mine, theirs in zip(actual, declared_type, strict=True)
         )
     return False
 

@@ -144,10 +144,12 @@ def _datetimes(array: pa.Array) -> list[Any] | None:
     array = in_microseconds(array)
     zone = array.type.tz if pa.types.is_timestamp(array.type) else None
     instants = array.to_numpy(zero_copy_only=False)
-    known = instants[~np.isnat(instants)]
-    if len(known) < len(array) - array.null_count or (len(known) and (known.min() < _FIRST or known.max() > _LAST)):
+    known_instants = instants[~np.isnat(instants)]
+    if len(known_instants) < len(array) - array.null_count or (
+        len(known_instants) and (known_instants.min() < _FIRST or known_instants.max() > _LAST)
+    ):
         return None  # NumPy has integers for these, and Arrow an error
-    if zone is None or not len(known):
+    if zone is None or not len(known_instants):
         return instants.tolist()
     tzinfo = array.drop_null()[0].as_py().tzinfo
     if zone == "UTC":
@@ -231,8 +233,9 @@ def _dicts_with(names: tuple[str, ...]) -> Callable[..., list[Any]]:
     """Return what makes dicts of these keys from one list of values for each key."""
     variables = [f"_{index}" for index in range(len(names))]
     entries = ", ".join(f"{name!r}: {variable}" for name, variable in zip(names, variables, strict=True))
-    made: Callable[..., list[Any]] = eval(f"lambda *lists: [{{{entries}}} for {', '.join(variables)}, in zip(*lists)]")  # noqa: S307 - only names, written by repr
-    return made
+    source = f"lambda *lists: [{{{entries}}} for {', '.join(variables)}, in zip(*lists)]"
+    make_dicts: Callable[..., list[Any]] = eval(source)  # noqa: S307 - only names, written by repr
+    return make_dicts
 
 
 def _lists(array: pa.Array) -> list[Any]:
@@ -335,19 +338,19 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         whole = _whole(values, type_)
         if whole is not None:
             return whole
-    nested = _nested_by_columns(values, kinds, type_)
-    if nested is not None:
-        return nested
+    nested_array = _nested_by_columns(values, kinds, type_)
+    if nested_array is not None:
+        return nested_array
     cast = _caster(type_)
-    done = []
+    cast_values = []
     for index, value in enumerate(values):
         try:
-            done.append(None if value is None else cast(_plain(value)))
+            cast_values.append(None if value is None else cast(_plain(value)))
         except OverflowError as error:
             raise CastError(index, "OVERFLOW", str(error)) from None
         except (ValueError, TypeError) as error:
             raise CastError(index, "RESULT_TYPE", str(error)) from None
-    return _build(done, type_)
+    return _build(cast_values, type_)
 
 
 def _cast_vectors(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
@@ -432,9 +435,13 @@ def _nested_by_columns(values: Sequence[Any], classes: set[type], type_: pa.Data
             names = {field.name for field in type_}
             if len(names) == len(type_) and all(names.issuperset(value) for value in values if value is not None):
                 # Members of a row that is NULL are not: Spark casts to members that cannot be NULL, as a VARIANT has.
-                hidden: dict[str, Any] = next(filter(None, values), {})
-                given = [[(hidden if row is None else row).get(field.name) for row in values] for field in type_]
-                columns = [cast_results(column, field.type) for column, field in zip(given, type_, strict=True)]
+                placeholder: dict[str, Any] = next(filter(None, values), {})
+                member_columns = [
+                    [(placeholder if row is None else row).get(field.name) for row in values] for field in type_
+                ]
+                columns = [
+                    cast_results(column, field.type) for column, field in zip(member_columns, type_, strict=True)
+                ]
                 mask = pa.array([value is None for value in values], pa.bool_())
                 return pa.StructArray.from_arrays(columns, fields=list(type_), mask=mask)
     except CastError:
@@ -451,9 +458,9 @@ def _offsets(values: Sequence[Any]) -> pa.Array:
 
 
 def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
-    written = _with_json_as_text(type_)
-    if written != type_:
-        return _build(values, written).cast(type_)
+    storage_type = _with_json_as_text(type_)
+    if storage_type != type_:
+        return _build(values, storage_type).cast(type_)
     try:
         return pa.array(values, type_)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
@@ -547,8 +554,8 @@ _WHOLE_CHARACTERS_MAX: Final = 1000
 
 def _integer_caster(type_: pa.DataType) -> Callable[[Any], Any]:
     bits = type_.bit_width
-    signed = pa.types.is_signed_integer(type_)
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    is_signed = pa.types.is_signed_integer(type_)
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
 
     def cast(value: Any) -> int:
         if isinstance(value, str):
@@ -874,14 +881,14 @@ def cast_arguments(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, npt.N
 
 def as_decimals(array: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     """Return integers or decimals as decimals of another type, NULL where they do not fit, and where that is."""
-    given = pc.cast(array, pa.decimal128(20, 0)) if pa.types.is_integer(array.type) else array
-    scale = max(given.type.scale, type_.scale)
-    if given.type.precision - given.type.scale + scale > _DIGITS_MAX:  # Arrow may wrap around without an error
-        given = pc.cast(given, pa.decimal256(2 * _DIGITS_MAX, scale))
+    decimals = pc.cast(array, pa.decimal128(20, 0)) if pa.types.is_integer(array.type) else array
+    scale = max(decimals.type.scale, type_.scale)
+    if decimals.type.precision - decimals.type.scale + scale > _DIGITS_MAX:  # Arrow may wrap around without an error
+        decimals = pc.cast(decimals, pa.decimal256(2 * _DIGITS_MAX, scale))
     try:
-        return pc.cast(given, type_), None
+        return pc.cast(decimals, type_), None
     except pa.ArrowInvalid:
-        wide = pc.cast(given, pa.decimal256(2 * _DIGITS_MAX, scale))
+        wide = pc.cast(decimals, pa.decimal256(2 * _DIGITS_MAX, scale))
     most = pa.scalar(decimal.Decimal((0, (9,) * type_.precision, -type_.scale)), wide.type)
     fits = pc.and_(pc.less_equal(pc.abs(wide), most), pc.equal(pc.round(wide, type_.scale), wide))
     misfits = pc.invert(fits).fill_null(False).to_numpy(zero_copy_only=False)

@@ -87,8 +87,8 @@ def matrix_of(array: pa.Array) -> npt.NDArray[np.floating[Any]]:
     size = array.type.list_size
     items = array.values.slice(array.offset * size, len(array) * size)
     if items.null_count:
-        hidden = np.repeat(array.is_null().to_numpy(zero_copy_only=False), size)
-        bare = np.flatnonzero(items.is_null().to_numpy(zero_copy_only=False) & ~hidden)
+        hidden_mask = np.repeat(array.is_null().to_numpy(zero_copy_only=False), size)
+        bare = np.flatnonzero(items.is_null().to_numpy(zero_copy_only=False) & ~hidden_mask)
         if len(bare):
             raise ValueError(f"item {bare[0] % size} of a vector of {size} items is NULL")
         items = items.fill_null(0.0)

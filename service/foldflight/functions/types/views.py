@@ -140,9 +140,9 @@ class MapView(Generic[K, V]):
     @classmethod
     def of(cls, entries: dict[Any, Any]) -> Self:
         """Return a map of these entries, whose keys are normal. The dict becomes a part of it."""
-        made = cls()
-        made._entries = entries
-        return made
+        map_view = cls()
+        map_view._entries = entries
+        return map_view
 
     # -- what a subclass that keeps its entries elsewhere overrides; keys are normal -----------------------------------
 
@@ -249,10 +249,10 @@ class MapView(Generic[K, V]):
     # -- operators -----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: K) -> V:
-        stored: Any = self._find(self._key(key))
-        if stored is MISSING:
+        stored_value: Any = self._find(self._key(key))
+        if stored_value is MISSING:
             raise KeyError(key)
-        value: V = stored
+        value: V = stored_value
         return value
 
     def __setitem__(self, key: K, value: V) -> None:
@@ -386,9 +386,9 @@ class ListView(Generic[T]):
     @classmethod
     def of(cls, items: list[T]) -> Self:
         """Return a list of these items. The list becomes a part of it."""
-        made = cls()
-        made._items = items
-        return made
+        list_view = cls()
+        list_view._items = items
+        return list_view
 
     def get(self) -> Iterable[T]:
         """Return all items, in order."""

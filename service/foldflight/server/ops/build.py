@@ -67,10 +67,10 @@ class ServerCollector:
         for worker, pid in self.processes().items():
             if pid is None:
                 continue
-            for measured in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
-                family = families.setdefault(measured.name, measured)
-                samples = [(each.name, {"worker": worker}, each.value) for each in measured.samples]
-                if family is measured:
+            for family_of_process in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
+                family = families.setdefault(family_of_process.name, family_of_process)
+                samples = [(each.name, {"worker": worker}, each.value) for each in family_of_process.samples]
+                if family is family_of_process:
                     family.samples = []
                 for name, labels, value in samples:
                     family.documentation = _doc(name)

@@ -361,11 +361,11 @@ class _Shared(MultiProcessCollector):
         return super().collect()  # type: ignore[no-untyped-call]
 
 
-def _within(known: set[str], name: str, most: int) -> str:
-    if name not in known:
-        if len(known) >= most:
+def _within(known_names: set[str], name: str, most: int) -> str:
+    if name not in known_names:
+        if len(known_names) >= most:
             return MORE
-        known.add(name)
+        known_names.add(name)
     return name
 
 

@@ -115,11 +115,11 @@ class Status:
 
     def _modes(self, values: _Values) -> dict[str, str]:
         """Return how each function is folded. Workers load compiled functions, and report it as metrics."""
-        compiled = values.by_label("foldflight_function_compiled", "function")
+        compiled_functions = values.by_label("foldflight_function_compiled", "function")
         waiting = values.by_label("foldflight_function_waiting", "function")
 
         def mode(name: str) -> str:
-            if name in compiled:
+            if name in compiled_functions:
                 return str(Mode.COMPILED)
             return str(WAITS_TO_BE_COMPILED if name in waiting else self._folding_of(self._functions[name]))
 

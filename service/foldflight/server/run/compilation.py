@@ -176,8 +176,8 @@ class Compilation:
             raise Unsupported(job.reason)
 
     def _forget_oldest(self) -> None:
-        done = [key for key, job in self._jobs.items() if job.is_done]
-        for key in done[: max(len(self._jobs) - _JOBS_MAX, 0)]:
+        finished_keys = [key for key, job in self._jobs.items() if job.is_done]
+        for key in finished_keys[: max(len(self._jobs) - _JOBS_MAX, 0)]:
             del self._jobs[key]
 
     def _show_waiting(self, bound: _Bound) -> None:
@@ -381,7 +381,7 @@ class _Process:
 
     def __init__(self, task: dict[str, Any]) -> None:
         self.requests = 0
-        answers, written = os.pipe()
+        answers, write_end = os.pipe()
         self._answers: BinaryIO = os.fdopen(answers, "rb")
         try:
             # In a session of its own, so that Ctrl-C in the terminal reaches only the server, which ends it.
@@ -389,16 +389,16 @@ class _Process:
                 [sys.executable, "-m", "foldflight.server.run.compile_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[written],
+                pass_fds=[write_end],
                 start_new_session=True,
             )
         except OSError as error:
             self._answers.close()
             raise _EndedError(f"cannot be started: {error.strerror}") from None
         finally:
-            os.close(written)
+            os.close(write_end)
         self.pid = self._process.pid
-        self._write(json.dumps({**task, "answers_fd": written}).encode())
+        self._write(json.dumps({**task, "answers_fd": write_end}).encode())
 
     def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None

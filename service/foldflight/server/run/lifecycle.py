@@ -230,8 +230,8 @@ class ProcessServer:
         context = FunctionContext(function.name, metrics=self.metrics)
         try:
             bound: Bound[Opening] = function.bind(function.input_types, {})
-            lent: SharedInstance[Opening] = PROCESS_LOOP.instance(bound, {}, context, lambda: None)
-            self._opened.append(lent)
+            lent_instance: SharedInstance[Opening] = PROCESS_LOOP.instance(bound, {}, context, lambda: None)
+            self._opened.append(lent_instance)
         except FoldflightError as error:
             # It may need job parameters. The first exchange tries again, and gets the error if it does not.
             self.logger.warning("not opened before the server is ready", function=function.name, problem=error.message)
@@ -350,11 +350,11 @@ def _run_alone(
     ) as server:
         announce(server.ready_line, settings, logger, on_ready)
         await_stop(stop)
-        drained = server.drain()
-        server.logger.info("drained" if drained else "drain_s passed: cutting off", exchanges=server.flight.active)
+        has_drained = server.drain()
+        server.logger.info("drained" if has_drained else "drain_s passed: cutting off", exchanges=server.flight.active)
     if is_spent.is_set():
         return EXIT_SPENT
-    return EXIT_DRAINED if drained else EXIT_CUT_OFF
+    return EXIT_DRAINED if has_drained else EXIT_CUT_OFF
 
 
 def await_stop(stop: threading.Event) -> None:

@@ -390,5 +390,7 @@ def _parse(setting: Setting, value: object, source: str) -> Any:
     try:
         return setting.parse(value)
     except ValueError as error:
-        shown = "" if setting.secret else f", got {value!r}"
-        raise RejectedError("SETTINGS", f"bad value of setting {setting.name} ({source}): {error}{shown}") from None
+        value_text = "" if setting.secret else f", got {value!r}"
+        raise RejectedError(
+            "SETTINGS", f"bad value of setting {setting.name} ({source}): {error}{value_text}"
+        ) from None

@@ -150,9 +150,9 @@ class Relay:
             ready = [target for target in self._targets if target.port is not None]
             if not ready or sum(target.connections for target in self._targets) >= self._connections_max:
                 return None
-            chosen = min(ready, key=lambda target: target.connections)
-            chosen.connections += 1
-            return chosen
+            target = min(ready, key=lambda target: target.connections)
+            target.connections += 1
+            return target
 
 
 def _set_up(connection: socket.socket) -> None:
@@ -304,8 +304,8 @@ class _RelayThread:
         try:
             before = [connection.events_of(each) for each in connection.others]
             connection.pump(side, events, buffer)
-            for each, awaited in zip(connection.others, before, strict=True):
-                if connection.events_of(each) != awaited:
+            for each, events_before in zip(connection.others, before, strict=True):
+                if connection.events_of(each) != events_before:
                     self._poll.modify(each, connection.events_of(each))
         except OSError:
             self._end(connection)
@@ -403,9 +403,9 @@ def _drain(workers: list[_Worker], drain_s: float, logger: Logger) -> int:
         worker.tell_to_drain()
     until_s = time.monotonic() + drain_s + _GRACE_S
     codes = [worker.wait(until_s - time.monotonic()) for worker in workers]
-    drained = all(code == EXIT_DRAINED for code in codes)
-    logger.info("drained" if drained else "drain_s passed: cut off", exit_codes=codes)
-    return EXIT_DRAINED if drained else EXIT_CUT_OFF
+    has_drained = all(code == EXIT_DRAINED for code in codes)
+    logger.info("drained" if has_drained else "drain_s passed: cut off", exit_codes=codes)
+    return EXIT_DRAINED if has_drained else EXIT_CUT_OFF
 
 
 def _worker_settings(settings: Settings, server_id: str) -> Settings:

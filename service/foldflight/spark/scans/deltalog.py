@@ -124,10 +124,10 @@ class _State:
         start, parts = _checkpoint(names, version)
         for name in parts:
             self._apply(_rows(f"{folder}/_delta_log/{name}", filesystem))
-        known = set(names)
+        known_names = set(names)
         for number in range(start + 1, version + 1):
             name = f"{number:020}.json"
-            if name not in known:
+            if name not in known_names:
                 raise LogError(f"its log does not have the version {number:,} any more")
             with filesystem.open_input_stream(f"{folder}/_delta_log/{name}", compression=None) as file:
                 lines = file.read().decode().split("\n")
@@ -139,7 +139,7 @@ class _State:
 
         A file of which rows are deleted is removed without its deletion vector, and added with it.
         """
-        added: dict[str, Mapping[str, Any]] = {}
+        added_files: dict[str, Mapping[str, Any]] = {}
         for action in actions:
             if action.get("protocol") is not None:
                 self.protocol = action["protocol"]
@@ -149,10 +149,10 @@ class _State:
                 self.files.pop(action["remove"]["path"], None)
             add = action.get("add")
             if add is not None:
-                if add["path"] in added:
+                if add["path"] in added_files:
                     raise LogError(f"its log adds the file {add['path']} twice in one version")
-                added[add["path"]] = add
-        self.files |= added
+                added_files[add["path"]] = add
+        self.files |= added_files
 
     def snapshot(self) -> Snapshot:
         """Return the state as a snapshot. Raises LogError."""
@@ -168,9 +168,12 @@ class _State:
         if len({name.casefold() for name in columns.values()}) != len(fields):
             raise LogError("it has columns whose names in the files are alike")
         partitions = tuple(self.metadata["partitionColumns"])
-        stored = [columns[name] for name in partitions]
+        partition_columns = [columns[name] for name in partitions]
         return Snapshot(
-            self.metadata["id"], columns, partitions, tuple(_file(add, stored) for add in self.files.values())
+            self.metadata["id"],
+            columns,
+            partitions,
+            tuple(_file(add, partition_columns) for add in self.files.values()),
         )
 
 
@@ -178,9 +181,9 @@ def _check_protocol(protocol: Mapping[str, Any]) -> None:
     version = protocol["minReaderVersion"]
     if version not in {*_VERSIONS, _FEATURES_VERSION}:
         raise LogError(f"it has the reader version {version} of the protocol")
-    unknown = set(protocol.get("readerFeatures") or ()) - _FEATURES
-    if unknown:
-        raise LogError(f"it has the features {', '.join(sorted(unknown))}")
+    unknown_features = set(protocol.get("readerFeatures") or ()) - _FEATURES
+    if unknown_features:
+        raise LogError(f"it has the features {', '.join(sorted(unknown_features))}")
 
 
 def _file(add: Mapping[str, Any], partitions: Iterable[str]) -> DataFile:
@@ -195,12 +198,12 @@ def _file(add: Mapping[str, Any], partitions: Iterable[str]) -> DataFile:
 
 def _checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
     """Return the version of the newest whole checkpoint up to a version, and its files; -1 and none without one."""
-    found: dict[tuple[int, int], list[str]] = {}
+    parts_by_version: dict[tuple[int, int], list[str]] = {}
     for name in names:
         match = _CHECKPOINT.fullmatch(name)
         if match is not None and int(match[1]) <= version:
-            found.setdefault((int(match[1]), int(match[3] or 1)), []).append(name)
-    whole = {key: parts for key, parts in found.items() if len(parts) == key[1]}
+            parts_by_version.setdefault((int(match[1]), int(match[3] or 1)), []).append(name)
+    whole = {key: parts for key, parts in parts_by_version.items() if len(parts) == key[1]}
     if not whole:
         return -1, []
     newest = max(whole)
@@ -209,12 +212,12 @@ def _checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
 
 def _rows(path: str, filesystem: fs.FileSystem) -> list[Mapping[str, Any]]:
     """Return the actions of a part of a checkpoint."""
-    with filesystem.open_input_file(path) as file, pq.ParquetFile(file) as read:
-        unknown = set(read.schema_arrow.names) - _ACTIONS - set(_OTHER_FILES)
-        if unknown:
-            raise LogError(f"its checkpoint has {', '.join(sorted(unknown))}")
-        wanted = [f"add.{each}" for each in ("path", "size", "partitionValues", "deletionVector")]
-        table = read.read(columns=["protocol", "metaData", *wanted, *_OTHER_FILES], use_threads=False)
+    with filesystem.open_input_file(path) as file, pq.ParquetFile(file) as parquet:
+        unknown_columns = set(parquet.schema_arrow.names) - _ACTIONS - set(_OTHER_FILES)
+        if unknown_columns:
+            raise LogError(f"its checkpoint has {', '.join(sorted(unknown_columns))}")
+        add_columns = [f"add.{each}" for each in ("path", "size", "partitionValues", "deletionVector")]
+        table = parquet.read(columns=["protocol", "metaData", *add_columns, *_OTHER_FILES], use_threads=False)
     if any(name in table.column_names and table[name].null_count < len(table) for name in _OTHER_FILES):
         raise LogError("its checkpoint is in several files")
     return [row for row in table.to_pylist() if any(value is not None for value in row.values())]

@@ -67,9 +67,9 @@ class Folders:
         counts = range(min(longest, len(columns)), 0, -1)
         count = next((each for each in counts if _all_end_with(columns[-each:], parts.values())), 0)
         names = tuple(columns[len(columns) - count :])
-        known = set(columns) - set(names)
+        other_columns = set(columns) - set(names)
         for folder in parts:
-            doubtful = next((each for each in folder.split("/") if _name_of(each) in known), None)
+            doubtful = next((each for each in folder.split("/") if _name_of(each) in other_columns), None)
             if doubtful is not None:
                 raise UnreadableError(f"the folder {doubtful!r} is named like a column that is not its partition")
         values = {
@@ -104,27 +104,27 @@ def _places_of_logs(paths: Iterable[str]) -> Iterator[str]:
 
     Each is a call of Spark, so one path stands for the other partitions of a folder, and for the other files in it.
     """
-    seen: set[str] = set()
+    seen_places: set[str] = set()
     for path in (each.rstrip("/") for each in paths):
         folders = [path]
         while _name_of(folders[-1].rpartition("/")[2]):
             folders.append(folders[-1].rpartition("/")[0])
         alike = path.rpartition("/")[0] if path.endswith(".parquet") else folders[-1]
-        if alike not in seen:
-            seen.add(alike)
+        if alike not in seen_places:
+            seen_places.add(alike)
             yield from folders
 
 
 def _table_with(log: str) -> str | None:
     """Return why the folder with a log is refused; None if this is no log of a table."""
     for part, kind in _LOGS.items():
-        folder, found, name = log.partition(f"/{part.partition('/')[0]}/")
-        if found and (kind != "Iceberg" or name.endswith(".metadata.json")):
+        folder, separator, name = log.partition(f"/{part.partition('/')[0]}/")
+        if separator and (kind != "Iceberg" or name.endswith(".metadata.json")):
             folder = re.sub("^file:/+", "/", folder)
-            named = f'"delta.`{folder}`"' if kind == "Delta" else '"..." with its name in the catalogue'
+            name_text = f'"delta.`{folder}`"' if kind == "Delta" else '"..." with its name in the catalogue'
             return (
                 f"{folder} is a table of {kind}, and its files also have rows that the table does not have any more; "
-                f"read the table: scan(spark, table={named})"
+                f"read the table: scan(spark, table={name_text})"
             )
     return None
 

@@ -112,22 +112,22 @@ def footer(path: str, filesystem: fs.FileSystem, request: ReadRequest) -> Footer
             return Footer(path, "", 0, info.mtime_ns or 0)  # Spark reads nothing in it
         with (
             filesystem.open_input_file(path) as file,
-            pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as read,
+            pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as parquet,
         ):
-            _check_whole(file, info.size, read.metadata)
-            leaves = _leaves(read, request)
-            metadata = read.metadata.metadata or {}
+            _check_whole(file, info.size, parquet.metadata)
+            leaves = _leaves(parquet, request)
+            metadata = parquet.metadata.metadata or {}
             for name, leaf in leaves.items():
-                column = read.schema.column(leaf)
+                column = parquet.schema.column(leaf)
                 # Old versions of Arrow and Flink count days before 1970 from their end, in negative nanoseconds. Arrow
                 # reads these as positive ones.
-                if column.physical_type == "INT96" and not is_written_by_spark(read.metadata):
+                if column.physical_type == "INT96" and not is_written_by_spark(parquet.metadata):
                     raise _RefusedError(f"its column {name!r} is INT96, whose signs are known only in files by Spark")
                 if is_rebased(request.columns[name], column.physical_type, metadata, request.mode):
                     raise _RefusedError(f"the days of its column {name!r} may be counted in the old calendar")
-            groups = [read.metadata.row_group(index) for index in range(read.metadata.num_row_groups)]
-            _check_stored(groups, leaves, read.metadata.created_by)
-            chosen = [
+            groups = [parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups)]
+            _check_stored(groups, leaves, parquet.metadata.created_by)
+            chosen_groups = [
                 RowGroup(
                     index, group.num_rows, sum(group.column(leaf).total_compressed_size for leaf in leaves.values())
                 )
@@ -139,7 +139,9 @@ def footer(path: str, filesystem: fs.FileSystem, request: ReadRequest) -> Footer
     except (pa.ArrowException, OSError) as error:
         return Footer(path, f"Arrow cannot read its footer: {str(error).splitlines()[0]}")
     missing = tuple(name for name in request.columns if name not in leaves)
-    return Footer(path, "", info.size, info.mtime_ns or 0, tuple(chosen), len(groups) - len(chosen), missing)
+    return Footer(
+        path, "", info.size, info.mtime_ns or 0, tuple(chosen_groups), len(groups) - len(chosen_groups), missing
+    )
 
 
 def _check_whole(file: Any, size: int, metadata: pq.FileMetaData) -> None:
@@ -163,14 +165,16 @@ def _check_stored(groups: Sequence[Any], leaves: Mapping[str, int], writer: str)
 
 def _may_be_wide(chunk: Any) -> bool:
     """Return whether differences of 32-bit numbers may need more bits, as DuckDB writes them and Arrow reads none."""
-    found = chunk.statistics
-    is_near = found is not None and found.has_min_max and 0 <= found.max_raw - found.min_raw < 1 << 31
+    statistics = chunk.statistics
+    is_near = (
+        statistics is not None and statistics.has_min_max and 0 <= statistics.max_raw - statistics.min_raw < 1 << 31
+    )
     return chunk.physical_type == "INT32" and not is_near
 
 
-def _leaves(read: pq.ParquetFile, request: ReadRequest) -> dict[str, int]:
+def _leaves(parquet: pq.ParquetFile, request: ReadRequest) -> dict[str, int]:
     """Return the number of the leaf of each requested column that the file has."""
-    arrow = read.schema_arrow
+    arrow = parquet.schema_arrow
     fold: Callable[[str], str] = str if request.is_case_sensitive else str.casefold
     alike: dict[str, list[str]] = {}
     for name in arrow.names:
@@ -179,20 +183,20 @@ def _leaves(read: pq.ParquetFile, request: ReadRequest) -> dict[str, int]:
         if fold(name) in alike:
             raise _RefusedError(f"it has the column {name!r}, which is in the names of folders, too")
     leaves: dict[str, int] = {}
-    numbers = {read.schema.column(index).path: index for index in range(len(read.schema))}
+    numbers = {parquet.schema.column(index).path: index for index in range(len(parquet.schema))}
     for name, type_ in request.columns.items():
-        found = alike.get(fold(name), [])
-        if not found:
+        matches = alike.get(fold(name), [])
+        if not matches:
             continue
-        if found != [name]:
+        if matches != [name]:
             raise _RefusedError(
-                f"its columns {', '.join(found)} are called like {name!r}, but not exactly so, or twice"
+                f"its columns {', '.join(matches)} are called like {name!r}, but not exactly so, or twice"
             )
         # Of an array, the leaf is its items, in the three levels that the format prescribes for lists.
         is_array = isinstance(type_, st.ArrayType)
-        known = [f"{name}.list.{item}" for item in _ITEMS] if is_array else [name]
-        number = next((numbers[path] for path in known if path in numbers), None)
-        leaf = None if number is None else read.schema.column(number)
+        leaf_paths = [f"{name}.list.{item}" for item in _ITEMS] if is_array else [name]
+        number = next((numbers[path] for path in leaf_paths if path in numbers), None)
+        leaf = None if number is None else parquet.schema.column(number)
         # A column may also be called like the items of another one.
         if number is None or leaf is None or leaf.max_repetition_level != is_array:
             raise _RefusedError(f"its column {name!r} has members")
@@ -223,15 +227,15 @@ def _bounds(chunk: Any, type_: pa.DataType) -> tuple[Any, Any] | None:
     None: the chunk tells none of a kind that writers have always got right. Arrow hides those of texts that are in the
     order of signed bytes. Bounds of texts may be shorter than the texts, and are bounds even so.
     """
-    found = chunk.statistics
-    if found is None or not found.has_min_max:
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_min_max:
         return None
     if chunk.physical_type not in {"INT32", "INT64"} and not pa.types.is_string(type_):
         return None
     if pa.types.is_timestamp(type_):
-        times = 1 if json.loads(found.logical_type.to_json())["timeUnit"] == "microseconds" else 1000
-        return found.min_raw * times, found.max_raw * times
+        times = 1 if json.loads(statistics.logical_type.to_json())["timeUnit"] == "microseconds" else 1000
+        return statistics.min_raw * times, statistics.max_raw * times
     try:
-        return found.min, found.max
+        return statistics.min, statistics.max
     except (ValueError, OverflowError):  # a day after the year 9999, a part of a letter
         return None

@@ -91,8 +91,8 @@ def listed_paths(df: DataFrame, *, is_encoded: bool, has_filesystem: bool) -> li
     Raises:
         UnreadableError: They are not of this machine, and no file system is given.
     """
-    found = df.inputFiles()
-    return [path_of(unquote(each) if is_encoded else each, has_filesystem=has_filesystem) for each in found]
+    uris = df.inputFiles()
+    return [path_of(unquote(each) if is_encoded else each, has_filesystem=has_filesystem) for each in uris]
 
 
 _WHOLE: Final = re.compile(r"0|-?[1-9]\d*", re.ASCII)

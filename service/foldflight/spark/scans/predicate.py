@@ -99,11 +99,11 @@ class Comparison:
             case "is_valid":
                 return pc.is_valid(column)
             case "in" | "not_in":
-                found = pc.is_in(column, pa.array(self.values, self.type_))
-                return pc.and_(pc.is_valid(column), found if self.operator == "in" else pc.invert(found))
+                is_member = pc.is_in(column, pa.array(self.values, self.type_))
+                return pc.and_(pc.is_valid(column), is_member if self.operator == "in" else pc.invert(is_member))
             case _:
-                compared: pa.Array = getattr(pc, self.operator)(column, pa.scalar(self.values[0], self.type_))
-                return compared
+                result: pa.Array = getattr(pc, self.operator)(column, pa.scalar(self.values[0], self.type_))
+                return result
 
     def may_hold(self, least: Any, largest: Any) -> bool:
         """Return whether the comparison may hold for a value within bounds."""
@@ -224,16 +224,16 @@ class _Parser:
 
     def predicate(self) -> Predicate:
         """Return the predicate of the whole text."""
-        found = self._choice()
+        predicate = self._choice()
         if self._at < len(self._tokens):
             raise _unclear(f"{self._tokens[self._at][1]!r}, which is not AND or OR")
-        return found
+        return predicate
 
     def _choice(self) -> Predicate:
-        found = [self._all()]
+        alternatives = [self._all()]
         while self._skips("OR"):
-            found.append(self._all())
-        return found[0] if len(found) == 1 else Predicate((Either(tuple(found)),))
+            alternatives.append(self._all())
+        return alternatives[0] if len(alternatives) == 1 else Predicate((Either(tuple(alternatives)),))
 
     def _all(self) -> Predicate:
         terms: list[Comparison | Either] = []
@@ -401,7 +401,7 @@ def _fits(value: int, type_: st.DataType) -> bool:
 
 def _arrow_type(name: str, type_: st.DataType) -> pa.DataType:
     """Return the type in which a column is compared. Raises UnclearError for types that are not compared here."""
-    known: Sequence[tuple[st.DataType, pa.DataType]] = (
+    known_types: Sequence[tuple[st.DataType, pa.DataType]] = (
         (st.BooleanType(), pa.bool_()),
         (st.ByteType(), pa.int8()),
         (st.ShortType(), pa.int16()),
@@ -414,7 +414,7 @@ def _arrow_type(name: str, type_: st.DataType) -> pa.DataType:
     )
     if isinstance(type_, st.DecimalType):
         return pa.decimal128(type_.precision, type_.scale)
-    arrow = next((each for spark, each in known if spark == type_), None)
+    arrow = next((each for spark, each in known_types if spark == type_), None)
     if arrow is None:
         raise UnclearError(f"{name} is {type_.simpleString()}, whose values are compared by Spark only")
     return arrow

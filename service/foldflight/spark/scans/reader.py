@@ -90,10 +90,12 @@ class ReadSplits:
                 yield self._passing(batch)
 
     def _passing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        chosen = pa.RecordBatch.from_arrays([batch.column(name) for name in self.columns], names=list(self.columns))
+        narrow_batch = pa.RecordBatch.from_arrays(
+            [batch.column(name) for name in self.columns], names=list(self.columns)
+        )
         if not self.predicate.terms:
-            return chosen
-        return chosen.filter(self.predicate.mask({name: batch.column(name) for name in self.predicate.columns}))
+            return narrow_batch
+        return narrow_batch.filter(self.predicate.mask({name: batch.column(name) for name in self.predicate.columns}))
 
     def _read(self, split: Split, filesystem: fs.FileSystem, size: _BatchSize) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split with all columns. Raises RejectedError SOURCE_FILE."""
@@ -119,11 +121,11 @@ class ReadSplits:
         buffer = _BUFFER_BYTES if isinstance(filesystem, fs.LocalFileSystem) else _REMOTE_BUFFER_BYTES
         with filesystem.open_input_file(split.path) as file:
             parquet = _open_parquet(file, buffer)
-            encoded = [name for name in self.keys if name in names and _repeats(parquet, name, split.groups)]
-            if encoded:
-                parquet = _open_parquet(file, buffer, read_dictionary=encoded, metadata=parquet.metadata)
+            encoded_names = [name for name in self.keys if name in names and _repeats(parquet, name, split.groups)]
+            if encoded_names:
+                parquet = _open_parquet(file, buffer, read_dictionary=encoded_names, metadata=parquet.metadata)
             for group in split.groups:
-                rows = size.rows(encoded)
+                rows = size.rows(encoded_names)
                 for batch in parquet.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
                     size.update(batch)
                     yield batch
@@ -170,9 +172,9 @@ class _BatchSize:
         self._rows = min(_FIRST_LISTS if has_lists else _FIRST_ROWS, bounds.rows_max)
         self._width = 1.0
 
-    def rows(self, encoded: Iterable[str]) -> int:
+    def rows(self, encoded_names: Iterable[str]) -> int:
         """Return the rows of the next batches. Texts with a dictionary are indexes, which are all of one size."""
-        return self._rows if self._varying.difference(encoded) else self._rows_max
+        return self._rows if self._varying.difference(encoded_names) else self._rows_max
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Take the width of rows that were read into account for the next row group."""

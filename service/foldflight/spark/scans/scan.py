@@ -92,9 +92,9 @@ class Scan:
             names: The name of a column of this scan for each column of the query.
             where: The condition that rows must pass besides those of this scan.
         """
-        chosen = Scan(self._files, df, self._where if where is None else (*self._where, where), self._read_with)
-        chosen._names = names
-        return chosen
+        narrowed_scan = Scan(self._files, df, self._where if where is None else (*self._where, where), self._read_with)
+        narrowed_scan._names = names
+        return narrowed_scan
 
     def source(self, columns: Sequence[str], keys: int = 0) -> Source:
         """Return the rows of some columns, for tasks to read.
@@ -134,13 +134,13 @@ _VIEWS: Final[WeakKeyDictionary[SparkSession, dict[str, Scan]]] = WeakKeyDiction
 
 def view_of(spark: SparkSession, name: str) -> Scan | None:
     """Return the scan that a view of a session is; None if it is none, or is replaced by now."""
-    found = _VIEWS.get(spark, {}).get(name.lower())
-    return found if found is not None and same_plan(spark.table(name), found.df) else None
+    known_scan = _VIEWS.get(spark, {}).get(name.lower())
+    return known_scan if known_scan is not None and same_plan(spark.table(name), known_scan.df) else None
 
 
-def as_dataframe(given: DataFrame | Scan) -> DataFrame:
+def as_dataframe(rows: DataFrame | Scan) -> DataFrame:
     """Return a DataFrame as it is, and of a scan Spark's own read."""
-    return given.df if isinstance(given, Scan) else given
+    return rows.df if isinstance(rows, Scan) else rows
 
 
 def scan(
@@ -219,21 +219,21 @@ def scan(
             f"filesystem is a function that makes one, as in lambda: pyarrow.fs.S3FileSystem(), and not "
             f"{type(filesystem).__name__}; a file system itself would carry its credentials in the query",
         )
-    opened: OpenFilesystem | None = filesystem
-    found: Files
+    open_filesystem: OpenFilesystem | None = filesystem
+    source_files: Files
     if table is not None:
-        found = table_of(spark, table, opened)
+        source_files = table_of(spark, table, open_filesystem)
     else:
         paths = tuple(os.fspath(each) for each in files or ())
         check_no_table(spark, paths)
-        found = Folders(spark.read.parquet(*paths), paths, opened)
-    chosen = found.df
+        source_files = Folders(spark.read.parquet(*paths), paths, open_filesystem)
+    filtered_df = source_files.df
     if where is not None:
         with rejecting("SCHEMA_MISMATCH", f"Spark cannot evaluate where={where!r} of the scan"):
-            chosen = chosen.where(where)
-            chosen.schema  # noqa: B018 - Connect analyses a query when its schema is needed
+            filtered_df = filtered_df.where(where)
+            filtered_df.schema  # noqa: B018 - Connect analyses a query when its schema is needed
     if columns is not None:
         with rejecting("SCHEMA_MISMATCH", f"Spark cannot choose columns={list(columns)!r} of the scan"):
-            chosen = chosen.select(*map(column_named, columns))
-            chosen.schema  # noqa: B018 - as above
-    return Scan(found, chosen, () if where is None else (where,))
+            filtered_df = filtered_df.select(*map(column_named, columns))
+            filtered_df.schema  # noqa: B018 - as above
+    return Scan(source_files, filtered_df, () if where is None else (where,))

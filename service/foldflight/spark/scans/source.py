@@ -131,42 +131,42 @@ def source_of(files: Files, columns: Sequence[str], keys: int, predicate: Predic
     mode, is_case_sensitive = _settings(session)
     if is_cached(df):
         raise UnreadableError("the rows of these files are cached")
-    known = {each.name: each for each in df.schema}
-    other = next((name for name in columns if name not in known), None)
+    field_by_name = {each.name: each for each in df.schema}
+    other = next((name for name in columns if name not in field_by_name), None)
     if other is not None:
         raise UnreadableError(f"{other!r} is not exactly the name of a column of the files")
-    fields = {name: known[name] for name in dict.fromkeys([*columns, *predicate.columns])}
+    fields = {name: field_by_name[name] for name in dict.fromkeys([*columns, *predicate.columns])}
     has_ids = (session.conf.get(_IDS) or "").lower() != "false"
     arrow = {name: _type(each, has_ids=has_ids) for name, each in fields.items()}
     listing = files.listing()
     constants = {name: listing.constants_of(each) for name, each in fields.items() if name in listing.partitions}
     paths = _paths_that_pass(listing, constants, predicate, arrow)
     # From here on, columns have the names that they have in the files.
-    stored = listing.stored
-    fields = {stored.get(name, name): each for name, each in fields.items()}
+    stored_names = listing.stored
+    fields = {stored_names.get(name, name): each for name, each in fields.items()}
     point = next((name for name in fields if "." in name), None)
     if point is not None:
         raise UnreadableError(f"the name {point!r} has a point, which Arrow reads as a member")
-    constants = {stored.get(name, name): each for name, each in constants.items()}
-    types = {stored.get(name, name): each for name, each in arrow.items()}
-    columns = [stored.get(name, name) for name in columns]
-    predicate = predicate.rename(stored)
+    constants = {stored_names.get(name, name): each for name, each in constants.items()}
+    types = {stored_names.get(name, name): each for name, each in arrow.items()}
+    columns = [stored_names.get(name, name) for name in columns]
+    predicate = predicate.rename(stored_names)
     # Files of Delta may store the columns of partitions, too, and their values in the log are those that count.
     partitions = () if listing.is_declared else listing.partitions
-    read = {name: each.dataType for name, each in fields.items() if name not in constants}
-    request = ReadRequest(read, partitions, predicate, mode, is_case_sensitive)
+    read_types = {name: each.dataType for name, each in fields.items() if name not in constants}
+    request = ReadRequest(read_types, partitions, predicate, mode, is_case_sensitive)
     open_filesystem = files.open_filesystem or local
-    found = _footers(session, paths, open_filesystem, request)
-    _check_footers(found, listing, {name: fields[name] for name in read})
+    footers = _footers(session, paths, open_filesystem, request)
+    _check_footers(footers, listing, {name: fields[name] for name in read_types})
     pieces = [
         (each, group, {name: values[each.path] for name, values in constants.items()})
-        for each in found
+        for each in footers
         for group in each.groups
     ]
     splits = tuple(_splits(pieces, _tasks(session, pieces)))
     others = {*columns[keys:], *predicate.columns}
     texts = frozenset(name for name in columns[:keys] if pa.types.is_string(types[name]) and name not in others)
-    left_out = (len(listing.paths) - len(paths), sum(each.left_out for each in found))
+    left_out = (len(listing.paths) - len(paths), sum(each.left_out for each in footers))
     return Source(splits, tuple(columns), types, texts, predicate, open_filesystem, *left_out)
 
 
@@ -183,15 +183,15 @@ def _paths_that_pass(
     listing: Listing, constants: Mapping[str, Mapping[str, Any]], predicate: Predicate, types: Mapping[str, pa.DataType]
 ) -> list[str]:
     """Return the paths, except of files in whose partition no row can pass."""
-    compared = [name for name in predicate.columns if name in constants]
-    if not compared:
+    compared_names = [name for name in predicate.columns if name in constants]
+    if not compared_names:
         return list(listing.paths)
-    found = {path: tuple(constants[name][path] for name in compared) for path in listing.paths}
+    values_by_path = {path: tuple(constants[name][path] for name in compared_names) for path in listing.paths}
     passing = set()
-    for values in set(found.values()):
-        if predicate.may_pass(_holds_for(dict(zip(compared, values, strict=True)), types)):
+    for values in set(values_by_path.values()):
+        if predicate.may_pass(_holds_for(dict(zip(compared_names, values, strict=True)), types)):
             passing.add(values)
-    return [path for path in listing.paths if found[path] in passing]
+    return [path for path in listing.paths if values_by_path[path] in passing]
 
 
 def _holds_for(values: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> Callable[[Comparison], bool]:
@@ -204,9 +204,9 @@ def _holds_for(values: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> C
     return may_hold
 
 
-def _check_footers(found: Sequence[Footer], listing: Listing, columns: Mapping[str, st.StructField]) -> None:
+def _check_footers(footers: Sequence[Footer], listing: Listing, columns: Mapping[str, st.StructField]) -> None:
     """Raise UnreadableError for files that Spark has to read."""
-    for each in found:
+    for each in footers:
         if each.refusal:
             raise UnreadableError(f"{each.path}: {each.refusal}")
         if each.size != listing.sizes.get(each.path, each.size):
@@ -214,13 +214,13 @@ def _check_footers(found: Sequence[Footer], listing: Listing, columns: Mapping[s
                 f"{each.path} has {each.size:,} bytes, and the log tells of {listing.sizes[each.path]:,}"
             )
     for name in (name for name, column in columns.items() if _DEFAULT in (column.metadata or {})):
-        without = next((each.path for each in found if name in each.missing), None)
+        without = next((each.path for each in footers if name in each.missing), None)
         if without is not None:
             raise UnreadableError(f"{without} does not have the column {name!r}, which has a default value")
-    if listing.is_declared or not found:
+    if listing.is_declared or not footers:
         return
     # A column of no file is one that Spark has from elsewhere.
-    for name in set.intersection(set(columns), *(set(each.missing) for each in found if each.size)):
+    for name in set.intersection(set(columns), *(set(each.missing) for each in footers if each.size)):
         raise UnreadableError(f"no file has the column {name!r}")
 
 
@@ -264,8 +264,8 @@ def _footers_by_tasks(
 ) -> list[Footer]:
     count = max(min(len(paths), parallelism(session)), 1)
     parts = [paths[index::count] for index in range(count)]
-    read = arrow_function(_ReadFooters(parts, open_filesystem, request), "read_footers")
-    rows = session.range(0, count, 1, count).mapInArrow(read, _FOOTER).collect()
+    read_task = arrow_function(_ReadFooters(parts, open_filesystem, request), "read_footers")
+    rows = session.range(0, count, 1, count).mapInArrow(read_task, _FOOTER).collect()
     return [
         Footer(
             row["path"],

@@ -82,37 +82,37 @@ class DeltaTable:
         """Return the files of the version, if Spark's list of them and the log agree. Raises UnreadableError."""
         has_filesystem = self.open_filesystem is not None
         folder = path_of(self.location, has_filesystem=has_filesystem).rstrip("/")
-        found = self._snapshot(folder)
-        if found.table != self.table:
+        snapshot = self._snapshot(folder)
+        if snapshot.table != self.table:
             raise UnreadableError(f"the table {self.name} was replaced")
-        if list(found.columns) != self.df.columns:
+        if list(snapshot.columns) != self.df.columns:
             raise UnreadableError(f"the log of {self.name} tells other columns than Spark")
-        listed = set(listed_paths(self.df, is_encoded=False, has_filesystem=has_filesystem))
-        files = {f"{folder}/{each.path}": each for each in found.files}
-        if listed != set(files):
+        listed_files = set(listed_paths(self.df, is_encoded=False, has_filesystem=has_filesystem))
+        files = {f"{folder}/{each.path}": each for each in snapshot.files}
+        if listed_files != set(files):
             raise UnreadableError(f"the log of {self.name} tells other files than Spark")
-        deleted = next((path for path, each in files.items() if each.has_deleted_rows), None)
-        if deleted is not None:
-            raise UnreadableError(f"{deleted} has a deletion vector")
+        deleted_path = next((path for path, each in files.items() if each.has_deleted_rows), None)
+        if deleted_path is not None:
+            raise UnreadableError(f"{deleted_path} has a deletion vector")
         return Listing(
             tuple(sorted(files)),
-            found.partitions,
+            snapshot.partitions,
             {path: each.values for path, each in files.items()},
-            found.columns,
+            snapshot.columns,
             {path: each.size for path, each in files.items()},
             is_declared=True,
         )
 
     def _snapshot(self, folder: str) -> Snapshot:
         session = self.df.sparkSession
-        opened = self.open_filesystem or local
+        open_filesystem = self.open_filesystem or local
         try:
             if not is_remote(session):
-                return snapshot(folder, self.version, opened())
+                return snapshot(folder, self.version, open_filesystem())
         except LogError as error:
             raise UnreadableError(f"of the table {self.name}, {error}") from None
-        read = arrow_function(_ReadLog(folder, self.version, opened), "read_log")
-        rows = session.range(0, 1, 1, 1).mapInArrow(read, "refusal string, line string").collect()
+        read_task = arrow_function(_ReadLog(folder, self.version, open_filesystem), "read_log")
+        rows = session.range(0, 1, 1, 1).mapInArrow(read_task, "refusal string, line string").collect()
         refusal = next((row["refusal"] for row in rows if row["refusal"] is not None), None)
         if refusal is not None:
             raise UnreadableError(f"of the table {self.name}, {refusal}")
@@ -162,28 +162,28 @@ def table_of(spark: SparkSession, name: str, open_filesystem: OpenFilesystem | N
         if detail["format"] != "delta":
             return PlainTable(plain, name, f"{name} is a table of {detail['format']}, and not of Delta")
         version = int(_row(spark, f"DESCRIBE HISTORY {name} LIMIT 1")["version"])
-        fixed = spark.read.option(_VERSION_OPTION, version).table(name)
+        fixed_df = spark.read.option(_VERSION_OPTION, version).table(name)
         files = spark.read.format("delta").option(_VERSION_OPTION, version).load(detail["location"])
         # A catalogue may add conditions or masks to a table, which a read of its files does not have.
-        if not same_plan(fixed, files):
+        if not same_plan(fixed_df, files):
             return PlainTable(plain, name, f"{name} is more than the files of its folder")
     except Exception as error:  # noqa: BLE001 - also those of py4j, as for a path with a version at its end
         lines = (line for line in str(error).splitlines() if not line.startswith("An error occurred while calling"))
         return PlainTable(plain, name, f"{name} is not known as a table of Delta: {next(lines, '')}")
-    return DeltaTable(fixed, name, detail["location"], detail["id"], version, open_filesystem)
+    return DeltaTable(fixed_df, name, detail["location"], detail["id"], version, open_filesystem)
 
 
 def _check_source(spark: SparkSession, name: str) -> None:
     """Refuse a table by its folder, if nothing in the session reads such tables. Raises RejectedError SETTINGS."""
-    found = _BY_FOLDER.fullmatch(name)
-    if found is None:
+    match = _BY_FOLDER.fullmatch(name)
+    if match is None:
         return
     try:
         with quiet():
-            spark.read.format(found[1].lower()).load(found[2]).schema  # noqa: B018 - as above
+            spark.read.format(match[1].lower()).load(match[2]).schema  # noqa: B018 - as above
     except Exception as error:  # noqa: BLE001 - one of py4j, which sessions of Connect do not have
         if "DATA_SOURCE_NOT_FOUND" in str(error):
-            kind, remedy = _SOURCES[found[1].lower()]
+            kind, remedy = _SOURCES[match[1].lower()]
             raise RejectedError(
                 "SETTINGS", f"the session has no {kind}, so it cannot read {name}; start it with {remedy}"
             ) from None

@@ -167,5 +167,5 @@ def _requirement(feature: Feature, subject: str) -> str:
 
 
 def _is_at_least(since: str) -> bool:
-    installed = pyspark.__version__.split(".")[:2]
-    return tuple(map(int, installed)) >= tuple(map(int, since.split(".")))
+    installed_version = pyspark.__version__.split(".")[:2]
+    return tuple(map(int, installed_version)) >= tuple(map(int, since.split(".")))

@@ -190,12 +190,12 @@ def _place(before: str, path: str, place: str | None) -> str:
 
 
 def transform_with_state(
-    grouped: GroupedData, processor: StatefulProcessor, schema: st.StructType, output_mode: str, time_mode: str
+    grouped_rows: GroupedData, processor: StatefulProcessor, schema: st.StructType, output_mode: str, time_mode: str
 ) -> DataFrame:
     """Return the rows that a processor makes of the rows of each key.
 
     Args:
-        grouped: The rows by key.
+        grouped_rows: The rows by key.
         processor: Takes and yields rows.
         schema: The rows that it yields.
         output_mode: Spark's output mode.
@@ -205,9 +205,9 @@ def transform_with_state(
         RejectedError: SETTINGS on a Spark before 4.0.
     """
     require(STREAMS, "streams")
-    if hasattr(grouped, "transformWithState"):
-        return grouped.transformWithState(processor, schema, output_mode, time_mode)
-    return grouped.transformWithStateInPandas(_InPandas(processor, schema), schema, output_mode, time_mode)
+    if hasattr(grouped_rows, "transformWithState"):
+        return grouped_rows.transformWithState(processor, schema, output_mode, time_mode)
+    return grouped_rows.transformWithStateInPandas(_InPandas(processor, schema), schema, output_mode, time_mode)
 
 
 class _InPandas(StatefulProcessor):

@@ -47,11 +47,11 @@ def arrow_udf(
 
 def _array(value: Any, type_: pa.DataType | None) -> pa.Array:
     """Return a value of Spark as an array. If it is of another type, that is its type, which the function refuses."""
-    converted = _to_arrow(value, type_)
+    arrow_value = _to_arrow(value, type_)
     try:
-        return pa.array([converted], type_)
+        return pa.array([arrow_value], type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return pa.array([converted])
+        return pa.array([arrow_value])
 
 
 def _to_arrow(value: Any, type_: pa.DataType | None) -> Any:

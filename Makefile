@@ -39,7 +39,7 @@ test-spark: $(STAMP) ## Run the main tests of Spark and SQL on an older Spark (S
 	PYTHONPATH=$(CURDIR)/$(VENV)-spark-$(SPARK) $(BIN)/pytest -m "not slow or surface or every_turn" $(SURFACE)
 
 # Embedded use, and functions on servers with the same packages.
-MAIN := $(addprefix tests/unit/test_,arrow.py values.py fold.py vectorised.py builtin.py udaf.py udf.py grouped.py programs.py \
+MAIN := $(addprefix tests/unit/test_,arrow.py values.py fold.py accumulator_table.py builtin.py udaf.py udf.py group_exchange.py programs.py \
 	local_annotations.py late_annotations.py over_memory.py tasks.py storage_types.py vectors.py) \
 	tests/laws/test_lifted.py tests/laws/test_compiled_vectors.py $(addprefix tests/spark/test_,batch.py over.py) \
 	tests/sql/test_functions.py $(addprefix tests/wire/test_,round_trips.py scalar.py)

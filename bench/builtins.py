@@ -10,7 +10,7 @@ import pyarrow as pa
 from bench.data import Figure, Sizes, best_of, table
 from bench.fold import GROUPED, folded
 from foldflight.engine.keys.index import KeyIndex
-from foldflight.fold.aggregate.calls import BoundCall, bind_calls
+from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls
 from foldflight.functions import Call, Registry
 
 SUITE = "builtins"

@@ -14,7 +14,7 @@ from foldflight.client import Transport, connect
 from foldflight.client.process import PROGRAMS
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.exchange.frames import Open, Returns
-from foldflight.fold.aggregate.calls import BoundCall, bind_calls
+from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.pickles import StateSigner
 from foldflight.fold.request import Resources

@@ -29,7 +29,7 @@ from bench.environments import python_with
 from bench.spark_batch import BUILT_IN, EMBEDDED, REMOTE, TIME_LIMIT_S, Query, consume, seconds_of, session, written
 from bench.spark_stream import DDL
 from foldflight.client import Functions, connect
-from foldflight.engine.over.query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame

@@ -34,7 +34,7 @@ from foldflight import ListView, connect, udaf
 from foldflight.cli.demo import server_process
 from foldflight.client import EmbeddedTransport, OpenExchange
 from foldflight.client.failover import FailoverExchange
-from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.runs import RunCache
@@ -45,7 +45,7 @@ from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
-from foldflight.exchange.serving import describe
+from foldflight.exchange.server_exchange import describe
 from foldflight.functions import Call, Registry
 from foldflight.functions.types.arrow import concat_batches
 from foldflight.spark import group_by, over

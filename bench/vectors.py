@@ -35,7 +35,7 @@ from foldflight.cli.demo import server_process
 from foldflight.client import Functions, Transport, connect
 from foldflight.client.process import PROGRAMS
 from foldflight.exchange.frames import Open, Returns
-from foldflight.fold.aggregate.calls import BoundCall, bind_calls
+from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls
 from foldflight.functions import Call, Registry, function_of, parse_type
 
 SUITE = "vectors"

@@ -24,7 +24,7 @@ from bench import flink
 from bench.data import Figure, Sizes
 from bench.environments import python_with
 from foldflight import MapView, connect, udaf
-from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.runs import HostCache, RunCache

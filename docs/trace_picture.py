@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "service")]
 from pyspark.errors import PySparkException  # noqa: E402
 
 from foldflight import connect  # noqa: E402
-from foldflight.cli.session import local_spark  # noqa: E402
+from foldflight.cli.local_session import local_spark  # noqa: E402
 from foldflight.spark import group_by  # noqa: E402
 from tests.collector import Seen, collecting  # noqa: E402
 from tests.wire.kit import ServerProcess  # noqa: E402

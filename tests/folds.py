@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foldflight.fold.aggregate.calls import BoundCall
+from foldflight.fold.aggregate.bound_calls import BoundCall
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.request import Options, Resources
 

@@ -18,9 +18,9 @@ import pyspark
 import pytest
 
 from foldflight import udaf
-from foldflight.ext.java import machine
+from foldflight.ext.java import jvm
 
-LOOPS = Path(machine.__file__).parent / "src" / "foldflight" / "Loops.java"
+LOOPS = Path(jvm.__file__).parent / "src" / "foldflight" / "Loops.java"
 needs_javac = pytest.mark.skipif(shutil.which("javac") is None, reason="there is no javac; CI installs one")
 
 
@@ -84,7 +84,7 @@ def _javac(files: list[Path], classes: Path) -> None:
 
 @functools.cache
 def _loaded_janino() -> Any:
-    jpype = machine.java()
+    jpype = jvm.java()
     url, loader = jpype.JClass("java.net.URL"), jpype.JClass("java.net.URLClassLoader")
     jars = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
     urls = [url(each.as_uri()) for each in jars if each.name.startswith(("janino-", "commons-compiler-"))]
@@ -93,7 +93,7 @@ def _loaded_janino() -> Any:
 
 
 def _janino(files: list[Path], classes: Path) -> None:
-    compiler, path = _loaded_janino()(), machine.java().JClass("java.io.File")
+    compiler, path = _loaded_janino()(), jvm.java().JClass("java.io.File")
     compiler.setDestinationDirectory(path(str(classes)), False)
     compiler.setDebugLines(True)
     compiler.setDebugSource(True)

@@ -19,7 +19,7 @@ from bench.natural.classes import CLASSES
 from foldflight.client.process import PROGRAMS
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import NoProgram
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.spec import ScalarFunction
 

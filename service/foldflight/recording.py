@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from foldflight.errors import RejectedError
-from foldflight.exchange import serving
+from foldflight.exchange import server_exchange
 from foldflight.exchange.frames import Open
 from foldflight.extensions import Extension
 from foldflight.functions import Registry
@@ -91,7 +91,7 @@ class Recordings:
             ) from None
 
 
-class Recorder(serving.Recorder, Protocol):
+class Recorder(server_exchange.Recorder, Protocol):
     """Records one exchange.
 
     Attributes:

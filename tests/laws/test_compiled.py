@@ -15,7 +15,7 @@ from foldflight import FoldflightError, udaf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import Program
 from foldflight.ext.compiler.store import LoopStore
-from foldflight.fold.aggregate.states import StateOrigin
+from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import BoundFunction

@@ -12,7 +12,7 @@ import pytest
 from foldflight import udaf
 from foldflight.ext.compiler import Programs
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.aggregate.interpreter import Interpreted
 from foldflight.fold.request import Options, Resources
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions.author.udaf import function_of

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foldflight import Applied, FunctionError, Segment, udaf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.store import LoopStore
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.failures import ERROR
 from foldflight.fold.pickles import StateSigner

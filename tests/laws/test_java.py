@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from foldflight import FunctionError, RejectedError
 from foldflight.ext.compiler import Programs
-from foldflight.ext.java import bridge, classes, machine
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.ext.java import bridge, classes, jvm
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
@@ -35,9 +35,9 @@ SLOTS = 5
 def _loops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Use a loop that is up to date, whether or not this checkout was built with javac."""
     folder = compile_loops(tmp_path_factory.mktemp("loops"))
-    before, machine._LOOPS = machine._LOOPS, folder
+    before, jvm._LOOPS = jvm._LOOPS, folder
     yield
-    machine._LOOPS = before
+    jvm._LOOPS = before
 
 
 @pytest.fixture(scope="module")
@@ -234,13 +234,13 @@ def test_serialized_states_are_signed(tmp_path: Path) -> None:
             fold_of(function, batch, loops=True).merge_states(batch_of_bad)
         assert caught.value.code == "STATE_MISMATCH"
     # Also signed bytes have only classes of the jar and a few packages of the platform.
-    foreign = machine.java().JClass("java.net.URL")("file:/")
+    foreign = jvm.java().JClass("java.net.URL")("file:/")
     author = classes.load_class(
         function.instantiate.jar,  # type: ignore[attr-defined]
         "com.acme.Hidden",
     )
-    stream = machine.java().JClass("java.io.ByteArrayOutputStream")()
-    machine.java().JClass("java.io.ObjectOutputStream")(stream).writeObject(foreign)
+    stream = jvm.java().JClass("java.io.ByteArrayOutputStream")()
+    jvm.java().JClass("java.io.ObjectOutputStream")(stream).writeObject(foreign)
     payload = stream.toByteArray()
     with pytest.raises(Exception, match="filter status: REJECTED"):
         author.loops.deserialized(payload, author.accumulator.type)
@@ -394,8 +394,8 @@ def test_without_the_loop_a_line_tells_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without Loops.class everything is called row by row, and one line of the log says so."""
-    monkeypatch.setattr(machine, "_LOOPS", tmp_path)
-    machine._log_missing_loops.cache_clear()
+    monkeypatch.setattr(jvm, "_LOOPS", tmp_path)
+    jvm._log_missing_loops.cache_clear()
     with caplog.at_level("INFO"):
         (function,) = java_functions([f"{jar(tmp_path, WEIGHTED_AVG)}::com.acme.WeightedAvg"])
     assert "functions in Java are called row by row" in caplog.text

@@ -307,7 +307,7 @@ def test_rows_that_are_kept_need_no_migrate() -> None:
 
 def test_damaged_states_are_not_migrated() -> None:
     """The checksums of old states are verified."""
-    from foldflight.fold.aggregate.states import StateOrigin, custom_payload
+    from foldflight.fold.aggregate.state_codecs import StateOrigin, custom_payload
 
     with pytest.raises(RejectedError, match="another codec"):
         StateOrigin("1", "00" * 8, "custom").values(function_of(version("1", Old)), pa.array([b"nonsense"]), None)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from foldflight import Applied, Segment, connect, udaf
 from foldflight.client import Functions
-from foldflight.engine.over import folding, task
-from foldflight.engine.over.query import OverQuery
+from foldflight.engine.over import task, window_frame_folds
+from foldflight.engine.over.over_query import OverQuery
 from foldflight.engine.query import blocks
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.query.frame import WindowFrame
@@ -666,14 +666,14 @@ def test_frames_that_are_folded_anew_are_bounded_by_rows() -> None:
 def test_nodes_of_long_frames_are_bounded_by_bytes(low: int, high: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small nodes between the ends of long frames are dropped, and made again when an end reaches them."""
     held: list[int] = []
-    make = folding._Nodes._make
+    make = window_frame_folds._Nodes._make
 
     def measured(self: Any, *frames: Any) -> None:
         make(self, *frames)
         held.append(sum(column.nbytes for _, states in self._states_by_level for column in states))
 
     monkeypatch.setattr(blocks, "_FIRST_ITEMS", 4)
-    monkeypatch.setattr(folding._Nodes, "_make", measured)
+    monkeypatch.setattr(window_frame_folds._Nodes, "_make", measured)
     rows = [{"at": at, "v": at} for at in range(1000)]
     call = connect("embedded:").register(Wide)["wide"]("v").rows(low, high)
     found = run_over(watched({"n": call}, exchange_state_bytes_max=4 * 25_000), rows, order_by=["at"])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.engine.stream.sessions import chains
+from foldflight.engine.stream.session_epoch import chains
 from tests.effort import examples
 
 # (key, start, length): equal times, lengths of 0, and sessions inside of others are among them.

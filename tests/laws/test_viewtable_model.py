@@ -24,7 +24,7 @@ from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.engine.state.viewtable import ViewLookup, ViewTable, one_row_each
-from foldflight.exchange.views import split_entries
+from foldflight.exchange.view_columns import split_entries
 from foldflight.functions.types.views import ViewSpec
 from tests.effort import examples
 

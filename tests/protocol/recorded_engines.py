@@ -27,7 +27,7 @@ import pyarrow as pa
 from foldflight.client import Functions, OpenExchange
 from foldflight.client.connection import Connection, Resolve
 from foldflight.client.failover import FailoverExchange
-from foldflight.engine.batch.scalar import ScalarQuery, Steps
+from foldflight.engine.batch.scalar_task import ScalarQuery, Steps
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.query import StreamOptions
 from foldflight.errors import RetryableError
@@ -35,7 +35,7 @@ from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, deco
 from foldflight.exchange.failover.coordinator import Circuits, Coordinator, FailoverBounds
 from foldflight.exchange.frames import Frame, FunctionInfo, Limits, Open, Opened, Returns, Wanted
 from foldflight.exchange.machine import Role
-from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.exchange.server_exchange import ServerExchange, describe
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Registry
 from foldflight.testing import run_epochs, run_over

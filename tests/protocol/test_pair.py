@@ -25,7 +25,7 @@ from foldflight.exchange.frames import (
     RowOutputs,
     States,
 )
-from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.exchange.server_exchange import ServerExchange, describe
 from foldflight.functions import Call, Registry
 from foldflight.functions.types.arrow import with_column
 from foldflight.testing import ExchangePair

@@ -20,7 +20,7 @@ from foldflight.client.failover import FailoverExchange
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.failover.coordinator import Circuits, Coordinator, FailoverBounds, FailoverStats
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
-from foldflight.exchange.serving import describe
+from foldflight.exchange.server_exchange import describe
 from foldflight.functions import Registry
 from tests.simulation.workloads import LIMITS
 from tests.simulation.world import EngineCrashed, World

@@ -16,7 +16,7 @@ from foldflight.client import OpenExchange
 from foldflight.client.failover import FailoverExchange
 from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
-from foldflight.exchange.serving import describe
+from foldflight.exchange.server_exchange import describe
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
 from tests.simulation.running import Report, SimulatedTransport, judged, run_partitions
 from tests.simulation.workloads import LIMITS, limits_of

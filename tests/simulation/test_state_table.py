@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.keys.hashes import key_hashes
 from foldflight.engine.query.layout import CallView, QueryLayout
 from foldflight.engine.state.storage import Storage

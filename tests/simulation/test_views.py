@@ -9,7 +9,7 @@ import pytest
 
 from foldflight.client.connection import Connection
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.aggregate.viewed import CachedList, CachedMap
+from foldflight.fold.aggregate.view_accumulators import CachedList, CachedMap
 from tests.simulation.viewing import run_views_seed
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from foldflight.exchange.frames import Limits, Open, Returns
-from foldflight.exchange.serving import describe
+from foldflight.exchange.server_exchange import describe
 from foldflight.functions import Call, Registry
 
 __all__ = ["LIMITS", "PARTITIONS_MAX", "Workload", "WorkloadEpoch", "limits_of", "workload_of"]

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from foldflight.errors import RejectedError
-from foldflight.ext.tables.catalog import CatalogTable
+from foldflight.ext.tables.catalog_table import CatalogTable
 from foldflight.spark import write_table
 from tests.spark_sessions import SPARK
 

@@ -280,7 +280,9 @@ def test_a_description_that_is_not_of_the_call_is_refused(
     """A server cannot put SQL of its own into the session; a fold does without what it says of lifting."""
     text = lift_text(Registry()["sum"].bind([pa.decimal128(9, 2)], {}))
     sql = "decimal128(38, 0)) + (SELECT 7) + CAST(0 AS DECIMAL(38, 2)"
-    monkeypatch.setattr("foldflight.client.embedded.lift_text", lambda _: text.replace("decimal128(9, 2)", sql))
+    monkeypatch.setattr(
+        "foldflight.client.embedded_transport.lift_text", lambda _: text.replace("decimal128(9, 2)", sql)
+    )
     df = classic.sql("SELECT 1 AS k, CAST(1.25 AS DECIMAL(9, 2)) AS d")
     with pytest.raises(RejectedError, match="sum is lifted by something that is not of this call") as caught:
         group_by(df, "k").agg(o=functions["sum"]("d"))

@@ -20,7 +20,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as sf
 
 from foldflight import Registry, RejectedError, connect, udf
-from foldflight.engine.batch.scalar import ScalarQuery, Steps
+from foldflight.engine.batch.scalar_task import ScalarQuery, Steps
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.spark import dead_letters, group_by, join_lateral, results, scalar, with_columns
 from foldflight.spark.errors import error_of

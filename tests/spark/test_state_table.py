@@ -24,7 +24,7 @@ from foldflight.cli.main import cli
 from foldflight.cli.state import state_as_text
 from foldflight.spark import check_checkpoint, group_by, over, state_table, tumble, upgrade_checkpoint
 from foldflight.spark.errors import error_of
-from foldflight.spark.stored import StoredTable
+from foldflight.spark.state_reader import StoredTable
 from tests.spark import spark_functions
 from tests.spark.test_stream import Model, Stream
 from tests.spark.test_stream_windows import START, Clicks
@@ -296,14 +296,14 @@ def test_damaged_bytes_fail_the_read_with_their_name(
 
 def test_a_damaged_first_manifest(classic: SparkSession, orders: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest that has the columns is checked before a DataFrame is returned."""
-    from foldflight.spark import stored
+    from foldflight.spark import state_reader
 
-    read = stored._variable
+    read = state_reader._variable
 
     def damaged(*arguments: Any) -> DataFrame:
         return read(*arguments).withColumn("value", sf.struct(sf.lit(b"FFM1 what is this").alias("data")))
 
-    monkeypatch.setattr(stored, "_variable", damaged)
+    monkeypatch.setattr(state_reader, "_variable", damaged)
     with pytest.raises(CorruptError, match="bucket 0: the manifest"):
         state_table(classic, orders.checkpoint)
 

@@ -22,9 +22,9 @@ from foldflight import RejectedError, RetryableError
 from foldflight.client import Functions
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.ext.tables import sink
-from foldflight.ext.tables.catalog import CatalogTable, net_changes
+from foldflight.ext.tables.catalog_table import CatalogTable, net_changes
 from foldflight.ext.tables.duckdb import DuckDBTable
-from foldflight.ext.tables.statements import merge_statement
+from foldflight.ext.tables.merge_sql import merge_statement
 from foldflight.spark import group_by, tumble, upgrade_checkpoint, write_table
 from tests.spark_sessions import since_spark
 from tests.tables.conftest import kind, postgres

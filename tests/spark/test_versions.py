@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect, udf
-from foldflight.cli.session import errors_as_text
+from foldflight.cli.local_session import errors_as_text
 from foldflight.errors import FunctionError
 from foldflight.spark import group_by, sql, state_table, with_columns, write_table
 from foldflight.spark.errors import raise_error

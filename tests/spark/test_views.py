@@ -14,7 +14,7 @@ from foldflight.cli import state as command
 from foldflight.cli.main import cli
 from foldflight.engine.query import query as query_module
 from foldflight.spark import group_by, state_table, tumble
-from foldflight.spark.stored import StoredTable
+from foldflight.spark.state_reader import StoredTable
 from tests.spark.test_stream import Stream
 from tests.spark.test_stream_windows import Clicks
 from tests.spark_sessions import lend

@@ -9,10 +9,10 @@ import pytest
 
 from foldflight import RejectedError, udaf
 from foldflight.exchange.frames import Open
-from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.exchange.server_exchange import ServerExchange, describe
 from foldflight.ext.compiler import Programs
 from foldflight.fold.accelerator import Accelerator
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call, Registry

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "service" / "foldflight"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
 # A worker process gets everything on its standard input; but prometheus_client can be told its folder in no other way,
 # and so can PySpark's worker that it should leave out its traceback.
-ENVIRONMENT_WRITERS = {"server/run/worker.py", "server/run/compile_process.py", "spark/worker.py"}
+ENVIRONMENT_WRITERS = {"server/run/worker_process.py", "server/run/compile_process.py", "spark/worker.py"}
 # Nothing that leaves this process may contain a secret of it, so texts are compared with values of the environment.
 COMPARED_WITH_THE_ENVIRONMENT = "shipping/secrets.py"
 # The commands of extensions belong to the command line.
@@ -60,7 +60,7 @@ def test_only_the_command_line_knows_the_environment(path):
 @pytest.mark.parametrize("path", MODULES, ids=names_of)
 def test_only_the_command_line_and_its_workers_own_signals(path):
     """A library does not change the signal handlers of the program that uses it."""
-    if names_of(path).startswith("cli/") or names_of(path) == "server/run/worker.py":
+    if names_of(path).startswith("cli/") or names_of(path) == "server/run/worker_process.py":
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert uses(tree, "signal", "signal", "set_wakeup_fd", "setitimer") == []

@@ -10,7 +10,7 @@ from examples.euros import TotalInEuros
 from examples.weighted_avg import WeightedAvg
 from foldflight import Applied, FunctionError, RejectedError, Segment, connect, udaf
 from foldflight.ext.compiler import Programs
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call, Registry, function_of

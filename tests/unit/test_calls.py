@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from foldflight.server.calls import CallStatus, IncomingCall, VanishedError
+from foldflight.server.rpc_server import CallStatus, IncomingCall, VanishedError
 
 NO_MEMORY = CallStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory")
 

@@ -9,7 +9,7 @@ import pytest
 
 from foldflight import FunctionError, RejectedError, connect, udaf, udf
 from foldflight.ext.lift.descriptions import lift_text, lifted_of
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.functions import Call, Registry, function_of
 from foldflight.functions.author.spec import Function
 from foldflight.shipping.pickling import unpickled_copy

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from foldflight.cli.status import _watch, rates, status, status_view
+from foldflight.cli.fleet_status import _watch, rates, status, status_view
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.server.run.settings import SETTINGS
 

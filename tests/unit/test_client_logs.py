@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from foldflight.client.logs import log_event, set_up
+from foldflight.client.client_logs import log_event, set_up
 
 FIELDS = {"server": "grpc://b:1", "stall_s": 0.25, "problem": 'it said "no": x=1', "server_id": ""}
 
@@ -26,7 +26,7 @@ def test_an_event_has_its_fields_twice(caplog: pytest.LogCaptureFixture) -> None
 
 UNCONFIGURED = """
 import logging
-from foldflight.client.logs import log_event, set_up
+from foldflight.client.client_logs import log_event, set_up
 
 for _ in range(2):
     logger = set_up("foldflight.client", logging.WARNING)

@@ -18,7 +18,7 @@ from foldflight.ext.dialects.beam import CombineFn
 from foldflight.ext.dialects.pyflink import FlinkContext, arrow_of
 from foldflight.ext.dialects.snowflake import Handled
 from foldflight.ext.dialects.spark_aggregator import Aggregator
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Registry, aggregate_of, function_of

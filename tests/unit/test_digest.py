@@ -18,7 +18,7 @@ from foldflight.ext.compiler.lookups import Lookups
 from foldflight.ext.compiler.plan import plan_of
 from foldflight.ext.compiler.program import Program
 from foldflight.ext.compiler.store import LoopStore
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.mode import Mode, Unsupported
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.udaf import function_of

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import RejectedError
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.types.arrow import JSON

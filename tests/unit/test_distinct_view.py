@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from foldflight import MapView, RejectedError, udaf
 from foldflight.exchange.frames import Open, Opened
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.distinct import key_type
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode

@@ -7,7 +7,7 @@ import pytest
 
 from bench.call_counts import counted
 from foldflight import RejectedError, connect
-from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.layout import KIND, REAL, QueryLayout
 from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout

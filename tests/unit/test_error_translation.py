@@ -11,7 +11,7 @@ import pyarrow.flight as fl
 import pytest
 
 from foldflight import connect
-from foldflight.client.error_translation import translate_error
+from foldflight.client.flight_errors import translate_error
 from foldflight.client.watchdog import Guard
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.encoding import encode_error

@@ -8,7 +8,7 @@ import pytest
 
 from foldflight import RejectedError, udaf
 from foldflight.exchange.frames import Open
-from foldflight.exchange.serving import describe
+from foldflight.exchange.server_exchange import describe
 from foldflight.fold.evaluators import bind
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources

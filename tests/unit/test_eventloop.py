@@ -15,7 +15,7 @@ from foldflight import FunctionContext, FunctionError, RejectedError, udaf, udf
 from foldflight.coroutines import eventloop
 from foldflight.coroutines.eventloop import BlockedLoop, EventLoop, _raise_in
 from foldflight.exchange.frames import UNBOUNDED, Chunk, Open
-from foldflight.exchange.serving import ServerExchange
+from foldflight.exchange.server_exchange import ServerExchange
 from foldflight.functions import Call, Registry, Step, StepArgument
 from foldflight.functions.author.spec import BoundFunction, BoundScalar
 

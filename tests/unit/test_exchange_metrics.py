@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Forget, Open, Returns
-from foldflight.exchange.serving import ServerExchange
+from foldflight.exchange.server_exchange import ServerExchange
 from foldflight.functions import Call, Registry, udaf
 from foldflight.server.exchanges import Account
 from foldflight.server.ops.metrics import Metrics

@@ -48,7 +48,7 @@ CORE = (
 import pyarrow.flight as fl
 from foldflight import Recordings, RejectedError, connect, udaf, udf
 from foldflight.cli.main import cli
-from foldflight.client.error_translation import translate_error
+from foldflight.client.flight_errors import translate_error
 from foldflight.engine.query.query import Query
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
@@ -162,7 +162,7 @@ TOLD = (
     + LAYOUT
     + """
 from foldflight import connect
-from foldflight.cli.listing import function_text
+from foldflight.cli.function_list import function_text
 from foldflight.engine.query.query import Query
 from foldflight.functions import Call, Registry
 from foldflight.testing.laws import LAWS, _Subject

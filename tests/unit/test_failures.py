@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, udaf
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.fold.pickles import StateSigner

@@ -10,7 +10,7 @@ import pytest
 
 from examples.weighted_avg import WeightedAvg
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, udaf
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Order, Registry

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, connect
-from foldflight.ext.java import classes, machine
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.ext.java import classes, jvm
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Function, Registry
@@ -227,7 +227,7 @@ def test_any_name_of_a_field_and_a_jar(tmp_path: Path) -> None:
     ).replace("class State", "class State extends Base")
     function = function_of(tmp_path, source, name="com.acme.Any")
     assert isinstance(function.instantiate, classes.JavaForm)
-    assert machine.loaders(machine.Jar("n" * 250, function.instantiate.jar.code + b"\n")).authors
+    assert jvm.loaders(jvm.Jar("n" * 250, function.instantiate.jar.code + b"\n")).authors
     found = folded(function, {"slot": pa.array([0, 0], pa.int32()), "v": pa.array([None, 3], pa.int32())})
     assert found.column("state_0").to_pylist() == [{"count": 2, "from": 3, "is": datetime.date(2026, 1, 2)}]
     fold = Fold(bind_calls(Registry([function]), [Call("any", ("v",))], pa.schema({"v": pa.int32()})))
@@ -398,23 +398,23 @@ def test_without_jpype_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, weigh
 
 def test_after_a_fork_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A virtual machine cannot be used after a fork, so a child is refused instead of waiting forever."""
-    machine.java()
-    monkeypatch.setattr(machine, "_started_by", 1)
+    jvm.java()
+    monkeypatch.setattr(jvm, "_started_by", 1)
     with pytest.raises(RejectedError, match="was forked from one with a Java virtual machine"):
-        machine.java()
+        jvm.java()
 
 
 def test_an_old_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A runtime that cannot load the loop is named."""
-    machine.java()
-    monkeypatch.setattr(machine, "_release", lambda: 11)
+    jvm.java()
+    monkeypatch.setattr(jvm, "_release", lambda: 11)
     with pytest.raises(RejectedError, match=r"need Java 17 or newer, and /.*libjvm.so is Java 11; set JAVA_HOME"):
-        machine.java()
+        jvm.java()
 
 
 def test_threads_are_detached_when_they_end(weighted: Function) -> None:
     """The virtual machine does not keep the threads of exchanges that have ended."""
-    count = machine.java().JClass("java.lang.Thread").activeCount
+    count = jvm.java().JClass("java.lang.Thread").activeCount
     before = count()
     for _ in range(20):
         thread = threading.Thread(target=lambda: weighted.instantiate({}).create_accumulator())
@@ -427,13 +427,13 @@ def test_no_thread_is_detached_when_the_process_ends(monkeypatch: pytest.MonkeyP
     """A thread in JPype while the interpreter ends would abort the process."""
     calls: list[str] = []
     thread = SimpleNamespace(isAttached=lambda: True, detach=lambda: calls.append("detach"))
-    machine.java()
-    held = machine._Attached(thread)
+    jvm.java()
+    held = jvm._Attached(thread)
     del held
     assert calls == ["detach"]
-    monkeypatch.setattr(machine, "_ends", False)
-    machine._end(SimpleNamespace(stop=lambda: calls.append("stop")))
-    held = machine._Attached(thread)
+    monkeypatch.setattr(jvm, "_ends", False)
+    jvm._end(SimpleNamespace(stop=lambda: calls.append("stop")))
+    held = jvm._Attached(thread)
     del held
     assert calls == ["detach", "stop"]
 
@@ -441,7 +441,7 @@ def test_no_thread_is_detached_when_the_process_ends(monkeypatch: pytest.MonkeyP
 def test_a_process_ends_while_buffers_are_freed() -> None:
     """The thread that frees buffers of Python for Java does not abort the process."""
     code = """
-from foldflight.ext.java.machine import java
+from foldflight.ext.java.jvm import java
 jpype = java()
 for _ in range(20000):
     jpype.nio.convertToDirectBuffer(bytearray(8))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.engine.keys.bufferedrows import BufferedRows
+from foldflight.engine.keys.row_buffers import BufferedRows
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.stream import epoch
 from foldflight.engine.stream.epoch import NewRows

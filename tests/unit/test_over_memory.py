@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import connect
-from foldflight.engine.over.query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame

@@ -25,9 +25,9 @@ from foldflight.ext.compiler.compiled import Compiled
 from foldflight.ext.compiler.kernels import Kernels
 from foldflight.ext.compiler.kernels import __file__ as kernels_file
 from foldflight.ext.compiler.store import LoopStore
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.aggregate.interpreter import Interpreted
 from foldflight.fold.mode import Unsupported
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.udaf import function_of

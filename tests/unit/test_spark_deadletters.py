@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from foldflight.engine.keys.bufferedrows import BufferedRows, Failed
+from foldflight.engine.keys.row_buffers import BufferedRows, Failed
 from foldflight.engine.query.layout import DEAD_LETTER, KIND, QueryLayout
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 

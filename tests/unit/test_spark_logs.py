@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from foldflight.client.logs import log_records
+from foldflight.client.client_logs import log_records
 from foldflight.functions.author.context import LogRecord
 
 
@@ -27,7 +27,7 @@ def test_records_become_log_lines(caplog: pytest.LogCaptureFixture) -> None:
 
 
 UNCONFIGURED = """
-from foldflight.client.logs import log_records
+from foldflight.client.client_logs import log_records
 from foldflight.functions.author.context import LogRecord
 
 log_records([LogRecord("info", "count", "hello")])

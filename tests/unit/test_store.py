@@ -31,7 +31,7 @@ import pyarrow as pa
 from examples.weighted_avg import WeightedAvg
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.store import LoopStore
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.request import Options, Resources
 from foldflight.functions import Call, Registry

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from foldflight import FunctionError, Vector, connect, udaf
 from foldflight.engine.batch import tasks
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
-from foldflight.engine.keys import bufferedrows
-from foldflight.engine.keys.bufferedrows import Overflow
+from foldflight.engine.keys import row_buffers
+from foldflight.engine.keys.row_buffers import Overflow
 from foldflight.engine.query.blocks import BlockBounds, gather
 from foldflight.engine.query.layout import HASH, QueryLayout
 from foldflight.engine.query.query import HostTypes, Query
@@ -388,7 +388,7 @@ def test_files_are_in_the_folders_that_spark_gives(tmp_path: Path, monkeypatch: 
     for folders, expected in ((f"{gone},{tmp_path}", tmp_path), (str(gone), system), ("", system)):
         monkeypatch.setenv("SPARK_LOCAL_DIRS", folders)
         use_local_folders()
-        with bufferedrows.temporary_file() as file:
+        with row_buffers.temporary_file() as file:
             assert Path(f"/proc/self/fd/{file.fileno()}").readlink().parent == expected
             assert not list(tmp_path.iterdir())
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from foldflight import connect
-from foldflight.client import EmbeddedTransport, traced
+from foldflight.client import EmbeddedTransport, connection_spans
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query
@@ -23,7 +23,7 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.ext.tracing import spans as spans_module
 from foldflight.ext.tracing.spans import OtelTracer
 from foldflight.functions import Call
-from foldflight.spark import tracing as tasks
+from foldflight.spark import task_spans as tasks
 from foldflight.tracing import TraceSettings, check_endpoint, ids_of
 from tests.unit.test_architecture import printed_by
 from tests.wire import traced_functions
@@ -86,7 +86,7 @@ def test_spans_of_a_partition_have_their_parents_and_attributes(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task is a child of its query, an exchange of its task, and a long barrier of its exchange."""
-    monkeypatch.setattr(traced, "SHORT_S", 0)
+    monkeypatch.setattr(connection_spans, "SHORT_S", 0)
     folded(query_of(), 1, 2, 4)
     query, task, exchange, barrier = memory.seen("query", "task", "exchange", "barrier")
     assert query.parent is None
@@ -354,7 +354,7 @@ try:
     connect("embedded:", otlp_endpoint="http://localhost:4318")
 except RejectedError as error:
     print(error)
-ours = ("opentelemetry", "foldflight.ext.tracing.spans", "foldflight.client.traced")
+ours = ("opentelemetry", "foldflight.ext.tracing.spans", "foldflight.client.connection_spans")
 print(*[name for name in sys.modules if name.startswith(ours)])
 """
 

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foldflight import ListView, MapView, udaf
-from foldflight.client import EmbeddedTransport, embedded
+from foldflight.client import EmbeddedTransport, embedded_transport
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import UNBOUNDED, Entries, Folded, Open, Results, Returns
-from foldflight.exchange.views import asking, split_entries
+from foldflight.exchange.view_columns import asking, split_entries
 from foldflight.fold.pickles import StateSigner
 from foldflight.fold.request import CachedView
 from foldflight.functions import Call, Function, Registry, function_of
@@ -714,7 +714,7 @@ def test_a_checkpoint_that_exceeds_a_bound_ends_the_exchange() -> None:
 def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection sends them in parts, and the part that says that they are all comes last."""
     small = dataclasses.replace(UNBOUNDED, message_bytes_max=20_000)
-    monkeypatch.setattr(embedded, "UNBOUNDED", small)
+    monkeypatch.setattr(embedded_transport, "UNBOUNDED", small)
     transport = EmbeddedTransport(registry(ViewOperations), state_key=b"a key of sixteen bytes or more")
     open_reply = transport.describe(Open((CALL,), OPERATIONS))
     kept = CachedViews(open_reply, page=600)

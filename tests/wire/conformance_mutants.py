@@ -17,12 +17,12 @@ import pyarrow.flight as fl
 import pytest
 
 from foldflight.errors import RejectedError
-from foldflight.exchange import encoding, ipc, machine, serving
+from foldflight.exchange import encoding, ipc, machine, server_exchange
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import Barrier, Checkpoint, Forget, States
 from foldflight.fold import failures
-from foldflight.fold.aggregate import calls, fold
-from foldflight.server import authentication, error_translation, exchanges, flight
+from foldflight.fold.aggregate import bound_calls, fold
+from foldflight.server import authentication, error_translation, exchanges, flight_server
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []
@@ -60,18 +60,18 @@ def each(**changes: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @breaks("list-functions")
 def codecs_are_described_by_other_names(patch: Patch) -> None:
-    encode_info = flight.encode_info
-    patch.setattr(flight, "encode_info", lambda info: encode_info(replace(info, codec="json")))
+    encode_info = flight_server.encode_info
+    patch.setattr(flight_server, "encode_info", lambda info: encode_info(replace(info, codec="json")))
 
 
 @breaks("function-info")
 def unknown_functions_are_described(patch: Patch) -> None:
-    patch.setattr(flight, "_function_name", lambda descriptor: "sum")
+    patch.setattr(flight_server, "_function_name", lambda descriptor: "sum")
 
 
 @breaks("describe", "expected-fingerprint", "get-schema")
 def opened_has_no_wrapper(patch: Patch) -> None:
-    get = flight.FlightServer.get_flight_info
+    get = flight_server.FlightServer.get_flight_info
 
     def unwrapped(self: Any, context: Any, descriptor: Any) -> Any:
         info = get(self, context, descriptor)
@@ -80,15 +80,15 @@ def opened_has_no_wrapper(patch: Patch) -> None:
         opened = pb.ServerFrame.FromString(info.app_metadata).opened.SerializeToString()
         return fl.FlightInfo(info.schema, descriptor, [], -1, -1, app_metadata=opened)
 
-    patch.setattr(flight.FlightServer, "get_flight_info", unwrapped)
+    patch.setattr(flight_server.FlightServer, "get_flight_info", unwrapped)
 
 
 @breaks("describe-refuses")
 def columns_are_not_looked_for_when_described(patch: Patch) -> None:
-    describe = flight.describe
+    describe = flight_server.describe
     known = each(arguments=lambda call: ("value",))
     patch.setattr(
-        flight,
+        flight_server,
         "describe",
         lambda asked, *rest, **more: describe(replace(asked, calls=known(asked.calls)), *rest, **more),
     )
@@ -96,12 +96,12 @@ def columns_are_not_looked_for_when_described(patch: Patch) -> None:
 
 @breaks("get-schema")
 def the_schema_is_empty(patch: Patch) -> None:
-    patch.setattr(flight.FlightServer, "get_schema", lambda *_: fl.SchemaResult(pa.schema([])))
+    patch.setattr(flight_server.FlightServer, "get_schema", lambda *_: fl.SchemaResult(pa.schema([])))
 
 
 @breaks("status-action")
 def the_status_is_not_listed(patch: Patch) -> None:
-    patch.setattr(flight.FlightServer, "list_actions", lambda *_: [])
+    patch.setattr(flight_server.FlightServer, "list_actions", lambda *_: [])
 
 
 @breaks("authorization")
@@ -117,7 +117,7 @@ def tokens_need_no_bearer(patch: Patch) -> None:
 
 @breaks("encodings")
 def columns_may_have_any_type(patch: Patch) -> None:
-    patch.setattr(serving, "check_plain", lambda type_: None)
+    patch.setattr(server_exchange, "check_plain", lambda type_: None)
 
 
 # -- opening ---------------------------------------------------------------------------------------------------------
@@ -131,25 +131,25 @@ def the_server_has_no_name(patch: Patch) -> None:
 
 @breaks("result-schema")
 def errors_have_no_trace(patch: Patch) -> None:
-    short = pa.struct(list(calls.ERROR_TYPE)[:-1])
-    patch.setattr(calls, "ERROR_TYPE", short)
+    short = pa.struct(list(bound_calls.ERROR_TYPE)[:-1])
+    patch.setattr(bound_calls, "ERROR_TYPE", short)
     patch.setattr(failures, "ERROR_TYPE", short)
 
 
 @breaks("state-identity")
 def codecs_have_other_names(patch: Patch) -> None:
-    patch.setattr(calls.BoundCall, "codec", "json")
+    patch.setattr(bound_calls.BoundCall, "codec", "json")
 
 
 @breaks("input-types")
 def input_types_are_left_out(patch: Patch) -> None:
-    made = serving.OpenedCall
-    patch.setattr(serving, "OpenedCall", lambda **given: made(**{**given, "input_types": ()}))
+    made = server_exchange.OpenedCall
+    patch.setattr(server_exchange, "OpenedCall", lambda **given: made(**{**given, "input_types": ()}))
 
 
 @breaks("protocol-version")
 def any_version_is_taken(patch: Patch) -> None:
-    decode_open = flight.decode_open
+    decode_open = flight_server.decode_open
 
     def lax(command: bytes) -> Any:
         with contextlib.suppress(Exception):
@@ -158,7 +158,7 @@ def any_version_is_taken(patch: Patch) -> None:
             command = opening.SerializeToString()
         return decode_open(command)
 
-    patch.setattr(flight, "decode_open", lax)
+    patch.setattr(flight_server, "decode_open", lax)
 
 
 @breaks("unknown-fields")
@@ -183,7 +183,7 @@ def unknown_functions_are_folded(patch: Patch) -> None:
 
 @breaks("bad-open")
 def an_open_without_calls_is_taken(patch: Patch) -> None:
-    decode_open = flight.decode_open
+    decode_open = flight_server.decode_open
 
     def lax(command: bytes) -> Any:
         with contextlib.suppress(Exception):
@@ -193,7 +193,7 @@ def an_open_without_calls_is_taken(patch: Patch) -> None:
                 command = opening.SerializeToString()
         return decode_open(command)
 
-    patch.setattr(flight, "decode_open", lax)
+    patch.setattr(flight_server, "decode_open", lax)
 
 
 @breaks("bound-columns")
@@ -203,7 +203,7 @@ def filters_of_numbers_are_ignored(patch: Patch) -> None:
 
 @breaks("stream-schema")
 def the_schema_of_the_stream_is_not_compared(patch: Patch) -> None:
-    patch.setattr(flight, "check_columns", lambda *_: None)
+    patch.setattr(flight_server, "check_columns", lambda *_: None)
 
 
 @breaks("expected-fingerprint")
@@ -218,7 +218,7 @@ def unknown_direct_arguments_are_ignored(patch: Patch) -> None:
 
 @breaks("slot-and-kind-types")
 def slots_may_be_wide(patch: Patch) -> None:
-    bind = serving._bind
+    bind = server_exchange._bind
 
     def lax(opening: Any, *more: Any) -> Any:
         fields = [
@@ -227,7 +227,7 @@ def slots_may_be_wide(patch: Patch) -> None:
         ]
         return bind(replace(opening, columns=pa.schema(fields)), *more)
 
-    patch.setattr(serving, "_bind", lax)
+    patch.setattr(server_exchange, "_bind", lax)
 
 
 def _decode_with(patch: Patch, lax: Callable[[Callable[[Any], Any], Any], Any]) -> None:
@@ -235,7 +235,7 @@ def _decode_with(patch: Patch, lax: Callable[[Callable[[Any], Any], Any], Any]) 
         def __call__(self, message: Any) -> Any:
             return lax(super().__call__, message)
 
-    patch.setattr(flight, "Decoder", Lax)
+    patch.setattr(flight_server, "Decoder", Lax)
 
 
 @breaks("no-frame")
@@ -300,7 +300,7 @@ def an_empty_chunk_empties_its_group(patch: Patch) -> None:
 
 @breaks("empty-epochs")
 def empty_epochs_are_not_answered(patch: Patch) -> None:
-    barrier = serving.ServerExchange._barrier
+    barrier = server_exchange.ServerExchange._barrier
 
     def silent(self: Any, epoch: int) -> Any:
         for reply in barrier(self, epoch):
@@ -309,7 +309,7 @@ def empty_epochs_are_not_answered(patch: Patch) -> None:
             else:
                 self._machine.step(machine.Role.SERVER, reply)
 
-    patch.setattr(serving.ServerExchange, "_barrier", silent)
+    patch.setattr(server_exchange.ServerExchange, "_barrier", silent)
 
 
 @breaks("first-epoch")
@@ -329,7 +329,7 @@ def epochs_may_have_any_number(patch: Patch) -> None:
 
 @breaks("barriers-in-order")
 def a_barrier_waits_for_the_one_before_to_be_read(patch: Patch) -> None:
-    handle = serving.ServerExchange.handle
+    handle = server_exchange.ServerExchange.handle
 
     def odd(self: Any, frame: Any) -> Any:
         # The server cannot see what was read; only that rule has three chunks up to slot 3 in as many epochs.
@@ -337,7 +337,7 @@ def a_barrier_waits_for_the_one_before_to_be_read(patch: Patch) -> None:
             raise RejectedError("BAD_FRAME", "too many barriers")
         yield from handle(self, frame)
 
-    patch.setattr(serving.ServerExchange, "handle", odd)
+    patch.setattr(server_exchange.ServerExchange, "handle", odd)
 
 
 @breaks("no-slot-column")
@@ -354,13 +354,13 @@ def rows_without_a_slot_have_one_each(patch: Patch) -> None:
 
 @breaks("slot-bounds")
 def negative_slots_are_found_late(patch: Patch) -> None:
-    check = serving.check_slots
+    check = server_exchange.check_slots
 
     def late(slots: pa.Array, slots_max: int) -> None:
         if slots.null_count or not pc.any(pc.less(slots, 0)).as_py():
             check(slots, slots_max)
 
-    patch.setattr(serving, "check_slots", late)
+    patch.setattr(server_exchange, "check_slots", late)
 
 
 @breaks("kinds")
@@ -403,8 +403,8 @@ def rows_of_unknown_filters_count(patch: Patch) -> None:
 
 @breaks("distinct")
 def distinct_counts_every_row(patch: Patch) -> None:
-    counted = calls.Counted
-    patch.setattr(calls, "Counted", lambda inner, **options: counted(inner, **{**options, "each_once": False}))
+    counted = bound_calls.Counted
+    patch.setattr(bound_calls, "Counted", lambda inner, **options: counted(inner, **{**options, "each_once": False}))
 
 
 @breaks("materialize")
@@ -441,13 +441,13 @@ def outputs_come_after_each_row(patch: Patch) -> None:
 
 @breaks("keeps-views")
 def chunks_are_not_answered(patch: Patch) -> None:
-    chunk = serving.ServerExchange._chunk
+    chunk = server_exchange.ServerExchange._chunk
 
     def silent(self: Any, batch: pa.RecordBatch) -> Any:
         self._open_request = replace(self._open_request, keeps_views=False)
         return chunk(self, batch)
 
-    patch.setattr(serving.ServerExchange, "_chunk", silent)
+    patch.setattr(server_exchange.ServerExchange, "_chunk", silent)
 
 
 @breaks("keeps-views")
@@ -489,13 +489,13 @@ def errors_do_not_name_the_slot(patch: Patch) -> None:
 
 @breaks("message-limit")
 def messages_of_any_size_are_taken(patch: Patch) -> None:
-    patch.setattr(flight.FlightServer, "_check_size", lambda *_: None)
+    patch.setattr(flight_server.FlightServer, "_check_size", lambda *_: None)
     patch.setattr(ipc.BatchReader, "_check_size", lambda *_: None)
 
 
 @breaks("results-in-parts")
 def results_are_never_cut(patch: Patch) -> None:
-    patch.setattr(serving, "sliced_to", lambda batch, bytes_max: [batch])
+    patch.setattr(server_exchange, "sliced_to", lambda batch, bytes_max: [batch])
 
 
 @breaks("valid-batches")
@@ -506,13 +506,13 @@ def batches_are_not_validated(patch: Patch) -> None:
 
 @breaks("polite-end")
 def the_end_is_an_error(patch: Patch) -> None:
-    carry = flight.FlightServer._carry
+    carry = flight_server.FlightServer._carry
 
     def odd(self: Any, *arguments: Any) -> None:
         carry(self, *arguments)
         raise RejectedError("BAD_FRAME", "the epoch is still open")
 
-    patch.setattr(flight.FlightServer, "_carry", odd)
+    patch.setattr(flight_server.FlightServer, "_carry", odd)
 
 
 @breaks("several-calls")
@@ -565,13 +565,13 @@ def missing_states_are_empty(patch: Patch) -> None:
 
 @breaks("initial-outputs")
 def states_without_rows_have_an_empty_answer(patch: Patch) -> None:
-    states = serving.ServerExchange._states
+    states = server_exchange.ServerExchange._states
 
     def odd(self: Any, frame: Any) -> Any:
         for reply in states(self, frame):
             yield reply if frame.batch.num_rows else replace(reply, batch=reply.batch.slice(0, 0))
 
-    patch.setattr(serving.ServerExchange, "_states", odd)
+    patch.setattr(server_exchange.ServerExchange, "_states", odd)
     expected = machine.Exchange._expected_number
 
     def none_for_none(self: Any, frame: Any) -> int:
@@ -626,8 +626,8 @@ def what_was_loaded_cannot_be_taken_back(patch: Patch) -> None:
         loaded.clear()
         carry(self, *arguments)
 
-    carry = flight.FlightServer._carry
-    patch.setattr(flight.FlightServer, "_carry", begin)
+    carry = flight_server.FlightServer._carry
+    patch.setattr(flight_server.FlightServer, "_carry", begin)
     patch.setattr(fold.Fold, "merge_states", noting)
     patch.setattr(fold, "_retracts", lambda batch: None if loaded else retracts(batch))
 

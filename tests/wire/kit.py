@@ -20,7 +20,7 @@ import pyarrow.flight as fl
 from foldflight import udaf
 from foldflight.client import OpenExchange
 from foldflight.client.exchange import SingleServerExchange
-from foldflight.client.flight import FlightConnection
+from foldflight.client.flight_transport import FlightConnection
 from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions.query.call import Call

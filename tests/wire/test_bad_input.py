@@ -415,7 +415,7 @@ def test_bug_of_ours_is_an_invariant_with_an_id(server: ProcessServer, monkeypat
     def broken(*_args: object, **_options: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr("foldflight.server.flight.describe", broken)
+    monkeypatch.setattr("foldflight.server.flight_server.describe", broken)
     with pytest.raises(CorruptError) as caught:
         FlightTransport([server.url], deadline_s=DEADLINE_S).describe(open_request(COUNT))
     assert caught.value.code == "INVARIANT"

@@ -23,7 +23,7 @@ from databend_udf.client import UDFClient
 
 from bench.environments import NotInstalledError, arrow_udf_server
 from foldflight import Registry, udaf, udf, udtf
-from foldflight.ext.wire import calls
+from foldflight.ext.wire import stateless_calls
 from foldflight.ext.wire.adapter import RisingWave
 from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import ProcessServer, serving
@@ -594,11 +594,11 @@ def test_a_mistake_of_ours_is_no_bad_argument(monkeypatch: pytest.MonkeyPatch) -
     """Values that cannot be read are the caller's; any other exception passes, as it is no mistake of the caller."""
     same = udf(input_types=["BIGINT"], result_type="BIGINT", name="same")(lambda x: x)
     function = Registry.load([same])["same"]
-    call = calls.ScalarCall(RisingWave(), function, pa.schema({"x": pa.int64()}))
+    call = stateless_calls.ScalarCall(RisingWave(), function, pa.schema({"x": pa.int64()}))
 
     def mistaken(*_: object) -> None:
         raise AttributeError("mistake")
 
-    monkeypatch.setattr(calls, "_from_wire", mistaken)
+    monkeypatch.setattr(stateless_calls, "_from_wire", mistaken)
     with pytest.raises(AttributeError, match="mistake"):
         call._argument(0, pa.array([1]))

@@ -21,8 +21,15 @@ import pytest
 from rich.console import Console
 
 from foldflight import connect
-from foldflight.cli.status import status_view
-from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections, flight
+from foldflight.cli.fleet_status import status_view
+from foldflight.client import (
+    EmbeddedTransport,
+    FlightTransport,
+    Functions,
+    OpenExchange,
+    close_connections,
+    flight_transport,
+)
 from foldflight.client.failover import FailoverExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.coordinator import FailoverBounds
@@ -359,7 +366,7 @@ def test_tasks_that_start_together_spread_over_servers(fork: Fork, monkeypatch: 
     for step in ("one query", "another query"):
         transport = pickle.dumps(FlightTransport(urls, deadline_s=DEADLINE_S))
         for number in range(5):
-            monkeypatch.setattr(flight, "_connections", {})  # as in a process that has just begun
+            monkeypatch.setattr(flight_transport, "_connections", {})  # as in a process that has just begun
             properties: dict[str, str] = {}  # no stream runs the task
             task = SimpleNamespace(
                 partitionId=lambda n=number: n, attemptNumber=int, stageId=lambda: 1, getLocalProperty=properties.get

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from foldflight import FunctionError, RejectedError, RetryableError, connect
-from foldflight.ext.java import machine
+from foldflight.ext.java import jvm
 from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import load_registry, serving
 from foldflight.server.run.settings import load_settings
@@ -52,7 +52,7 @@ def test_a_served_class(tmp_path: Path) -> None:
             with pytest.raises(FunctionError, match=r"java.lang.ArithmeticException: / by zero") as caught:
                 end_epoch(exchange, 1)
         assert "at com.acme.WeightedAvg.accumulate(WeightedAvg.java:" in (caught.value.trace or "")
-        threads = machine.java().JClass("java.lang.Thread").activeCount
+        threads = jvm.java().JClass("java.lang.Thread").activeCount
         before = threads()
         for _ in range(12):
             with functions.transport.open(open_request(CALL)) as exchange:

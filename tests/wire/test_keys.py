@@ -20,7 +20,7 @@ from foldflight import RejectedError, RetryableError, connect
 from foldflight.client import close_connections
 from foldflight.client.connect import credentials
 from foldflight.functions.query.call import Call
-from foldflight.server import calls
+from foldflight.server import rpc_server
 from foldflight.server.run.lifecycle import serving
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, PATIENCE_S, STATE_KEY, open_request
@@ -70,7 +70,9 @@ def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> Non
         grpc.insecure_channel(server.url.removeprefix("grpc://")) as channel,
         fl.connect(server.url) as client,
     ):
-        patched.setattr(calls.IncomingCall, "receive", lambda _call: started.append(threading.current_thread().name))
+        patched.setattr(
+            rpc_server.IncomingCall, "receive", lambda _call: started.append(threading.current_thread().name)
+        )
         answers = channel.stream_stream(path)(silent(), timeout=PATIENCE_S)
         assert next(answers) == b"\x0a\x01\x02", "arrow.flight.protocol.Result with the body 0x02"
         with pytest.raises(grpc.RpcError) as caught:

@@ -26,9 +26,9 @@ from foldflight.client import FlightTransport, OpenExchange, connect
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.ext.conformance.raw import RawServer
 from foldflight.functions.query.call import Call
-from foldflight.server import flight
-from foldflight.server.calls import CallStatus, IncomingCall, send
+from foldflight.server import flight_server
 from foldflight.server.ops.logs import make_logger
+from foldflight.server.rpc_server import CallStatus, IncomingCall, send
 from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, ProcessServer, announce, run_server, serving
 from foldflight.server.run.settings import load_settings
 from tests.ports import free_port
@@ -282,7 +282,7 @@ def test_a_slow_answer_is_not_idle_time(monkeypatch: pytest.MonkeyPatch) -> None
         time.sleep(0.3)
         send(*args, **kwargs)
 
-    monkeypatch.setattr(flight, "send", send_slowly)
+    monkeypatch.setattr(flight_server, "send", send_slowly)
     asked = open_request(Call("slow", ("value",)), row_outputs=True)
     with (
         serving(wire_functions, state_keys=STATE_KEY, idle_s_max=5.0) as server,

@@ -12,8 +12,8 @@ import pytest
 from foldflight import connect
 from foldflight.client import EmbeddedTransport, FlightTransport, close_connections
 from foldflight.client.functions import Functions
-from foldflight.engine.batch import scalar
-from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
+from foldflight.engine.batch import scalar_task
+from foldflight.engine.batch.scalar_task import ScalarQuery, Steps, transport_of
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
@@ -236,7 +236,7 @@ def test_functions_are_shipped(server: ProcessServer) -> None:
 
 def test_blocks_are_as_large_as_their_answers_allow(monkeypatch: pytest.MonkeyPatch, transport: Any) -> None:
     """The engine holds an answer as a whole: rows that become many are sent in small blocks, others in large ones."""
-    monkeypatch.setattr(scalar, "_TABLE_ANSWER_ROWS", 1 << 13)
+    monkeypatch.setattr(scalar_task, "_TABLE_ANSWER_ROWS", 1 << 13)
     functions = Functions(transport)
     use = functions["repeated"]("x", "times")
     columns = pa.schema([("x", pa.int64()), ("times", pa.int64())])

@@ -22,10 +22,10 @@ import pytest
 
 from foldflight import FunctionContext, FunctionError, Recordings, RejectedError, RetryableError, udf
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions
-from foldflight.client.logs import log_records
+from foldflight.client.client_logs import log_records
 from foldflight.client.process import begin_task
 from foldflight.coroutines import PROCESS_LOOP
-from foldflight.engine.batch.scalar import ScalarQuery, Steps
+from foldflight.engine.batch.scalar_task import ScalarQuery, Steps
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.exchange.failover.coordinator import FailoverBounds

@@ -17,7 +17,7 @@ import pytest
 
 from foldflight.client import FlightTransport, OpenExchange, close_connections
 from foldflight.client.exchange import SingleServerExchange
-from foldflight.client.flight import FlightConnection
+from foldflight.client.flight_transport import FlightConnection
 from foldflight.errors import RetryableError
 from foldflight.functions.query.call import Call
 from foldflight.server.ops.logs import make_logger

@@ -14,15 +14,15 @@ from typing import Any, Final
 import click
 
 from foldflight import __version__
-from foldflight.cli.compiling import compile_modules
+from foldflight.cli.check_command import check
+from foldflight.cli.compile_command import compile_modules
 from foldflight.cli.demo import demo
+from foldflight.cli.fleet_status import status
+from foldflight.cli.function_list import functions
 from foldflight.cli.init import init
-from foldflight.cli.laws import check
-from foldflight.cli.listing import functions
 from foldflight.cli.serve import serve
 from foldflight.cli.sql import sql
 from foldflight.cli.state import state
-from foldflight.cli.status import status
 from foldflight.cli.terminal import printable
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.extensions import Extension

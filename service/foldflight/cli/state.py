@@ -15,14 +15,14 @@ from rich.filesize import decimal
 from rich.table import Column, Table
 from rich.text import Text
 
+from foldflight.cli.local_session import errors_as_text, local_spark
 from foldflight.cli.progress import spark_progress
-from foldflight.cli.session import errors_as_text, local_spark
 from foldflight.errors import RejectedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from foldflight.spark.stored import StateFigures, StoredTable
+    from foldflight.spark.state_reader import StateFigures, StoredTable
 
 
 EXIT_NO_GROUP = 1
@@ -65,7 +65,7 @@ def state(
         raise RejectedError("SETTINGS", "a checkpoint is read with Spark: pip install 'foldflight[spark]'")
     settings = {"spark.sql.shuffle.partitions": os.cpu_count() or 1}
     with local_spark("foldflight state", settings, log_level="off") as spark, errors_as_text():
-        from foldflight.spark.stored import StoredTable
+        from foldflight.spark.state_reader import StoredTable
 
         with spark_progress(spark, Console(stderr=True), "reading the checkpoint"):
             table = StoredTable.of(spark, checkpoint, operator)
@@ -192,7 +192,7 @@ def _enclose(texts: Sequence[str]) -> str:
 
 
 def _summary(table: StoredTable, figures: StateFigures, rows_text: str) -> Text:
-    from foldflight.spark.stored import StoredWindowFrames
+    from foldflight.spark.state_reader import StoredWindowFrames
 
     logs = f"; waiting rows: {figures.waiting_rows:,}; rows in RANGE frames: {figures.framed_rows:,}"
     return Text.assemble(

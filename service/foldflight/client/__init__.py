@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foldflight.client.connect import connect
-from foldflight.client.embedded import EmbeddedTransport
+from foldflight.client.embedded_transport import EmbeddedTransport
 from foldflight.client.exchange import OpenExchange, Transport
 from foldflight.client.functions import Aggregate, FunctionHandle, Functions, Use, UseMember, uses_in
 
 if TYPE_CHECKING:
-    from foldflight.client.flight import FlightTransport, close_connections
+    from foldflight.client.flight_transport import FlightTransport, close_connections
 
 __all__ = [
     "Aggregate",
@@ -35,9 +35,9 @@ _OF_FLIGHT = ("FlightTransport", "close_connections")
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of `foldflight.client.flight`."""
+    """Return a name of `foldflight.client.flight_transport`."""
     if name not in _OF_FLIGHT:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from foldflight.client import flight
+    from foldflight.client import flight_transport
 
-    return getattr(flight, name)
+    return getattr(flight_transport, name)

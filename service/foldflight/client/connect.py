@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from foldflight.client.embedded import EmbeddedTransport
+from foldflight.client.embedded_transport import EmbeddedTransport
 from foldflight.client.functions import Functions
 from foldflight.client.process import PROGRAMS
 from foldflight.errors import RejectedError
@@ -23,7 +23,7 @@ from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
 from foldflight.tracing import check_endpoint, tracer_of
 
 if TYPE_CHECKING:
-    from foldflight.client.flight import FlightTransport
+    from foldflight.client.flight_transport import FlightTransport
 
 
 _SCHEMES = frozenset({"grpc", "grpc+tls"})
@@ -228,7 +228,7 @@ def _flight_transport(target: str) -> type[FlightTransport]:
         RejectedError: MODULE, with what to install, if pyarrow has no Flight here, or protobuf is missing or too old.
     """
     try:
-        from foldflight.client.flight import FlightTransport
+        from foldflight.client.flight_transport import FlightTransport
     except ImportError as error:
         requirements = [each for each in requires("foldflight") or () if each.startswith(("protobuf", "pyarrow"))]
         raise RejectedError(

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.client.logs import set_up
+from foldflight.client.client_logs import set_up
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.frames import (
     SLOT_BYTES,
@@ -38,7 +38,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.ipc import arrays_in
 from foldflight.exchange.machine import Answer, EngineExchange, Role
-from foldflight.exchange.views import split_entries
+from foldflight.exchange.view_columns import split_entries
 from foldflight.fold.mode import Mode
 from foldflight.fold.scalar.expressions import ROW
 from foldflight.functions.author.context import LogRecord

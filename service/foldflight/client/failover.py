@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from foldflight.client.client_logs import log_event, set_up
 from foldflight.client.connection import Connection
 from foldflight.client.exchange import OpenExchange, closed_error
-from foldflight.client.logs import log_event, set_up
 from foldflight.errors import FoldflightError, RetryableError
 from foldflight.exchange.failover.coordinator import (
     AnswerReceived,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from foldflight.client.embedded import EmbeddedTransport
+from foldflight.client.embedded_transport import EmbeddedTransport
 from foldflight.client.exchange import Transport
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
@@ -23,7 +23,7 @@ from foldflight.functions.query.literals import check_known, check_names
 from foldflight.functions.registry import Registry
 
 if TYPE_CHECKING:
-    from foldflight.client.flight import FlightTransport
+    from foldflight.client.flight_transport import FlightTransport
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """The API for authors: `udaf`, types, the context, the built-in functions and the registry."""
 
-from foldflight.functions.author.bundled import Applied, Segment
 from foldflight.functions.author.context import FunctionContext, LogRecord, MetricSink, NullMetrics
+from foldflight.functions.author.segments import Applied, Segment
 from foldflight.functions.author.spec import (
     AnyFunction,
     BoundFunction,

@@ -24,7 +24,7 @@ import pyarrow as pa
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, Frame, Open, States, Wanted
-from foldflight.exchange.serving import ServerExchange
+from foldflight.exchange.server_exchange import ServerExchange
 from foldflight.fold.mode import Mode
 from foldflight.functions.query.call import RowKind
 from foldflight.functions.types.arrow import is_bounded

@@ -33,7 +33,7 @@ from foldflight.exchange.ipc import (
     split,
     with_app_metadata,
 )
-from foldflight.server.calls import CallServer, CallStatus, IncomingCall, RefusedError, ServedMethod
+from foldflight.server.rpc_server import CallServer, CallStatus, IncomingCall, RefusedError, ServedMethod
 from foldflight.server.run.settings import port_taken
 
 _CONNECTIONS_MAX: Final = 4096

@@ -26,7 +26,7 @@ from foldflight.spark.rowkinds import DELTA_CHANGES
 from foldflight.spark.scalar import with_columns
 from foldflight.spark.scans.scan import Scan, scan
 from foldflight.spark.settings import configure
-from foldflight.spark.stored import check_checkpoint, state_table
+from foldflight.spark.state_reader import check_checkpoint, state_table
 from foldflight.spark.upserts import upserts
 from foldflight.spark.versions.states import upgrade_checkpoint
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble

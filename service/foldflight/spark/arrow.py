@@ -18,7 +18,7 @@ from foldflight.engine.query.query import Query
 from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
 from foldflight.spark.settings import warn_of_wide_rows
-from foldflight.spark.tracing import in_task
+from foldflight.spark.task_spans import in_task
 from foldflight.spark.versions.sessions import is_spark
 from foldflight.spark.versions.types import nullable, spark_type
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders

@@ -29,7 +29,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.ipc import write_batch
 from foldflight.spark.arrow import ArrowFunction
 from foldflight.spark.attempts import attempt
-from foldflight.spark.tracing import task_span
+from foldflight.spark.task_spans import task_span
 from foldflight.spark.versions.states import StatefulProcessor, transform_with_state
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 from foldflight.tracing import Span, TraceSettings

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
 from foldflight.client import Use
-from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
+from foldflight.engine.batch.scalar_task import ScalarQuery, Steps, transport_of
 from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.errors import RejectedError
 from foldflight.fold.failures import ERROR

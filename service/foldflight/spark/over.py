@@ -21,9 +21,9 @@ from pyspark.sql import types as st
 
 from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
+from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.over_stream import StreamedOver
 from foldflight.engine.over.positions import distance_of, end_type
-from foldflight.engine.over.query import Framed, OverLayout, OverQuery
-from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.over.task import OverFold
 from foldflight.engine.query.layout import EMIT, KIND, ROW_KIND, SLOT
 from foldflight.errors import RejectedError

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as st
 
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
-from foldflight.engine.over.stream import StreamedOver
+from foldflight.engine.over.over_stream import StreamedOver
 from foldflight.engine.state.manifest import RunStore
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import Pack, Unpack

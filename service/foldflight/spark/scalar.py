@@ -24,8 +24,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, OpenExchange, Transport, Use, UseMember, uses_in
-from foldflight.client.logs import log_records
-from foldflight.engine.batch.scalar import ScalarQuery, Steps, transport_of
+from foldflight.client.client_logs import log_records
+from foldflight.engine.batch.scalar_task import ScalarQuery, Steps, transport_of
 from foldflight.engine.query.blocks import convert, gather, without_nullability
 from foldflight.engine.query.layout import DEAD_LETTER, REAL, ROW_KIND
 from foldflight.errors import RejectedError

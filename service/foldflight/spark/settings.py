@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from foldflight.client.logs import set_up
+from foldflight.client.client_logs import set_up
 from foldflight.errors import RejectedError
 from foldflight.spark.arguments import require_session
 from foldflight.spark.versions.sessions import is_spark

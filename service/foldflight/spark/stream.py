@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as st
 
-from foldflight.client.logs import log_event, set_up
+from foldflight.client.client_logs import log_event, set_up
 from foldflight.engine.batch.tasks import PartialFold
-from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.manifest import RunStore
@@ -34,7 +34,7 @@ from foldflight.engine.state.table import StateTable, TableLayout
 from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.engine.stream.epoch import BucketEpoch, ClosedWindows, EpochStats
 from foldflight.engine.stream.packing import Pack, Unpack
-from foldflight.engine.stream.sessions import SessionEpoch
+from foldflight.engine.stream.session_epoch import SessionEpoch
 from foldflight.exchange.ipc import write_batch
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of

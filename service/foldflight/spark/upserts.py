@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.client.functions import OrderKey
-from foldflight.engine.over.stream import ttl_us_of
+from foldflight.engine.over.over_stream import ttl_us_of
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.stream.upserts import (
     IS_DELETED,

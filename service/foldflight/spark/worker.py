@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from pyspark import TaskContext
 
-from foldflight.engine.keys.bufferedrows import keep_files_in
+from foldflight.engine.keys.row_buffers import keep_files_in
 from foldflight.spark.versions.sessions import in_daemon
 
 _modules_frozen = [0]  # number of loaded modules at the last freeze

@@ -17,8 +17,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from foldflight.client import Aggregate, FunctionHandle, Functions
-from foldflight.client.logs import set_up
-from foldflight.engine.over.stream import ttl_us_of
+from foldflight.client.client_logs import set_up
+from foldflight.engine.over.over_stream import ttl_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
 from foldflight.spark.arguments import require_session

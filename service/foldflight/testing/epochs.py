@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.client import Aggregate
 from foldflight.client.functions import Constant
-from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.layout import KIND, LIVE, REAL, QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.entries import ENTRY, VALUE

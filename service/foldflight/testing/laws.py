@@ -25,7 +25,7 @@ from hypothesis.errors import Flaky, NoSuchExample
 from foldflight.client.process import PROGRAMS, PROGRAMS_AT_ONCE
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.extensions import Extension
-from foldflight.fold.aggregate.calls import BoundCall, bind_calls
+from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner

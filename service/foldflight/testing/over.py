@@ -15,9 +15,9 @@ from foldflight.client import Aggregate, Transport
 from foldflight.client.functions import OrderKey
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
+from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.over_stream import StreamedOver
 from foldflight.engine.over.positions import distance_of, end_type
-from foldflight.engine.over.query import Framed, OverLayout, OverQuery
-from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.over.task import OverFold
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.storage import Storage

@@ -27,7 +27,7 @@ from foldflight.exchange.frames import (
     check_chunk,
 )
 from foldflight.exchange.machine import Answer, EngineExchange, Role
-from foldflight.exchange.serving import ServerExchange
+from foldflight.exchange.server_exchange import ServerExchange
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from foldflight.exchange.frames import Opened
-from foldflight.exchange.views import asking
+from foldflight.exchange.view_columns import asking
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions.types.views import ViewSpec
 

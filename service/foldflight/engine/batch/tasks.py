@@ -30,8 +30,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys.bufferedrows import LEVELS, BufferedRows, Overflow, split_failed
-from foldflight.engine.keys.grouped import GroupedExchange, Groups
+from foldflight.engine.keys.group_exchange import GroupedExchange, Groups
+from foldflight.engine.keys.row_buffers import LEVELS, BufferedRows, Overflow, split_failed
 from foldflight.engine.query.blocks import BlockBounds, convert, gather, one_batch
 from foldflight.engine.query.changelog import live_rows
 from foldflight.engine.query.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, QueryLayout, retracts

@@ -24,14 +24,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys.grouped import Clock, GroupedExchange, Groups
+from foldflight.engine.keys.group_exchange import Clock, GroupedExchange, Groups
 from foldflight.engine.keys.hashes import Hashes
 from foldflight.engine.keys.index import KeyIndex, key_values
-from foldflight.engine.over.folding import fold_of
-from foldflight.engine.over.partitions import Store
-from foldflight.engine.over.positions import OrderOf, Positions, codes_of, positions_of
-from foldflight.engine.over.query import Part
-from foldflight.engine.over.stream import (
+from foldflight.engine.over.over_query import Part
+from foldflight.engine.over.over_stream import (
     GROUPS,
     WAITING,
     WINDOW_FRAMES,
@@ -41,6 +38,9 @@ from foldflight.engine.over.stream import (
     preceding_rows,
     stays,
 )
+from foldflight.engine.over.partitions import Store
+from foldflight.engine.over.positions import OrderOf, Positions, codes_of, positions_of
+from foldflight.engine.over.window_frame_folds import fold_of
 from foldflight.engine.query.blocks import AdaptiveSize, BlockBounds, one_batch
 from foldflight.engine.query.layout import KIND, REAL, SLOT, QueryLayout
 from foldflight.engine.state.manifest import TableLayout

@@ -14,8 +14,8 @@ from typing import IO, Any, Self
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.keys.bufferedrows import temporary_file
 from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.keys.row_buffers import temporary_file
 from foldflight.engine.over.positions import Codes, OrderOf, Positions, codes_of
 from foldflight.engine.query.changelog import equal_rows
 from foldflight.functions.types.arrow import concat_batches, is_nested

@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.over.folding import WindowFrameFold, fold_of
+from foldflight.engine.over.over_query import OverQuery
 from foldflight.engine.over.partitions import Partitions, Store
 from foldflight.engine.over.positions import positions_of
-from foldflight.engine.over.query import OverQuery
+from foldflight.engine.over.window_frame_folds import WindowFrameFold, fold_of
 from foldflight.engine.query.blocks import AdaptiveSize, gather
 
 _ROWS: Final = 1 << 15

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.blocks import BlockBounds, one_batch
 from foldflight.engine.query.layout import SLOT, CallView, QueryLayout
 from foldflight.engine.state.manifest import calls_of, other_query

@@ -27,9 +27,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.engine.keys.bufferedrows import BufferedRows, Failed, split_failed
-from foldflight.engine.keys.grouped import GroupedExchange, Groups
+from foldflight.engine.keys.group_exchange import GroupedExchange, Groups
 from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.keys.row_buffers import BufferedRows, Failed, split_failed
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import Mask, changelog, live_rows
 from foldflight.engine.query.layout import LIVE, SLOT, CallView, QueryLayout, retracts

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.fold.aggregate.records import column_of, fill_member, record_dtype
+from foldflight.fold.aggregate.record_layout import column_of, fill_member, record_dtype
 from foldflight.fold.machine_values import DECIMALS, MOMENTS, TEXTS
 
 if TYPE_CHECKING:

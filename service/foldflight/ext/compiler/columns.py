@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.ext.compiler.arena import FORMATS, Contents
-from foldflight.fold.aggregate.records import fill_nulls
+from foldflight.fold.aggregate.record_layout import fill_nulls
 from foldflight.fold.machine_values import DECIMALS, MOMENTS, TEXTS, to_addresses, to_numbers, to_words, too_long
 from foldflight.fold.rows import Mask, Rows
 from foldflight.functions.types.vectors import matrix_of

@@ -22,9 +22,9 @@ from foldflight.ext.compiler.arena import CONTROLS, MARK, RAISED, Arena, Element
 from foldflight.ext.compiler.columns import Members, columns_of
 from foldflight.ext.compiler.program import NoProgram, Program
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
-from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, records_at, struct_of
-from foldflight.fold.aggregate.states import StateOrigin, UnconvertibleState
+from foldflight.fold.aggregate.interpreter import Interpreted, cannot_merge
+from foldflight.fold.aggregate.record_layout import bytes_of, column_of, fill_member, records_at, struct_of
+from foldflight.fold.aggregate.state_codecs import StateOrigin, UnconvertibleState
 from foldflight.fold.machine_values import (
     DECIMALS,
     from_addresses,

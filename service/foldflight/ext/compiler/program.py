@@ -22,7 +22,7 @@ import numpy as np
 from foldflight.ext.compiler.arena import FORMATS
 from foldflight.ext.compiler.columns import Items
 from foldflight.fold.accelerator import PendingLoop
-from foldflight.fold.aggregate.reading import inner_codes
+from foldflight.fold.aggregate.readonly_proof import inner_codes
 from foldflight.fold.machine_values import DECIMALS
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from foldflight.ext.compiler.program import NO_NUMBA, Loops, NoProgram, Program,
 from foldflight.ext.compiler.scalar import CompiledScalar
 from foldflight.fold.accelerator import HOT_ROWS, Accelerator, CompileQueue, PendingLoop, bind_fixed_types
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.aggregate.interpreter import Interpreted
 from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode, Unsupported, at_line_of, line_of
 from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
 from foldflight.functions.author.spec import AnyFunction, BoundFunction, BoundScalar, Methods, ScalarMethods

@@ -23,7 +23,7 @@ from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.iterators import IteratorType, lower_iterators
 from foldflight.ext.compiler.value_types import KINDS, exactly
 from foldflight.ext.compiler.vectors import VectorType
-from foldflight.fold.aggregate.records import record_dtype
+from foldflight.fold.aggregate.record_layout import record_dtype
 from foldflight.fold.machine_values import TEXTS
 from foldflight.fold.mode import Unsupported
 

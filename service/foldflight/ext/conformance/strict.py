@@ -33,13 +33,13 @@ from foldflight.exchange.frames import (
     States,
 )
 from foldflight.exchange.machine import Role
-from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.exchange.server_exchange import ServerExchange, describe
 from foldflight.ext.conformance.raw import Rule
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry, RowKind
-from foldflight.server.calls import VanishedError, reading, send
 from foldflight.server.error_translation import to_flight_error
 from foldflight.server.flightbase import flight_info
+from foldflight.server.rpc_server import VanishedError, reading, send
 
 # If a write takes longer, the engine does not read.
 _BLOCKED_S: Final = 3.0

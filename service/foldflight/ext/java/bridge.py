@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted
-from foldflight.fold.aggregate.states import StateOrigin
+from foldflight.fold.aggregate.interpreter import EMPTY, Interpreted
+from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.functions.types.sql import parse_type, sql_name

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.ext.java.bridge import UnknownType, Value, bridge_of, has_loop, hint_of, into_object, value_of
-from foldflight.ext.java.machine import Jar, java, limit_heap, loaders
-from foldflight.functions.author.declaring import snake_case
+from foldflight.ext.java.jvm import Jar, java, limit_heap, loaders
+from foldflight.functions.author.declarations import snake_case
 from foldflight.functions.author.spec import Capabilities, Function, Methods, Parameter
 from foldflight.functions.types.serializer import StateSerializer, serializer_of_type
 from foldflight.functions.types.values import CastError

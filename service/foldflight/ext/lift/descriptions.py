@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from foldflight.errors import RejectedError
 from foldflight.ext.lift.analysis import lift_of
+from foldflight.ext.lift.method_source import codes_in
 from foldflight.ext.lift.plan import LiftPlan
-from foldflight.ext.lift.source import codes_in
 from foldflight.ext.lift.tree import DEPTH_MAX, TEXT_MAX, Lift
 from foldflight.fold.mode import Unsupported
 from foldflight.functions.author.spec import BoundFunction, ClassForm

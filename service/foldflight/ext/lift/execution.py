@@ -20,7 +20,7 @@ from dataclasses import field as dataclass_field
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
 
-from foldflight.ext.lift.source import Source, source_of
+from foldflight.ext.lift.method_source import Source, source_of
 from foldflight.ext.lift.tree import (
     FALSE,
     NONE,

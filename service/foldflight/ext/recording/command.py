@@ -140,7 +140,7 @@ def _read(
     literals: tuple[str, ...],
     key: str | None,
 ) -> Recording:
-    from foldflight.cli.laws import literals_in
+    from foldflight.cli.check_command import literals_in
     from foldflight.ext.recording.dead_letters import read_dead_letters
     from foldflight.ext.recording.file import read_recording
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import frames as fr
 from foldflight.exchange.ipc import write_batch
-from foldflight.exchange.serving import ServerExchange
+from foldflight.exchange.server_exchange import ServerExchange
 from foldflight.ext.recording.file import Recording, of_groups, slots_in, slots_of
 from foldflight.fold.coroutines import Answer, Bound, Calls, Check, M, SharedInstance
 from foldflight.fold.failures import ERROR

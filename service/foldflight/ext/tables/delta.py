@@ -14,7 +14,7 @@ from pyarrow import types
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns, offsets_name, refuse_times
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.ext.tables.statements import driver, quote_name
+from foldflight.ext.tables.merge_sql import driver, quote_name
 
 _deltalake: Final = partial(driver, "delta", "deltalake", extra="delta")
 _APPLICATION: Final = "foldflight-"

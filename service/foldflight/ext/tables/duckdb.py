@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from foldflight.engine.targets import missing_columns, offsets_name
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.ext.tables.statements import driver, merge_statement, quote_name
+from foldflight.ext.tables.merge_sql import driver, merge_statement, quote_name
 
 if TYPE_CHECKING:
     import duckdb

@@ -17,7 +17,7 @@ from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, missing_columns, offsets_name, refuse_times
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.ext.tables.statements import driver
+from foldflight.ext.tables.merge_sql import driver
 
 _pyiceberg: Final = partial(driver, "iceberg", "pyiceberg", extra="iceberg")
 _MARK: Final = "foldflight-"

@@ -16,7 +16,7 @@ from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, key_of_row, missing_columns, offsets_name
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.ext.tables.copytext import ZERO, copy_text, is_pgvector, postgres_type, type_of
-from foldflight.ext.tables.statements import driver, quote_name
+from foldflight.ext.tables.merge_sql import driver, quote_name
 
 if TYPE_CHECKING:
     import psycopg

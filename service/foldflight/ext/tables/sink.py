@@ -23,21 +23,21 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined, unused-ignore]
 
-from foldflight.client.logs import log_event
+from foldflight.client.client_logs import log_event
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.engine.targets import Target, is_key, net_changes, offsets_name, older_checkpoint
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.ext.tables.address import KINDS, Address
-from foldflight.ext.tables.catalog import CatalogTable
+from foldflight.ext.tables.catalog_table import CatalogTable
 from foldflight.ext.tables.delta import DeltaTable
 from foldflight.ext.tables.duckdb import DuckDBTable
 from foldflight.ext.tables.iceberg import IcebergTable
+from foldflight.ext.tables.merge_sql import quote_name
 from foldflight.ext.tables.postgres import PostgresTable
-from foldflight.ext.tables.statements import quote_name
 from foldflight.spark.arguments import column_names, require_dataframe
 from foldflight.spark.columns import rejecting
 from foldflight.spark.rowkinds import refuse_unsaid
-from foldflight.spark.stored import refuse_moved
+from foldflight.spark.state_reader import refuse_moved
 from foldflight.spark.versions.facts import TABLES, require
 from foldflight.spark.versions.sessions import is_remote
 from foldflight.spark.versions.types import arrow_type

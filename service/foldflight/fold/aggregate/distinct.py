@@ -19,9 +19,17 @@ import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreted import cannot_merge
-from foldflight.fold.aggregate.states import StateOrigin, unreadable
-from foldflight.fold.aggregate.viewed import UNREADABLE, AskView, CachedMap, Source, entries_of, largest_of, no_state
+from foldflight.fold.aggregate.interpreter import cannot_merge
+from foldflight.fold.aggregate.state_codecs import StateOrigin, unreadable
+from foldflight.fold.aggregate.view_accumulators import (
+    UNREADABLE,
+    AskView,
+    CachedMap,
+    Source,
+    entries_of,
+    largest_of,
+    no_state,
+)
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import CachedView

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.accelerator import Accelerator
-from foldflight.fold.aggregate.calls import BoundCall, bind_calls, demand_instance, result_schema, written_by
+from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls, demand_instance, result_schema, written_by
 from foldflight.fold.aggregate.distinct import Distinct
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
-from foldflight.fold.aggregate.states import StateOrigin
-from foldflight.fold.aggregate.viewed import Viewed
+from foldflight.fold.aggregate.interpreter import Interpreted, cannot_retract
+from foldflight.fold.aggregate.state_codecs import StateOrigin
+from foldflight.fold.aggregate.view_accumulators import Viewed
 from foldflight.fold.failures import ERROR, Failures, close_all
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import CachedView, Options, Request, Resources

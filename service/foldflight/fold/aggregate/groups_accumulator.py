@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import pyarrow as pa
 
-from foldflight.fold.aggregate.states import StateOrigin
+from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
 

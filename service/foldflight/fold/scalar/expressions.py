@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.fold.accelerator import Accelerator
-from foldflight.fold.aggregate.calls import check_fingerprint, column_of, demand_instance
+from foldflight.fold.aggregate.bound_calls import check_fingerprint, column_of, demand_instance
 from foldflight.fold.coroutines import Answer, Calls, Check, Coroutines, call_ids, failure_of, no_coroutines
 from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, close_all
 from foldflight.fold.mode import Mode

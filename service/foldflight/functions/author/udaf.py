@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.adapters import AdaptedForm, Adapter, adapter_of
-from foldflight.functions.author.bundled import Applied, BundledForm, Segment, arguments_of
-from foldflight.functions.author.declaring import REGISTERED, Inputs, SignatureBuilder, registering, snake_case
+from foldflight.functions.author.declarations import REGISTERED, Inputs, SignatureBuilder, registering, snake_case
+from foldflight.functions.author.segments import Applied, BundledForm, Segment, arguments_of
 from foldflight.functions.author.spec import (
     METHODS,
     AccumulatorForm,

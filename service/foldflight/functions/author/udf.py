@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.declaring import Inputs, SignatureBuilder, registering, snake_case
+from foldflight.functions.author.declarations import Inputs, SignatureBuilder, registering, snake_case
 from foldflight.functions.author.spec import CallBounds, Declared, ScalarFunction, Vectorised, bounds_of
 from foldflight.functions.types.annotations import signature_of
 from foldflight.functions.types.sql import parse_type, sql_name, type_variables

@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from foldflight.errors import FoldflightError
-from foldflight.server.calls import CallServer, CallStatus, IncomingCall, ServedMethod
 from foldflight.server.flightbase import authority, connections_max
+from foldflight.server.rpc_server import CallServer, CallStatus, IncomingCall, ServedMethod
 from foldflight.server.run.settings import port_taken
 
 LIVENESS = "liveness"

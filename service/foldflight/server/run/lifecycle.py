@@ -44,7 +44,7 @@ from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import AnyFunction, Function
 from foldflight.functions.registry import JAVA, Registry, java_functions
 from foldflight.server.authentication import check_keys
-from foldflight.server.flight import FlightServer, recordings_of
+from foldflight.server.flight_server import FlightServer, recordings_of
 from foldflight.server.flightbase import authority
 from foldflight.server.limits import memory_limit_of, reuse_freed
 from foldflight.server.ops.build import ServerCollector

@@ -606,7 +606,7 @@ class _Worker:
         try:
             # In a session of its own, so that Ctrl-C in the terminal reaches only the parent, which then drains.
             process = subprocess.Popen(
-                [sys.executable, "-m", "foldflight.server.run.worker"],
+                [sys.executable, "-m", "foldflight.server.run.worker_process"],
                 stdin=subprocess.PIPE,
                 pass_fds=[ready_write],
                 start_new_session=True,

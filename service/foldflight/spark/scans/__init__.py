@@ -2,6 +2,6 @@
 
 scan.py has what users see. listing.py is the list of files, which folders.py makes of paths and tables.py of Delta's
 tables with their logs (deltalog.py). source.py decides who reads, by the session's settings, the query and the files;
-footers.py describes the files, readable.py knows which columns Arrow and Spark read alike, predicate.py evaluates
+footers.py describes the files, column_formats.py knows which columns Arrow and Spark read alike, predicate.py evaluates
 conditions, and reader.py is the part in the tasks.
 """

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import types as st
 
+from foldflight.spark.scans.column_formats import is_readable, is_rebased, is_written_by_spark
 from foldflight.spark.scans.predicate import Comparison, Predicate
-from foldflight.spark.scans.readable import is_readable, is_rebased, is_written_by_spark
 
 OpenFilesystem: TypeAlias = "Callable[[], fs.FileSystem]"
 """Makes the file system, in each process that reads."""

@@ -19,11 +19,11 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.spark.arrow import arrow_function
+from foldflight.spark.scans.column_formats import readable_type
 from foldflight.spark.scans.deltalog import FIELD_ID
 from foldflight.spark.scans.footers import Footer, OpenFilesystem, ReadRequest, RowGroup, footers, local
 from foldflight.spark.scans.listing import Files, Listing, UnreadableError
 from foldflight.spark.scans.predicate import Comparison, Predicate
-from foldflight.spark.scans.readable import readable_type
 from foldflight.spark.scans.reader import ReadSplits, Split, Task
 from foldflight.spark.versions.sessions import is_remote, is_spark, parallelism
 from foldflight.tracing import TraceSettings

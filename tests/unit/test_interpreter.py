@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, udaf
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
 from tests.folds import open_fold

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport, Use, UseMember, uses_in
-from foldflight.client.logs import log_records
+from foldflight.client.client_logs import log_records
 from foldflight.engine.query.blocks import AdaptiveSize, BlockBounds
 from foldflight.engine.query.query import ARROW, HostTypes
 from foldflight.errors import RejectedError

@@ -16,7 +16,7 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.engine.targets import DELETE, holds, older_checkpoint
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.ext.tables.statements import merge_statement, quote_name
+from foldflight.ext.tables.merge_sql import merge_statement, quote_name
 from foldflight.spark.errors import raise_error
 from foldflight.spark.versions.sessions import is_remote, quiet
 from foldflight.spark.versions.types import arrow_type

@@ -10,8 +10,8 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.keys.grouped import Groups
-from foldflight.engine.over.stream import CALLS, GROUPS, WAITING, WINDOW_FRAMES
+from foldflight.engine.keys.group_exchange import Groups
+from foldflight.engine.over.over_stream import CALLS, GROUPS, WAITING, WINDOW_FRAMES
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.state.manifest import Manifest, TableLayout, VersionColumns, calls_of, with_older
 from foldflight.engine.state.storage import Storage
@@ -159,8 +159,8 @@ def sizes_of(name: str, data: bytes) -> dict[str, int]:
     """
     if is_time_log(data):
         log = read_manifest(data)
-        waiting, is_frame_log = name == WAITING, name.startswith(WINDOW_FRAMES)
-        rows = {"waiting_rows": log.waiting * waiting, "framed_rows": log.waiting * is_frame_log}
+        waiting, is_window_frame_log = name == WAITING, name.startswith(WINDOW_FRAMES)
+        rows = {"waiting_rows": log.waiting * waiting, "framed_rows": log.waiting * is_window_frame_log}
         return {"runs": log.pieces, "rows": log.row_count, "bytes": log.bytes, **rows}
     pieces = Manifest.decode(data).pieces
     sums = {"rows": sum(piece.rows for piece in pieces), "bytes": sum(piece.bytes for piece in pieces)}

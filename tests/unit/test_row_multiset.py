@@ -12,8 +12,8 @@ import pytest
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.ext.compiler import Programs
-from foldflight.fold.aggregate import counted
-from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate import row_multiset
+from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Options, Resources
@@ -130,8 +130,8 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 @pytest.mark.parametrize("seed", range(30))
 def test_rows_are_folded_as_by_a_plain_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Retracted rows go and come again behind the others; states are loaded and merged; parts are small."""
-    monkeypatch.setattr(counted, "_PART_ROWS", 7)
-    monkeypatch.setattr(counted, "_COUNTED_ROWS_MIN", 10)
+    monkeypatch.setattr(row_multiset, "_PART_ROWS", 7)
+    monkeypatch.setattr(row_multiset, "_COUNTED_ROWS_MIN", 10)
     chosen = random.Random(seed)
     call = call_of(chosen)
     fold, plain = new(call), [Plain(call) for _ in range(4)]
@@ -155,7 +155,7 @@ def test_rows_are_folded_as_by_a_plain_loop(seed: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("seed", range(20))
 def test_values_after_each_row_are_those_of_a_plain_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in OVER: after each row that is asked for, its group has the value of the rows until then."""
-    monkeypatch.setattr(counted, "_PART_ROWS", 7)
+    monkeypatch.setattr(row_multiset, "_PART_ROWS", 7)
     chosen = random.Random(seed)
     call = call_of(chosen)
     fold, plain = new(call, row_outputs=True), [Plain(call) for _ in range(3)]
@@ -181,7 +181,7 @@ def test_ordered_rows_are_folded_by_compiled_code() -> None:
     fold = Fold(bind_calls(REGISTRY, [ORDERED], SCHEMA), Options(), Resources(accelerator=Programs(hot_rows=0)))
     fold.fold(ema_rows([0, 1, 0, 0], [1.0, 5.0, 2.0, 4.0], [3, 1, 2, 1]))
     (accumulators,) = fold._accumulators
-    assert isinstance(accumulators, counted.Counted)
+    assert isinstance(accumulators, row_multiset.Counted)
     assert accumulators.mode is Mode.COUNTED
     assert fold.collect().column("output_0").to_pylist() == [0.25 * 4.0 + 0.5 * 2.0 + 1.0, 5.0]
     assert accumulators._inner.mode is Mode.COMPILED
@@ -190,7 +190,7 @@ def test_ordered_rows_are_folded_by_compiled_code() -> None:
 @pytest.mark.parametrize("part_rows", [1, 1 << 17])
 def test_a_group_that_fails_leaves_the_others(part_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With isolated errors, the rows of a failed group are skipped from the row on that failed."""
-    monkeypatch.setattr(counted, "_PART_ROWS", part_rows)
+    monkeypatch.setattr(row_multiset, "_PART_ROWS", part_rows)
     fold = new(ORDERED, isolate_errors=True)
     fold.fold(ema_rows([0, 1, 1, 0], [1.0, 13.0, 2.0, 4.0], [2, 1, 2, 1]))
     results = fold.collect()

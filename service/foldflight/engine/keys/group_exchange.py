@@ -20,10 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import OpenExchange, Transport
-from foldflight.client.logs import log_records
-from foldflight.engine.keys.bufferedrows import BufferedRows
+from foldflight.client.client_logs import log_records
 from foldflight.engine.keys.hashes import Hashes, key_hashes
 from foldflight.engine.keys.index import KeyIndex
+from foldflight.engine.keys.row_buffers import BufferedRows
 from foldflight.engine.query.layout import EMIT, QueryLayout
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Open, Opened

@@ -30,10 +30,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys.grouped import GroupedExchange
+from foldflight.engine.keys.group_exchange import GroupedExchange
+from foldflight.engine.over.over_query import Part, Strategy
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.positions import Positions
-from foldflight.engine.over.query import Part, Strategy
 from foldflight.engine.query.blocks import AdaptiveSize, one_batch
 from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.exchange.frames import Open

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.keys.bufferedrows import BufferedRows, Failed
-from foldflight.engine.keys.grouped import GroupedExchange, Groups
+from foldflight.engine.keys.group_exchange import GroupedExchange, Groups
 from foldflight.engine.keys.hashes import Hashes
+from foldflight.engine.keys.row_buffers import BufferedRows, Failed
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import changelog
 from foldflight.engine.query.layout import LIVE, SLOT, QueryLayout

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from foldflight import connect, udaf
-from foldflight.fold.aggregate.reading import Reading
+from foldflight.fold.aggregate.readonly_proof import Reading
 from foldflight.testing import run_epochs, run_over
 
 KEY = bytes(32)

@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from foldflight.client.client_logs import log_event, set_up
 from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.exchange import OpenExchange, SingleServerExchange
-from foldflight.client.logs import log_event, set_up
 from foldflight.client.process import PROGRAMS, call_scope
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import UNBOUNDED, Frame, FunctionInfo, Open, Opened, Wanted
-from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.exchange.server_exchange import ServerExchange, describe
 from foldflight.fold.coroutines import Coroutines
 from foldflight.fold.failures import missing_module
 from foldflight.fold.mode import Mode
@@ -131,7 +131,7 @@ class EmbeddedTransport:
         if self.otlp_endpoint is None:
             connection: Connection = connect(complete, serve, resolve)
         else:
-            from foldflight.client.traced import traced_dial
+            from foldflight.client.connection_spans import traced_dial
 
             def dial(*_: object) -> Connection:
                 return connect(complete, serve, resolve)

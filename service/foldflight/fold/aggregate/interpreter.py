@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.reading import Reading, is_harmless
-from foldflight.fold.aggregate.states import StateOrigin, Typed, UnconvertibleState, state_codec
+from foldflight.fold.aggregate.readonly_proof import Reading, is_harmless
+from foldflight.fold.aggregate.state_codecs import StateOrigin, Typed, UnconvertibleState, state_codec
 from foldflight.fold.coroutines import Waits, no_running_values
 from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode

@@ -22,10 +22,10 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from foldflight.client.client_logs import set_up
 from foldflight.client.connection import Connection, Resolve, check_resolve
-from foldflight.client.error_translation import translate_error
 from foldflight.client.failover import FailoverExchange, Patience
-from foldflight.client.logs import set_up
+from foldflight.client.flight_errors import translate_error
 from foldflight.client.process import call_scope, take_first_turn
 from foldflight.client.watchdog import Guard
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
@@ -259,7 +259,7 @@ class FlightTransport:
         )
         dial: Callable[[str, Open], Connection] = functools.partial(self._dial, resolve=resolve)
         if self.otlp_endpoint is not None:
-            from foldflight.client.traced import traced_dial
+            from foldflight.client.connection_spans import traced_dial
 
             dial = traced_dial(dial, self.otlp_endpoint)
         return FailoverExchange(open_request, coordinator, dial, clock)

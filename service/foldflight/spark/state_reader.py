@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.engine.over.stored import StoredOver, sizes_of
+from foldflight.engine.over.over_state import StoredOver, sizes_of
 from foldflight.engine.query.blocks import convert
 from foldflight.engine.query.layout import BUCKET, LIVE, CallView
 from foldflight.engine.state.manifest import (

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from foldflight.cli.target import target_options
 from foldflight.client.connect import credentials, server_urls
-from foldflight.client.flight import FlightTransport
+from foldflight.client.flight_transport import FlightTransport
 from foldflight.errors import FoldflightError
 
 EXIT_NO_ANSWER = 1

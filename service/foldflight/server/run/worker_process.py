@@ -1,4 +1,4 @@
-"""One worker process of `workers.py`: `python -m foldflight.server.run.worker`, configured on standard input.
+"""One worker process of `workers.py`: `python -m foldflight.server.run.worker_process`, configured on standard input.
 
 The first line is the configuration. The end of the input means "drain and end", and so does SIGTERM.
 """

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, RetryableError, connect
-from foldflight.client import OpenExchange, Transport, embedded
-from foldflight.engine.keys.grouped import GroupedExchange, Groups
+from foldflight.client import OpenExchange, Transport, embedded_transport
+from foldflight.engine.keys.group_exchange import GroupedExchange, Groups
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.exchange.frames import UNBOUNDED, FunctionInfo, Open, Opened, Returns
 from foldflight.fold.mode import Mode
@@ -116,7 +116,7 @@ def test_rows_without_a_barrier_are_forgotten(transport: Counted, grouped: Group
 
 def test_a_state_that_is_too_large_names_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside its function and the setting that bounds it: a server knows only the slot."""
-    monkeypatch.setattr(embedded, "UNBOUNDED", replace(UNBOUNDED, state_bytes_max=100))
+    monkeypatch.setattr(embedded_transport, "UNBOUNDED", replace(UNBOUNDED, state_bytes_max=100))
     transport = connect("embedded:").transport
     schema = pa.schema([("slot", pa.int32()), ("v", pa.string())])
     texts = Open(calls=(Call("string_agg", ("v",)),), columns=schema, returns=Returns(states=True))

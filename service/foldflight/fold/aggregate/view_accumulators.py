@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted, cannot_merge
-from foldflight.fold.aggregate.states import StateOrigin, unreadable
+from foldflight.fold.aggregate.interpreter import EMPTY, Interpreted, cannot_merge
+from foldflight.fold.aggregate.state_codecs import StateOrigin, unreadable
 from foldflight.fold.failures import Failures
 from foldflight.fold.pickles import StateSigner
 from foldflight.fold.request import CachedView

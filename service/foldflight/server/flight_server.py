@@ -30,7 +30,7 @@ from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, deco
 from foldflight.exchange.frames import Barrier, Chunk, Entries, Frame, FunctionInfo, Limits, Log, Open, Wanted
 from foldflight.exchange.ipc import app_metadata_in
 from foldflight.exchange.machine import Role
-from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.exchange.server_exchange import ServerExchange, describe
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
@@ -46,7 +46,6 @@ from foldflight.server.authentication import (
     tls_of,
     tokens_of,
 )
-from foldflight.server.calls import VanishedError, check_columns, receive_messages, schema_of, send
 from foldflight.server.error_translation import count, edge, to_flight_error, without_secrets
 from foldflight.server.exchanges import Exchanges, FoldSpans, Running
 from foldflight.server.flightbase import FlightBase, authority, flight_info, status_of
@@ -54,6 +53,7 @@ from foldflight.server.limits import MemoryTrimmer
 from foldflight.server.ops.logs import Logger
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
+from foldflight.server.rpc_server import VanishedError, check_columns, receive_messages, schema_of, send
 from foldflight.server.run.settings import SETTINGS, Settings
 from foldflight.server.stateless import STATELESS, StatelessCall
 from foldflight.shipping.bundles import REGISTER_ACTION, Bundle, check_made_with, unpickle, unseal

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
-from foldflight.fold.aggregate.records import (
+from foldflight.fold.aggregate.interpreter import Interpreted, cannot_merge, cannot_retract
+from foldflight.fold.aggregate.record_layout import (
     bytes_of,
     column_of,
     fill_member,
@@ -29,7 +29,7 @@ from foldflight.fold.aggregate.records import (
     records_at,
     struct_of,
 )
-from foldflight.fold.aggregate.states import StateOrigin
+from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, capacity_for

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FunctionError
-from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
-from foldflight.fold.aggregate.states import UnconvertibleState
+from foldflight.fold.aggregate.interpreter import Interpreted, cannot_merge, cannot_retract
+from foldflight.fold.aggregate.state_codecs import UnconvertibleState
 from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
-from foldflight.functions.author.bundled import Applied, Segment
+from foldflight.functions.author.segments import Applied, Segment
 from foldflight.functions.types.values import exact_types
 
 

@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.engine.over.query import Framed, OverLayout, OverQuery, Part, Strategy
+from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery, Part, Strategy
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import ARROW, HostTypes, refuse_views
 from foldflight.engine.state.manifest import calls_of, other_query
@@ -220,8 +220,8 @@ class StreamedOver:
         )
         lines.append(f"state in {self.buckets} buckets: the rows that wait, by time; and for")
         until = "for ever" if self.idle is None else f"until it has had no row for {self.idle}"
-        names_and_frames = ((", ".join(each.layout.outputs.names), each.window_frame) for each in self.window_frames)
-        lines += [f"  {names}: {_stored_text(window_frame, until)}" for names, window_frame in names_and_frames]
+        names_and_windows = ((", ".join(each.layout.outputs.names), each.window_frame) for each in self.window_frames)
+        lines += [f"  {names}: {_stored_text(window_frame, until)}" for names, window_frame in names_and_windows]
         return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.states import StateOrigin, unreadable
+from foldflight.fold.aggregate.state_codecs import StateOrigin, unreadable
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Codes, Column, Mask, Positions, Rows, Slots, codes_of, codes_of_numbers, sort

@@ -39,9 +39,9 @@ from foldflight.exchange.frames import (
     sliced_to,
 )
 from foldflight.exchange.machine import Exchange, Role
-from foldflight.exchange.views import split_entries
+from foldflight.exchange.view_columns import split_entries
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
-from foldflight.fold.aggregate.calls import BoundCall
+from foldflight.fold.aggregate.bound_calls import BoundCall
 from foldflight.fold.coroutines import Calls, Coroutines, RecordedCoroutines
 from foldflight.fold.evaluators import BoundRequest, bind
 from foldflight.fold.mode import Mode

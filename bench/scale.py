@@ -250,8 +250,8 @@ def calls() -> Iterator[Record]:
 
 
 def groups() -> Iterator[Record]:
-    """100,000 and 1 M groups in one bucket: an epoch that makes them, one that has all, and ten that have 1,000."""
-    for count in (100_000, 1_000_000):
+    """100,000, 1 M and 4 M groups in one bucket: an epoch that makes them, one that has all, and ten that have 1,000."""
+    for count in (100_000, 1_000_000, 4_000_000):
         bucket = Bucket({"total": Call("sum", ("v",))}, pa.int64())
         every = np.arange(count)
         taken = [bucket.epoch(every, pa.array(every)) for _ in range(2)]
@@ -429,6 +429,21 @@ def kept() -> Iterator[Record]:
     yield {**refusal(lambda: bucket.epoch(np.zeros(8, np.int64), texts, times=3)), **bucket.kept}
 
 
+def materialized() -> Iterator[Record]:
+    """One group that keeps its rows, texts of 100 MB, two in each epoch, until they have more than 2 GiB."""
+    with tempfile.TemporaryDirectory() as name:
+        bucket = Bucket({"top": Call("max", ("v",), materialize=True)}, pa.string(), folder=Path(name))
+        done: list[float] = []
+
+        def run() -> None:
+            for epoch in range(15):
+                texts = [chr(ord("a") + 2 * epoch % 26 + each) * 100_000_000 for each in range(2)]
+                done.append(bucket.epoch(np.zeros(2, np.int64), pa.array(texts)))
+
+        refused = refusal(run)
+        yield {"s of CPU of the epochs": done, **refused, **size_of(Path(name)), "peak MiB": peak_mib()}
+
+
 def large_states() -> Iterator[Record]:
     """24 groups of one bucket with texts of 100 MB: eight in each of three epochs, then short texts for all of them."""
     with tempfile.TemporaryDirectory() as name:
@@ -598,6 +613,24 @@ def views_in_spark() -> Iterator[Record]:
         }
 
 
+def text_in_spark() -> Iterator[Record]:
+    """A text of 1 MB and one of 100 MB in a stream, and three epochs with a short one, in Spark's `max` and in ours."""
+    functions = connect("embedded:")
+    ways: dict[str, Callable[[Any], Any]] = {
+        "Spark's max": lambda df: df.groupBy("k").agg(sf.max("v")),
+        "fold": lambda df: group_by(df, "k", buckets=1).agg(top=functions["max"]("v")),
+    }
+    for megabytes in (1, 100):
+        for way, query in ways.items():
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, session(SETTINGS) as spark:
+                folder = Path(name)
+                for epoch, value in enumerate(["z" * megabytes * 1_000_000, "a", "b", "c"]):
+                    put(folder, epoch, pa.table({"k": [7], "v": [value]}))
+                taken = stream(spark, folder, query, "k BIGINT, v STRING")
+                sizes = size_of(folder / "checkpoint") | processes()
+            yield {"way": way, "MB of the text": megabytes, "s of the epochs": taken, **sizes}
+
+
 def kept_in_spark() -> Iterator[Record]:
     """One group that keeps a text of 60 MB in each epoch of a stream, until its state has more than 2 GiB."""
     functions = connect("embedded:")
@@ -718,7 +751,9 @@ CASES: dict[str, Callable[[], Iterator[Record]]] = {
         calls,
         groups,
         text,
+        text_in_spark,
         kept,
+        materialized,
         large_states,
         views,
         drains,

@@ -56,7 +56,7 @@ test-lowest: $(STAMP) ## Run the main tests with the lowest versions of all pack
 newest: $(STAMP) # An environment of the newest Python, which test-newest and the tests of the wheel use.
 	scripts/newest.sh $(VENV) $(NEWEST) $(VENV)-newest
 
-test-newest: newest ## Run the main tests on the newest Python (from Debian, if this machine has none)
+test-newest: newest ## Run the main tests on the newest Python (from Debian, if this machine has none), with pandas 3
 	$(VENV)-newest/bin/python -m pytest -m "not slow or every_turn" $(MAIN)
 
 test-sail: $(STAMP) ## Run the tests of Sail, with packages of their own before those of .venv
@@ -131,6 +131,8 @@ lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest vers
 	$(COMPILE) --output-file=tests/models/requirements-minilm.txt tests/models/requirements-minilm.in
 	sed -n 's/^# pin: //p' tests/models/requirements-minilm.in >> tests/models/requirements-minilm.txt
 	$(COMPILE) --output-file=tests/spark/requirements-lowest.txt tests/spark/requirements-lowest.in
+	$(COMPILE) --output-file=tests/spark/requirements-newest.txt tests/spark/requirements-newest.in
+	sed -i -n '/^[a-z]/h; G; /\npandas/{s/\n.*//; p}' tests/spark/requirements-newest.txt # the others are those of .venv
 	for spark in 3.5 4.0 4.1 4.2; do \
 		version=$$(sed -n 's/^\(pyspark==[0-9.]*\).*/\1/p' tests/spark/pyspark-$$spark.txt) && \
 		echo "$$version" | $(COMPILE) --output-file=tests/spark/pyspark-$$spark.txt - && \

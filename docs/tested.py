@@ -34,7 +34,7 @@ def tested_table() -> str:
     sail["pyspark"] = f"client {sail['pyspark-client']}, Sail {sail['pysail']}"
     for what, target, own_python, own in (
         ("the lowest versions", "test-lowest", python, lowest),
-        ("the newest Python", "test-newest", newest, locked),
+        ("the newest Python", "test-newest", newest, locked | _locked("tests/spark/requirements-newest.txt")),
         ("Sail", "test-sail", python, sail),
     ):
         rows.append((what, f"`make {target}`", own_python, own, targets[target]))

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Make in the folder $3 an environment of Python $2, which this machine need not have, with the locked packages that the
-# main tests use. It shares PySpark and foldflight with the environment $1. Idempotent.
+# main tests use, and with those of requirements-newest.txt. It shares PySpark and foldflight with the
+# environment $1. Idempotent.
 #
 # Debian's next release has the newest Pythons. Python and what it links to are unpacked, not installed: neither root nor
 # that release is needed, but apt-get and dpkg-deb are.
@@ -10,7 +11,9 @@ version=$2
 folder=$3
 release=forky
 
-if cmp -s requirements-dev.txt "$folder/requirements-dev.txt" && "$folder/bin/python$version" -c '' 2>/dev/null; then
+newer=tests/spark/requirements-newest.txt
+if cat requirements-dev.txt "$newer" | cmp -s - "$folder/made-from.txt" \
+  && "$folder/bin/python$version" -c '' 2>/dev/null; then
   exit 0
 fi
 rm -rf "$folder"
@@ -59,15 +62,15 @@ fi
 
 # Those of the service, Spark's, and those of the tests.
 cp requirements.txt "$folder/requirements.txt"
-sed -n '/^[a-z]/h; G; /\n\(attrs\|cffi\|cryptography\|grpcio-status\|hypothesis\|iniconfig\|packaging\|pandas\|pluggy\|pycparser\|pytest\|pytest-rerunfailures\|python-dateutil\|pytz\|sortedcontainers\|trustme\|tzdata\|zstandard\)==/{s/\n.*//; p}' \
+sed -n '/^[a-z]/h; G; /\n\(attrs\|cffi\|cryptography\|grpcio-status\|hypothesis\|iniconfig\|packaging\|pluggy\|pycparser\|pytest\|pytest-rerunfailures\|python-dateutil\|pytz\|sortedcontainers\|trustme\|tzdata\|zstandard\)==/{s/\n.*//; p}' \
   requirements-dev.txt >"$folder/requirements-tests.txt"
 echo "setup: installing packages for Python $version into $folder"
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
-  --requirement "$folder/requirements.txt" --requirement "$folder/requirements-tests.txt"
+  --requirement "$folder/requirements.txt" --requirement "$folder/requirements-tests.txt" --requirement "$newer"
 packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 for each in pyspark pyspark-*.dist-info py4j foldflight-*.dist-info; do
   # shellcheck disable=SC2086
   ln -s "$PWD/$venv"/lib/python3*/site-packages/$each "$packages/"
 done
 echo "$PWD/service" >"$packages/foldflight.pth"
-cp requirements-dev.txt "$folder/requirements-dev.txt"
+cat requirements-dev.txt "$newer" >"$folder/made-from.txt"

@@ -250,7 +250,7 @@ def calls() -> Iterator[Record]:
 
 
 def groups() -> Iterator[Record]:
-    """100,000, 1 M and 4 M groups in one bucket: an epoch that makes them, one that has all, and ten that have 1,000."""
+    """100,000, 1 M and 4 M groups in one bucket: an epoch that makes all, one that changes all, ten of 1,000."""
     for count in (100_000, 1_000_000, 4_000_000):
         bucket = Bucket({"total": Call("sum", ("v",))}, pa.int64())
         every = np.arange(count)

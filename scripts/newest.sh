@@ -1,7 +1,7 @@
 #!/bin/sh
 # Make in the folder $3 an environment of Python $2, which this machine need not have, with the locked packages that the
-# main tests use, and with those of requirements-newest.txt. It shares PySpark and foldflight with the
-# environment $1. Idempotent.
+# main tests use, and with those of requirements-newest.txt. It shares PySpark and foldflight with the environment $1.
+# Idempotent.
 #
 # Debian's next release has the newest Pythons. Python and what it links to are unpacked, not installed: neither root nor
 # that release is needed, but apt-get and dpkg-deb are.

@@ -386,8 +386,8 @@ class FunctionHandle:
                 f"give {missing}, too: only the last arguments may be left out",
                 function=self.name,
             )
-        given, least = (*columns, *(literals[name] for name in literal_names)), self.info.inputs_min
-        return (*given[:least], *map(_as_column, given[least:])), {
+        arguments, least = (*columns, *(literals[name] for name in literal_names)), self.info.inputs_min
+        return (*arguments[:least], *map(_as_column, arguments[least:])), {
             name: value for name, value in literals.items() if name not in literal_names
         }
 

@@ -102,9 +102,11 @@ class Tokens:
         RejectedError: SETTINGS if the file cannot be read or has a token that is too short.
     """
 
-    def __init__(self, settings: Settings, *, known: Collection[str] | None, metrics: Metrics, logger: Logger) -> None:
+    def __init__(
+        self, settings: Settings, *, known_functions: Collection[str] | None, metrics: Metrics, logger: Logger
+    ) -> None:
         self._metrics = metrics
-        self._functions = known
+        self._functions = known_functions
         self._logger = logger
         configured_tokens = [_Token(_digest(token), ()) for token in settings.tokens]
         self._secrets = Secrets(configured_tokens, settings.tokens_file, self._read, logger)
@@ -201,7 +203,7 @@ def tokens_of(settings: Settings, functions: Collection[str], *, metrics: Metric
         return None
     # With bundle keys, a token may permit functions that will be shipped.
     known_functions = None if settings.bundle_keys or settings.bundle_keys_file else functions
-    return Tokens(settings, known=known_functions, metrics=metrics, logger=logger)
+    return Tokens(settings, known_functions=known_functions, metrics=metrics, logger=logger)
 
 
 def tls_of(settings: Settings) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Bundles:
         bundle_functions = [function for each in bundles for function in self.functions_in(each, context)]
         return Registry([*self._registry.authored, *bundle_functions])
 
-    def functions_in(self, sealed: bytes, context: Any) -> tuple[AnyFunction, ...]:
+    def functions_in(self, sealed_bundle: bytes, context: Any) -> tuple[AnyFunction, ...]:
         """Return the functions of one bundle, if the caller may ship them.
 
         Raises:
@@ -116,8 +116,8 @@ class Bundles:
                 "this server does not run shipped functions; its operator can enable them with "
                 f"{SETTINGS['bundle_keys'].variable} or {SETTINGS['bundle_keys_file'].flag}, or serve the module",
             )
-        self._check_size(len(sealed))
-        bundle = unseal(sealed, keys)
+        self._check_size(len(sealed_bundle))
+        bundle = unseal(sealed_bundle, keys)
         check_made_with(bundle)
         check_allowed(context, bundle.functions)
         self._check_names(bundle)

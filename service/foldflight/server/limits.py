@@ -150,12 +150,12 @@ class Watch:
         self._closed.set()
         self._thread.join()
 
-    def run(self, call: Callable[[], R], begun: Callable[[GuardedCall], None] | None = None) -> R:
+    def run(self, call: Callable[[], R], on_begin: Callable[[GuardedCall], None] | None = None) -> R:
         """Call functions in this thread, as a step that may be interrupted.
 
         Args:
             call: Calls the functions.
-            begun: Called with the step before `call`.
+            on_begin: Called with the step before `call`.
 
         Raises:
             FunctionError: USER_CODE with the function, group and row if the step took too long, or if a function raised
@@ -168,8 +168,8 @@ class Watch:
             try:
                 with self._lock:
                     self._running.add(step)
-                if begun is not None:
-                    begun(step)
+                if on_begin is not None:
+                    on_begin(step)
                 result = call()
             finally:
                 step.finish()

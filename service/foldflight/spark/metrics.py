@@ -91,10 +91,10 @@ class StreamMetrics(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Count one epoch."""
         progress = event.progress
-        for observation, observed in progress.observedMetrics.items():
+        for observation, row in progress.observedMetrics.items():
             table = table_of(observation)
             if table is not None:
-                self._events.labels(progress.name or str(progress.id), table).inc(observed["table_rows"])
+                self._events.labels(progress.name or str(progress.id), table).inc(row["table_rows"])
         for aggregation, figures in _sums(progress.observedMetrics).items():
             labels = (progress.name or str(progress.id), aggregation)
             self._labels.setdefault(progress.runId, set()).add(labels)

@@ -147,8 +147,8 @@ def check_checkpoint(df: DataFrame, checkpoint: str, operator: int | None = None
     check_operators({name for (name,) in stored_operators}, checkpoint)
     operator_number, (batch, layout, _) = _select_operator(_operators(spark, checkpoint), operator)
     buckets: dict[int, dict[str, bytes]] = {}
-    stored = _manifests(partial(_variable, spark, checkpoint, operator_number, batch), has_names=layout is None)
-    for bucket, name, data in stored.collect():
+    manifest_rows = _manifests(partial(_variable, spark, checkpoint, operator_number, batch), has_names=layout is None)
+    for bucket, name, data in manifest_rows.collect():
         buckets.setdefault(bucket, {})[name] = bytes(data)
     stored_kind = "over" if layout is None else "upserts" if layout.window == KIND_OF_TABLE else "group_by"
     is_over, is_upserts = (isinstance(processor, kind) for kind in (OverProcessor, UpsertProcessor))
@@ -398,9 +398,9 @@ class StoredWindowFrames(StoredTable):
     @classmethod
     def open(cls, spark: SparkSession, checkpoint: str, operator: int, batch: int) -> Self:
         """Read the manifests. Raises the errors of `state_table`."""
-        stored = _manifests(partial(_variable, spark, checkpoint, operator, batch), has_names=True).collect()
+        manifest_rows = _manifests(partial(_variable, spark, checkpoint, operator, batch), has_names=True).collect()
         manifests, sizes = [], []
-        for bucket, name, data in stored:
+        for bucket, name, data in manifest_rows:
             with naming_bucket(bucket):
                 sizes.append((bucket, sizes_of(name, bytes(data))))
             manifests.append((name, bytes(data)))

@@ -443,17 +443,17 @@ class Catalog:
         )
 
     def scalar_udf(
-        self, spark: SparkSession, entry: ScalarEntry, literals: Mapping[str, Any], *, guarded: bool = False
+        self, spark: SparkSession, entry: ScalarEntry, literals: Mapping[str, Any], *, is_guarded: bool = False
     ) -> str:
         """Return Spark's name of a function with these direct arguments; a table function gives arrays of rows.
 
         A guarded one has a condition as first argument; see `declared_udf`.
         """
-        key = (entry, repr(sorted(literals.items())), guarded)
+        key = (entry, repr(sorted(literals.items())), is_guarded)
         if key not in self._udfs:
             check_workers(spark)
             name = self._udf_name(entry.name)
-            spark.udf.register(name, self._scalar_udf(entry, literals, is_guarded=guarded))
+            spark.udf.register(name, self._scalar_udf(entry, literals, is_guarded=is_guarded))
             self._udfs[key] = name
             self._udf_calls[name] = _UdfCall(entry.name, len(entry.types), distinct=False, order=(), literals=literals)
         return self._udfs[key]

@@ -428,7 +428,7 @@ def guard_calls(analysis: Analysis, edits: Edits, span: Span, holds: str) -> str
             continue
         columns, literals = given_arguments(analysis, call, entry.handle.info)
         form = entry.zoned_form if call.span.start in analysis.zoned else entry
-        udf = analysis.catalog.scalar_udf(analysis.spark, form, literals, guarded=True)
+        udf = analysis.catalog.scalar_udf(analysis.spark, form, literals, is_guarded=True)
         arguments = [part for column in columns for part in (f", CASE WHEN {holds} THEN ", column, " END")]
         within.arrange(Span(call.span.start, call.closing + 1), [f"{udf}({holds}", *arguments, ")"])
     return within.render(span)

@@ -269,8 +269,10 @@ def _create(
                 entry = Entry(declaration.name, handle, declaration.types, where, statement, declaration.append_only)
                 catalog.register(spark, entry)
             else:
-                mapped = ScalarEntry(declaration.name, handle, declaration.types, declaration.returns, where, statement)
-                catalog.register_scalar(spark, mapped)
+                scalar_entry = ScalarEntry(
+                    declaration.name, handle, declaration.types, declaration.returns, where, statement
+                )
+                catalog.register_scalar(spark, scalar_entry)
     except SqlError:
         raise
     except RejectedError as error:

@@ -53,9 +53,9 @@ class Steps:
 
     def add(self, use: Use, *, outer: bool = False) -> int:
         """Return the number of the step of a use. The steps of its arguments come before it."""
-        known = self._by_use.get(id(use))
-        if known is not None:
-            return known
+        known_step = self._by_use.get(id(use))
+        if known_step is not None:
+            return known_step
         step = Step(
             use.function.name,
             tuple(self._argument(each, use) for each in use.arguments),

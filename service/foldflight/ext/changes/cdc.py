@@ -144,7 +144,7 @@ def _split_changes(
     before: str | Column,
     after: str | Column,
     row_kinds: Mapping[str, str],
-    ignored: Iterable[str],
+    ignored_codes: Iterable[str],
     event: Column,
 ) -> DataFrame:
     """Return what `split_changes` does, given the name of an event, for errors."""
@@ -159,7 +159,7 @@ def _split_changes(
                 f"{name} is {field.dataType.simpleString()}, not a struct; parse it with from_json first",
             )
     operation = column_of(df, op, f"the operation {op!r}")
-    return _explode_rows(df, _rows_of(operation, (old, before), (new, after), row_kinds, ignored, event))
+    return _explode_rows(df, _rows_of(operation, (old, before), (new, after), row_kinds, ignored_codes, event))
 
 
 def from_maxwell(
@@ -298,7 +298,7 @@ def from_canal(
     refuse_taken(ROW_KIND, row.names)
     with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
         # Rows that `_read_of_canal` has read get no array.
-        found = events.select(_READ, sf.inline_outer(sf.when(sf.col("left").isNotNull(), rows)))
+        exploded_rows = events.select(_READ, sf.inline_outer(sf.when(sf.col("left").isNotNull(), rows)))
     is_read = sf.col(_READ).isNotNull()
 
     def read_or_converted(name: str) -> Column:
@@ -306,7 +306,7 @@ def from_canal(
 
     fields = (read_or_converted(f"{_ROW}.{quote_name(name)}").alias(name) for name in row.names)
     kinds = read_or_converted(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES))
-    return found.where(is_read | sf.col(ROW_KIND).isNotNull()).select(kinds, *fields)
+    return exploded_rows.where(is_read | sf.col(ROW_KIND).isNotNull()).select(kinds, *fields)
 
 
 def _rows_of(

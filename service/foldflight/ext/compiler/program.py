@@ -213,8 +213,8 @@ def _shows_order(plan: CompilePlan) -> bool:
     accumulator = code.co_varnames[code.co_argcount - 1]
     steps = [each for each in dis.get_instructions(code) if each.opname not in ("PRECALL", "PUSH_NULL", "TO_BOOL")]
     # From Python 3.13 on, a step may load two variables.
-    loaded = [step.argval if isinstance(step.argval, tuple) else (step.argval,) for step in steps]
-    uses = [index for index, names in enumerate(loaded) if accumulator in names]
+    loaded_names = [step.argval if isinstance(step.argval, tuple) else (step.argval,) for step in steps]
+    uses = [index for index, names in enumerate(loaded_names) if accumulator in names]
     for first in uses:
         last = first if plan.accumulator_class is None else first + 1
         if steps[first].opname not in ("LOAD_FAST", "LOAD_FAST_BORROW"):
@@ -241,19 +241,19 @@ def _shows_zeros(plan: CompilePlan) -> bool:
     return has_decimals and _writes(plan, plan.methods["get_value"], set())
 
 
-def _writes(plan: CompilePlan, function: FunctionType, seen: set[Any]) -> bool:
+def _writes(plan: CompilePlan, function: FunctionType, visited_functions: set[Any]) -> bool:
     """Return whether a function, or one that it calls, may convert a decimal to a string, or use its exponent."""
-    if function in seen:
+    if function in visited_functions:
         return False
-    seen.add(function)
+    visited_functions.add(function)
     actual = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
     if not all(map(_is_number, actual)):
         return True
     codes = (function.__code__, *inner_codes(function.__code__))
-    return any(_code_writes(plan, function, code, seen) for code in codes)
+    return any(_code_writes(plan, function, code, visited_functions) for code in codes)
 
 
-def _code_writes(plan: CompilePlan, function: FunctionType, code: CodeType, seen: set[Any]) -> bool:
+def _code_writes(plan: CompilePlan, function: FunctionType, code: CodeType, visited_functions: set[Any]) -> bool:
     layouts = (plan.accumulator, plan.instance)
     kinds = {field.name: field.kind for layout in layouts for field in layout.fields}
     has_texts = any(isinstance(each, str) and "%" in each for each in code.co_consts) or "text" in kinds.values()
@@ -267,8 +267,10 @@ def _code_writes(plan: CompilePlan, function: FunctionType, code: CodeType, seen
             value = function.__globals__.get(step.argval, getattr(builtins, step.argval, None))
             is_free = _is_number(value) or any(value is each for each in _ZEROLESS)
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            owned = [inspect.getattr_static(each, step.argval, None) for each in (plan.cls, plan.accumulator_class)]
-            value = next((each for each in owned if each is not None), None)
+            owners_values = [
+                inspect.getattr_static(each, step.argval, None) for each in (plan.cls, plan.accumulator_class)
+            ]
+            value = next((each for each in owners_values if each is not None), None)
             value = getattr(value, "__func__", getattr(value, "fget", value))
             is_free = step.argval in kinds or step.argval in _ZEROLESS_METHODS or step.argval.startswith("ROUND_")
             is_free = is_free or (step.argval == "quantize" and _is_constant(function, steps[index + 1 : index + 5]))
@@ -276,7 +278,7 @@ def _code_writes(plan: CompilePlan, function: FunctionType, code: CodeType, seen
         else:
             continue
         if isinstance(value, FunctionType):
-            is_free = not _writes(plan, value, seen)
+            is_free = not _writes(plan, value, visited_functions)
         if not is_free:
             return True
     return False
@@ -309,13 +311,13 @@ def reason_of(error: BaseException, otherwise: str = "") -> str:
     from foldflight.fold.mode import Unsupported
 
     location = _location_of(error)
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, Unsupported):
-        seen = seen.__cause__ or seen.__context__
-    if seen is None:
-        mixed = list(_MIXED.finditer(str(error)))
-        if mixed:
-            one, other, name, file, line = mixed[-1].groups()
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, Unsupported):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        mixed_matches = list(_MIXED.finditer(str(error)))
+        if mixed_matches:
+            one, other, name, file, line = mixed_matches[-1].groups()
             one, other = map(_in_words, (one, other))
             return f"{name} is {one} in one place and {other} in another ({Path(file).name}:{line})"
         # The first lines of numba's message name the compiler pass; the next one describes the problem.
@@ -323,15 +325,15 @@ def reason_of(error: BaseException, otherwise: str = "") -> str:
         telling = [line for line in lines if not line.startswith("Failed in nopython mode")]
         reason = f"numba: {type(error).__name__}: {(telling or lines or [''])[0]}"
     else:
-        reason, location = str(seen.reason), seen.location or location
+        reason, location = str(cause.reason), cause.location or location
     location = location or otherwise
     return f"{reason} ({location})" if location else reason
 
 
 def _in_words(type_: str) -> str:
     """Return what a reason calls one of numba's types."""
-    if named := _NAMED.search(type_):
-        return f"a {named.group(1)}"
+    if match := _NAMED.search(type_):
+        return f"a {match.group(1)}"
     return "a tuple" if _TUPLE.search(type_) else _KIND.sub(lambda match: _KIND_NAMES[match.group(1)], type_)
 
 

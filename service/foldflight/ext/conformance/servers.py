@@ -95,8 +95,8 @@ def _outcome(check: ServerCheck, server: RawServer) -> Outcome:
         check.run(server)
     except NotTriedError as reason:
         return Outcome(check.rule, None, str(reason))
-    except BrokenError as broken:
-        return Outcome(check.rule, False, str(broken))
+    except BrokenError as rule_error:
+        return Outcome(check.rule, False, str(rule_error))
     except (fl.FlightError, pa.ArrowException, OSError) as error:
         decoded_error = decode_error(getattr(error, "extra_info", b"") or b"")
         text = (

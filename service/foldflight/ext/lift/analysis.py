@@ -495,16 +495,16 @@ class _Subject:
         """Return the lift of `accumulate`. With `retracts`, check that `retract` is its inverse as well."""
         effects = self._effects(retracts=retracts)
         everything = list(_cases({}, effects))
-        failed = [each for each in effects if each.values is None]
+        failed_effects = [each for each in effects if each.values is None]
         cases = [_Case(each.facts, each.sound) for each in everything if each.sound]
         fields, extrema = self._classify(cases)
         if retracts:
-            self._check_inverse(fields, cases, failed)
+            self._check_inverse(fields, cases, failed_effects)
         # If all runs of a case raise, they tell nothing about the fields.
         hopeless = [each.facts for each in everything if not each.sound]
         failures = tuple(
             self._failure(each)
-            for each in failed
+            for each in failed_effects
             if any(each.meets(facts) for facts in hopeless) or not any(one.excludes(each) for one in extrema.values())
         )
         present = [not_(null(each)) for each in self.arguments if self.bound.function.skip_nulls]

@@ -47,8 +47,8 @@ def lifting_of(query: Query) -> Lifting:
                 _check_integers(plan, layout.keys)
             plans_by_use[use] = plan
             plans.append(plan)
-        except Unsupported as unsupported:
-            return Lifting((), f"{call.function} is not lifted: {unsupported}")
+        except Unsupported as lift_error:
+            return Lifting((), f"{call.function} is not lifted: {lift_error}")
     return Lifting(tuple(plans))
 
 

@@ -929,9 +929,9 @@ class _AdaptedBuilder(_Builder):
             return None
 
     def serializer(self) -> tuple[StateSerializer | None, str]:
-        declared = self.declared_serializer()
-        if declared is not None:
-            return declared
+        declared_pair = self.declared_serializer()
+        if declared_pair is not None:
+            return declared_pair
         if self.accumulator_annotation() is None:
             return None, f"{self.state_method().__name__} has no return annotation"
         serializer, reason = super().serializer()

@@ -234,9 +234,9 @@ def table_of(
 udtf = registering("udtf", table_of)
 
 
-def _name_of(target: Any, given: str | None) -> str:
-    if given is not None:
-        return given
+def _name_of(target: Any, option_name: str | None) -> str:
+    if option_name is not None:
+        return option_name
     name = getattr(target, "__name__", type(target).__name__)
     return snake_case(name) if isinstance(target, type) else str(name)
 

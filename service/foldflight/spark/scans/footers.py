@@ -134,8 +134,8 @@ def footer(path: str, filesystem: fs.FileSystem, request: ReadRequest) -> Footer
                 for index, group in enumerate(groups)
                 if _may_pass(group, leaves, request.predicate)
             ]
-    except _RefusedError as refused:
-        return Footer(path, str(refused))
+    except _RefusedError as refusal:
+        return Footer(path, str(refusal))
     except (pa.ArrowException, OSError) as error:
         return Footer(path, f"Arrow cannot read its footer: {str(error).splitlines()[0]}")
     missing = tuple(name for name in request.columns if name not in leaves)

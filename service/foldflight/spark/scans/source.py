@@ -248,15 +248,15 @@ def _footers(
     if not is_remote(session) and len(paths) <= _FOOTERS_MAX:
         with ThreadPoolExecutor(_THREADS) as pool:
             parts = [paths[index::_THREADS] for index in range(min(_THREADS, len(paths)))]
-            found = [
+            descriptions = [
                 each
                 for part in pool.map(lambda part: list(footers(part, open_filesystem, request)), parts)
                 for each in part
             ]
     else:
-        found = _footers_by_tasks(session, paths, open_filesystem, request)
+        descriptions = _footers_by_tasks(session, paths, open_filesystem, request)
     order = {path: index for index, path in enumerate(paths)}
-    return sorted(found, key=lambda each: order[each.path])
+    return sorted(descriptions, key=lambda each: order[each.path])
 
 
 def _footers_by_tasks(

@@ -71,7 +71,7 @@ def collecting() -> Iterator[Collector]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            found.take(self.path, self.rfile.read(int(self.headers["Content-Length"])))
+            result.take(self.path, self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -80,11 +80,11 @@ def collecting() -> Iterator[Collector]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found = Collector(f"http://127.0.0.1:{server.server_port}")
+        result = Collector(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield found
+            yield result
         finally:
             server.shutdown()
             thread.join()
@@ -118,5 +118,5 @@ def _values(attributes: Any) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     kind = value.WhichOneof("value")
-    found = getattr(value, kind)
-    return [_value(each) for each in found.values] if kind == "array_value" else found
+    result = getattr(value, kind)
+    return [_value(each) for each in result.values] if kind == "array_value" else result

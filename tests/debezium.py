@@ -39,5 +39,5 @@ def archive() -> dict[str, str]:
 
 def values(mode: str, table: str) -> list[str | None]:
     """Return the values of the messages about a table; None is a tombstone."""
-    found = [json.loads(line) for line in archive()[mode].splitlines()]
-    return [each["value"] for each in found if each["topic"] == f"shop.inv.{table}"]
+    result = [json.loads(line) for line in archive()[mode].splitlines()]
+    return [each["value"] for each in result if each["topic"] == f"shop.inv.{table}"]

@@ -39,8 +39,8 @@ def jars(lock: Path) -> list[Path]:
             fetched = Path(work) / "jars"
             fetch([name for name, _ in locked(lock)], fetched)
             for name, digest in locked(lock):
-                found = _digest(_path(fetched, name))
-                assert found == digest, f"{lock.name}: {name} has the SHA-256 {found}, not {digest}"
+                result = _digest(_path(fetched, name))
+                assert result == digest, f"{lock.name}: {name} has the SHA-256 {result}, not {digest}"
             fetched.rename(folder)
     return [_path(folder, name) for name, _ in locked(lock)]
 
@@ -65,17 +65,17 @@ def fetch(names: list[str], folder: Path) -> None:
 def _project(names: list[str]) -> str:
     """Return a project that depends on jars, and on none that these depend on."""
     tags = ("groupId", "artifactId", "version", "classifier")
-    found = []
+    result = []
     for name in names:
         parts = zip(tags, name.split(":"), strict=False)
         coordinates = "".join(f"<{tag}>{escape(part)}</{tag}>" for tag, part in parts)
         nothing = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-        found.append(f"<dependency>{coordinates}{nothing}</dependency>")
+        result.append(f"<dependency>{coordinates}{nothing}</dependency>")
     head = (
         "<modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>tests</artifactId><version>1</version>"
     )
     packaging = "<packaging>pom</packaging>"
-    return f"<project>{head}{packaging}<dependencies>{''.join(found)}</dependencies></project>"
+    return f"<project>{head}{packaging}<dependencies>{''.join(result)}</dependencies></project>"
 
 
 def _path(folder: Path, name: str) -> Path:

@@ -24,8 +24,8 @@ WITH_PASSWORD = "with_password"  # a user who must give a password, if a test cr
 
 def programs() -> Path | None:
     """Return the folder with `initdb` and `postgres`, or None if there is none."""
-    found = shutil.which("postgres")
-    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    result = shutil.which("postgres")
+    folders = [Path(result).parent] if result else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return next((folder for folder in folders if (folder / "initdb").exists()), None)
 
 

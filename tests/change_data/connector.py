@@ -34,10 +34,10 @@ def say(engine: str, what: object) -> None:
 
 
 def properties(more: dict[str, Any]) -> Any:
-    found = HashMap()
+    result = HashMap()
     for name, value in {"bootstrap.servers": SETTINGS["broker"], **more}.items():
-        found.put(name, str(value))
-    return found
+        result.put(name, str(value))
+    return result
 
 
 def create_topics() -> None:

@@ -201,7 +201,7 @@ def values_in_batch(spark: Any, *arguments: Any) -> tuple[list[tuple[Any, ...]],
     types, refused = dict(types), {}
     while True:
         try:
-            found = values(spark, broker, topic, types, words, is_stream=False).collect()
+            result = values(spark, broker, topic, types, words, is_stream=False).collect()
         except Exception as error:
             message = str(error_of(error) or error)
             name = re.search(r"the column (\w+)", message)
@@ -209,7 +209,7 @@ def values_in_batch(spark: Any, *arguments: Any) -> tuple[list[tuple[Any, ...]],
                 raise RuntimeError(message) from None  # errors of Spark cannot go to another process
             refused[name[1]] = message.partition("\n")[0]
             continue
-        return [tuple(row) for row in found], refused
+        return [tuple(row) for row in result], refused
 
 
 def values_to_table(

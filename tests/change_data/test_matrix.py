@@ -31,11 +31,11 @@ Values = Counter[tuple[str, str | None]]  # how often each column has each value
 
 
 def in_the_database(source: Source) -> Values:
-    found: Values = Counter()
+    result: Values = Counter()
     for name in TYPES:
         for text, rows in source.ask(f"SELECT {in_database(name)}, count(*) FROM inv.kinds GROUP BY 1"):
-            found[name, canonical(name, text)] += rows
-    return found
+            result[name, canonical(name, text)] += rows
+    return result
 
 
 def of(values: Values, name: str) -> dict[str | None, int]:
@@ -48,9 +48,9 @@ def only_in(one: dict[str | None, int], other: dict[str | None, int]) -> str:
 
 def said(message: str) -> str:
     """Return the value that a message names, and why it is refused, without the remedy."""
-    found = re.search(r"has the value (.+?)(?=;| \(the event|$)", message)
-    assert found is not None, message
-    return found[1]
+    result = re.search(r"has the value (.+?)(?=;| \(the event|$)", message)
+    assert result is not None, message
+    return result[1]
 
 
 def types_of(mode: str) -> dict[str, str]:
@@ -73,10 +73,10 @@ def lines_of(mode: str, expected: Values, found: Values, refused: dict[str, str]
 
 
 def canonical_values(rows: list[tuple[str, str | None, int]]) -> Values:
-    found: Values = Counter()
+    result: Values = Counter()
     for name, text, count in rows:
-        found[name, canonical(name, text)] += count
-    return found
+        result[name, canonical(name, text)] += count
+    return result
 
 
 def committed(mode: str) -> list[str]:
@@ -106,11 +106,11 @@ def streamed(source: Source, spark: SparkProcess, tmp_path_factory: pytest.TempP
                 folder / mode,
             )
             with duckdb.connect(str(file), read_only=True) as connection:
-                found = canonical_values(connection.execute("SELECT name, value, rows FROM counted").fetchall())
+                result = canonical_values(connection.execute("SELECT name, value, rows FROM counted").fetchall())
             differences[mode] += [
-                f"phase {number}, {name}: {of(expected, name)}, not {of(found, name)}"
+                f"phase {number}, {name}: {of(expected, name)}, not {of(result, name)}"
                 for name in types
-                if outcomes.get(name) == "equal" and of(expected, name) != of(found, name)
+                if outcomes.get(name) == "equal" and of(expected, name) != of(result, name)
             ]
     return differences
 

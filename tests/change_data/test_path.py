@@ -63,8 +63,8 @@ def test_a_table_follows_a_database(source: Source, spark: SparkProcess, tmp_pat
         target = f"duckdb://{file}?table=totals"
         spark.ask(jobs.orders_to_table, source.broker, "defaults.inv.orders", target, tmp_path / "checkpoint")
         with duckdb.connect(str(file), read_only=True) as connection:
-            found = connection.execute("SELECT customer, amount, orders, last FROM totals").fetchall()
-        assert sorted(found) == sorted(source.ask(TOTALS.format("inv.orders")))
+            result = connection.execute("SELECT customer, amount, orders, last FROM totals").fetchall()
+        assert sorted(result) == sorted(source.ask(TOTALS.format("inv.orders")))
 
 
 @pytest.mark.parametrize("table", ["orders", "orders_key"])
@@ -72,14 +72,14 @@ def test_a_table_follows_a_database(source: Source, spark: SparkProcess, tmp_pat
 def test_ways_through_kafka(source: Source, spark: SparkProcess, way: str, table: str) -> None:
     """Topics of several partitions and aborted transactions change nothing; with keys, old rows need not be whole."""
     keys = "id" if table == "orders_key" else None
-    found = spark.ask(jobs.totals_in_batch, source.broker, f"{way}.inv.{table}", keys)
-    assert sorted(found) == sorted(source.ask(TOTALS.format(f"inv.{table}")))
+    result = spark.ask(jobs.totals_in_batch, source.broker, f"{way}.inv.{table}", keys)
+    assert sorted(result) == sorted(source.ask(TOTALS.format(f"inv.{table}")))
 
 
 def test_aborted_events_are_there(source: Source, spark: SparkProcess) -> None:
     """Without `kafka.isolation.level` Spark reads what transactions aborted, so the option is needed."""
-    found = spark.ask(jobs.totals_in_batch, source.broker, "aborted.inv.orders", None, isolation="read_uncommitted")
-    (rows,) = (orders for customer, _, orders, _ in found if customer == "north")
+    result = spark.ask(jobs.totals_in_batch, source.broker, "aborted.inv.orders", None, isolation="read_uncommitted")
+    (rows,) = (orders for customer, _, orders, _ in result if customer == "north")
     assert source.ask("SELECT 2 * count(*) FROM inv.orders WHERE customer = 'north'") == [(rows,)]
 
 
@@ -121,12 +121,12 @@ def test_drivers_that_die_everywhere(source: Source, spark: SparkProcess, tmp_pa
         deaths += [(target, point) for target, point in dying.items() if point]
         if not any(dying.values()):
             with duckdb.connect(str(tmp_path / "totals.duckdb"), read_only=True) as connection:
-                found = connection.execute("SELECT customer, amount, orders, last FROM totals").fetchall()
-            assert sorted(found) == sorted(source.ask(TOTALS.format("inv.orders")))
+                result = connection.execute("SELECT customer, amount, orders, last FROM totals").fetchall()
+            assert sorted(result) == sorted(source.ask(TOTALS.format("inv.orders")))
             for target in (jobs.EVENTS, jobs.UPSERTS):
-                found = spark.ask(jobs.totals_in_kafka, source.broker, target, tmp_path)
+                result = spark.ask(jobs.totals_in_kafka, source.broker, target, tmp_path)
                 table = jobs.SOURCES[target].partition(".")[2]
-                assert (target, sorted(found)) == (target, sorted(source.ask(TOTALS.format(table))))
+                assert (target, sorted(result)) == (target, sorted(source.ask(TOTALS.format(table))))
     assert (len(deaths), len(set(deaths))) == (24, 9)
 
 
@@ -140,5 +140,5 @@ def test_a_driver_that_is_killed(source: Source, tmp_path: Path, point: str) -> 
     with spark_process(folder, HERE / "jars-spark.txt") as driver:
         driver.ask(jobs.orders_to_table, *arguments)
     with duckdb.connect(str(file), read_only=True) as connection:
-        found = connection.execute("SELECT customer, amount, orders, last FROM totals").fetchall()
-    assert sorted(found) == sorted(source.ask(TOTALS.format("inv.orders")))
+        result = connection.execute("SELECT customer, amount, orders, last FROM totals").fetchall()
+    assert sorted(result) == sorted(source.ask(TOTALS.format("inv.orders")))

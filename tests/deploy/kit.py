@@ -31,9 +31,9 @@ REMEDY = 'run eval "$(tests/deploy/tools.sh start)" first: it starts the contain
 
 def tool(name: str) -> str:
     """Return the path of a program. A missing program fails the test; it is never skipped."""
-    found = shutil.which(name, path=f"{os.environ.get('DEPLOY_TOOLS', '')}:{os.environ['PATH']}")
-    assert found, f"no {name}: {REMEDY}"
-    return found
+    result = shutil.which(name, path=f"{os.environ.get('DEPLOY_TOOLS', '')}:{os.environ['PATH']}")
+    assert result, f"no {name}: {REMEDY}"
+    return result
 
 
 def run(*command: str, timeout_s: float = 600, check: bool = True, **more: Any) -> str:
@@ -133,8 +133,8 @@ class Fleet:
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self.ports['PROMETHEUS_PORT']}/api/v1/query?{query}", timeout=60
         ) as answer:
-            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-        return found
+            result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return result
 
     def total(self, expression: str) -> float:
         """Return the sum over the series of an expression."""
@@ -212,5 +212,5 @@ class Load:
     @staticmethod
     def _one_epoch(exchange: OpenExchange, epoch: int, batch: Any, expected: list[int]) -> None:
         exchange.chunk(batch)
-        found = end_epoch(exchange, epoch)["output_0"].to_pylist()
-        assert found == [epoch * count for count in expected], f"epoch {epoch}: {found}"
+        result = end_epoch(exchange, epoch)["output_0"].to_pylist()
+        assert result == [epoch * count for count in expected], f"epoch {epoch}: {result}"

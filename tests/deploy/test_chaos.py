@@ -71,13 +71,13 @@ class Containers:
 def fleet() -> Iterator[Fleet]:
     """Three servers, with the functions of the queries, behind Envoy."""
     settings = {"FOLDFLIGHT_MODULES": "tests.spark.spark_functions", "FOLDFLIGHT_STATE_KEYS": "for-this-test-alone"}
-    found = Fleet(f"chaos{os.getpid()}", **settings)
+    result = Fleet(f"chaos{os.getpid()}", **settings)
     try:
-        found.up("server", "balancer", servers=SERVERS)
-        assert eventually(lambda: found.are_balanced(SERVERS)), found.status()
-        yield found
+        result.up("server", "balancer", servers=SERVERS)
+        assert eventually(lambda: result.are_balanced(SERVERS)), result.status()
+        yield result
     finally:
-        found.down()
+        result.down()
 
 
 def test_queries_over_containers_in_chaos(fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

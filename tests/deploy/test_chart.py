@@ -259,8 +259,8 @@ def test_a_change_of_settings_makes_new_pods(tmp_path: Path) -> None:
 
     def checksum(values: dict[str, Any]) -> str:
         (deployment,) = of_kind(render(values, tmp_path), "Deployment")
-        found: str = deployment["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
-        return found
+        result: str = deployment["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+        return result
 
     assert checksum({}) == checksum({"replicas": 5})
     assert checksum({}) != checksum({"settings": {"exchanges_max": 3}})
@@ -271,14 +271,14 @@ def test_an_upgrade_changes_nothing_that_cannot_change(tmp_path: Path) -> None:
     fixed = {"nameOverride": "", "fullnameOverride": ""}
 
     def lasting(objects: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
-        found: dict[tuple[str, str], Any] = {}
+        result: dict[tuple[str, str], Any] = {}
         for each in objects:
             spec = each.get("spec", {})
             if each["kind"] == "Deployment":
-                found["Deployment", each["metadata"]["name"]] = spec["selector"]
+                result["Deployment", each["metadata"]["name"]] = spec["selector"]
             if each["kind"] == "Service":
-                found["Service", each["metadata"]["name"]] = (spec.get("clusterIP"), spec["selector"])
-        return found
+                result["Service", each["metadata"]["name"]] = (spec.get("clusterIP"), spec["selector"])
+        return result
 
     before = lasting(render({}, tmp_path))
     assert len(before) == 4
@@ -406,7 +406,7 @@ class Cluster(ThreadingHTTPServer):
             "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(name) for name in groups]},
         }
         for version in {version for version, _ in kinds}:
-            names = [kind for found, kind in kinds if found == version]
+            names = [kind for result, kind in kinds if result == version]
             path = f"/apis/{version}" if "/" in version else f"/api/{version}"
             self.answers[path] = {
                 "kind": "APIResourceList",
@@ -433,12 +433,12 @@ class _Api(BaseHTTPRequestHandler):
     server: Cluster
 
     def do_GET(self) -> None:
-        found = self.server.answers.get(self.path.partition("?")[0])
+        result = self.server.answers.get(self.path.partition("?")[0])
         missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
-        self.send_response(404 if found is None else 200)
+        self.send_response(404 if result is None else 200)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
-        self.wfile.write(json.dumps(missing if found is None else found).encode())
+        self.wfile.write(json.dumps(missing if result is None else result).encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class names it)
         pass
@@ -464,8 +464,8 @@ def test_a_rotated_secret_makes_new_pods(tmp_path: Path) -> None:
             asking = ("--dry-run=server", "--disable-openapi-validation", "--kubeconfig", str(file))
             (deployment,) = of_kind(render(values, tmp_path, *asking), "Deployment")
             cluster.shutdown()
-        found: str | None = deployment["spec"]["template"]["metadata"]["annotations"].get("checksum/secrets")
-        return found
+        result: str | None = deployment["spec"]["template"]["metadata"]["annotations"].get("checksum/secrets")
+        return result
 
     before = checksum(keys="b25l", certificate="b25l", tokens="b25l")
     assert before is not None
@@ -480,11 +480,11 @@ def test_the_operators_objects(tmp_path: Path) -> None:
     objects = render(FULL, tmp_path)
     (monitor,) = of_kind(objects, "ServiceMonitor")
     wanted = monitor["spec"]["selector"]["matchLabels"]
-    found = [each for each in of_kind(objects, "Service") if wanted.items() <= each["metadata"]["labels"].items()]
-    assert [each["metadata"]["name"] for each in found] == ["folds-foldflight-peers"]
-    assert found[0]["spec"]["publishNotReadyAddresses"] is True
+    result = [each for each in of_kind(objects, "Service") if wanted.items() <= each["metadata"]["labels"].items()]
+    assert [each["metadata"]["name"] for each in result] == ["folds-foldflight-peers"]
+    assert result[0]["spec"]["publishNotReadyAddresses"] is True
     (endpoint,) = monitor["spec"]["endpoints"]
-    assert endpoint["port"] in {port["name"] for port in found[0]["spec"]["ports"]}
+    assert endpoint["port"] in {port["name"] for port in result[0]["spec"]["ports"]}
     (rules,) = of_kind(objects, "PrometheusRule")
     assert rules["spec"] == yaml.safe_load((CHART / "files/rules.yml").read_text(encoding="utf-8"))
     (dashboard,) = [each for each in of_kind(objects, "ConfigMap") if "foldflight.json" in each["data"]]

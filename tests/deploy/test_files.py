@@ -58,8 +58,8 @@ COMPOSE = load(ROOT / "docker-compose.yml")
 
 def names_in(expression: str) -> set[str]:
     """Return the metrics in a query: ours, those of processes, and recorded ones."""
-    found = re.findall(r"\b(?:foldflight[_:]|process_)[a-z0-9_:]+", re.sub(r'"[^"]*"', "", expression))
-    return {name for name in found if name != "process_"}
+    result = re.findall(r"\b(?:foldflight[_:]|process_)[a-z0-9_:]+", re.sub(r'"[^"]*"', "", expression))
+    return {name for name in result if name != "process_"}
 
 
 def test_rules_name_exported_metrics() -> None:
@@ -273,7 +273,7 @@ def test_missing_tools_are_one_line() -> None:
     """Without container engine and programs the run fails with one remedy, and no test fails in a way of its own."""
     environment = {name: value for name, value in os.environ.items() if name not in {"DEPLOY_TOOLS", "BASE_IMAGE"}}
     command = (sys.executable, "-m", "pytest", "-q", "-m", "slow", "tests/deploy/test_chart.py")
-    found = run(*command, cwd=ROOT, env=environment, check=False)
-    assert found.count("ERROR at setup") == 1
-    assert 'run eval "$(tests/deploy/tools.sh start)" first' in found
-    assert re.search(r"^\d+ skipped, .*1 error", found, re.MULTILINE), found
+    result = run(*command, cwd=ROOT, env=environment, check=False)
+    assert result.count("ERROR at setup") == 1
+    assert 'run eval "$(tests/deploy/tools.sh start)" first' in result
+    assert re.search(r"^\d+ skipped, .*1 error", result, re.MULTILINE), result

@@ -29,13 +29,13 @@ JAVA = ["--env", f"SPARK_SUBMIT_OPTS={' '.join(JAVA_OPTIONS)}"]
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
     """Two servers, the balancer and Prometheus. Each test leaves two ready servers."""
-    found = Fleet(f"fleet{os.getpid()}", FOLDFLIGHT_AGE_S_MAX="4")
+    result = Fleet(f"fleet{os.getpid()}", FOLDFLIGHT_AGE_S_MAX="4")
     try:
-        found.up("server", "balancer", "prometheus")
-        assert eventually(found.has_prometheus, SOON_S)
-        yield found
+        result.up("server", "balancer", "prometheus")
+        assert eventually(result.has_prometheus, SOON_S)
+        yield result
     finally:
-        found.down()
+        result.down()
 
 
 @pytest.fixture(autouse=True)

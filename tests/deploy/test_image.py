@@ -70,8 +70,8 @@ class Server(DockerContainer):
 
     def functions(self) -> dict[str, str]:
         """Return the functions that it serves."""
-        found: dict[str, str] = json.loads(self.page("/status/own")[1])["functions"]
-        return found
+        result: dict[str, str] = json.loads(self.page("/status/own")[1])["functions"]
+        return result
 
 
 @pytest.fixture(autouse=True)

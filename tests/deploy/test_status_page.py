@@ -31,8 +31,8 @@ NUMBER = re.compile(r"^\d[\d,]*$")
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     """A page of Debian's Chromium without errors and without requests to other hosts."""
-    with browser_page() as found:
-        yield found
+    with browser_page() as result:
+        yield result
 
 
 @contextlib.contextmanager
@@ -94,10 +94,10 @@ def groups(server: ProcessServer) -> float | None:
 
 def cells(page: Page, table: str) -> dict[str, list[str]]:
     """Return the rows of a table by their first cell."""
-    found: list[list[str]] = page.locator(f"#{table} tr").evaluate_all(
+    result: list[list[str]] = page.locator(f"#{table} tr").evaluate_all(
         "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )
-    return {row[0]: row[1:] for row in found}
+    return {row[0]: row[1:] for row in result}
 
 
 def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: ProcessServer) -> None:

@@ -21,10 +21,10 @@ TEXT = (ROOT / "docs" / "tutorials" / "06-fleet-with-compose.md").read_text(enco
 
 def block_with(words: str, language: str) -> str:
     """Return the only fenced block of a language that contains the words."""
-    (found,) = (
+    (result,) = (
         each for each in re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL) if words in each
     )
-    return str(found)
+    return str(result)
 
 
 def module() -> str:
@@ -44,12 +44,12 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     tmp_path.chmod(0o755)
     (tmp_path / "my_functions.py").write_text(module())
     (tmp_path / "job.py").write_text(block_with("grpc://balancer:8815", "python"))
-    found = Fleet(f"tutorial{os.getpid()}", FUNCTIONS=str(tmp_path), FOLDFLIGHT_MODULES="my_functions")
+    result = Fleet(f"tutorial{os.getpid()}", FUNCTIONS=str(tmp_path), FOLDFLIGHT_MODULES="my_functions")
     try:
-        found.up("balancer")
-        yield found
+        result.up("balancer")
+        yield result
     finally:
-        found.down()
+        result.down()
 
 
 def test_the_commands_of_the_tutorial_do_what_it_shows(fleet: Fleet) -> None:

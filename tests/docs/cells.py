@@ -30,11 +30,11 @@ class Cell(NamedTuple):
 
 def cells_of(page: str) -> list[Cell]:
     """Return the code cells of a page, without their options."""
-    found = []
+    result = []
     for match in _FENCE.finditer(page):
         code = _OPTION.sub("", match["code"])
-        found.append(Cell(page.count("\n", 0, match.end("code") - len(code)) + 1, code))
-    return found
+        result.append(Cell(page.count("\n", 0, match.end("code") - len(code)) + 1, code))
+    return result
 
 
 def run(path: Path) -> None:

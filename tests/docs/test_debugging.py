@@ -53,9 +53,9 @@ def assert_prints(output: str, lines: list[str]) -> None:
     """Assert that the lines are parts of the output, in this order."""
     at = 0
     for line in lines:
-        found = output.find(line, at)
-        assert found >= 0, f"{line}\n\n{output}"
-        at = found + len(line)
+        result = output.find(line, at)
+        assert result >= 0, f"{line}\n\n{output}"
+        at = result + len(line)
 
 
 @pytest.mark.slow

@@ -57,8 +57,8 @@ SUBMIT_ARGS = (
 
 def blocks(document, language):
     """Return the fenced blocks of a language: (file that the block shows or None, text)."""
-    found = FENCE.finditer((ROOT / document).read_text(encoding="utf-8"))
-    return [(match["file"], match["text"]) for match in found if match["language"] == language]
+    result = FENCE.finditer((ROOT / document).read_text(encoding="utf-8"))
+    return [(match["file"], match["text"]) for match in result if match["language"] == language]
 
 
 def command_lines():
@@ -132,8 +132,8 @@ def test_the_blocks_of_other_guides_are_not_said_to_be_python():
     apart = ("docs/how-to/debug-a-function.md", "docs/how-to/fold-embeddings.md")
     others = [each for each in DOCUMENTS if each not in (*EXECUTED, *PAGES, *apart)]
     assert [each for each in others if any(file is None for file, _ in blocks(each, "python"))] == []
-    found = [match for each in EXECUTED for match in FENCE.finditer((ROOT / each).read_text(encoding="utf-8"))]
-    assert sum(match["printed"] is not None for match in found) > 6
+    result = [match for each in EXECUTED for match in FENCE.finditer((ROOT / each).read_text(encoding="utf-8"))]
+    assert sum(match["printed"] is not None for match in result) > 6
 
 
 def test_blocks_that_show_a_file_show_that_file():

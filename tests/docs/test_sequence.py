@@ -17,9 +17,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def test_each_diagram_is_drawn_with_all_its_words() -> None:
     """Each `mermaid` block becomes SVG with the text of its participants, messages and loops."""
-    found = re.findall(r"```mermaid\n(.*?)```", TEXT, re.DOTALL)
-    assert found
-    for block in found:
+    result = re.findall(r"```mermaid\n(.*?)```", TEXT, re.DOTALL)
+    assert result
+    for block in result:
         shown = {text.text for text in ElementTree.fromstring(draw(block)).iter(f"{SVG}text")}
         assert set(re.findall(r">>\w+: (.+)", block)) <= shown
         assert {part for name in re.findall(r" as (.+)", block) for part in name.split("<br>")} <= shown

@@ -65,9 +65,9 @@ class Connections(html.parser.HTMLParser):
         self.anchors: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.targets |= {found[name] or "" for name in ("href", "src") if name in found}
-        self.anchors |= {found["id"] or ""} if "id" in found else set()
+        result = dict(attrs)
+        self.targets |= {result[name] or "" for name in ("href", "src") if name in result}
+        self.anchors |= {result["id"] or ""} if "id" in result else set()
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +100,8 @@ def site(built: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def page(site: str) -> Iterator[Page]:
     """A page of the browser."""
-    with browser_page() as found:
-        yield found
+    with browser_page() as result:
+        yield result
 
 
 @pytest.mark.parametrize("name", MAIN)
@@ -186,13 +186,13 @@ def test_diagrams_are_drawn(page: Page, site: str) -> None:
 def test_the_search_finds_a_guide_and_a_setting(page: Page, site: str) -> None:
     """The search box finds words of guides and of the reference."""
     page.goto(f"{site}/index.html")
-    for word, found in (
+    for word, result in (
         ("Debezium", "Database changes into a table"),
         ("fold_s_max", "Settings and metrics"),
     ):
         page.locator(".sidebar-search").fill(word)
         page.locator(".sidebar-search").press("Enter")
-        expect(page.locator("#search-results")).to_contain_text(found)
+        expect(page.locator("#search-results")).to_contain_text(result)
 
 
 def test_each_code_of_an_error_has_its_anchor(page: Page, site: str) -> None:

@@ -22,8 +22,8 @@ def interpreter(version):
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         return sys.executable
     pyenv = Path.home().glob(f".pyenv/versions/{version}.*/bin/python")
-    found = [*sorted(pyenv, reverse=True), *ROOT.glob(f".venv-newest/bin/python{version}")]
-    return str(found[0]) if found else shutil.which(f"python{version}")
+    result = [*sorted(pyenv, reverse=True), *ROOT.glob(f".venv-newest/bin/python{version}")]
+    return str(result[0]) if result else shutil.which(f"python{version}")
 
 
 INTERPRETERS = {version: found for version in PYTHONS if (found := interpreter(version)) is not None}

@@ -112,11 +112,11 @@ _WAYS = {
 
 
 def _adapted(functions: Iterable[tuple[type, dict[str, Any]]]) -> dict[str, Adapted]:
-    found = {}
+    result = {}
     for cls, options in functions:
         function = aggregate_of(cls, skip_nulls=True, **options)
-        found[function.name] = Adapted(function, _WAYS[function.adapter](cls))
-    return found
+        result[function.name] = Adapted(function, _WAYS[function.adapter](cls))
+    return result
 
 
 ADAPTED = _adapted(

@@ -28,15 +28,15 @@ def plain(value):
 
 def results(table):
     """Return the last values of each key of both updating results."""
-    found = {"final": {}, "updating": {}}
+    result = {"final": {}, "updating": {}}
     with table.execute().collect() as changes:
         for change in changes:
             which, key, *values = change
             if change.get_row_kind() in (RowKind.INSERT, RowKind.UPDATE_AFTER):
-                found[which][key] = [plain(value) for value in values]
+                result[which][key] = [plain(value) for value in values]
             elif change.get_row_kind() is RowKind.DELETE:
-                del found[which][key]
-    return found
+                del result[which][key]
+    return result
 
 
 def main():

@@ -39,14 +39,14 @@ def row(each: tuple[int, str, int, int, str]) -> dict[str, Any]:
 def changes() -> list[tuple[str, dict[str, Any]]]:
     """Return the last row of each id as a changelog."""
     known: dict[int, Any] = {}
-    found = []
+    result = []
     for each in ROWS:
         if each[0] in known:
-            found += [("-U", row(known[each[0]])), ("+U", row(each))]
+            result += [("-U", row(known[each[0]])), ("+U", row(each))]
         else:
-            found.append(("+I", row(each)))
+            result.append(("+I", row(each)))
         known[each[0]] = each
-    return found
+    return result
 
 
 def ours(calls: Callable[[Any], dict[str, Any]], rows: list[Any]) -> dict[str, dict[str, Any]]:
@@ -72,8 +72,8 @@ def flink_calls(functions: Any) -> dict[str, Any]:
 
 def shown(values: list[Any]) -> dict[str, Any]:
     average, distinct, (low, high), *concat = values
-    found = {"average": average, "distinct": distinct, "spread": {"low": low, "high": high}}
-    return {**found, "concat": concat[0]} if concat and concat[0] is not None else found
+    result = {"average": average, "distinct": distinct, "spread": {"low": low, "high": high}}
+    return {**result, "concat": concat[0]} if concat and concat[0] is not None else result
 
 
 def test_streams_of_pyflink_have_equal_results(engine: Engine) -> None:
@@ -90,7 +90,7 @@ def test_streams_of_pyflink_have_equal_results(engine: Engine) -> None:
 def test_beams_direct_runner_has_equal_results(engine: Engine) -> None:
     """Beam's DirectRunner answers the same, where it merges accumulators of bundles."""
     theirs = engine("beam", "beam_job.py", {"rows": [each[1:] for each in ROWS]})
-    found = ours(
+    result = ours(
         lambda functions: {
             "average_fn": functions["average_fn"]("x"),
             "percentages_fn": functions["percentages_fn"]("word"),
@@ -98,7 +98,7 @@ def test_beams_direct_runner_has_equal_results(engine: Engine) -> None:
         },
         [row(each) for each in ROWS],
     )
-    assert theirs == {name: {key: values[name] for key, values in found.items()} for name in theirs}
+    assert theirs == {name: {key: values[name] for key, values in result.items()} for name in theirs}
 
 
 # Adapts classes that derive from the engine's own base class, and folds them from code that needs no engine.

@@ -113,32 +113,32 @@ def numbers(header: bytes) -> list[Number]:
 
 def _numbers(header: bytes) -> list[Number]:
     root = struct.unpack_from("<I", header, 0)[0]
-    found = []
+    result = []
     kind_at = _field(header, root, _HEADER_KIND)
     if kind_at:
-        found.append(Number("kind", kind_at, "<B"))
+        result.append(Number("kind", kind_at, "<B"))
     if at := _field(header, root, _BODY_LENGTH):
-        found.append(Number("body length", at, "<q"))
+        result.append(Number("body length", at, "<q"))
     kind = header[kind_at] if kind_at else 0
     if kind not in (_DICTIONARY, _BATCH):
-        return found
+        return result
     table = _followed(header, _field(header, root, _HEADER))
     if kind == _DICTIONARY:
         if at := _field(header, table, 0):
-            found.append(Number("dictionary id", at, "<q"))
+            result.append(Number("dictionary id", at, "<q"))
         if at := _field(header, table, 2):
-            found.append(Number("is delta", at, "<B"))
+            result.append(Number("is delta", at, "<B"))
         table = _followed(header, _field(header, table, 1))
     if at := _field(header, table, _ROWS):
-        found.append(Number("rows", at, "<q"))
-    found += _vector(header, table, _NODES, 16, ("node length", "null count"))
-    found += _vector(header, table, _BUFFERS, 16, ("buffer offset", "buffer length"))
-    found += _vector(header, table, _VARIADIC, 8, ("variadic count",))
+        result.append(Number("rows", at, "<q"))
+    result += _vector(header, table, _NODES, 16, ("node length", "null count"))
+    result += _vector(header, table, _BUFFERS, 16, ("buffer offset", "buffer length"))
+    result += _vector(header, table, _VARIADIC, 8, ("variadic count",))
     if at := _field(header, table, _COMPRESSION):
         codec = _field(header, _followed(header, at), 0)
         if codec:
-            found.append(Number("codec", codec, "<B"))
-    return found
+            result.append(Number("codec", codec, "<B"))
+    return result
 
 
 def claiming_rows(message: IpcMessage, rows: int = CLAIMED_ROWS) -> IpcMessage:
@@ -214,13 +214,13 @@ def packed(messages: list[IpcMessage]) -> bytes:
 
 def unpacked(data: bytes) -> list[IpcMessage]:
     """Return messages that were concatenated by `packed`."""
-    found, at = [], 0
+    result, at = [], 0
     while at < len(data):
         header, body = struct.unpack_from("<II", data, at)
         at += 8
-        found.append(IpcMessage(data[at : at + header], data[at + header : at + header + body]))
+        result.append(IpcMessage(data[at : at + header], data[at + header : at + header + body]))
         at += header + body
-    return found
+    return result
 
 
 def forged_pack(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
@@ -236,14 +236,14 @@ def forged_stream(valid: bytes, chosen: random.Random, others: list[bytes]) -> b
 @functools.cache
 def _split(stream: bytes) -> list[IpcMessage]:
     reader = pa.MessageReader.open_stream(pa.py_buffer(stream))
-    found = []
+    result = []
     while True:
         try:
             message = reader.read_next_message()
         except StopIteration:
-            return found
+            return result
         body = b"" if message.body is None else message.body.to_pybytes()
-        found.append(IpcMessage(message.metadata.to_pybytes(), body))
+        result.append(IpcMessage(message.metadata.to_pybytes(), body))
 
 
 def _lie(message: IpcMessage, chosen: random.Random) -> IpcMessage:

@@ -41,7 +41,7 @@ def test_some_damaged_inputs(name: str) -> None:
 def test_very_many_damaged_inputs(name: str) -> None:
     """The run is a separate process, to distinguish a crash from a failure."""
     command = [sys.executable, "-m", "tests.hostile.fuzz", "--target", name, "--seed", str(SEED)]
-    found = subprocess.run(
+    result = subprocess.run(
         [*command, "--inputs", str(fuzz.TARGETS[name].inputs)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "service"), str(ROOT)])},
@@ -50,15 +50,15 @@ def test_very_many_damaged_inputs(name: str) -> None:
         check=False,
         timeout=1200,
     )
-    assert found.returncode == 0, found.stderr[-3000:]
+    assert result.returncode == 0, result.stderr[-3000:]
 
 
 def test_names_that_are_not_utf8_are_refused() -> None:
     """Found by damage to Open and chunks: pyarrow accepts such a name, and raises when it is first read."""
     command = fuzz.TARGETS["open"].corpus[0].replace(b"weight\0", b"\xc0eight\0")
-    with pytest.raises(RejectedError, match="utf-8") as caught:
+    with pytest.raises(RejectedError, match="utf-8") as excinfo:
         decode_open(command)
-    assert caught.value.code == "BAD_FRAME"
+    assert excinfo.value.code == "BAD_FRAME"
 
 
 def take_as_chunk(schema: IpcMessage, batch: IpcMessage) -> None:

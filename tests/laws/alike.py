@@ -53,8 +53,8 @@ def bits(value: Any, *, unordered: bool = False) -> Any:
     if isinstance(value, float):
         return "nan" if math.isnan(value) else struct.pack("d", value)
     if isinstance(value, (list, tuple)):
-        found = [bits(each) for each in value]
-        return sorted(found, key=repr) if unordered else found
+        result = [bits(each) for each in value]
+        return sorted(result, key=repr) if unordered else result
     if isinstance(value, dict):
         return {key: bits(each, unordered=unordered and key == "seen") for key, each in value.items()}
     return (type(value), bits(vars(value))) if hasattr(value, "__dict__") else value
@@ -63,12 +63,12 @@ def bits(value: Any, *, unordered: bool = False) -> Any:
 def outcome(run: Any, *, unordered: bool = False, read: Callable[[pa.Array], list[Any]] | None = None) -> Any:
     """Return the outcome of a step: an array, bit for bit, or its error as the engine gets it."""
     try:
-        found = run()
+        result = run()
     except FoldflightError as error:
         return type(error).__name__, error.code, error.message, error.slot, error.row, error.trace
     if read is not None:
-        return pa.null(), [bits(each) for each in read(found)]
-    return None if found is None else (found.type, [bits(each, unordered=unordered) for each in found.to_pylist()])
+        return pa.null(), [bits(each) for each in read(result)]
+    return None if result is None else (result.type, [bits(each, unordered=unordered) for each in result.to_pylist()])
 
 
 def same(run: Any, one: Any, other: Any, *, unordered: bool = False, read: Any = None) -> bool:
@@ -88,7 +88,7 @@ def array_of(values: list[Any], type_: pa.DataType) -> pa.Array:
 
 @st.composite
 def chunks(draw: st.DrawFn, bound: BoundFunction, samples: Samples) -> list[Rows]:
-    found = []
+    result = []
     for _ in range(draw(st.integers(1, 3))):
         size = draw(st.integers(1, 8))
         nulls = draw(st.booleans()) and not bound.function.skip_nulls
@@ -101,8 +101,8 @@ def chunks(draw: st.DrawFn, bound: BoundFunction, samples: Samples) -> list[Rows
         retracts = None
         if bound.function.capabilities.retract and draw(st.booleans()):
             retracts = np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size)), np.bool_)
-        found.append(Rows(slots, retracts, columns))
-    return found
+        result.append(Rows(slots, retracts, columns))
+    return result
 
 
 def folds_alike(

@@ -267,9 +267,9 @@ class Program:
     def function(self, folder: Path) -> Function:
         """Return the function of the class, whose source is a file of the folder."""
         path = folder / f"lifted_program_{self.seed}.py"
-        found = function_of(imported(path, self.text).P)
-        assert isinstance(found, Function)
-        return found
+        result = function_of(imported(path, self.text).P)
+        assert isinstance(result, Function)
+        return result
 
 
 def _shown(name: str, field: tuple[str, str]) -> str:

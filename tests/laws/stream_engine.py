@@ -172,12 +172,12 @@ class StreamEngine:
     def live_rows(self) -> dict[tuple[Any, ...], int]:
         """Return the live rows of all groups that have state, by key; windows are two more keys."""
         names = self.layout.keys.names
-        found = {}
+        result = {}
         for bucket in self.buckets:
             for batch in self._for(bucket)._table().scan():
                 for row in batch.to_pylist():
-                    found[tuple(row[name] for name in names)] = row[LIVE]
-        return found
+                    result[tuple(row[name] for name in names)] = row[LIVE]
+        return result
 
     def _batches(self, rows: Rows) -> Iterator[pa.RecordBatch]:
         schema = self.layout.rows

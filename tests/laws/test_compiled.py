@@ -594,9 +594,9 @@ def test_the_reason_of_an_interpreted_get_value_is_shown(hot: Programs) -> None:
 def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs) -> None:
     """The functions of the law above are compiled: over rows of small numbers the interpreter is never used."""
     bound = bound_of(name, types, literals)
-    found = hot.program(bound, bound.instantiate())
-    assert isinstance(found, Program), found
-    assert found.rows(nulls=True) is not None
+    result = hot.program(bound, bound.instantiate())
+    assert isinstance(result, Program), result
+    assert result.rows(nulls=True) is not None
     if literals.get("step") == 0:
         return  # it divides by zero in every row
     accumulators = hot.accumulators(interpreted(bound))

@@ -79,12 +79,12 @@ class Reals:
         return (0.0, 0.0)
 
     def accumulate(self, accumulator: tuple[float, float], one: list[float], other: list[float]) -> tuple[float, float]:
-        total, found = accumulator
+        total, result = accumulator
         for a, b in zip(one, other, strict=True):
             total += a * b
         if one and 0.5 in other:
-            found = max(one) + min(other)
-        return total, found if len(one) > 1 else one[0]
+            result = max(one) + min(other)
+        return total, result if len(one) > 1 else one[0]
 
     def merge(self, accumulator: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
         return accumulator[0] + other[0], other[1]
@@ -346,10 +346,10 @@ def test_errors_are_those_of_the_interpreter(values: list[Any], place: int, hot:
     rows = Rows(
         np.zeros(2, np.int32), None, [Column("values", pa.array(values)), Column("place", pa.array([place] * 2))]
     )
-    with pytest.raises(FunctionError, match="list index out of range") as found:
+    with pytest.raises(FunctionError, match="list index out of range") as excinfo:
         hot.accumulators(interpreted(bound)).update(rows)
-    assert f"place={place}" in found.value.row
-    assert "values[place]" in found.value.trace
+    assert f"place={place}" in excinfo.value.row
+    assert "values[place]" in excinfo.value.trace
 
 
 def test_a_scalar_function_takes_arrays(hot: Programs) -> None:

@@ -371,8 +371,8 @@ def test_many_rows_are_folded_by_compiled_code(
 ) -> None:
     """Containers that grow many times, in few groups and in many, and are merged: the interpreter is never used."""
     bound = FUNCTIONS[name].bind(types, {})
-    found = hot.program(bound, bound.instantiate())
-    assert isinstance(found, Program), found
+    result = hot.program(bound, bound.instantiate())
+    assert isinstance(result, Program), result
     chosen = np.random.default_rng(1)
     one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
     every = np.arange(100, dtype=np.int32)
@@ -396,10 +396,10 @@ def test_many_rows_are_folded_by_compiled_code(
 
 
 def _sets(states: pa.Array, unordered: bool) -> Any:
-    found = states.to_pylist()
+    result = states.to_pylist()
     if unordered:
-        found = [each | {"seen": sorted(each["seen"])} if isinstance(each, dict) else sorted(each) for each in found]
-    return found
+        result = [each | {"seen": sorted(each["seen"])} if isinstance(each, dict) else sorted(each) for each in result]
+    return result
 
 
 @pytest.mark.parametrize(
@@ -438,9 +438,9 @@ class Recent:
     total: int = 0
 
     def drain(self) -> list[int]:
-        found = list(self.last)
+        result = list(self.last)
         self.last.clear()
-        return found
+        return result
 
     @property
     def emptied(self) -> list[int]:
@@ -652,10 +652,10 @@ class Mixed:
         return {}
 
     def accumulate(self, accumulator: dict[int, tuple[float, int]], value: int) -> None:
-        found = accumulator.get(value)
+        result = accumulator.get(value)
         if value > 3:
-            found = (1, 2)
-        if found is not None:
+            result = (1, 2)
+        if result is not None:
             accumulator[value + 1] = (0.5, value)
 
     def get_value(self, accumulator: dict[int, tuple[float, int]]) -> int:

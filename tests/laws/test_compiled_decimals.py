@@ -134,13 +134,13 @@ def test_compiled_decimals_are_those_of_python(cls: Any, operations: int, data: 
         given_columns, valid, _ = columns_of(Rows(np.zeros(1, np.int32), None, columns), program.arguments)
         if given_columns is None:
             continue
-        found, known = program.allocate(1)
+        result, known = program.allocate(1)
         try:
-            program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), given_columns, valid, found, known)
+            program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), given_columns, valid, result, known)
         except RAISED:
             continue
         wanted = cast_results([cls().eval(op, *row)], bound.result_type)
-        assert repr(results_of(found, known, bound.result_type).to_pylist()) == repr(wanted.to_pylist()), op
+        assert repr(results_of(result, known, bound.result_type).to_pylist()) == repr(wanted.to_pylist()), op
 
 
 @udaf(input_types=[NARROW, "BIGINT"])
@@ -316,11 +316,11 @@ def test_what_shows_more_than_the_value_is_refused(cls: Any, reason: str) -> Non
     """Only the value of a decimal is known in compiled code, not how many zeros it is written with."""
     (function,) = Registry.load([cls]).authored
     bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
-    found = Programs(hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, NoProgram)
-    assert reason in found.reason
+    result = Programs(hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(result, NoProgram)
+    assert reason in result.reason
     line = cls.accumulate.__code__.co_firstlineno + 1
-    assert found.reason.endswith(f" (test_compiled_decimals.py:{line})")
+    assert result.reason.endswith(f" (test_compiled_decimals.py:{line})")
 
 
 CENT = Decimal("0.01")
@@ -386,9 +386,9 @@ def test_an_interpreted_result_that_may_show_zeros_is_refused(cls: Any) -> None:
     """Records have decimals with the scale of the state's type, not with the digits that Python's have."""
     (function,) = Registry.load([cls]).authored
     bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
-    found = Programs(LoopStore("user"), hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, NoProgram)
-    assert found.reason.endswith(", and may show the zeros that a decimal is written with, which only Python knows")
+    result = Programs(LoopStore("user"), hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(result, NoProgram)
+    assert result.reason.endswith(", and may show the zeros that a decimal is written with, which only Python knows")
 
 
 @pytest.mark.slow
@@ -432,17 +432,17 @@ def test_a_variable_of_two_types_is_named() -> None:
     """Only when it is compiled, the types show that have nothing in common."""
     (function,) = Registry.load([Either]).authored
     bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
-    found = Programs(hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, NoProgram)
+    result = Programs(hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(result, NoProgram)
     line = Either.accumulate.__code__.co_firstlineno + 4
     place = f"(test_compiled_decimals.py:{line})"
-    assert found.reason == f"step is an int in one place and a Decimal in another {place}"
+    assert result.reason == f"step is an int in one place and a Decimal in another {place}"
 
 
 def test_a_decimal_that_starts_as_an_int_is_refused_with_the_remedy() -> None:
     """Python's results may depend on it: a quotient of two ints is a float."""
     (function,) = Registry.load([Whole]).authored
     bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]
-    found = Programs(hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, NoProgram)
-    assert "; write Decimal(0) (" in found.reason
+    result = Programs(hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(result, NoProgram)
+    assert "; write Decimal(0) (" in result.reason

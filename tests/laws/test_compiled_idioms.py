@@ -530,8 +530,8 @@ def test_the_others_say_why(target: Any) -> None:
 @pytest.mark.parametrize("target", COMPILED)
 def test_compiled_idioms_agree_on_hostile_rows(target: Any) -> None:
     """States, results and errors are equal, at the ends of the types and with NULL."""
-    found = {each.law: each for each in check_laws(target, examples=examples_of(60))}
-    (agrees,) = (each for law, each in found.items() if "compiled" in law)
+    result = {each.law: each for each in check_laws(target, examples=examples_of(60))}
+    (agrees,) = (each for law, each in result.items() if "compiled" in law)
     assert agrees.passed, agrees.detail
 
 

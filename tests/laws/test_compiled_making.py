@@ -59,12 +59,12 @@ def parted(text: str, separator: str) -> str:
 @udf
 def repeated(text: str) -> int:
     seen = set()
-    found = 0
+    result = 0
     for letter in text:
         if letter in seen:
-            found += 1
+            result += 1
         seen.add(letter)
-    return found
+    return result
 
 
 @udf
@@ -75,8 +75,8 @@ def inverted(content: bytes, other: bytes) -> bytes:
 
 @udf
 def counted(content: bytes, number: int) -> int:
-    found = [content.count(each) for each in range(number % 300)]
-    return sum(found) * 1000 + number.bit_length() * 100 + number.bit_count()
+    result = [content.count(each) for each in range(number % 300)]
+    return sum(result) * 1000 + number.bit_length() * 100 + number.bit_count()
 
 
 @udf
@@ -90,23 +90,23 @@ def generated(text: str) -> str:
 
 @udf
 def rebound(text: str, mark: str) -> int:
-    found = 0
+    result = 0
     for _ in range(3):
-        found += text.count(text := mark)
+        result += text.count(text := mark)
         text = text + "a"
-    return found
+    return result
 
 
 @udf
 def squares(number: int) -> int:
-    found = {each: each * each for each in range(number % 40) if each % 3}
-    ordered = sorted([value for key, value in found.items() if key != 7])
+    result = {each: each * each for each in range(number % 40) if each % 3}
+    ordered = sorted([value for key, value in result.items() if key != 7])
     last = None
     for value in ordered:
         if value != last:
             last = value
     largest = 0 if last is None else last
-    return len(found) + largest
+    return len(result) + largest
 
 
 @udf
@@ -177,21 +177,21 @@ def replaced(text: str, mark: str) -> str:
 
 @udf
 def classes(text: str) -> int:
-    found = 100 if text.isdigit() else 0
-    found += 20 if text.isdecimal() and text.isnumeric() else 0
-    found += 3 if text.isalnum() else 0
+    result = 100 if text.isdigit() else 0
+    result += 20 if text.isdecimal() and text.isnumeric() else 0
+    result += 3 if text.isalnum() else 0
     if text.isalpha():
-        found += 1000
-    return found - 5 if text.isupper() else found - 7 if text.islower() else found
+        result += 1000
+    return result - 5 if text.isupper() else result - 7 if text.islower() else result
 
 
 @udf
 def of_bytes(content: bytes, other: bytes) -> bytes:
     parts = content.partition(other)
-    found = content.replace(other, b"-ab").title() + content.strip(other).zfill(5) + parts[0].capitalize()
+    result = content.replace(other, b"-ab").title() + content.strip(other).zfill(5) + parts[0].capitalize()
     if content.isalnum() or content.isupper() or content.islower() or content.isdigit():
-        found += other
-    return found + bytes([content.find(other) + 1, content.rfind(other) + 1])
+        result += other
+    return result + bytes([content.find(other) + 1, content.rfind(other) + 1])
 
 
 @udf
@@ -357,9 +357,9 @@ def test_what_is_not_compiled(body: str, why: str) -> None:
     scope: dict[str, Any] = {}
     exec(f"def odd(text: str) -> int:\n    {body}", scope)
     (function,) = Registry.load([udf(scope["odd"])]).authored
-    found = PROGRAMS.folding(function)
-    assert found.mode is Mode.INTERPRETED
-    assert why in found.reason
+    result = PROGRAMS.folding(function)
+    assert result.mode is Mode.INTERPRETED
+    assert why in result.reason
 
 
 @pytest.mark.parametrize(
@@ -381,6 +381,6 @@ def test_what_depends_on_types_is_not_compiled_with_a_reason(body: str, why: str
     (function,) = Registry.load([udf(scope["odd"])]).authored
     assert isinstance(function, ScalarFunction)
     bound = function.bind(function.input_types or (), {})
-    found = PROGRAMS.program(bound, bound.instantiate())
-    assert isinstance(found, NoProgram)
-    assert why in found.reason
+    result = PROGRAMS.program(bound, bound.instantiate())
+    assert isinstance(result, NoProgram)
+    assert why in result.reason

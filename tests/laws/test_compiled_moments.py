@@ -111,16 +111,16 @@ ROW = st.tuples(MICROSECONDS, MICROSECONDS, st.integers(-719162, 2932896), SPANS
 
 def bound() -> BoundScalar:
     function: Any = function_of(Calendar)
-    found: BoundScalar = function.bind(function.input_types, {})
-    return found
+    result: BoundScalar = function.bind(function.input_types, {})
+    return result
 
 
 @pytest.fixture(scope="module")
 def program() -> Loops:
     """The compiled class, or what an earlier run of the same sources stored."""
-    found = Programs(LoopStore("user"), hot_rows=0).program(bound(), bound().instantiate())
-    assert isinstance(found, Loops), found
-    return found
+    result = Programs(LoopStore("user"), hot_rows=0).program(bound(), bound().instantiate())
+    assert isinstance(result, Loops), result
+    return result
 
 
 @pytest.mark.slow
@@ -137,13 +137,13 @@ def test_compiled_moments_are_those_of_python(program: Loops, row: tuple[int, ..
     given_columns, valid, _ = columns_of(Rows(np.zeros(OPERATIONS, np.int32), None, columns), program.arguments)
     arguments = zip(*(column.array.to_pylist() for column in columns), strict=True)
     for op, given_values in enumerate(arguments):
-        found, known = program.allocate(1)
+        result, known = program.allocate(1)
         one = tuple(each[op : op + 1] for each in given_columns or ())
         try:
-            program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), one, valid, found, known)
+            program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), one, valid, result, known)
         except RAISED:
             continue
-        assert found.tolist() == [Calendar().eval(*given_values)], op
+        assert result.tolist() == [Calendar().eval(*given_values)], op
 
 
 @udf(input_types=["BIGINT", pa.duration("us")], result_type=pa.duration("us"), compile=True)
@@ -163,12 +163,12 @@ def test_a_duration_that_arrow_does_not_have_is_left_to_the_interpreter() -> Non
     most = (1 << 63) - 1
     for op in (0, 1):
         for span, fits in ((most // 2, True), (most, False)):
-            found, known = program.allocate(1)
+            result, known = program.allocate(1)
             columns = (np.full(1, op), np.full(1, span))
             try:
-                program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), columns, (), found, known)
+                program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), columns, (), result, known)
             except RAISED:
                 assert not fits
             else:
                 assert fits
-                assert found.tolist() == [-span]
+                assert result.tolist() == [-span]

@@ -27,5 +27,5 @@ def test_each_aggregate_function_of_the_corpus_has_a_call() -> None:
 def test_compiled_classes_agree_on_hostile_rows(name: str) -> None:
     """States, results and errors are equal, at the ends of the types and with NULL."""
     function: Any = FUNCTIONS[name]
-    found = {each.law: each for each in check_laws(function, examples=examples_of(60))}
-    assert found["the compiled form agrees"].passed, found["the compiled form agrees"].detail
+    result = {each.law: each for each in check_laws(function, examples=examples_of(60))}
+    assert result["the compiled form agrees"].passed, result["the compiled form agrees"].detail

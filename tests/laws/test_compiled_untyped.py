@@ -649,9 +649,9 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
 def test_types_that_are_not_certain_are_interpreted(cls: Any, why: str) -> None:
     """The reason tells what to write."""
     bound = bound_of(cls)
-    found = Programs(hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, NoProgram)
-    assert why in found.reason
+    result = Programs(hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(result, NoProgram)
+    assert why in result.reason
 
 
 @pytest.mark.parametrize(
@@ -670,9 +670,9 @@ def test_types_that_are_not_certain_are_interpreted(cls: Any, why: str) -> None:
 def test_containers_without_annotations_tell_how_to_annotate_them(create_accumulator: Any, why: str) -> None:
     members = {name: vars(Unsaid)[name] for name in ("accumulate", "get_value")}
     bound = bound_of(udaf(type("Plain", (), {**members, "create_accumulator": create_accumulator})))
-    found = Programs(hot_rows=0).program(bound, bound.instantiate())
-    assert isinstance(found, NoProgram)
-    assert why in found.reason
+    result = Programs(hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(result, NoProgram)
+    assert why in result.reason
 
 
 def test_a_state_with_other_types_is_interpreted(hot: Programs) -> None:

@@ -209,10 +209,10 @@ def test_values_after_each_row_are_copies() -> None:
 
     type_ = parse_type("VECTOR(2)")
     matrix = np.arange(6, dtype=np.float32).reshape(3, 2)
-    found = interpreted(bound_to(Sum, type_)).running_values(
+    result = interpreted(bound_to(Sum, type_)).running_values(
         rows_of(matrix, np.zeros(3), type_), np.ones(3, np.bool_), np.array([True, False, True])
     )
-    assert found.to_pylist() == [[0, 1], [6, 9]]
+    assert result.to_pylist() == [[0, 1], [6, 9]]
 
 
 LONG, GROUPS = 3072, 100_000

@@ -294,9 +294,9 @@ def test_real_events_are_read_together(
     words: dict[str, Any] = MODES[mode]
     read = Reader(ORDERS, {name: Words(**words) for name in ORDERS}, "inv.orders", False, False, keys)
     texts = [each for each in values(mode, "orders") if keys is None or each is not None]
-    found = [None if each is None else each.encode() for each in texts]
-    columns: dict[str, pa.Array] = {"value": pa.array(found, pa.binary())}
-    columns |= {"partition": pa.array(["0-"] * len(found)), "offset": pa.array(range(len(found)))} if keys else {}
+    result = [None if each is None else each.encode() for each in texts]
+    columns: dict[str, pa.Array] = {"value": pa.array(result, pa.binary())}
+    columns |= {"partition": pa.array(["0-"] * len(result)), "offset": pa.array(range(len(result)))} if keys else {}
     monkeypatch.setattr(OldRows, "is_invented", alone)
     if mode != "default-schema":
         monkeypatch.setattr(Reader, "_parse_event", alone)

@@ -131,9 +131,9 @@ def test_results_are_those_of_states_with_all_rows(
             run = BucketEpoch.run
             patch.setattr(BucketEpoch, "run", lambda epoch, blocks: run(epoch, cut(blocks)))
         # Views of three entries are rows of their table, and epochs of a few rows merge runs.
-        found = stream(epochs, keys, has_kinds=has_kinds, bounds=SMALL)
+        result = stream(epochs, keys, has_kinds=has_kinds, bounds=SMALL)
     retracts = has_kinds and any(kind == "-D" for epoch in epochs for kind, *_ in epoch)
-    for before, now in zip(expected, found, strict=True):
+    for before, now in zip(expected, result, strict=True):
         assert now.changelog == before.changelog
         assert now.live == before.live
         for key, states in now.states.items():
@@ -342,5 +342,5 @@ def test_readers_find_the_entries_of_several_versions() -> None:
     layout = TableLayout(keys, pa.schema([newer]), names=("k", "n"))
     stored = viewtable._stored_schema(layout.states, planned.views)
     reader = ViewTable(layout, planned.views, storage, conversion=lambda _: CurrentViews(stored))
-    found = [row for batch in reader.all_entries(0) for row in batch.to_pylist()]
-    assert sorted(row["entry"] for row in found) == ["a", "b", "c"]
+    result = [row for batch in reader.all_entries(0) for row in batch.to_pylist()]
+    assert sorted(row["entry"] for row in result) == ["a", "b", "c"]

@@ -308,9 +308,9 @@ def test_digits_that_no_fold_writes_are_refused(digits: bytes, form: str) -> Non
         "negative_infinities": 0,
     }
     bound = bound_of("sum")
-    with pytest.raises(RejectedError, match="a state of sum cannot be read") as caught:
+    with pytest.raises(RejectedError, match="a state of sum cannot be read") as excinfo:
         FORMS[form](bound).merge(SLOT, pa.array([state], bound.state_type))
-    assert caught.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_a_float_that_is_not_finite_is_no_sum() -> None:

@@ -77,8 +77,8 @@ def test_the_examples_are_correct(module: str) -> None:
 def test_functions_keep_the_laws(name: str) -> None:
     """Each function of the gallery keeps all laws."""
     examples = EXAMPLES.get(name, examples_of(50))
-    found = check_laws(FUNCTIONS[name], literals=LITERALS.get(name), examples=examples)
-    assert [result for result in found if result.passed is False] == []
+    result = check_laws(FUNCTIONS[name], literals=LITERALS.get(name), examples=examples)
+    assert [result for result in result if result.passed is False] == []
 
 
 def test_all_merge_with_readable_states() -> None:
@@ -288,11 +288,11 @@ def test_results_are_those_of_brute_force(calls: dict[str, Oracle], seed: int) -
     aggregates = {
         name: functions[function](*columns, **literals) for name, (function, columns, literals, _) in calls.items()
     }
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for epoch, wanted in zip(run_epochs(aggregates, epochs, keys=["key"]), expected, strict=True):
-        found |= {changed.pop("key"): changed for kind, changed in epoch.changelog if kind in ("+I", "+U")}
+        result |= {changed.pop("key"): changed for kind, changed in epoch.changelog if kind in ("+I", "+U")}
         for key, name in itertools.product("kl", calls):
-            assert alike(found[key][name], wanted[key][name]), (key, name)
+            assert alike(result[key][name], wanted[key][name]), (key, name)
 
 
 def test_a_step_of_a_funnel_comes_later_than_the_step_before_it() -> None:
@@ -301,8 +301,8 @@ def test_a_step_of_a_funnel_comes_later_than_the_step_before_it() -> None:
     for steps in ("ab", "ba"):
         rows = [{"step": step, "at": EPOCH} for step in steps]
         later = [{"step": "b", "at": EPOCH + datetime.timedelta(seconds=10)}]
-        found = [epoch.changelog[-1][1] for epoch in run_epochs({"reached": reached}, [rows, later])]
-        assert found == [{"reached": 1}, {"reached": 2}]
+        result = [epoch.changelog[-1][1] for epoch in run_epochs({"reached": reached}, [rows, later])]
+        assert result == [{"reached": 1}, {"reached": 2}]
 
 
 NAN, INF = math.nan, math.inf
@@ -368,8 +368,8 @@ def test_first_and_last_ignore_the_order_of_rows_with_nan(name: str) -> None:
     function = connect("embedded:examples.gallery.first_last")[name]("value", "at")
     for rows in itertools.permutations([(9.0, NAN), (1.0, 5.0), (NAN, 5.0), (2.0, 5.0)]):
         (epoch,) = run_epochs({"found": function}, [[{"value": value, "at": at} for value, at in rows]])
-        found = epoch.changelog[-1][1]["found"]
-        assert found == 1.0 if name == "first_by" else math.isnan(found)
+        result = epoch.changelog[-1][1]["found"]
+        assert result == 1.0 if name == "first_by" else math.isnan(result)
     (epoch,) = run_epochs({"found": function}, [[{"value": 9.0, "at": NAN}]])
     assert epoch.changelog[-1][1] == {"found": None}
 
@@ -403,10 +403,10 @@ def test_ranks_of_a_t_digest_are_within_their_bound(parts: int, shape: str) -> N
     assert len(accumulator.means) + len(accumulator.buffer) < 600
     width = 2 * math.pi / 200
     for fraction in (0.0, 0.001, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0):
-        found = t_digest.TDigest(fraction).get_value(accumulator)
+        result = t_digest.TDigest(fraction).get_value(accumulator)
         bound = 1.5 * (width * math.sqrt(fraction * (1 - fraction)) + width**2 / 4) + 1 / count
-        below, up_to = (np.searchsorted(ordered, found, side=side) / count for side in ("left", "right"))
-        assert below - bound <= fraction <= up_to + bound, (fraction, found)
+        below, up_to = (np.searchsorted(ordered, result, side=side) / count for side in ("left", "right"))
+        assert below - bound <= fraction <= up_to + bound, (fraction, result)
 
 
 @pytest.mark.parametrize("distinct", [10, 3_000, 12_000, 60_000])
@@ -414,8 +414,8 @@ def test_hyperloglog_counts_within_four_standard_errors(distinct: int) -> None:
     """The count is within the error that the docstring states; a small one is nearly exact."""
     texts = [f"visitor {number}" for number in range(distinct)]
     function = hyperloglog.HllCountDistinct()
-    found = function.get_value(merged(function, texts, 3))
-    assert abs(found - distinct) <= (0 if distinct == 10 else 4 * 1.04 / math.sqrt(1 << 12) * distinct)
+    result = function.get_value(merged(function, texts, 3))
+    assert abs(result - distinct) <= (0 if distinct == 10 else 4 * 1.04 / math.sqrt(1 << 12) * distinct)
 
 
 def test_sketches_have_set_operations() -> None:
@@ -459,12 +459,12 @@ def test_top_k_counts_within_its_error(parts: int, exponent: float) -> None:
     truth = Counter(texts)
     function = top_k.TopK(k=counters, counters=counters)
     accumulator = merged(function, texts, parts)
-    found = {each["item"]: each for each in function.get_value(accumulator)}
-    assert len(found) == counters
-    for item, each in found.items():
+    result = {each["item"]: each for each in function.get_value(accumulator)}
+    assert len(result) == counters
+    for item, each in result.items():
         assert each["count"] - each["error"] <= truth[item] <= each["count"]
         assert each["error"] <= count / counters
-    assert {item for item, rows in truth.items() if rows > count / counters} <= found.keys()
+    assert {item for item, rows in truth.items() if rows > count / counters} <= result.keys()
 
 
 def test_the_item_that_is_replaced_does_not_depend_on_the_state() -> None:

@@ -153,14 +153,14 @@ def test_each_group_is_what_it_would_be_alone(calls: list[Call], epochs: list[tu
         states = results.select([name for name in results.column_names if name == "slot" or "state" in name])
         for place, slot in enumerate(touched):
             expected = alone(calls, held.get(slot), chunks, slot, twice=twice)
-            found = results.slice(place, 1).to_pylist()[0]
-            error = found.pop(ERROR)
+            result = results.slice(place, 1).to_pylist()[0]
+            error = result.pop(ERROR)
             if isinstance(expected, FunctionError):
                 # Where several calls raise, it is not fixed which of them is told of.
                 assert error is not None
                 assert len(calls) > 1 or (error["code"], error["message"]) == (expected.code, expected.message)
-                assert {value for name, value in found.items() if name != "slot"} == {None}
+                assert {value for name, value in result.items() if name != "slot"} == {None}
             else:
                 assert error is None
-                assert found == expected
+                assert result == expected
                 held[slot] = states.slice(place, 1)

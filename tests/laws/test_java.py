@@ -45,10 +45,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
     """The functions by name."""
     folder = tmp_path_factory.mktemp("jars")
     names = {"WeightedAvg": WEIGHTED_AVG, "Mixed": MIXED, "Total": SUM_OF_BOXES}
-    found = [
+    result = [
         java_functions([f"{jar(folder, source, name=name)}::com.acme.{name}"])[0] for name, source in names.items()
     ]
-    return {function.name: function for function in found}
+    return {function.name: function for function in result}
 
 
 def fold_of(function: Function, batch: pa.RecordBatch, *, loops: bool, **options: Any) -> Fold:
@@ -127,14 +127,14 @@ def test_every_type_of_a_loop(made: dict[str, Function], seed: int, rows: int) -
             "large": pa.array(draw.integers(-(2**63), 2**63 - 1, rows + 3), mask=nulls[4]),
         }
     ).slice(3)
-    found = []
+    result = []
     for loops in (True, False):
         fold = fold_of(made["mixed"], batch, loops=loops)
         fold.fold(batch)
         once = fold.collect()
         fold.merge_states(once.select(["slot", "state_0"]))
-        found.append((once, fold.collect()))
-    for with_loop, by_row in zip(*found, strict=True):
+        result.append((once, fold.collect()))
+    for with_loop, by_row in zip(*result, strict=True):
         assert str(with_loop.to_pylist()) == str(by_row.to_pylist())  # as text, NaN equals NaN
 
 
@@ -146,7 +146,7 @@ def test_exceptions_in_the_middle_of_a_chunk(made: dict[str, Function], seed: in
     values = draw.choice([1, 2, 7, 13, 21, 42, -1], rows, p=[0.2, 0.2, 0.2, 0.03, 0.2, 0.12, 0.05])
     slots = draw.integers(0, 12, rows).astype(np.int32)
     batch = pa.record_batch({"slot": slots, "v": pa.array(values, mask=draw.integers(0, 9, rows) == 0)})
-    found = []
+    result = []
     for loops in (True, False):
         fold = fold_of(made["total"], batch, loops=loops, isolates=isolates)
         try:
@@ -154,10 +154,10 @@ def test_exceptions_in_the_middle_of_a_chunk(made: dict[str, Function], seed: in
             fold.fold(batch)
             states = fold.collect()
             fold.merge_states(states.drop_columns(["output_0"]))
-            found.append(fold.collect().to_pylist())
+            result.append(fold.collect().to_pylist())
         except FunctionError as error:
-            found.append([error.code, error.message, error.slot, error.row, error.trace])
-    assert found[0] == found[1]
+            result.append([error.code, error.message, error.slot, error.row, error.trace])
+    assert result[0] == result[1]
 
 
 @pytest.mark.parametrize("loops", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -193,15 +193,15 @@ def test_functions_without_arguments_and_distinct(made: dict[str, Function], tmp
 def test_values_after_each_row(made: dict[str, Function]) -> None:
     """`fold_each` continues with the same accumulators, which the next chunk finds."""
     batch = batch_of(3, 40).drop_columns(["kind"])
-    found = []
+    result = []
     for loops in (True, False):
         fold = fold_of(made["weighted_avg"], batch, loops=loops)
         fold.fold(batch)
         each = fold.fold_each(batch)
         fold.forget(pa.array([1], pa.int32()))
         fold.fold(batch)
-        found.append((each.to_pylist(), outcome(fold.collect())))
-    assert found[0] == found[1]
+        result.append((each.to_pylist(), outcome(fold.collect())))
+    assert result[0] == result[1]
 
 
 def test_serialized_states_are_signed(tmp_path: Path) -> None:
@@ -222,17 +222,17 @@ def test_serialized_states_are_signed(tmp_path: Path) -> None:
     batch = pa.record_batch({"slot": pa.array([0] * 9, pa.int32()), "v": pa.array(range(9))})
     fold = fold_of(function, batch, loops=True)
     fold.fold(batch)
-    found = fold.collect().select(["slot", "state_0"])
+    result = fold.collect().select(["slot", "state_0"])
     again = fold_of(function, batch, loops=False)
-    again.merge_states(found)
+    again.merge_states(result)
     assert again.collect().column("output_0").to_pylist() == [9]
-    state = found.column("state_0")[0].as_py()
+    state = result.column("state_0")[0].as_py()
     forged = state[:-1] + bytes([state[-1] ^ 1])
     for bad in (state[32:], forged):
-        batch_of_bad = pa.record_batch([found.column(0), pa.array([bad], pa.binary())], schema=found.schema)
-        with pytest.raises(RejectedError, match="was not unpickled") as caught:
+        batch_of_bad = pa.record_batch([result.column(0), pa.array([bad], pa.binary())], schema=result.schema)
+        with pytest.raises(RejectedError, match="was not unpickled") as excinfo:
             fold_of(function, batch, loops=True).merge_states(batch_of_bad)
-        assert caught.value.code == "STATE_MISMATCH"
+        assert excinfo.value.code == "STATE_MISMATCH"
     # Also signed bytes have only classes of the jar and a few packages of the platform.
     foreign = jvm.java().JClass("java.net.URL")("file:/")
     author = classes.load_class(
@@ -293,7 +293,7 @@ def test_accumulators_of_primitive_types(tmp_path: Path, type_: str) -> None:
     """
     (function,) = java_functions([f"{jar(tmp_path, source)}::com.acme.Any"])
     batch = pa.record_batch({"slot": pa.array([0] * 9, pa.int32()), "v": pa.array(range(9))})
-    found = []
+    result = []
     for loops in (True, False):
         fold = fold_of(function, batch, loops=loops)
         fold.fold(batch.slice(0, 2))
@@ -302,9 +302,9 @@ def test_accumulators_of_primitive_types(tmp_path: Path, type_: str) -> None:
         later.merge_states(fold.collect().select(["slot", "state_0"]))
         later.fold(batch)
         later.merge_states(later.collect().select(["slot", "state_0"]))
-        found.append(later.collect())
-    assert found[0].equals(found[1])
-    assert found[0].column("output_0").to_pylist() == [False if type_ == "boolean" else 20]
+        result.append(later.collect())
+    assert result[0].equals(result[1])
+    assert result[0].column("output_0").to_pylist() == [False if type_ == "boolean" else 20]
 
 
 def test_states_of_a_superclass_and_states_that_a_record_refuses(tmp_path: Path) -> None:
@@ -345,9 +345,9 @@ def test_states_of_a_superclass_and_states_that_a_record_refuses(tmp_path: Path)
     slots, states = pa.array([0, 1, 2], pa.int32()), pa.array([{"n": 3}, {"n": 7}, {"n": 8}])
     forged = pa.record_batch([slots, states], schema=written.schema)
     for loops in (True, False):
-        with pytest.raises(RejectedError, match=r"cannot be read: .*IllegalStateException: seven") as caught:
+        with pytest.raises(RejectedError, match=r"cannot be read: .*IllegalStateException: seven") as excinfo:
             fold_of(function, batch, loops=loops, isolates=True).merge_states(forged)
-        assert caught.value.code == "STATE_MISMATCH"
+        assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_accumulators_of_a_subclass_are_refused(tmp_path: Path) -> None:
@@ -385,9 +385,9 @@ def test_thousands_of_groups_fail(made: dict[str, Function]) -> None:
     batch = pa.record_batch({"slot": slots, "v": pa.array([42, 1] * 1500)})
     fold = fold_of(made["total"], batch, loops=True, isolates=True)
     fold.fold(batch)
-    found = fold.collect()
-    assert found.column("output_0").to_pylist() == [None, 1] * 1500
-    assert found.column("error").null_count == 1500
+    result = fold.collect()
+    assert result.column("output_0").to_pylist() == [None, 1] * 1500
+    assert result.column("error").null_count == 1500
 
 
 def test_without_the_loop_a_line_tells_it(

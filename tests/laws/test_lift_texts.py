@@ -107,10 +107,10 @@ X: list[Any] = ["arg", 0, "int", -(2**63), 2**63 - 1]
 
 def nested(levels: int) -> Any:
     """Return a sum of sums."""
-    found = X
+    result = X
     for _ in range(levels - 1):
-        found = ["add", found, ["const", 1]]
-    return found
+        result = ["add", result, ["const", 1]]
+    return result
 
 
 def wide(bits: int) -> Any:

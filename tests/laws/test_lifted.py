@@ -347,14 +347,14 @@ def test_narrow_columns_need_fewer_sums():
 def test_rows_that_are_left_need_no_condition():
     """Where the other rows raise, each sum takes all rows; where they are skipped, NULL is asked for."""
     products = known(lifted_functions.Products)
-    found = []
+    result = []
     for skips in (False, True):
         lift, _ = lifted_of(lift_text(replace(products, skip_nulls=skips).bind(products.input_types, {})))
         assert lift is not None
         cases = [case.when for each in LiftPlan.of(lift).aggregates for case in each.cases]
-        found.append({when == tree.TRUE for when in cases})
+        result.append({when == tree.TRUE for when in cases})
         assert len(LiftPlan.of(lift).raising) == (0 if skips else 2)
-    assert found == [{True}, {False}]
+    assert result == [{True}, {False}]
 
 
 def test_conditions_that_always_hold():
@@ -446,9 +446,9 @@ def _changed_parts(change):
     """Return a mistake in the amounts or conditions of the tree."""
 
     def lift(bound):
-        found = REAL(bound)
+        result = REAL(bound)
         return replace(
-            found, fields=tuple(replace(each, parts=tuple(map(change, each.parts))) for each in found.fields)
+            result, fields=tuple(replace(each, parts=tuple(map(change, each.parts))) for each in result.fields)
         )
 
     return lambda patch: patch.setattr("foldflight.ext.lift.descriptions.lift_of", lift)
@@ -458,8 +458,8 @@ def _changed_outcome(change):
     """Return a mistake in what `get_value` returns."""
 
     def lift(bound):
-        found = REAL(bound)
-        return replace(found, outcome=replace(found.outcome, parts=tuple(map(change, found.outcome.parts))))
+        result = REAL(bound)
+        return replace(result, outcome=replace(result.outcome, parts=tuple(map(change, result.outcome.parts))))
 
     return lambda patch: patch.setattr("foldflight.ext.lift.descriptions.lift_of", lift)
 

@@ -49,15 +49,15 @@ def ascending(values: list[float]) -> list[float]:
 
 def updated(model: list[list[float]], rows: list[tuple[int, float, int]]) -> list[list[float]] | None:
     """Do the same as `update` with Python's lists; None if an item is missing."""
-    found = [list(each) for each in model]
+    result = [list(each) for each in model]
     for slot, value, sign in rows:
         if sign > 0:
-            found[slot].append(value)
-        elif value in found[slot] and not math.isnan(value):
-            found[slot].remove(value)
+            result[slot].append(value)
+        elif value in result[slot] and not math.isnan(value):
+            result[slot].remove(value)
         else:
             return None
-    return found
+    return result
 
 
 def held(column: Lists) -> list[list[Any]]:
@@ -70,9 +70,9 @@ def held(column: Lists) -> list[list[Any]]:
 def step(name: str, given_: Any, column: Lists, model: list[list[float]]) -> tuple[Lists, list[list[float]]]:
     match name:
         case "update":
-            found = updated(model, given_)
-            assert (column.update(*arrays(given_)) is NotImplemented) == (found is None)
-            model = model if found is None else found
+            result = updated(model, given_)
+            assert (column.update(*arrays(given_)) is NotImplemented) == (result is None)
+            model = model if result is None else result
         case "extend":
             others = column.take(np.array(given_[::-1], np.intp))
             column.extend(np.array(given_, np.intp), others)
@@ -185,6 +185,6 @@ def test_what_no_table_holds_says_why(annotation: Any, fresh: Any, why: str) -> 
     Made.create_accumulator.__annotations__["return"] = annotation
     udaf(input_types=["DOUBLE"], result_type="DOUBLE")(Made)
     bound = Registry.load([Made])["made"].bind([pa.float64()], {})
-    found = accumulator_table.fresh_table(bound, bound.instantiate())
-    assert isinstance(found, str)
-    assert why in found
+    result = accumulator_table.fresh_table(bound, bound.instantiate())
+    assert isinstance(result, str)
+    assert why in result

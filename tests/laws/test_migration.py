@@ -203,9 +203,9 @@ def test_a_version_without_migrate_is_refused_before_anything_happens() -> None:
     stored = {bucket: state.manifest for bucket, state in before.buckets.items()}
     with pytest.raises(
         RejectedError, match=r"mean version 1.*has version 2.*define migrate\(self, version, state\)"
-    ) as caught:
+    ) as excinfo:
         engine(version("2", New), before.buckets).epoch([rows("zoe")], 0)
-    assert (caught.value.code, caught.value.function) == ("STATE_MISMATCH", "mean")
+    assert (excinfo.value.code, excinfo.value.function) == ("STATE_MISMATCH", "mean")
     assert {bucket: state.manifest for bucket, state in before.buckets.items() if state.manifest} == stored
 
 
@@ -269,11 +269,11 @@ def test_another_schema_needs_another_version(old: type, new: type, change: str)
     before = engine(version("1", old))
     before.epoch([rows("ann")], 0)
     literals = {"factor": 2} if hasattr(new(), "factor") else {}
-    with pytest.raises(RejectedError, match="both of version 1") as caught:
+    with pytest.raises(RejectedError, match="both of version 1") as excinfo:
         engine(version("1", new), before.buckets, literals=literals).epoch([rows("ann")], 0)
-    assert (caught.value.code, caught.value.function) == ("STATE_MISMATCH", "mean")
-    assert change in str(caught.value)
-    assert not re.search("[0-9a-f]{16}", str(caught.value))
+    assert (excinfo.value.code, excinfo.value.function) == ("STATE_MISMATCH", "mean")
+    assert change in str(excinfo.value)
+    assert not re.search("[0-9a-f]{16}", str(excinfo.value))
 
 
 def test_a_migrate_that_raises_names_the_group() -> None:
@@ -282,9 +282,9 @@ def test_a_migrate_that_raises_names_the_group() -> None:
     before.epoch([rows("ann", "bob", "cy")], 0)
     with pytest.raises(
         FunctionError, match=r"migrate \(of a state of version 1\) raised.*no idea what \{'sum': 10\}"
-    ) as caught:
+    ) as excinfo:
         engine(version("2", Refusing), before.buckets).epoch([rows("bob")], 0)
-    assert (caught.value.code, caught.value.group) == ("USER_CODE", {"name": "bob"})
+    assert (excinfo.value.code, excinfo.value.group) == ("USER_CODE", {"name": "bob"})
 
 
 def test_what_migrate_logs_is_passed_on(caplog: pytest.LogCaptureFixture) -> None:

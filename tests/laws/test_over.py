@@ -187,15 +187,15 @@ def distance_of(bound: Any) -> Any:
 def brute_force(
     rows: list[dict[str, Any]], names: list[str], frame: WindowFrame, *, descending: bool
 ) -> list[dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
+    result: dict[int, dict[str, Any]] = {}
     for key in dict.fromkeys(row["k"] for row in rows):
         numbers = [number for number, row in enumerate(rows) if row["k"] == key]
         numbers.sort(key=lambda number: place(rows[number]["at"]), reverse=descending)
         part = [rows[number] for number in numbers]
         for row, number in enumerate(numbers):
             inside = [other for at, other in enumerate(part) if is_within(frame, part, row, at, descending=descending)]
-            found[number] = {name: expected_of(name, inside) for name in names}
-    return [{**row, **found[number]} for number, row in enumerate(rows)]
+            result[number] = {name: expected_of(name, inside) for name in names}
+    return [{**row, **result[number]} for number, row in enumerate(rows)]
 
 
 def frames(offsets: st.SearchStrategy[Any], *, is_range: bool) -> st.SearchStrategy[WindowFrame]:
@@ -264,7 +264,7 @@ def test_outputs_are_those_of_the_frames(
     """ROWS and RANGE give what brute force gives, wherever blocks, chunks and files are cut."""
     rows, type_, descending, frame = window
     calls = calls_of(FUNCTIONS, frame)
-    found = run_in_steps(
+    result = run_in_steps(
         watched(calls, slots_max=4 * events, exchange_state_bytes_max=4 * bytes_max),
         rows,
         at_once,
@@ -272,7 +272,7 @@ def test_outputs_are_those_of_the_frames(
         order_by=["at DESC" if descending else "at"],
         types={"k": "STRING", "at": type_, "v": "BIGINT", "x": "DOUBLE", "ok": "BOOLEAN"},
     )
-    assert equal(found, brute_force(rows, list(calls), frame, descending=descending))
+    assert equal(result, brute_force(rows, list(calls), frame, descending=descending))
 
 
 def test_a_long_frame_is_merged_from_nodes() -> None:
@@ -280,8 +280,8 @@ def test_a_long_frame_is_merged_from_nodes() -> None:
     rows = [{"k": "ab"[row > 770], "at": row, "v": row % 13, "x": 0.0, "ok": None} for row in range(900)]
     for frame in (WindowFrame(-650, -7), WindowFrame(-2, None), WindowFrame(-60, 60, is_range=True)):
         calls = {"parts": dataclasses.replace(FUNCTIONS["joined_parts"]("v"), frame=frame)}
-        found = run_in_steps(calls, rows, 50, keys=["k"], order_by=["at"])
-        assert found == brute_force(rows, ["parts"], frame, descending=False)
+        result = run_in_steps(calls, rows, 50, keys=["k"], order_by=["at"])
+        assert result == brute_force(rows, ["parts"], frame, descending=False)
 
 
 @pytest.mark.parametrize("frame", [(-4000, 0), (-4000, -60), (0, None)])
@@ -326,8 +326,8 @@ def test_a_merge_does_not_depend_on_other_partitions() -> None:
     other = [{"k": "a", "at": at, "v": 1.0} for at in range(13)]
     expected = run_over(calls, alone, keys=["k"], order_by=["at"])
     last = {"k": "c", "at": 0, "v": 1.0}  # the last partition is folded by itself
-    found = run_over(calls, [*other, *alone, last], keys=["k"], order_by=["at"])
-    assert found[len(other) : -1] == expected
+    result = run_over(calls, [*other, *alone, last], keys=["k"], order_by=["at"])
+    assert result[len(other) : -1] == expected
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -376,9 +376,9 @@ def test_an_error_names_the_partition() -> None:
     picky = connect("embedded:").register(Picky)["picky"]
     rows = [{"k": key, "at": 1, "v": value} for key, value in (("a", 1), ("b", 0))]
     for call in (picky("v"), picky("v").rows(-1, 0)):
-        with pytest.raises(FunctionError) as raised:
+        with pytest.raises(FunctionError) as excinfo:
             run_over({"n": call}, rows, keys=["k"], order_by=["at"])
-        assert raised.value.group == {"k": "b"}
+        assert excinfo.value.group == {"k": "b"}
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT")
@@ -407,12 +407,12 @@ def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(by: Any, orde
     call = connect("embedded:").register(NotEmpty)["not_empty"]("v").rows(1, 2, by=by)
     rows = [{"k": key, "at": at, "v": 1} for at, key in enumerate("aaaaa")]
     rows += [{"k": key, "at": at, "v": 1} for key in order for at in range(2)]
-    with pytest.raises(FunctionError) as raised:
+    with pytest.raises(FunctionError) as excinfo:
         run_over({"n": call}, rows[-2 * len(order) :], keys=["k"], order_by=["at"])
-    assert raised.value.group == {"k": order[0]}
-    with pytest.raises(FunctionError) as raised:
+    assert excinfo.value.group == {"k": order[0]}
+    with pytest.raises(FunctionError) as excinfo:
         run_in_steps({"n": call}, rows, 1, keys=["k"], order_by=["at"])
-    assert raised.value.group == {"k": "a"}
+    assert excinfo.value.group == {"k": "a"}
 
 
 @pytest.mark.parametrize("name", ["total", "parts", "joined"])
@@ -427,8 +427,8 @@ def test_slots_are_within_the_limit_of_a_server(name: str) -> None:
     rows = [{"k": "a", "at": 10 * at, "v": at} for at in range(20)]
     frame = WindowFrame(-11, -9, is_range=True, by="recompute" if name == "joined" else None)
     calls = {name: dataclasses.replace(calls_of(FUNCTIONS, None)[name], frame=frame)}
-    found = run_over(watched(calls, noted, slots_max=6), rows, keys=["k"], order_by=["at"])
-    assert found == brute_force(rows, [name], frame, descending=False)
+    result = run_over(watched(calls, noted, slots_max=6), rows, keys=["k"], order_by=["at"])
+    assert result == brute_force(rows, [name], frame, descending=False)
     assert 0 < max(slots) < 6
 
 
@@ -587,9 +587,9 @@ def test_ends_that_depend_on_the_row_are_accepted(frame: tuple[Any, Any]) -> Non
 )
 def test_distances_that_do_not_fit_the_order_are_refused(type_: str, value: Any, bound: Any, message: str) -> None:
     """They are refused as in Spark, and not with an error of Python."""
-    with pytest.raises(RejectedError, match=message) as refused:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         run_over({"n": FUNCTIONS["count"]().range(bound, None)}, [{"at": value}], order_by=["at"], types={"at": type_})
-    assert refused.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 @pytest.mark.parametrize(
@@ -604,10 +604,10 @@ def test_distances_that_do_not_fit_the_order_are_refused(type_: str, value: Any,
 )
 def test_a_distance_may_exceed_the_type_of_the_order(type_: str, values: Any, bound: Any, expected: Any) -> None:
     """The ends of frames have a wider type than the order."""
-    found = run_over(
+    result = run_over(
         {"n": FUNCTIONS["count"]().range(bound, 0)}, [{"at": at} for at in values], order_by=["at"], types={"at": type_}
     )
-    assert [row["n"] for row in found] == expected
+    assert [row["n"] for row in result] == expected
 
 
 @udaf(input_types=["BIGINT"], result_type="STRING", state_type="STRING")
@@ -639,8 +639,8 @@ def test_large_outputs_and_states_are_bounded_by_bytes(low: int | None) -> None:
     rows = [{"at": at, "v": at} for at in range(4000)]
     call = connect("embedded:").register(Wide)["wide"]("v").rows(low, 0)
     calls = watched({"n": call}, measured, exchange_state_bytes_max=4 * 500_000)
-    found = run_over(calls, rows, order_by=["at"])
-    assert [row["n"][:2] for row in found] == ["abcdefghij"[at % 10] * 2 for at in range(4000)]
+    result = run_over(calls, rows, order_by=["at"])
+    assert [row["n"][:2] for row in result] == ["abcdefghij"[at % 10] * 2 for at in range(4000)]
     assert len(sizes) > 8
     assert max(sizes) < 1_300_000, "the number at once at most doubles"
 
@@ -656,8 +656,8 @@ def test_frames_that_are_folded_anew_are_bounded_by_rows() -> None:
             rows_at_once.append(0)
 
     calls = watched({"joined": FUNCTIONS["joined"]("v").rows(-9, 0)}, counted, slots_max=400)
-    found = run_over(calls, [{"at": at, "v": at} for at in range(200)], order_by=["at"])
-    assert found[-1]["joined"] == "".join(f",{value}" for value in range(190, 200))
+    result = run_over(calls, [{"at": at, "v": at} for at in range(200)], order_by=["at"])
+    assert result[-1]["joined"] == "".join(f",{value}" for value in range(190, 200))
     assert sum(rows_at_once) == 1955
     assert 90 < max(rows_at_once) <= 100
 
@@ -676,7 +676,7 @@ def test_nodes_of_long_frames_are_bounded_by_bytes(low: int, high: int | None, m
     monkeypatch.setattr(window_frame_folds._Nodes, "_make", measured)
     rows = [{"at": at, "v": at} for at in range(1000)]
     call = connect("embedded:").register(Wide)["wide"]("v").rows(low, high)
-    found = run_over(watched({"n": call}, exchange_state_bytes_max=4 * 25_000), rows, order_by=["at"])
+    result = run_over(watched({"n": call}, exchange_state_bytes_max=4 * 25_000), rows, order_by=["at"])
     last = [at if high == 0 else 999 for at in range(1000)]
-    assert [row["n"][:2] for row in found] == ["abcdefghij"[at % 10] * 2 for at in last]
+    assert [row["n"][:2] for row in result] == ["abcdefghij"[at % 10] * 2 for at in last]
     assert max(held) < 125_000, "all nodes would have 375,000 bytes and more"

@@ -152,7 +152,7 @@ def test_outputs_are_those_of_a_batch(
     calls = ordered_calls() if kind == "ordered" else distant_calls()
     order = ["at", "id DESC"] if kind == "ordered" else ["at"]
     keys = ["k"] if has_keys else []
-    found = run_over_epochs(
+    result = run_over_epochs(
         watched(calls, slots_max=2 * slots),
         epochs,
         keys=keys,
@@ -163,10 +163,10 @@ def test_outputs_are_those_of_a_batch(
         types={"at": "TIMESTAMP", "v": "BIGINT", "x": "DOUBLE", "k": "STRING", "ok": "BOOLEAN", "id": "BIGINT"},
     )
     due, late = expected_of(epochs, delay * MINUTE)
-    assert [each.late_rows for each in found] == late
+    assert [each.late_rows for each in result] == late
     came: Rows = []
     values: Rows = []
-    for epoch, expected in zip(found, due, strict=True):
+    for epoch, expected in zip(result, due, strict=True):
         came += expected
         values += epoch.rows
         assert shown(epoch.rows) == shown([row for row in values if row["id"] in {each["id"] for each in expected}])
@@ -177,7 +177,7 @@ def test_outputs_are_those_of_a_batch(
         assert [row["at"] for row in of_key] == sorted(row["at"] for row in of_key)
         if kind == "ordered":
             assert of_key == sorted(of_key, key=lambda row: (row["at"], -row["id"]))
-    assert found[-1].waiting_rows == sum(map(len, epochs)) - sum(late) - len(values)
+    assert result[-1].waiting_rows == sum(map(len, epochs)) - sum(late) - len(values)
 
 
 def at(minute: float, **columns: Any) -> dict[str, Any]:
@@ -213,9 +213,9 @@ def at(minute: float, **columns: Any) -> dict[str, Any]:
 )
 def test_frames_that_a_stream_cannot_fold_are_refused(call: Any, code: str, message: str) -> None:
     """The error says what a stream does not know or keep, and what to do."""
-    with pytest.raises(RejectedError, match=message) as refused:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         run_over_epochs({"n": call}, [[at(1, v=1)]], order_by=["at"])
-    assert refused.value.code == code
+    assert excinfo.value.code == code
 
 
 def test_merging_over_range_is_refused_unless_the_user_insists_on_retracting() -> None:
@@ -241,9 +241,9 @@ def test_merging_over_range_is_refused_unless_the_user_insists_on_retracting() -
     total = connect("embedded:").register(Drifting)["drifting"]("x")
     rows = [at(1, x=1.0), at(2, x=2.0), at(5, x=4.0)]
     message = r"drifting .* would be folded by merge \(it merges, and retracting floats .*insist with by='retract'"
-    with pytest.raises(RejectedError, match=message) as refused:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         run_over_epochs({"n": total.range("-3 minutes", 0)}, [rows], order_by=["at"])
-    assert refused.value.code == "CANNOT_RETRACT"
+    assert excinfo.value.code == "CANNOT_RETRACT"
     (epoch,) = run_over_epochs({"n": total.range("-3 minutes", 0, by="retract")}, [rows], order_by=["at"])
     assert [row["n"] for row in epoch.rows] == [1, 3, 6]
 
@@ -254,12 +254,12 @@ def test_the_time_is_a_timestamp_in_microseconds() -> None:
     for unit in ("s", "ms", "ns"):
         with pytest.raises(
             RejectedError, match=f"timestamp.{unit}.; in a stream it is a timestamp in micro"
-        ) as refused:
+        ) as excinfo:
             run_over_epochs(calls, [[at(1)]], order_by=["at"], types={"at": pa.timestamp(unit)})
-        assert refused.value.code == "SCHEMA_MISMATCH"
-    with pytest.raises(RejectedError, match="the order at is NULL; leave such rows out") as refused:
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
+    with pytest.raises(RejectedError, match="the order at is NULL; leave such rows out") as excinfo:
         run_over_epochs(calls, [[at(1)], [{"at": None}]], order_by=["at"])
-    assert refused.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 def test_the_longest_distance() -> None:
@@ -299,8 +299,8 @@ def test_rows_of_equal_time_are_in_order(name: str, nulls_first: bool, descendin
     order = Order("value", descending, nulls_first)
     keys = [order.sort_key(value) for value in values]
     distinct = sorted(set(keys), reverse=descending)
-    found = over_bucket.ranks_of(pa.array(values, parse_type(name)), order).tolist()
-    assert [sorted(set(found)).index(rank) for rank in found] == [distinct.index(key) for key in keys]
+    result = over_bucket.ranks_of(pa.array(values, parse_type(name)), order).tolist()
+    assert [sorted(set(result)).index(rank) for rank in result] == [distinct.index(key) for key in keys]
 
 
 def test_times_that_python_does_not_know_are_in_order() -> None:
@@ -337,9 +337,9 @@ def test_kept_rows_are_in_memory_for_some_groups_at_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(bucket.RowsFold, "_store", counted)
     epochs = [[at(10 * epoch + minute, k=k, v=1) for k in range(40) for minute in range(10)] for epoch in range(3)]
     calls = watched({"n": FUNCTIONS["sum"]("v").rows(-19, 0)}, slots_max=400, exchange_state_bytes_max=8000)
-    found = run_over_epochs(calls, epochs, keys=["k"], order_by=["at"])
-    assert {row["n"] for row in found[2].rows} == {20}
-    assert sum(len(epoch.rows) for epoch in found) == 1200
+    result = run_over_epochs(calls, epochs, keys=["k"], order_by=["at"])
+    assert {row["n"] for row in result[2].rows} == {20}
+    assert sum(len(epoch.rows) for epoch in result) == 1200
     assert max(sizes) < 400  # of 1,200 rows in a step
 
 
@@ -360,9 +360,9 @@ def test_an_error_names_the_group(frame: Any) -> None:
 
     call = connect("embedded:").register(Failing)["failing"]("v").rows(*frame)
     epochs = [[at(1, k="a", v=1), at(2, k="b", v=2)], [at(3, k="b", v=0), at(4, k="a", v=1)]]
-    with pytest.raises(FunctionError) as raised:
+    with pytest.raises(FunctionError) as excinfo:
         run_over_epochs({"n": call}, epochs, keys=["k"], order_by=["at"])
-    assert raised.value.group == {"k": "b"}
+    assert excinfo.value.group == {"k": "b"}
 
 
 def test_a_changed_query_is_refused() -> None:
@@ -381,8 +381,8 @@ def test_a_changed_query_is_refused() -> None:
         return epoch.rows
 
     kept = {"total": total.range("-2 minutes", 0), "n": count.rows(-1, 0)}
-    found = [row for minute in (5, 6, 8) for row in run(kept, ["k"], minute)]
-    assert [(row["total"], row["n"]) for row in found] == [(5, 1), (11, 2), (14, 2)]
+    result = [row for minute in (5, 6, 8) for row in run(kept, ["k"], minute)]
+    assert [(row["total"], row["n"]) for row in result] == [(5, 1), (11, 2), (14, 2)]
     with pytest.raises(RejectedError, match="other input columns"):
         run(kept, ["k"], 9, ("number",))
     for calls, keys, what in (
@@ -391,9 +391,9 @@ def test_a_changed_query_is_refused() -> None:
         ({**kept, "total": total.range("-3 minutes", 0)}, ["k"], "other calls and frames"),
         ({"n": count.rows(-1, 0)}, ["k"], "other calls and frames"),
     ):
-        with pytest.raises(RejectedError, match=what) as refused:
+        with pytest.raises(RejectedError, match=what) as excinfo:
             run(calls, keys, 9)
-        assert refused.value.code == "STATE_MISMATCH"
+        assert excinfo.value.code == "STATE_MISMATCH"
 
 
 class _Stream:
@@ -410,8 +410,8 @@ class _Stream:
 
     def epoch(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Rows:
         streamed, given = self.streamed(calls, rows, idle)
-        (found,) = over._run(streamed, given, [rows], self.stores, self.bounds, 0)
-        return found.rows
+        (result,) = over._run(streamed, given, [rows], self.stores, self.bounds, 0)
+        return result.rows
 
     def bucket(self, folds: StreamFolds) -> OverBucket:
         return OverBucket(folds, lambda name: Storage(self.stores[name]))
@@ -424,9 +424,9 @@ def test_idle_groups_are_forgotten() -> None:
     running = _Stream()
     for minute in range(0, 60, 3):
         rows = [at(minute, k="busy"), at(minute, k=f"group {minute}"), at(minute, k=f"again {minute % 12}")]
-        found = {row["k"]: row for row in running.epoch(calls, rows, "9 minutes")}
-        assert found["busy"]["so_far"] == found["busy"]["far"] == minute // 3 + 1
-        again = found[f"again {minute % 12}"]
+        result = {row["k"]: row for row in running.epoch(calls, rows, "9 minutes")}
+        assert result["busy"]["so_far"] == result["busy"]["far"] == minute // 3 + 1
+        again = result[f"again {minute % 12}"]
         assert (again["so_far"], again["three"], again["far"]) == (1, 1, minute // 12 + 1)
     streamed, _ = running.streamed(calls, rows, "9 minutes")
     kept = {
@@ -454,8 +454,8 @@ def test_a_row_at_the_end_of_the_idle_time_continues_its_group() -> None:
     """A group is forgotten when it had no row for longer than the time."""
     calls = {"n": FUNCTIONS["count"](), "two": FUNCTIONS["count"]().rows(-1, 0)}
     epochs = [[at(1)], [at(6)], [at(12)], [at(14), at(19), at(25), at(26)]]
-    found = run_over_epochs(calls, epochs, order_by=["at"], idle="5 minutes")
-    assert [(row["n"], row["two"]) for epoch in found for row in epoch.rows] == [
+    result = run_over_epochs(calls, epochs, order_by=["at"], idle="5 minutes")
+    assert [(row["n"], row["two"]) for epoch in result for row in epoch.rows] == [
         (1, 1),
         (2, 2),
         (1, 1),
@@ -473,9 +473,9 @@ def test_idle_may_change_but_not_begin_or_end() -> None:
     assert [row["n"] for row in running.epoch(calls, [at(5, k="a")], "4 minutes")] == [2]
     with pytest.raises(
         RejectedError, match=r"other times of last rows \(idle\) than the query: stored kept"
-    ) as refused:
+    ) as excinfo:
         running.epoch(calls, [at(6, k="a")])
-    assert refused.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
     endless = _Stream()
     endless.epoch(calls, [at(1, k="a")])
     with pytest.raises(RejectedError, match=r"stored not kept, the query has kept"):
@@ -539,12 +539,12 @@ def test_states_of_another_version_are_migrated() -> None:
     running = _Stream()
     running.epoch(calls(_total("1")), [at(1, k="a", v=1), at(2, k="a", v=2), at(2, k="b", v=4)])
     new = calls(_total("2", migrate=_migrate, merge=lambda self, one, other: one + other))
-    (found,) = running.epoch(new, [at(7, k="a", v=8)])
-    assert (found["far"], found["so_far"], found["two"]) == (1010, 1011, 10)  # the row of minute 1 has left
-    (found,) = running.epoch(new, [at(7.5, k="b", v=16)])
-    assert (found["far"], found["so_far"], found["two"]) == (16, 1020, 20)
-    (found,) = running.epoch({**new, "two": _total("3").rows(-1, 0)}, [at(8, k="b", v=32)])
-    assert (found["far"], found["so_far"], found["two"]) == (48, 1052, 48)
+    (result,) = running.epoch(new, [at(7, k="a", v=8)])
+    assert (result["far"], result["so_far"], result["two"]) == (1010, 1011, 10)  # the row of minute 1 has left
+    (result,) = running.epoch(new, [at(7.5, k="b", v=16)])
+    assert (result["far"], result["so_far"], result["two"]) == (16, 1020, 20)
+    (result,) = running.epoch({**new, "two": _total("3").rows(-1, 0)}, [at(8, k="b", v=32)])
+    assert (result["far"], result["so_far"], result["two"]) == (48, 1052, 48)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -562,10 +562,10 @@ def test_another_version_may_be_folded_in_another_way(is_first: bool) -> None:
     retracting, _ = running.streamed(calls(_functions("1")), [at(1, k="a", v=1, w=1)])
     merging, _ = running.streamed(calls(merged), [at(1, k="a", v=1, w=1)])
     assert (len(retracting.query.parts), len(merging.query.parts)) == (2, 3)
-    (found,) = running.epoch(calls(merged), [at(7, k="a", v=8, w=1)])
-    assert (found["two"], found["n"], found["all"]) == (10, 1, 3)
-    (found,) = running.epoch(calls(_functions("3")), [at(8, k="a", v=16, w=1)])
-    assert (found["two"], found["n"], found["all"]) == (24, 2, 4)
+    (result,) = running.epoch(calls(merged), [at(7, k="a", v=8, w=1)])
+    assert (result["two"], result["n"], result["all"]) == (10, 1, 3)
+    (result,) = running.epoch(calls(_functions("3")), [at(8, k="a", v=16, w=1)])
+    assert (result["two"], result["n"], result["all"]) == (24, 2, 4)
 
 
 def test_what_is_stored_can_be_read_without_the_query() -> None:
@@ -582,14 +582,14 @@ def test_what_is_stored_can_be_read_without_the_query() -> None:
     with StreamFolds(streamed) as folds:
         running.bucket(folds).arrive([given], 0)
     manifests = [(name, store.value) for name, store in running.stores.items() if store.value is not None]
-    found = StoredOver.of(manifests)
-    assert found is not None
-    outputs = [name for part in found.parts for name in part.outputs]
+    result = StoredOver.of(manifests)
+    assert result is not None
+    outputs = [name for part in result.parts for name in part.outputs]
     assert sorted(outputs) == ["far", "far (version 1)", "so_far", "so_far (version 1)", "two, n"]
-    shown = dict(zip(outputs, (call for part in found.parts for call in part.calls), strict=True))
+    shown = dict(zip(outputs, (call for part in result.parts for call in part.calls), strict=True))
     assert shown["two, n"] == "last rows, ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"
     assert shown["so_far"] == "total v2, ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
-    columns = [column.to_pylist() for column in found.groups(lambda name: Storage(running.stores[name]))]
+    columns = [column.to_pylist() for column in result.groups(lambda name: Storage(running.stores[name]))]
     rows = {row[0]: dict(zip(["waiting", *outputs], row[1:], strict=True)) for row in zip(*columns, strict=True)}
     a, b, c = rows["a"], rows["b"], rows["c"]
     assert (a["waiting"], a["so_far"], a["so_far (version 1)"], a["far"]) == (0, None, 3, None)
@@ -609,9 +609,9 @@ def test_the_latest_version_of_all_buckets_has_the_names_of_outputs() -> None:
         running.epoch({"so_far": _total(version).rows(None, 0)}, [at(1, k=version, v=1)])
         buckets.append([(name, store.value) for name, store in running.stores.items() if store.value is not None])
     for first, second in (buckets, reversed(buckets)):
-        found = StoredOver.of([*first, *second])
-        assert found is not None
-        (part,) = found.parts
+        result = StoredOver.of([*first, *second])
+        assert result is not None
+        (part,) = result.parts
         assert part.outputs == ("so_far", "so_far (version 1.9)")
         assert [call.split(",")[0] for call in part.calls] == ["total v1.10", "total v1.9"]
 
@@ -625,9 +625,9 @@ def test_a_version_without_migrate_is_refused(frame: str) -> None:
 
     running = _Stream()
     running.epoch(calls(_total("1")), [at(1, k="a", v=1)])
-    with pytest.raises(RejectedError, match="total version 1, and the query has version 2, which has no") as refused:
+    with pytest.raises(RejectedError, match="total version 1, and the query has version 2, which has no") as excinfo:
         running.epoch(calls(_total("2")), [at(2, k="b", v=1)])
-    assert refused.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
     with pytest.raises(FunctionError, match=r"no idea what 1 was") as raised:
         running.epoch(calls(_total("2", migrate=_refuse)), [at(2, k="a", v=1)])
     assert (raised.value.code, raised.value.group) == ("USER_CODE", {"k": "a"})
@@ -652,9 +652,9 @@ def test_other_direct_arguments_need_another_version() -> None:
 
     scaled, running = connect("embedded:").register(Scaled)["scaled"], _Stream()
     running.epoch({"two": scaled("v", factor=2).rows(-1, 0)}, [at(1, k="a", v=1)])
-    with pytest.raises(RejectedError, match=r"scaled has changed within its version 1.*raise version=") as refused:
+    with pytest.raises(RejectedError, match=r"scaled has changed within its version 1.*raise version=") as excinfo:
         running.epoch({"two": scaled("v", factor=3).rows(-1, 0)}, [at(2, k="a", v=1)])
-    assert refused.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_a_changed_accumulator_is_named() -> None:
@@ -681,9 +681,9 @@ def test_a_changed_accumulator_is_named() -> None:
     running = _Stream()
     for minute in (1, 2):
         running.epoch({"n": counted({"rows": int})}, [at(minute, k="a", v=1)])
-    with pytest.raises(RejectedError, match=r"in its accumulator, more BIGINT was added; set this back") as refused:
+    with pytest.raises(RejectedError, match=r"in its accumulator, more BIGINT was added; set this back") as excinfo:
         running.epoch({"n": counted({"rows": int, "more": int})}, [at(3, k="a", v=1)])
-    assert refused.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_a_group_without_rows_in_its_frame_is_gone() -> None:

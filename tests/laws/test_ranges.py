@@ -95,12 +95,12 @@ def _bundled(type_: str) -> type:
     @udaf(input_types=["DOUBLE"], result_type=type_, name="it")
     class Bundle:
         def fold_bundle(self, segments: list[Segment[float]]) -> list[Applied[float, Any]]:
-            found = []
+            result = []
             for each in segments:
                 values = [_given(type_, row[0]) for row in each.rows]
                 last = each.rows[-1][0] if each.rows else (each.accumulators or [0.0])[-1]
-                found.append(Applied(last, _given(type_, last), values))
-            return found
+                result.append(Applied(last, _given(type_, last), values))
+            return result
 
     return Bundle
 
@@ -117,9 +117,9 @@ def _check(run: Callable[[], Any], expected: Any) -> None:
     if expected is not None:
         assert run() == expected
         return
-    with pytest.raises(FunctionError, match=r"does not fit .*; declare") as caught:
+    with pytest.raises(FunctionError, match=r"does not fit .*; declare") as excinfo:
         run()
-    assert caught.value.code == "OVERFLOW"
+    assert excinfo.value.code == "OVERFLOW"
 
 
 @pytest.mark.every_turn
@@ -198,9 +198,9 @@ def test_table_functions_refuse_results_out_of_range(type_: str, value: float, e
 
 @pytest.mark.parametrize("value", [Decimal("1e400"), "1e400", 10**400])
 def test_other_numbers_beyond_double(value: Any) -> None:
-    with pytest.raises(CastError, match="does not fit DOUBLE") as caught:
+    with pytest.raises(CastError, match="does not fit DOUBLE") as excinfo:
         cast_results([value], pa.float64())
-    assert caught.value.code == "OVERFLOW"
+    assert excinfo.value.code == "OVERFLOW"
     assert cast_results([Decimal("Infinity"), "inf", "NaN"], pa.float32()).to_pylist()[:2] == [math.inf, math.inf]
 
 
@@ -216,6 +216,6 @@ def test_a_state_beyond_its_type_is_refused() -> None:
         def get_value(self, accumulator: float) -> float:
             return accumulator
 
-    with pytest.raises(FunctionError, match="does not fit REAL") as caught:
+    with pytest.raises(FunctionError, match="does not fit REAL") as excinfo:
         run_epochs({"it": connect(Narrow)["it"]("x")}, [[{"x": 1e300}]])
-    assert caught.value.code == "OVERFLOW"
+    assert excinfo.value.code == "OVERFLOW"

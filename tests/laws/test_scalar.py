@@ -83,11 +83,11 @@ def test_results_equal_those_of_map(rows: list[tuple[Any, ...]], cut: int) -> No
         Step("same", (X,)),
         outputs=(1, 0, 2),
     )
-    found = [row for part in (rows[:cut], rows[cut:]) for row in program.chunk(chunk(part)).to_pylist()]
+    result = [row for part in (rows[:cut], rows[cut:]) for row in program.chunk(chunk(part)).to_pylist()]
     texts = [None if t is None else t.strip().lower() for _, _, t in rows]
     scores = list(map(functions.score, texts, [y for _, y, _ in rows]))
     expected = zip(scores, texts, [x for x, _, _ in rows], strict=True)
-    assert found == [{"output_0": one, "output_1": two, "output_2": three} for one, two, three in expected]
+    assert result == [{"output_0": one, "output_1": two, "output_2": three} for one, two, three in expected]
 
 
 @given(ROWS)
@@ -124,19 +124,19 @@ def test_table_functions_compose(rows: list[tuple[Any, ...]], outer: bool) -> No
         for word, at in words:
             for value in functions.repeated(x, at):
                 expected.append((place, word, at, x, value))
-    found = [
+    result = [
         (row["row"], row["output_0"]["word"], row["output_0"]["at"], row["output_1"], row["output_2"]["repeated"])
         for row in program.chunk(chunk(rows)).to_pylist()
     ]
-    assert found == expected
+    assert result == expected
 
 
 def test_outer_keeps_rows_without_results() -> None:
     """With `outer` a row without results becomes one row of NULLs; a failed row has only its error."""
     rows = [(1, 1, "a b"), (2, 2, None), (3, 3, ""), (4, 4, "c")]
-    found = opened(Step("split", (T,), outer=True)).chunk(chunk(rows)).to_pylist()
-    assert [row["row"] for row in found] == [0, 0, 1, 2, 3]
-    assert [row["output_0"] for row in found][2:4] == [None, None]
+    result = opened(Step("split", (T,), outer=True)).chunk(chunk(rows)).to_pylist()
+    assert [row["row"] for row in result] == [0, 0, 1, 2, 3]
+    assert [row["output_0"] for row in result][2:4] == [None, None]
     crooked = opened(Step("crooked", (X,), outer=True), isolates=True).chunk(chunk(rows[:3])).to_pylist()
     # One value where two are declared, then two values, then three.
     assert [(row["row"], row["output_0"], row["error"] is None) for row in crooked] == [
@@ -483,8 +483,8 @@ def test_integers_reach_pandas_unchanged(values: list[int | None]) -> None:
     request = Request((), COLUMNS, steps=(Step("plain", (X,)),), outputs=(0,))
     program = Opened(bind(request, Registry.load([function])).open(Resources()))
     for given_values in (values, [2**53 + 1, None, 2**63 - 1], [2**53 + 1]):
-        found = program.chunk(chunk([(x, None, None) for x in given_values]))
-        assert found.column("output_0").to_pylist() == given_values
+        result = program.chunk(chunk([(x, None, None) for x in given_values]))
+        assert result.column("output_0").to_pylist() == given_values
     assert set(dtypes) == {"Int64"}
 
 
@@ -516,11 +516,11 @@ def test_many_wrong_results_cost_a_window_each(monkeypatch: pytest.MonkeyPatch, 
     request = Request((), COLUMNS, isolate_errors=True, steps=(Step("wide", (X,)),), outputs=(0,))
     program = Opened(bind(request, Registry.load([function])).open(Resources()))
     values = [2**40 if place % 2 else place for place in range(4000)]
-    found = program.chunk(chunk([(x, None, None) for x in values]))
+    result = program.chunk(chunk([(x, None, None) for x in values]))
     assert sum(scanned) < 2000 * 300 + 20_000
-    errors = [row["error"]["code"] for row in found.to_pylist() if row["error"]]
+    errors = [row["error"]["code"] for row in result.to_pylist() if row["error"]]
     assert errors == ["OVERFLOW"] * 2000
-    right = [row["output_0"]["n"] if is_table else row["output_0"] for row in found.to_pylist() if not row["error"]]
+    right = [row["output_0"]["n"] if is_table else row["output_0"] for row in result.to_pylist() if not row["error"]]
     assert right == ([n for place in range(0, 4000, 2) for n in (place, 1)] if is_table else list(range(0, 4000, 2)))
 
 

@@ -99,12 +99,12 @@ def test_the_table_is_a_dict(
         live = np.array([epoch[place][0] for place in places], np.int64)
         done = subject.commit(keys_of([POOL[p] for p in places]), live, states_of([epoch[p][1] for p in places]))
         model |= epoch
-        found = subject.lookup(keys_of(POOL))
+        result = subject.lookup(keys_of(POOL))
         expected = [model.get(place, (0, 0)) for place in range(len(POOL))]
-        assert found.live.tolist() == [live for live, _ in expected]
-        assert found.present.tolist() == [live > 0 for live, _ in expected]
-        states = found.states.column("state_0").to_pylist()
-        lists = found.states.column("state_1").to_pylist()
+        assert result.live.tolist() == [live for live, _ in expected]
+        assert result.present.tolist() == [live > 0 for live, _ in expected]
+        states = result.states.column("state_0").to_pylist()
+        lists = result.states.column("state_1").to_pylist()
         for (live_rows, value), state, several in zip(expected, states, lists, strict=True):
             assert not live_rows or (state, several) == (value, [value])
         assert cache.bytes <= cache_bytes
@@ -189,9 +189,9 @@ def test_damage_is_found() -> None:
     assert manifest is not None
     for damaged in (good[:-1], good[:20] + bytes([good[20] ^ 1]) + good[21:], b"", b"FFR1"):
         store.runs[run_id] = damaged
-        with pytest.raises(CorruptError, match="damaged or truncated") as caught:
+        with pytest.raises(CorruptError, match="damaged or truncated") as excinfo:
             table(store).lookup(keys_of([("a", 1.0)]))
-        assert caught.value.code == "STATE_CHECKSUM"
+        assert excinfo.value.code == "STATE_CHECKSUM"
     del store.runs[run_id]
     with pytest.raises(CorruptError, match="but not in the state store"):
         table(store).lookup(keys_of([("a", 1.0)]))
@@ -215,9 +215,9 @@ def test_another_query_does_not_read_the_table(difference: str) -> None:
     """A table of another layout is STATE_MISMATCH, with the difference."""
     store = Store()
     table(store).commit(keys_of([("a", 1.0)]), np.array([1], np.int64), states_of([1]))
-    with pytest.raises(RejectedError, match=difference) as caught:
+    with pytest.raises(RejectedError, match=difference) as excinfo:
         table(store, layout=OTHERS[difference])
-    assert caught.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_hashes_never_change() -> None:
@@ -239,9 +239,9 @@ def test_nan_within_a_key_is_found() -> None:
     store = Store()
     layout = TableLayout(keys, STATES, buckets=4)
     table(store, layout=layout).commit(batch, np.array([1, 1]), states_of([7, 8]))
-    found = table(store, layout=layout).lookup(batch)
-    assert found.present.tolist() == [True, True]
-    assert found.states.column("state_0").to_pylist() == [7, 8]
+    result = table(store, layout=layout).lookup(batch)
+    assert result.present.tolist() == [True, True]
+    assert result.states.column("state_0").to_pylist() == [7, 8]
 
 
 def test_zeros_within_a_key_are_one_group() -> None:
@@ -276,9 +276,9 @@ def test_hashes_of_times_do_not_depend_on_the_version_of_pyarrow() -> None:
     """Older versions return times within keys with zones of pytz."""
     at = dt.datetime(2013, 1, 1, tzinfo=ZoneInfo("UTC"))
     keys = pa.array([{"window": [at, None]}], pa.struct([("window", pa.list_(pa.timestamp("us", "UTC")))]))
-    (found,) = key_hashes(pa.RecordBatch.from_arrays([keys], names=["k"])).tolist()
+    (result,) = key_hashes(pa.RecordBatch.from_arrays([keys], names=["k"])).tolist()
     (expected,) = key_hashes(pa.RecordBatch.from_arrays([pa.array([repr({"window": [at, None]})])], names=["k"]))
-    assert found == expected
+    assert result == expected
     older = {"window": [at.replace(tzinfo=_Utc()), None]}
     assert repr(older) != repr({"window": [at, None]})
     assert _text(older) == repr({"window": [at, None]})

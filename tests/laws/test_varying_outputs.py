@@ -250,12 +250,12 @@ def test_outputs_outlive_a_migration_of_states() -> None:
     states = pa.RecordBatch.from_pydict({"state_0": ["a", "b", "c"]})
     emitted = pa.array([{"value": "x"}, {"value": None}, None], EMITTED.types[0])
     table("1", EMITTED, store).commit(keys, np.ones(3, np.int64), states, emitted=[emitted])
-    found = table("2", EMITTED, store, conversion=Migrated()).lookup(keys)
-    assert found.states.column(0).to_pylist() == ["a of 2", "b of 2", "c of 2"]
-    assert found.emitted.column(0).equals(emitted)
+    result = table("2", EMITTED, store, conversion=Migrated()).lookup(keys)
+    assert result.states.column(0).to_pylist() == ["a of 2", "b of 2", "c of 2"]
+    assert result.emitted.column(0).equals(emitted)
     other = pa.schema([("emitted_0", pa.struct([("value", pa.int64())]))])
-    found = table("2", other, store, conversion=Migrated()).lookup(keys)
-    assert found.emitted.column(0).to_pylist() == [None] * 3
+    result = table("2", other, store, conversion=Migrated()).lookup(keys)
+    assert result.emitted.column(0).to_pylist() == [None] * 3
     assert table("1", pa.schema([]), store).lookup(keys).states.column(0).to_pylist() == ["a", "b", "c"]
 
 

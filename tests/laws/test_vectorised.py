@@ -206,9 +206,9 @@ def small(type_: pa.DataType) -> pa.Array:
 
 
 def accumulators_of(bound: BoundFunction) -> Vectorised:
-    found = vectorised_accumulators(interpreted(bound))
-    assert found is not None
-    return found
+    result = vectorised_accumulators(interpreted(bound))
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize(("name", "types"), CASES, ids=IDS)
@@ -277,8 +277,8 @@ def test_a_retraction_that_is_not_folded_needs_no_retract() -> None:
     name, types = next((name, types) for name, types in CASES if not FUNCTIONS[name].capabilities.retract)
     slots, backs = np.zeros(3, np.int32), np.array([False, False, True])
     rows = Rows(slots, backs, [Column(f"c{place}", small(type_)) for place, type_ in enumerate(types)])
-    found = accumulators_of(bound_of(name, types)).running_values(rows, ~backs)
-    assert found.equals(interpreted(bound_of(name, types)).running_values(rows, ~backs))
+    result = accumulators_of(bound_of(name, types)).running_values(rows, ~backs)
+    assert result.equals(interpreted(bound_of(name, types)).running_values(rows, ~backs))
     with pytest.raises(RejectedError, match="CANNOT_RETRACT"):
         accumulators_of(bound_of(name, types)).running_values(rows, np.ones(3, np.bool_))
 
@@ -289,8 +289,8 @@ def test_row_outputs_beyond_64_bits_are_exact() -> None:
     slots, backs = np.zeros(3, np.int32), np.array([False, False, True])
     largest = pa.array([1 << 62, (1 << 62) - 1, 1 << 62], pa.int64())
     everything = np.ones(3, np.bool_)
-    found = accumulators.running_values(Rows(slots, backs, [Column("x", largest)]), everything)
-    assert found.to_pylist() == [1 << 62, (1 << 63) - 1, (1 << 62) - 1]
+    result = accumulators.running_values(Rows(slots, backs, [Column("x", largest)]), everything)
+    assert result.to_pylist() == [1 << 62, (1 << 63) - 1, (1 << 62) - 1]
     assert accumulators.mode == "vectorised"
     assert accumulators.evaluate(slots[:1]).to_pylist() == [(1 << 62) - 1]
 

@@ -178,8 +178,8 @@ def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], key
             )
             run = BucketEpoch.run
             patch.setattr(BucketEpoch, "run", lambda epoch, blocks: run(epoch, cut(blocks)))
-        found = stream(epochs, keys, ["kept", "asked", "held"])
-    for epoch in found:
+        result = stream(epochs, keys, ["kept", "asked", "held"])
+    for epoch in result:
         for _, row in epoch.changelog:
             assert row["kept"] == row["asked"] == row["held"]
         for states in epoch.states.values():
@@ -248,9 +248,9 @@ def test_views_are_refused_in_sessions() -> None:
     times = pa.schema([("key_0", pa.timestamp("us")), ("key_1", pa.timestamp("us"))])
     layout = QueryLayout(times, ("start", "end"), pa.schema([("column_0", pa.string())]), ("v",), has_kinds=False)
     options = StreamOptions(has_sessions=True, window="session 5 minutes")
-    with pytest.raises(RejectedError, match="use tumble, hop or cumulate") as caught:
+    with pytest.raises(RejectedError, match="use tumble, hop or cumulate") as excinfo:
         Query.of(transport, {"n": Call("different", ("v",))}, layout, stream=options)
-    assert caught.value.code == "CANNOT_MERGE"
+    assert excinfo.value.code == "CANNOT_MERGE"
 
 
 class Nested:

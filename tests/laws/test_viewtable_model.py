@@ -75,12 +75,12 @@ def states_of(states: list[dict[str, Any]]) -> pa.RecordBatch:
 
 def pages(subject: ViewTable, place: int, key: pa.RecordBatch, generation: int) -> list[tuple[Any, Any]]:
     """Return the entries of all pages of a view."""
-    found, after = [], None
+    result, after = [], None
     while True:
         page = subject.page(place, key, generation, after)
-        found += zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True)
+        result += zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True)
         if page.is_last:
-            return found
+            return result
         after = page.keys.slice(len(page.keys) - 1)
 
 
@@ -157,22 +157,22 @@ def test_views_are_dicts(epochs: list[dict[int, Any]], reopen: bool, few_hashes:
             subject.commit(keys_of([GROUPS[group] for group in epoch]), live, states_of(states))
             check(subject, model)
         seen = [row for batch in subject.all_entries(0) for row in batch.to_pylist()]
-        found = sorted((str(row["key_0"]), str(canonical(row["entry"])), row["value"]) for row in seen)
+        result = sorted((str(row["key_0"]), str(canonical(row["entry"])), row["value"]) for row in seen)
         wanted = [(str(GROUPS[group]), k, v) for group, (_, each, _) in model.items() for k, v in each.items()]
-        assert found == sorted((group, str(canonical(key)), value) for group, key, value in wanted)
+        assert result == sorted((group, str(canonical(key)), value) for group, key, value in wanted)
 
 
 def check(subject: ViewTable, model: Contents) -> None:
-    found = subject.lookup(keys_of(GROUPS))
-    assert found.present.tolist() == [group in model for group in range(len(GROUPS))]
+    result = subject.lookup(keys_of(GROUPS))
+    assert result.present.tolist() == [group in model for group in range(len(GROUPS))]
     for group, (number, seen, log) in model.items():
-        assert found.states.column("state_1")[group].as_py()["n"] == number
-        entries = contents(subject, found, 0, group, log)
+        assert result.states.column("state_1")[group].as_py()["n"] == number
+        entries = contents(subject, result, 0, group, log)
         assert len(entries) == len(seen)
         assert {canonical(key): value for key, value in entries} == seen
-        assert contents(subject, found, 1, group, log) == list(enumerate(log))
+        assert contents(subject, result, 1, group, log) == list(enumerate(log))
     asked = [None, NAN, -0.0, 1.0, 2.5, 99.0]
-    for group, generation in enumerate(found.generations[0].tolist()):
+    for group, generation in enumerate(result.generations[0].tolist()):
         if group in model:
             keys = keys_of([GROUPS[group]] * len(asked))
             numbers: npt.NDArray[np.int64] = np.full(len(asked), generation)
@@ -193,8 +193,8 @@ def test_the_work_of_an_epoch_is_proportional_to_what_it_touches() -> None:
         changed = [(float(each * 53 % 4_000), -epoch, True) for each in range(epoch, epoch + 20)]
         done = subject.commit(key, live, states_of([{"n": 1, "seen": view(changed), "log": view([])}]))
         assert done.merged_rows <= 2 * 6 * 21 + 100
-    found = subject.lookup(key)
-    assert len(pages(subject, 0, key, int(found.generations[0][0]))) == 4_000
+    result = subject.lookup(key)
+    assert len(pages(subject, 0, key, int(result.generations[0][0]))) == 4_000
 
 
 def test_entries_that_are_gone_are_dropped() -> None:
@@ -246,9 +246,9 @@ def test_views_of_other_types_are_refused(difference: str) -> None:
     other = OTHERS[difference]
     state = pa.struct([("n", pa.int64()), ("seen", sent(other)), ("log", sent(LOG))])
     states = pa.schema([STATES.field("state_0"), pa.field("state_1", state, metadata=IDENTITY)])
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         table(store, layout=replace(LAYOUT, states=states), views=[CallView(1, other), CallView(1, LOG)])
-    assert caught.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_parts_of_large_states_are_joined() -> None:

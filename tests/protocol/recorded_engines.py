@@ -350,12 +350,12 @@ def mapped(functions: Functions) -> Any:
         )
         for each in range(4)
     ]
-    found = []
+    result = []
     for use in (functions["multiply"](functions["score"]("text", "a"), "a"), functions["split"]("text")):
         steps = Steps(lambda column, _: str(column))
         query = ScalarQuery.of(functions.transport, steps, {"out": steps.add(use)}, columns)
-        found += [answer.to_pylist() for _, answer in query.answers(blocks)]
-    return found
+        result += [answer.to_pylist() for _, answer in query.answers(blocks)]
+    return result
 
 
 def batch(rows: list[tuple[int, int, int]]) -> pa.RecordBatch:
@@ -371,36 +371,36 @@ CALLS = (Call("weighted_avg", ("v", "w")), Call("count", ("v",), distinct=True),
 
 def moving(functions: Functions) -> Any:
     """An exchange that loses its server twice, asks whether it should move, and splits what it sends."""
-    found = []
+    result = []
     with functions.transport.open(Open(CALLS, CHUNK, initial_outputs=True)) as exchange:
         for number in range(1, 5):
             exchange.chunk(batch([(each % 40, each * number, 1) for each in range(800)]))
             exchange.chunk(batch([(50, number, number)]))
             exchange.barrier(number)
             results = exchange.results(number)
-            found.append(results.select([name for name in results.column_names if "output" in name]).to_pylist())
+            result.append(results.select([name for name in results.column_names if "output" in name]).to_pylist())
             exchange.forget(pa.array([number, 50], pa.int32()))
             states = results.take(pa.array([number, 40])).combine_chunks().to_batches()[0]
             exchange.states(states.select(["slot", "state_0", "state_1", "state_2"]), unanswered=number == 2)
             if number != 2:
-                found.append(exchange.initial_outputs().to_pylist())
-    return found
+                result.append(exchange.initial_outputs().to_pylist())
+    return result
 
 
 def emitting(functions: Functions) -> Any:
     """An exchange whose server answers after some of the rows."""
     columns = pa.schema([*CHUNK, ("emit", pa.bool_())])
     open_request = Open(CALLS[:2], columns, Returns(states=True, outputs=False), row_outputs=True, emits=True)
-    found = []
+    result = []
     with functions.transport.open(open_request) as exchange:
         for number in range(3):
             rows = batch([(each % 2, each + number, 1) for each in range(6)])
             emit = pa.array([bool(each % 3) for each in range(6)])
             exchange.chunk(pa.RecordBatch.from_arrays([*rows.columns, emit], schema=columns))
-            found.append(exchange.row_outputs().to_pylist())
+            result.append(exchange.row_outputs().to_pylist())
         exchange.barrier(9)
-        found.append(exchange.results(9).to_pylist())
-    return found
+        result.append(exchange.results(9).to_pylist())
+    return result
 
 
 @dataclass(frozen=True)
@@ -422,8 +422,8 @@ class Scenario:
     def result(self, tapes: list[Tape] | None) -> tuple[str, list[Tape]]:
         """Run it with connections that are played, or recorded; return what came out, as text, and the tapes."""
         transport = Transport(tapes, self.limits, self.bounds, self.writes)
-        found = self.run(Functions(transport))  # type: ignore[arg-type]
-        return repr(found), transport.tapes
+        result = self.run(Functions(transport))  # type: ignore[arg-type]
+        return repr(result), transport.tapes
 
 
 SCENARIOS: dict[str, Scenario] = {

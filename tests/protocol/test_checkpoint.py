@@ -30,11 +30,11 @@ def fold(exchange: ExchangePair, *rows: tuple[int, int]) -> None:
 
 def saved(exchange: ExchangePair) -> dict[int, Any]:
     exchange.send(exchange.engine.checkpoint())
-    found = exchange.answers.pop()
-    assert isinstance(found, Saved)
-    assert found.problem == ""
-    assert found.states["output_0"].null_count == found.states.num_rows
-    return dict(zip(found.states["slot"].to_pylist(), found.states["state_0"].to_pylist(), strict=True))
+    result = exchange.answers.pop()
+    assert isinstance(result, Saved)
+    assert result.problem == ""
+    assert result.states["output_0"].null_count == result.states.num_rows
+    return dict(zip(result.states["slot"].to_pylist(), result.states["state_0"].to_pylist(), strict=True))
 
 
 @pytest.mark.parametrize("states", [True, False], ids=["with states", "outputs only"])
@@ -63,9 +63,9 @@ def test_large_checkpoints_come_in_parts() -> None:
     replies = exchange.send(exchange.engine.checkpoint())
     assert len(replies) > 5
     assert [reply.last for reply in replies if isinstance(reply, SavedStates)] == [False] * (len(replies) - 1) + [True]
-    found = exchange.answers.pop()
-    assert isinstance(found, Saved)
-    assert found.states["slot"].to_pylist() == list(range(2000))
+    result = exchange.answers.pop()
+    assert isinstance(result, Saved)
+    assert result.states["slot"].to_pylist() == list(range(2000))
 
 
 @pytest.mark.every_turn
@@ -101,10 +101,10 @@ def test_states_that_cannot_be_saved_do_not_end_the_exchange() -> None:
     exchange = pair(states=False, limits=Limits(2**20, 1000, 2**20, 10, 1, 1.0, 1.0))
     fold(exchange, (0, 5))
     exchange.send(exchange.engine.checkpoint())
-    found = exchange.answers.pop()
-    assert isinstance(found, Saved)
-    assert found.problem.startswith("LIMIT: the states have")
-    assert found.states.num_rows == 0
+    result = exchange.answers.pop()
+    assert isinstance(result, Saved)
+    assert result.problem.startswith("LIMIT: the states have")
+    assert result.states.num_rows == 0
     assert exchange.epoch(1)["output_0"].to_pylist() == [5]
 
 

@@ -171,17 +171,17 @@ def test_open_round_trips_with_the_types_of_literals() -> None:
 
 def test_literals_without_an_arrow_type_are_refused() -> None:
     """A direct argument without an Arrow type is refused with the function's name."""
-    with pytest.raises(RejectedError, match="a direct argument of f cannot be converted to an Arrow type") as caught:
+    with pytest.raises(RejectedError, match="a direct argument of f cannot be converted to an Arrow type") as excinfo:
         encode_open(Open((Call("f", literals={"a": object()}),), COLUMNS))
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 @pytest.mark.parametrize("version", [0, 2, 99])
 def test_unknown_protocol_versions_are_refused(version: int) -> None:
     """Another protocol version is refused, and the error names the version of the server."""
-    with pytest.raises(RejectedError, match=f"version {version}; this server serves 1") as caught:
+    with pytest.raises(RejectedError, match=f"version {version}; this server serves 1") as excinfo:
         decode_open(encode_open(Open((Call("count"),), COLUMNS, protocol_version=version)))
-    assert caught.value.code == "PROTOCOL_VERSION"
+    assert excinfo.value.code == "PROTOCOL_VERSION"
 
 
 def test_unknown_fields_are_ignored() -> None:
@@ -237,9 +237,9 @@ def test_foreign_errors_are_none() -> None:
 @pytest.mark.parametrize("metadata", [b"", b"\xff\xff\xff", b"garbage", pb.EngineFrame().SerializeToString()])
 def test_metadata_that_is_no_frame(sender: Role, metadata: bytes) -> None:
     """Invalid metadata is BAD_FRAME."""
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         decode(Message(metadata, BATCH.slice(0, 0)), sender)
-    assert caught.value.code == "BAD_FRAME"
+    assert excinfo.value.code == "BAD_FRAME"
 
 
 def test_frames_of_the_wrong_direction() -> None:
@@ -272,9 +272,9 @@ def broken_batches() -> list[pa.RecordBatch]:
 def test_batches_that_contradict_themselves(batch: pa.RecordBatch) -> None:
     """Offsets out of range and invalid UTF-8 are BAD_FRAME before anything is read."""
     metadata = encode(Chunk(CHUNK), COLUMNS).metadata
-    with pytest.raises(RejectedError, match="is invalid") as caught:
+    with pytest.raises(RejectedError, match="is invalid") as excinfo:
         decode(Message(metadata, batch), Role.ENGINE)
-    assert caught.value.code == "BAD_FRAME"
+    assert excinfo.value.code == "BAD_FRAME"
 
 
 def mangled(valid: bytes) -> st.SearchStrategy[bytes]:
@@ -345,9 +345,9 @@ def test_what_arrow_validates_and_cannot_cast_is_refused_by_its_type(array: pa.A
     """A view at a NULL may have a negative length, and a view of a megabyte may be repeated any number of times."""
     array.validate(full=True)
     batch = pa.RecordBatch.from_arrays([array], names=["v"])
-    with pytest.raises(RejectedError, match="only plain types are") as caught:
+    with pytest.raises(RejectedError, match="only plain types are") as excinfo:
         decode(Message(encode(Chunk(CHUNK), COLUMNS).metadata, batch), Role.ENGINE)
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 def lists_of_many_items(items: int) -> dict[str, pa.Array]:
@@ -382,9 +382,9 @@ def test_a_few_bytes_do_not_stand_for_billions_of_values(name: str) -> None:
     assert decode(Message(metadata, few), Role.ENGINE) == Chunk(few)
     states = pb.EngineFrame(states=pb.States(batch=_stream_of(many))).SerializeToString()
     for message in (Message(metadata, many), Message(states, CHUNK.slice(0, 0))):
-        with pytest.raises(RejectedError, match="values of types without bytes") as caught:
+        with pytest.raises(RejectedError, match="values of types without bytes") as excinfo:
             decode(message, Role.ENGINE)
-        assert caught.value.code == "LIMIT"
+        assert excinfo.value.code == "LIMIT"
 
 
 def _stream_of(batch: pa.RecordBatch) -> bytes:
@@ -416,9 +416,9 @@ def test_compressed_states_are_refused(codec: str | None) -> None:
     if codec is None:
         assert decode(message, Role.ENGINE) == States(batch)
     else:
-        with pytest.raises(RejectedError, match="its buffers are compressed") as caught:
+        with pytest.raises(RejectedError, match="its buffers are compressed") as excinfo:
             decode(message, Role.ENGINE)
-        assert caught.value.code == "BAD_FRAME"
+        assert excinfo.value.code == "BAD_FRAME"
 
 
 def test_limits_have_one_name_each() -> None:
@@ -429,9 +429,9 @@ def test_limits_have_one_name_each() -> None:
     limits = Limits.of(given)
     assert list(dataclasses.astuple(limits)) == list(range(1, len(names) + 1))
     opened = Opened("server", 1, (), limits, RESULTS)
-    found = decode(encode(opened, RESULTS), Role.SERVER)
-    assert isinstance(found, Opened)
-    assert found.limits == limits
+    result = decode(encode(opened, RESULTS), Role.SERVER)
+    assert isinstance(result, Opened)
+    assert result.limits == limits
 
 
 def test_states_whose_buffers_overlap_are_refused() -> None:
@@ -447,17 +447,17 @@ def test_states_whose_buffers_overlap_are_refused() -> None:
     assert data.find(struct.pack("<q", 8000), first + 8) > first > 0
     data[first : first + 8] = struct.pack("<q", 16000)
     frame = pb.EngineFrame(states=pb.States(batch=bytes(data))).SerializeToString()
-    with pytest.raises(RejectedError, match="overlap") as caught:
+    with pytest.raises(RejectedError, match="overlap") as excinfo:
         decode(Message(frame, BATCH.slice(0, 0)), Role.ENGINE)
-    assert caught.value.code == "BAD_FRAME"
+    assert excinfo.value.code == "BAD_FRAME"
 
 
 def test_direct_arguments_are_bounded() -> None:
     """Direct arguments are bounded, because they become Python values before the caller is checked further."""
     call = Call("sum", ("v",), literals={"x": "a" * (2 << 20)})
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         decode_open(encode_open(Open(calls=(call,), columns=pa.schema([("v", pa.int64())]))))
-    assert (caught.value.code, caught.value.limit) == ("LIMIT", "literals")
+    assert (excinfo.value.code, excinfo.value.limit) == ("LIMIT", "literals")
 
 
 def test_types_of_views_are_checked() -> None:
@@ -466,6 +466,6 @@ def test_types_of_views_are_checked() -> None:
     frame = pb.ServerFrame.FromString(message.metadata)
     for wrong in (b"no schema", pa.schema([("key", pa.int64())]).serialize().to_pybytes()):
         frame.opened.calls[0].views[0].types = wrong
-        with pytest.raises(RejectedError, match=r"View\.types") as refused:
+        with pytest.raises(RejectedError, match=r"View\.types") as excinfo:
             decode(Message(frame.SerializeToString(), message.batch), Role.SERVER)
-        assert refused.value.code == "BAD_FRAME"
+        assert excinfo.value.code == "BAD_FRAME"

@@ -82,10 +82,10 @@ def test_a_pair_outside_the_table_is_the_error(sender: Role, state: State, kind:
             exchange.step(Role.ENGINE, FRAMES[ASKING[kind]])
         exchange.step(sender, FRAMES[kind])
         return
-    with pytest.raises(RejectedError, match=f"the {sender.value} may not send {kind.__name__}") as caught:
+    with pytest.raises(RejectedError, match=f"the {sender.value} may not send {kind.__name__}") as excinfo:
         exchange.step(sender, FRAMES[kind])
-    assert caught.value.code == "BAD_FRAME"
-    assert caught.value.story[-1].startswith(f"{sender.value} {kind.__name__}")
+    assert excinfo.value.code == "BAD_FRAME"
+    assert excinfo.value.story[-1].startswith(f"{sender.value} {kind.__name__}")
     assert set(exchange.state_of.values()) == {State.FAILED}
 
 

@@ -183,8 +183,8 @@ def test_row_outputs_follow_the_rows_that_emit() -> None:
     pair = Pair(row_outputs=True, emits=True, columns=rows.schema)
     (reply,) = pair.send(pair.engine.chunk(rows))
     assert isinstance(reply, RowOutputs)
-    found = [(row["slot"], row["output_0"], row["output_1"]) for row in reply.batch.to_pylist()]
-    assert found == [(1, 6, 2), (2, 5, 1)]
+    result = [(row["slot"], row["output_0"], row["output_1"]) for row in reply.batch.to_pylist()]
+    assert result == [(1, 6, 2), (2, 5, 1)]
     (reply,) = pair.send(pair.engine.chunk(rows.slice(0, 0)))
     assert isinstance(reply, RowOutputs)
     assert reply.batch.num_rows == 0
@@ -257,9 +257,9 @@ def test_logs_come_before_the_results_and_are_bounded(lines: int, sent: int) -> 
 
 
 def refused(pair: Pair, frame: Frame) -> FoldflightError:
-    with pytest.raises(FoldflightError) as caught:
+    with pytest.raises(FoldflightError) as excinfo:
         pair.send(frame)
-    return caught.value
+    return excinfo.value
 
 
 def slots(*values: int) -> pa.Array:
@@ -339,9 +339,9 @@ def test_rows_without_bytes_are_bounded() -> None:
         if rows == 1000:
             assert list(server.handle(Chunk(batch))) == []
         else:
-            with pytest.raises(RejectedError, match="a chunk has 1001 rows") as caught:
+            with pytest.raises(RejectedError, match="a chunk has 1001 rows") as excinfo:
                 list(server.handle(Chunk(batch)))
-            assert caught.value.code == "LIMIT"
+            assert excinfo.value.code == "LIMIT"
 
 
 def test_nothing_is_answered_after_an_error() -> None:
@@ -409,9 +409,9 @@ def test_calls_and_slots_are_bounded_together() -> None:
     """More calls mean fewer slots, and the number of calls is limited."""
     open_reply = describe(Open((Call("count"),) * 4, COLUMNS), Registry(), LIMITS, "s")
     assert open_reply.limits.slots_max == LIMITS.slots_max // 4
-    with pytest.raises(RejectedError, match="1025 calls") as caught:
+    with pytest.raises(RejectedError, match="1025 calls") as excinfo:
         describe(Open((Call("count"),) * 1025, COLUMNS), Registry(), LIMITS, "s")
-    assert caught.value.code == "LIMIT"
+    assert excinfo.value.code == "LIMIT"
 
 
 @pytest.mark.parametrize("large", [0, 1, 517, 999])
@@ -429,6 +429,6 @@ def test_the_one_state_beyond_its_bound_is_named(large: int) -> None:
         return tuple(server.handle(Barrier(1)))
 
     assert sum(each.batch.num_rows for each in ended(1_000) if isinstance(each, Results)) == 1_000
-    with pytest.raises(RejectedError, match="a state of max has") as caught:
+    with pytest.raises(RejectedError, match="a state of max has") as excinfo:
         ended(3_000)
-    assert (caught.value.slot, caught.value.limit) == (large, "state_bytes_max")
+    assert (excinfo.value.slot, excinfo.value.limit) == (large, "state_bytes_max")

@@ -93,9 +93,9 @@ class _Partition:
             names = ["slot", *(name for name in stored.column_names if name.startswith("state_"))]
             exchange.states(stored.select(names).combine_chunks().to_batches()[0])
             if self.workload.open_request.initial_outputs:
-                found = exchange.initial_outputs()
+                result = exchange.initial_outputs()
                 if self.workload.open_request.returns.outputs:
-                    assert _outputs(found) == _outputs(stored), (
+                    assert _outputs(result) == _outputs(stored), (
                         f"the outputs of loaded groups {cold} differ from those committed"
                     )
         exchange.chunk(chunk)
@@ -190,9 +190,9 @@ def _compare(partitions: list[_Partition], registry: Registry) -> None:
         for _ in expected.run(oracle):
             pass
         assert [commit.epoch for commit in partition.commits] == [commit.epoch for commit in expected.commits]
-        for found, wanted in zip(partition.commits, expected.commits, strict=True):
+        for result, wanted in zip(partition.commits, expected.commits, strict=True):
             for name in ("results", "rows", "logs"):
-                ours, theirs = getattr(found, name), getattr(wanted, name)
+                ours, theirs = getattr(result, name), getattr(wanted, name)
                 assert ours == theirs, (
-                    f"partition {place}, epoch {found.epoch}: {name} differ:\n  found  {ours}\n  wanted {theirs}"
+                    f"partition {place}, epoch {result.epoch}: {name} differ:\n  found  {ours}\n  wanted {theirs}"
                 )

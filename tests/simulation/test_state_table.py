@@ -73,8 +73,8 @@ def with_views(version: str = "1") -> Registry:
         udaf(name="sent", prefetch={"times": ["v"]}, **options)(type("Sent", (Different,), {})),
         udaf(name="asked", **options)(type("Asked", (Different,), {})),
     ]
-    found = [function for cls in different if (function := function_of(cls)) is not None]
-    return Registry([*functions(version).values(), *found])
+    result = [function for cls in different if (function := function_of(cls)) is not None]
+    return Registry([*functions(version).values(), *result])
 
 
 def planned(transport: SimulatedTransport, *, views: bool) -> tuple[Open, QueryLayout, list[CallView]]:
@@ -83,7 +83,7 @@ def planned(transport: SimulatedTransport, *, views: bool) -> tuple[Open, QueryL
     chunk = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
     open_request = Open(calls, chunk, returns=Returns(), initial_outputs=True, keeps_views=views)
     open_reply = transport.describe(open_request)
-    found = [
+    result = [
         CallView(place, spec, prefetch=tuple("column_0" for _ in spec.prefetch))
         for place, call in enumerate(open_reply.calls)
         for spec in call.views
@@ -94,7 +94,7 @@ def planned(transport: SimulatedTransport, *, views: bool) -> tuple[Open, QueryL
     layout = QueryLayout(
         KEYS, ("name",), COLUMNS, ("v",), has_kinds=True, states=states, carried=states, outputs=outputs
     )
-    return open_request, layout, found
+    return open_request, layout, result
 
 
 class Rows:

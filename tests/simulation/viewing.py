@@ -56,26 +56,26 @@ class _Acts:
     """Each row reads or changes a map and a list."""
 
     def accumulate(self, acc: Any, act: str, v: int) -> None:
-        found = 0
+        result = 0
         match act:
             case "get":
-                found = acc.seen.get(v, -1)
+                result = acc.seen.get(v, -1)
             case "put":
                 acc.seen[v] = acc.seen.get(v, 0) + 1
             case "remove":
-                found = acc.seen.pop(v, -1)
+                result = acc.seen.pop(v, -1)
             case "add":
                 acc.items.append(v)
             case "sum":
-                found = sum(key * times for key, times in acc.seen.items())
+                result = sum(key * times for key, times in acc.seen.items())
             case "list":
                 for item in acc.items:
-                    found = (found * 31 + item) % _PRIME
+                    result = (result * 31 + item) % _PRIME
             case "clear":
                 acc.seen.clear()
             case "drop":
                 acc.items.clear()
-        acc.digest = (acc.digest * 31 + found + 1) % _PRIME
+        acc.digest = (acc.digest * 31 + result + 1) % _PRIME
 
     def get_value(self, acc: Any) -> int:
         return int(acc.digest * 31 + sum(acc.seen.values()))
@@ -193,8 +193,8 @@ def _compare(partition: _Partition, place: int) -> None:
             exchange.barrier(number)
             results = exchange.results(number)
             states |= {row["slot"]: row["state_0"] for row in results.to_pylist()}
-            wanted, found = _outputs(results), partition.outputs[number - 1]
-            assert found == wanted, f"partition {place}, epoch {number}:\n  found  {found}\n  wanted {wanted}"
+            wanted, result = _outputs(results), partition.outputs[number - 1]
+            assert result == wanted, f"partition {place}, epoch {number}:\n  found  {result}\n  wanted {wanted}"
     for slot, state in states.items():
         assert sorted(partition.kept.entries(slot, 0, "seen")) == sorted(state["seen"]), f"slot {slot}: other entries"
         items = [value for _, value in partition.kept.entries(slot, 0, "items")]

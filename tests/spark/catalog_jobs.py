@@ -122,9 +122,9 @@ def write_during(spark: Any, files: Path, checkpoint: Path, other: str) -> list[
     thread = threading.Thread(target=change)
     thread.start()
     with patched(around_another):
-        found = write(spark, files, checkpoint)
+        result = write(spark, files, checkpoint)
     thread.join()
-    return found
+    return result
 
 
 @contextmanager

@@ -49,13 +49,13 @@ def streams() -> dict[str, Kind]:
 
 def opened(spark: Any, folder: Path) -> dict[str, Stream]:
     """Return the streams, without input."""
-    found = {}
+    result = {}
     for name, kind in streams().items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         if not (folder / name / "input").exists():
-            found[name] = kind.source(spark, folder / name, kind.query, kind.mode)
+            result[name] = kind.source(spark, folder / name, kind.query, kind.mode)
             continue
-        stream = found[name] = object.__new__(kind.source)
+        stream = result[name] = object.__new__(kind.source)
         stream.spark, stream.folder, stream.query, stream.mode, stream.progress = (
             spark,
             folder / name,
@@ -64,7 +64,7 @@ def opened(spark: Any, folder: Path) -> dict[str, Stream]:
             [],
         )
         stream.files = len(list((folder / name / "input").glob("*.parquet")))
-    return found
+    return result
 
 
 def run(stream: Stream, rows: list[Any], *, fails_at: int | None = None) -> None:
@@ -73,10 +73,10 @@ def run(stream: Stream, rows: list[Any], *, fails_at: int | None = None) -> None
         stream.write(each)
 
     def sink(batch: DataFrame, epoch: int) -> None:
-        found = [row.asDict(recursive=True) for row in batch.collect()]
+        result = [row.asDict(recursive=True) for row in batch.collect()]
         if epoch == fails_at:
             raise OSError("the sink fails")
-        (stream.folder / f"{epoch}.json").write_text(json.dumps(found, default=str))
+        (stream.folder / f"{epoch}.json").write_text(json.dumps(result, default=str))
 
     query = stream.query(stream.input()).writeStream.outputMode(stream.mode).foreachBatch(sink)
     running = query.option("checkpointLocation", str(stream.folder / "checkpoint")).trigger(availableNow=True).start()

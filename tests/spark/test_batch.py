@@ -89,12 +89,12 @@ def mixed(functions: Any) -> dict[str, Any]:
 
 def by_key(df: Any, keys: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     """Return a result as a dict, and fail if a key appears twice."""
-    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    result: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in df.collect():
         key = tuple(same(value) for value in row[:keys])
-        assert key not in found, f"{key} came out twice"
-        found[key] = tuple(row[keys:])
-    return found
+        assert key not in result, f"{key} came out twice"
+        result[key] = tuple(row[keys:])
+    return result
 
 
 @pytest.mark.every_way

@@ -90,11 +90,11 @@ class Table:
         groups: dict[str | None, list[Row]] = {}
         for row in self.rows.values():
             groups.setdefault(row["customer"], []).append(row)
-        found = {}
+        result = {}
         for customer, rows in groups.items():
             amounts = [row["amount"] for row in rows if row["amount"] is not None]
-            found[customer] = (sum(amounts) if amounts else None, len(rows))
-        return found
+            result[customer] = (sum(amounts) if amounts else None, len(rows))
+        return result
 
 
 def changed_fields(old: Row, new: Row) -> Row:
@@ -175,14 +175,14 @@ def test_events_of_a_real_connector(spark: Any, mode: str) -> None:
     else:
         schema = "id bigint, customer string, amount decimal(10, 2), ordered timestamp_ntz, due date"
         options = {"decimals": "precise", "times": {"ordered": "microseconds"}}
-    found = from_debezium(frame, schema, keys="id", **options)
+    result = from_debezium(frame, schema, keys="id", **options)
     truth = json.loads(archive()["truth"])["phase9"]["orders_key"]
     assert sorted(
-        (row.id, row.customer, float(row.amount), row.ordered.isoformat(), str(row.due)) for row in found.collect()
+        (row.id, row.customer, float(row.amount), row.ordered.isoformat(), str(row.due)) for row in result.collect()
     ) == [(row["id"], row["customer"], row["amount"], row["ordered"], str(row["due"])) for row in truth]
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         from_debezium(frame, schema, **options).collect()
-    assert "lacks its old row" in str(error_of(caught.value))
+    assert "lacks its old row" in str(error_of(excinfo.value))
 
 
 @pytest.mark.every_turn
@@ -202,13 +202,13 @@ def test_tombstones_of_kafka_delete(classic: Any) -> None:
     frame = classic.createDataFrame(rows, "key STRING, value STRING, topic STRING, partition INT, offset BIGINT")
     ordered = frame.where("topic = 'a'").repartition("topic", "partition").sortWithinPartitions("offset")
     assert changes(from_debezium(ordered, SCHEMA, keys="id")) == [("+I", 2, "bob", 3), ("+I", 3, "cid", 4)]
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         from_debezium(frame.where("partition = 1"), "id TIMESTAMP").collect()
-    assert '(the event: topic a, partition 1, offset 0, key {"id": 3}, lsn 12)' in str(error_of(caught.value))
+    assert '(the event: topic a, partition 1, offset 0, key {"id": 3}, lsn 12)' in str(error_of(excinfo.value))
     assert len(changes(from_debezium(frame, SCHEMA))) == 3
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         from_debezium(frame.where("topic = 'b'"), SCHEMA, keys="id").collect()
-    assert "a tombstone stands alone" in str(error_of(caught.value))
+    assert "a tombstone stands alone" in str(error_of(excinfo.value))
     named = frame.select(sf.struct(sf.lit(1).alias("id")).alias("key"), "value")  # a key that was decoded already
     assert len(changes(from_debezium(named, SCHEMA))) == 3
 
@@ -220,9 +220,9 @@ def test_a_delete_with_nothing_but_its_key(classic: Any, options: Any) -> None:
     if options:
         assert changes(rows) == [("-D", 1, "", 0)]
         return
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         rows.collect()
-    error = error_of(caught.value)
+    error = error_of(excinfo.value)
     assert error is not None
     assert error.code == "SCHEMA_MISMATCH"
     assert "may hold the key only" in str(error)
@@ -234,8 +234,8 @@ def test_schema_of_events(classic: Any) -> None:
     frame = classic.createDataFrame(
         [(each and each.encode(),) for each in values("default-schema", "kinds")], "value binary"
     )
-    found = {each.name: each.dataType.simpleString() for each in schema_of(frame)}
-    assert len(found) == 51
+    result = {each.name: each.dataType.simpleString() for each in schema_of(frame)}
+    assert len(result) == 51
     expected = {
         "id": "bigint",
         "c_small": "smallint",
@@ -254,7 +254,7 @@ def test_schema_of_events(classic: Any) -> None:
         "c_enum": "string",
         "c_point": "string",
     }
-    assert {name: found[name] for name in expected} == expected
+    assert {name: result[name] for name in expected} == expected
     assert schema_of(frame).fields[0].metadata  # the texts of the blocks, by which Spark's JVM cuts them away
     tags = {"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}, "field": "tags"}
     wrong: dict[str, object] = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "field": "total"}
@@ -309,10 +309,10 @@ def test_schema_of_events(classic: Any) -> None:
 )
 def test_mistakes_are_refused_at_once(classic: Any, options: Any, code: str, said: str) -> None:
     """Before the query starts."""
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         from_debezium(kafka(classic), **{"schema": SCHEMA, **options})
-    assert caught.value.code == code
-    assert said in caught.value.message
+    assert excinfo.value.code == code
+    assert said in excinfo.value.message
 
 
 def test_debezium_as_avro_gives_it(spark: Any) -> None:
@@ -355,10 +355,10 @@ def test_words_for_columns_that_avro_gave(spark: Any) -> None:
     at = from_debezium(events, schema, **words).select(sf.unix_micros("at").alias("at")).collect()
     assert at[0].at == 1704067200123456
     assert from_debezium(events, schema, table="inv.other", **words).collect() == []
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         from_debezium(events, schema).collect()
     assert "the column ordered of an event has the value 1704067200000001, an integer whose unit" in str(
-        error_of(caught.value)
+        error_of(excinfo.value)
     )
     gone = events.select(
         *(sf.lit(None).cast(events.schema[name].dataType).alias(name) for name in ("op", "before", "after"))
@@ -409,10 +409,10 @@ def test_words_for_columns_that_avro_gave(spark: Any) -> None:
 )
 def test_what_cannot_be_taken_fails_the_query(classic: Any, read: Any, written: Row, said: str) -> None:
     """An event without a needed row, of an unknown kind, or damaged, is an error that names it."""
-    with pytest.raises(Exception, match=said) as caught:
+    with pytest.raises(Exception, match=said) as excinfo:
         read(kafka(classic, written), SCHEMA).collect()
     if read is from_debezium:
-        assert "Traceback" not in str(caught.value)
+        assert "Traceback" not in str(excinfo.value)
 
 
 @pytest.mark.every_turn
@@ -432,10 +432,10 @@ def test_errors_of_maxwell_and_canal_name_the_event(classic: Any, read: Any) -> 
         frame = kafka(classic, {**said, "isDdl": False, **written}).selectExpr(
             "value", "'orders' AS topic", "3 AS partition", "17L AS offset"
         )
-        with pytest.raises(PySparkException) as caught:
+        with pytest.raises(PySparkException) as excinfo:
             read(frame, SCHEMA).collect()
         shown = '{"database":"inv","table":"orders","position":"binlog.000006:80","xid":"7"}'
-        error = error_of(caught.value)
+        error = error_of(excinfo.value)
         assert error is not None
         assert error.message.endswith(f" (the event: topic orders, partition 3, offset 17, {shown})")
 
@@ -505,10 +505,10 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str, monkeypa
         written = {"type": "update" if old else "insert", "data": data, "old": old}
         return from_maxwell(kafka(classic, written), schema, **options).collect()
 
-    (found,) = read(ROW)
-    assert (found.m, found.d) == (Decimal("12.50"), dt.date(2024, 2, 29))
-    assert found.n == dt.datetime(2024, 1, 1, 10)
-    assert bytes(found.b) == (b"AP8Q" if tool == "canal" else b"\x00\xff\x10")
+    (result,) = read(ROW)
+    assert (result.m, result.d) == (Decimal("12.50"), dt.date(2024, 2, 29))
+    assert result.n == dt.datetime(2024, 1, 1, 10)
+    assert bytes(result.b) == (b"AP8Q" if tool == "canal" else b"\x00\xff\x10")
     wrong: list[tuple[str, Any, str]] = [
         ("m", "1.005", "1.005"),
         ("d", "2024-01-01 10:00:00", "2024-01-01 10:00:00"),
@@ -529,9 +529,9 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str, monkeypa
             with monkeypatch.context() as patches:
                 if trial[2] != EXACT:
                     patches.setattr(cdc, "canal_reader", lambda *_, **__: None)
-                with pytest.raises(PySparkException) as caught:
+                with pytest.raises(PySparkException) as excinfo:
                     read(*trial)
-            assert f"the column {name} of an event has the value '{shown}'" in str(error_of(caught.value)), trial
+            assert f"the column {name} of an event has the value '{shown}'" in str(error_of(excinfo.value)), trial
     read_double = from_canal if tool == "canal" else from_maxwell
     for value, is_exact in ((9007199254740993, False), (9007199254740992, True), (0.1, True)):
         data: Any = [{"x": str(value)}] if tool == "canal" else {"x": value}
@@ -597,9 +597,9 @@ def test_other_names_and_codes(spark: Any) -> None:
         ({"row_kinds": {"1": "insert it"}}, "insert it"),
         ({"after": sf.struct(sf.lit("+I").alias("Row_Kind"))}, "SCHEMA_MISMATCH"),
     ):
-        with pytest.raises(RejectedError, match=said) as caught:
+        with pytest.raises(RejectedError, match=said) as excinfo:
             split_changes(events, **{**given, **wrong})
-        assert caught.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
     hidden = sf.struct(sf.lit("+I").alias("Row_Kind"))
     with pytest.raises(RejectedError, match="the rows already have a column row_kind"):
         split_changes(events, **{**given, "before": hidden, "after": hidden})
@@ -733,9 +733,9 @@ def test_damaged_values_of_maxwell_are_named(classic: Any, name: str, value: Any
     """Spark's own error, which named no column, is ours."""
     good = {"type": "update", "data": {name: ROW_OF_MAXWELL[name]}, "old": {}}
     for written in ({**good, "data": {name: value}}, {**good, "old": {name: value}}):
-        with pytest.raises(PySparkException) as caught:
+        with pytest.raises(PySparkException) as excinfo:
             from_maxwell(kafka(classic, good, written), f"{name} {TYPES_OF_MAXWELL[name]}").collect()
-        said = str(error_of(caught.value))
+        said = str(error_of(excinfo.value))
         assert f"the column {name} of an event has the value '{shown}', which" in said
 
 
@@ -751,13 +751,16 @@ def test_damaged_values_within_columns_of_maxwell_are_named(classic: Any) -> Non
     ):
         change = {name: damaged[name]}
         for written in ({**good, "data": ROW_OF_MAXWELL | change}, {**good, "old": change}):
-            with pytest.raises(PySparkException) as caught:
+            with pytest.raises(PySparkException) as excinfo:
                 from_maxwell(kafka(classic, good, written), schema).collect()
-            message = str(error_of(caught.value))
+            message = str(error_of(excinfo.value))
             assert said in message
             assert name != "s" or 's = {"a":"x"}; give it another type' in message
-    found = from_maxwell(kafka(classic, good), schema).collect()
-    assert [(each.row_kind, each.l, each.s.a, each.o) for each in found] == [("-U", [2], 1, True), ("+U", [1], 1, True)]
+    result = from_maxwell(kafka(classic, good), schema).collect()
+    assert [(each.row_kind, each.l, each.s.a, each.o) for each in result] == [
+        ("-U", [2], 1, True),
+        ("+U", [1], 1, True),
+    ]
 
 
 @pytest.mark.every_turn
@@ -778,9 +781,9 @@ def test_damaged_values_within_columns_of_maxwell_are_named(classic: Any) -> Non
 def test_other_formats_are_refused_by_name(classic: Any, read: Any, value: str, said: str) -> None:
     """With what to use. Values of Canal are texts, whose quotes, braces and backslashes mean nothing."""
     frame = classic.createDataFrame([(value,)], "value STRING")
-    with pytest.raises(PySparkException, match=said) as caught:
+    with pytest.raises(PySparkException, match=said) as excinfo:
         read(frame, "id BIGINT").collect()
-    error = error_of(caught.value)
+    error = error_of(excinfo.value)
     assert error is not None
     assert error.code == "SCHEMA_MISMATCH"
     odd = json.dumps({"type": "INSERT", "data": [{"id": '}, 5 "\\\\"', "n": None}, {"n": ""}]})
@@ -809,20 +812,20 @@ def test_rows_of_other_tools_are_refused_by_name(classic: Any, columns: str, sai
 )
 def test_codes_that_are_no_row_kinds_are_named(classic: Any, embedded: Functions, code: str, said: str) -> None:
     rows = classic.createDataFrame([(code, 1)], "k STRING, v INT")
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         group_by(rows, "v", row_kind="k").agg(n=embedded["count"]()).collect()
-    assert re.search(said, str(error_of(caught.value)))
+    assert re.search(said, str(error_of(excinfo.value)))
     numbered = rows.selectExpr("2 AS `__$operation`", "v")
     with pytest.raises(RejectedError, match="SQL Server"):
         group_by(numbered, "v", row_kind="__$operation")
     kinds = {"1": "-D", "2": "+I", "3": "-U", "4": "+U"}
-    found = group_by(numbered, "v", row_kind="__$operation", row_kinds=kinds).agg(n=embedded["count"]())
-    assert [tuple(row) for row in found.collect()] == [(1, 1)]
+    result = group_by(numbered, "v", row_kind="__$operation", row_kinds=kinds).agg(n=embedded["count"]())
+    assert [tuple(row) for row in result.collect()] == [(1, 1)]
 
 
 def test_rows_of_dms_with_keys(classic: Any) -> None:
     """I, U and D with the whole new row; the columns of a deleted row are not read."""
     rows = [("I", 1, "a", 1), ("U", 1, "b", 2), ("I", 2, "c", 3), ("D", 2, None, 4)]
     frame = classic.createDataFrame(rows, "Op STRING, id INT, v STRING, at INT")
-    found = upserts(frame, keys="id", sequence_by="at", deleted="Op = 'D'")
-    assert [(row.id, row.v) for row in found.collect()] == [(1, "b")]
+    result = upserts(frame, keys="id", sequence_by="at", deleted="Op = 'D'")
+    assert [(row.id, row.v) for row in result.collect()] == [(1, "b")]

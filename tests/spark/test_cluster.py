@@ -55,8 +55,8 @@ spark.ui.showConsoleProgress           false
 def block_with(words: str) -> str:
     """Return the block of the guide that contains some words."""
     blocks = re.findall(r"^```text\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    (found,) = [each for each in blocks if words in each]
-    return str(found)
+    (result,) = [each for each in blocks if words in each]
+    return str(result)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -257,13 +257,13 @@ def words_of(pid: int) -> bytes:
 
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started."""
-    found = []
+    result = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            found += [int(each) for each in task.read_text().split()]
+            result += [int(each) for each in task.read_text().split()]
         except OSError:  # this thread, or the process, has ended
             continue
-    return found
+    return result
 
 
 def kill(pid: int) -> None:

@@ -93,9 +93,9 @@ def test_row_kind_is_the_name_of_one_column(classic: Any, functions: Functions, 
         (group_by(rows, "v", row_kind="op"), {"Row_Kind": count()}),
         (group_by(rows, "row_kind", emit="changelog"), {"n": count()}),
     ):
-        with pytest.raises(RejectedError, match="has a column row_kind of its own") as caught:
+        with pytest.raises(RejectedError, match="has a column row_kind of its own") as excinfo:
             grouped.agg(**outputs)
-        assert caught.value.code == "SIGNATURE"
+        assert excinfo.value.code == "SIGNATURE"
     stream = Changes(classic, tmp_path, lambda rows: group_by(rows, "row_kind").agg(n=count()))
     assert stream.epochs([("+I", 1)], [("+I", 1)]) == [[("x", 1)], [("x", 2)]]
 
@@ -164,9 +164,9 @@ def test_windows_over_a_join_with_two_columns_of_one_name(classic: Any, window: 
     assert sorted(result.columns) == ["total", "w", "window_end", "window_start"]
     assert [(row.w, row.total) for row in result.collect()] == [(7, 5)] * rows
     for again in (joined["at"], sf.expr("TIMESTAMP'2024-01-01 00:20:00' AS AT")):
-        with pytest.raises(RejectedError, match="the window's column 'at'") as raised:
+        with pytest.raises(RejectedError, match="the window's column 'at'") as excinfo:
             group_by(joined.select("*", again), window=window).agg(total=total("v"))
-        assert raised.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_both_kinds_in_batches(classic: Any, those: Any) -> None:
     """Aggregates, OVER, scalar and table functions: the type of the result is that of the argument."""
     df = rows_of(classic)
     at, naive = "2026-01-01 11:00:00", "2026-01-01 11:00:00"
-    found = group_by(df).agg(
+    result = group_by(df).agg(
         z=those.latest("v", "at"),
         n=those.latest("v", "naive"),
         zv=those.newest("at"),
@@ -48,9 +48,9 @@ def test_both_kinds_in_batches(classic: Any, those: Any) -> None:
         s=those.seconds("at"),
         seen=those.seen("at"),
     )
-    kinds = dict(found.dtypes)
+    kinds = dict(result.dtypes)
     assert [kinds[name] for name in ("z", "n", "zv", "nv")] == ["timestamp", "timestamp_ntz"] * 2
-    shown = found.selectExpr("string(z)", "string(n)", "string(zv)", "string(nv)", "s", "seen").collect()
+    shown = result.selectExpr("string(z)", "string(n)", "string(zv)", "string(nv)", "s", "seen").collect()
     assert [tuple(row) for row in shown] == [(at, naive, at, naive, 7200.0, 3)]
     running = over(df, order_by=["at"]).agg(z=those.newest("at"), n=those.newest("naive"))
     assert dict(running.dtypes)["z"] == "timestamp"
@@ -70,9 +70,9 @@ def test_both_kinds_in_statements(classic: Any) -> None:
     those = connect(datetime_functions)
     rows_of(classic).createOrReplaceTempView("moments")
     register(classic, those)
-    found = sql(classic, "SELECT latest(v, at) AS z, latest(v, naive) AS n, seconds(at) AS s FROM moments")
-    assert found.dtypes[:2] == [("z", "timestamp"), ("n", "timestamp_ntz")]
-    shown = found.selectExpr("string(z)", "string(n)", "s").collect()
+    result = sql(classic, "SELECT latest(v, at) AS z, latest(v, naive) AS n, seconds(at) AS s FROM moments")
+    assert result.dtypes[:2] == [("z", "timestamp"), ("n", "timestamp_ntz")]
+    shown = result.selectExpr("string(z)", "string(n)", "s").collect()
     assert [tuple(row) for row in shown] == [(TIMES[1], TIMES[1], 7200.0)]
     lists = sql(classic, "SELECT v, latest(v, at) FILTER (WHERE v > 0) AS z FROM moments GROUP BY ROLLUP (v)")
     assert dict(lists.dtypes)["z"] == "timestamp"
@@ -103,9 +103,9 @@ def test_zoned_scalars_in_statements(classic: Any) -> None:
     rows_of(classic).createOrReplaceTempView("moments")
     register(classic, connect(datetime_functions))
     items = "later(at, 30) z, later(naive, 30) n, later(later(at, 30), 30) t"
-    found = sql(classic, f"SELECT {items} FROM moments WHERE v = 0")
-    assert found.dtypes == [("z", "timestamp"), ("n", "timestamp_ntz"), ("t", "timestamp")]
-    (row,) = found.selectExpr("string(z)", "string(n)", "string(t)").collect()
+    result = sql(classic, f"SELECT {items} FROM moments WHERE v = 0")
+    assert result.dtypes == [("z", "timestamp"), ("n", "timestamp_ntz"), ("t", "timestamp")]
+    (row,) = result.selectExpr("string(z)", "string(n)", "string(t)").collect()
     assert tuple(row) == ("2026-01-01 09:30:00", "2026-01-01 09:30:00", "2026-01-01 10:00:00")
     assert sql(classic, "SELECT later(at, 30) FROM moments").columns == ["later(at, 30)"]
     some = sql(classic, "SELECT newest(later(at, 60)) z, newest(later(at, 60)) FILTER (WHERE v < 1) f FROM moments")
@@ -114,9 +114,9 @@ def test_zoned_scalars_in_statements(classic: Any) -> None:
     assert tuple(row) == ("2026-01-01 12:00:00", "2026-01-01 10:00:00")
     kept = sql(classic, "SELECT v FROM moments WHERE later(at, 60) > TIMESTAMP '2026-01-01 11:30:00'")
     assert [row.v for row in kept.collect()] == [1.0]
-    with pytest.raises(Exception, match="later returns") as caught:
+    with pytest.raises(Exception, match="later returns") as excinfo:
         classic.sql("SELECT later(at, 30) FROM moments").collect()
-    refused = error_of(caught.value)
+    refused = error_of(excinfo.value)
     assert refused is not None
     assert "cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE FUNCTION" in str(refused)
 
@@ -126,7 +126,7 @@ def test_both_kinds_in_streams(classic: Any, tmp_path: Path) -> None:
     """A stream and its restart: the state has a zone as its column does."""
     rows_of(classic).coalesce(1).write.parquet(str(tmp_path / "input"))
     those = connect(datetime_functions)
-    found: list[Any] = []
+    result: list[Any] = []
     for _ in range(2):
         source = classic.readStream.schema("v double, at timestamp, naive timestamp_ntz").parquet(
             str(tmp_path / "input")
@@ -136,7 +136,7 @@ def test_both_kinds_in_streams(classic: Any, tmp_path: Path) -> None:
         )
         running = (
             changes.writeStream.outputMode("update")
-            .foreachBatch(lambda batch, _: found.extend(batch.select("z", "n", "seen").collect()))
+            .foreachBatch(lambda batch, _: result.extend(batch.select("z", "n", "seen").collect()))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -145,6 +145,6 @@ def test_both_kinds_in_streams(classic: Any, tmp_path: Path) -> None:
         rows_of(classic).selectExpr("v", "at + INTERVAL 1 HOUR AS at", "naive").coalesce(1).write.mode(
             "append"
         ).parquet(str(tmp_path / "input"))
-    assert [row.seen for row in found] == [3, 4]
-    assert found[-1].n == datetime(2026, 1, 1, 11)
-    assert (found[-1].z.astimezone(UTC) - found[0].z.astimezone(UTC)).total_seconds() == 3600
+    assert [row.seen for row in result] == [3, 4]
+    assert result[-1].n == datetime(2026, 1, 1, 11)
+    assert (result[-1].z.astimezone(UTC) - result[0].z.astimezone(UTC)).total_seconds() == 3600

@@ -130,9 +130,9 @@ def test_the_setting_that_times_need_is_named(classic: Any) -> None:
     """A batch keeps rows by Spark's own aggregates, which take no TIME unless a setting allows it."""
     classic.conf.set("spark.sql.timeType.enabled", "false")
     table = classic.sql("SELECT 1 AS id, 1 AS lsn, TIME'23:59:59' AS at")
-    with pytest.raises(RejectedError, match=r"spark\.sql\.timeType\.enabled=true") as raised:
+    with pytest.raises(RejectedError, match=r"spark\.sql\.timeType\.enabled=true") as excinfo:
         upserts(table, keys="id", sequence_by="lsn")
-    assert raised.value.code == "SETTINGS"
+    assert excinfo.value.code == "SETTINGS"
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_the_setting_that_times_need_is_named(classic: Any) -> None:
 )
 def test_types_without_a_representation_are_refused(classic: Any, column: str, type_: str) -> None:
     """By the name of the column, before the query starts."""
-    with pytest.raises(RejectedError, match=f"the column c is {type_}, which has no exact representation") as caught:
+    with pytest.raises(RejectedError, match=f"the column c is {type_}, which has no exact representation") as excinfo:
         to_debezium(classic.range(1).selectExpr("id", column), keys="id")
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 @pytest.mark.every_turn
@@ -166,9 +166,9 @@ def test_mistakes_are_refused(classic: Any, write: Any) -> None:
         write(df.withColumn("dead_letter", sf.lit(None)), keys="id")
     null = df.selectExpr("nullif(id, 0) AS id")
     for rows in (null, null.selectExpr("'+I' AS row_kind", "id")):
-        with pytest.raises(PySparkException) as caught:
+        with pytest.raises(PySparkException) as excinfo:
             write(rows, keys="id").collect()
-        error = error_of(caught.value)
+        error = error_of(excinfo.value)
         assert error is not None
         assert error.message.startswith("the key id of a change is NULL")
 

@@ -301,7 +301,7 @@ def of_spark(spark: Any, view: str, calls: Sequence[Call], window: str = "") -> 
     """Return the answer of Spark's own aggregates, which is computed once."""
     key = (view, *(name for name, _, _ in calls), window)
     if key not in _answers:
-        found = Answer({}, {})
+        result = Answer({}, {})
         # Without compiled code, Spark gives wrong values for texts with a collation.
         for mode, is_collated in (("NO_CODEGEN", False), ("FALLBACK", True)):
             some = [each for each in calls if ("COLLATE" in each[0]) is is_collated]
@@ -309,10 +309,10 @@ def of_spark(spark: Any, view: str, calls: Sequence[Call], window: str = "") -> 
             spark.conf.set(CODEGEN, mode)
             keys, groups = ("k, i", "") if window else ("k", "GROUP BY k")
             part = Answer.of(spark.sql(f"SELECT {keys}, {', '.join(items)} FROM {view} {groups}"))
-            found.types.update(part.types)
-            found.values.update(part.values)
+            result.types.update(part.types)
+            result.values.update(part.values)
         spark.conf.set(CODEGEN, SETTINGS[CODEGEN])
-        _answers[key] = found
+        _answers[key] = result
     return _answers[key]
 
 
@@ -471,9 +471,9 @@ def test_collations_are_refused_with_a_remedy(session: Any, functions: Functions
     """Python compares texts by their bytes. What the error says to write gives what Spark gives with the collation."""
     register(session, functions, {name: f"each_{name}" for name in ("max", "count", "string_agg")})
     session.sql(f"SELECT *, s COLLATE UTF8_LCASE AS c FROM ({TEXT})").createOrReplaceTempView("cased")
-    with pytest.raises(RejectedError, match="compares texts by their bytes") as refused:
+    with pytest.raises(RejectedError, match="compares texts by their bytes") as excinfo:
         sql(session, f"SELECT each_{call.format(c='c')} FROM cased", plan=plan)
-    remedy = re.search(r"write (lower\(.*?\)) to ignore", refused.value.message)
+    remedy = re.search(r"write (lower\(.*?\)) to ignore", excinfo.value.message)
     assert remedy is not None
     assert sql(session, f"SELECT each_{call.format(c=remedy[1])} FROM cased", plan=plan).collect() == [(CASED[call],)]
 
@@ -482,11 +482,11 @@ def test_collations_are_refused_with_a_remedy(session: Any, functions: Functions
 def test_the_remedy_for_collations_can_be_executed(session: Any, functions: Functions, collated: str) -> None:
     """It takes the place of the collation that is written, and is right beside an operator."""
     register(session, functions, {"max": "each_max"})
-    with pytest.raises(RejectedError, match="compares texts by their bytes") as refused:
+    with pytest.raises(RejectedError, match="compares texts by their bytes") as excinfo:
         sql(session, f"SELECT each_max({collated}) FROM ({TEXT})")
-    remedies = re.search(r"write (lower\(.*\)) to ignore the case, or (.*)", refused.value.message)
+    remedies = re.search(r"write (lower\(.*\)) to ignore the case, or (.*)", excinfo.value.message)
     assert remedies is not None
-    assert "_LCASE COLLATE" not in refused.value.message
+    assert "_LCASE COLLATE" not in excinfo.value.message
     assert [sql(session, f"SELECT each_max({each}) FROM ({TEXT})").collect() for each in remedies.groups()] == [
         [("b",)],
         [("a",)],
@@ -544,9 +544,9 @@ def test_nanoseconds_are_keys_and_no_arguments(session: Any, functions: Function
     assert over(df, order_by="i").agg(n=distinct.rows(-1, 0)).selectExpr("n").collect() == [(1,), (2,)]
     for use in (functions["max"]("t"), functions["first"]("t")):
         for result in (group_by(df).agg(x=use), over(df, order_by="i").agg(x=use.rows(-1, 0))):
-            with pytest.raises(PySparkException) as raised:
+            with pytest.raises(PySparkException) as excinfo:
                 result.collect()
-            error = error_of(raised.value)
+            error = error_of(excinfo.value)
             assert error.code == "SCHEMA_MISMATCH"
             assert "has nanoseconds" in error.message
             assert "TIME(6)" in error.message
@@ -615,15 +615,15 @@ def test_geometry_and_times_in_streams(session: Any, functions: Functions, tmp_p
         return df.selectExpr("i", "t", f"{shape}(wkb) AS g")
 
     def counted(df: Any) -> Any:
-        found = group_by(placed(df), "t", buckets=1).agg(n=count("g"), last=top("t"))
-        return found.selectExpr("CAST(t AS STRING) AS t", "n", "CAST(last AS STRING) AS last")
+        result = group_by(placed(df), "t", buckets=1).agg(n=count("g"), last=top("t"))
+        return result.selectExpr("CAST(t AS STRING) AS t", "n", "CAST(last AS STRING) AS last")
 
     stream = Places(session, tmp_path, counted)
     stream.write([{"i": 1, "t": 1_000_001, "wkb": point}, {"i": 2, "t": 1_000_002, "wkb": None}])
     stream.write([{"i": 3, "t": 1_000_001, "wkb": point}])
-    found = [sorted((row["t"], row["n"], row["last"]) for row in epoch) for epoch in stream.run()]
+    result = [sorted((row["t"], row["n"], row["last"]) for row in epoch) for epoch in stream.run()]
     one, two = "00:00:01.000001", "00:00:01.000002"
-    assert found == [[(one, 1, one), (two, 0, two)], [(one, 2, one)]]
+    assert result == [[(one, 1, one), (two, 0, two)], [(one, 2, one)]]
     live = placed(stream.input())
     for said, use in {
         "the key 'g' is geo": lambda: group_by(live, "g").agg(n=count()),
@@ -653,14 +653,14 @@ def test_nanoseconds_are_keys_of_streams(session: Any, functions: Functions, tmp
     stream = Instants(session, tmp_path, counted)
     stream.write([{"i": 1, "t": first}, {"i": 2, "t": second}])
     stream.write([{"i": 3, "t": first}])
-    found = [sorted((row["t"], row["n"]) for row in epoch) for epoch in stream.run()]
-    assert found == [[("00:00:01.000000001", 1), ("00:00:01.000000002", 1)], [("00:00:01.000000001", 2)]]
+    result = [sorted((row["t"], row["n"]) for row in epoch) for epoch in stream.run()]
+    assert result == [[("00:00:01.000000001", 1), ("00:00:01.000000002", 1)], [("00:00:01.000000001", 2)]]
     (tmp_path / "max").mkdir()
     refused = Instants(session, tmp_path / "max", lambda df: group_by(df, buckets=1).agg(x=functions["max"]("t")))
     refused.write([{"i": 1, "t": first}])
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException) as excinfo:
         refused.run()
-    error = error_of(raised.value)
+    error = error_of(excinfo.value)
     assert error.code == "SCHEMA_MISMATCH"
     assert "has nanoseconds" in error.message
 

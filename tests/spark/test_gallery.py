@@ -75,15 +75,15 @@ def blocks(page: Path) -> list[str]:
 
 def aggregates(functions: Any, place: int) -> dict[str, Any]:
     """Return the arguments of `agg` in one block of each page, evaluated."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for page in PAGES:
         calls = [each for each in ast.walk(ast.parse(blocks(page)[place])) if isinstance(each, ast.Call)]
         (agg,) = (each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "agg")
         for keyword in agg.keywords:
             assert keyword.arg is not None
-            assert keyword.arg not in found, f"two pages have the output {keyword.arg}"
-            found[keyword.arg] = eval(ast.unparse(keyword.value), {"functions": functions})
-    return found
+            assert keyword.arg not in result, f"two pages have the output {keyword.arg}"
+            result[keyword.arg] = eval(ast.unparse(keyword.value), {"functions": functions})
+    return result
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -102,10 +102,10 @@ def test_all_functions_in_one_batch_and_in_one_stream(classic: SparkSession, tmp
     df = classic.createDataFrame([tuple(row.values()) for row in rows], DDL).coalesce(1)
     batch = aggregates(functions, 0)
     (expected,) = run_epochs(batch, [rows], keys=["city"], types=TYPES)
-    found = {row["city"]: row.asDict(recursive=True) for row in group_by(df, "city").agg(**batch).collect()}
-    assert len(found) == 2
+    result = {row["city"]: row.asDict(recursive=True) for row in group_by(df, "city").agg(**batch).collect()}
+    assert len(result) == 2
     for _, wanted in expected.changelog:
-        assert alike(wanted, found[wanted["city"]]), (wanted, found[wanted["city"]])
+        assert alike(wanted, result[wanted["city"]]), (wanted, result[wanted["city"]])
 
     live = aggregates(functions, 1)
     epochs = [rows, visits(15, first=40)]

@@ -26,14 +26,14 @@ def test_other_groups_go_on(spark: Any, functions: Any) -> None:
     bad = {(same(k), same(x)) for k, x, v, _ in rows if v == 13}
     good = [row for row in rows if (same(row[0]), same(row[1])) not in bad]
     assert 0 < len(good) < len(rows)
-    found = group_by(df, "k", "x", on_error="isolate").agg(**aggregates).persist()
+    result = group_by(df, "k", "x", on_error="isolate").agg(**aggregates).persist()
     try:
-        assert by_key(results(found), 2) == by_key(
+        assert by_key(results(result), 2) == by_key(
             group_by(spark.createDataFrame(good, SCHEMA), "k", "x").agg(**aggregates), 2
         )
-        letters = letters_of(found)
+        letters = letters_of(result)
     finally:
-        found.unpersist()
+        result.unpersist()
     told = [(same(each["key"]["k"]), same(each["key"]["x"]), each["row"]["v"], each["row"]["w"]) for each in letters]
     expected = [(same(k), same(x), v, w) for k, x, v, w in rows if (same(k), same(x)) in bad]
     assert sorted(told, key=repr) == sorted(expected, key=repr)
@@ -49,9 +49,9 @@ def test_other_groups_go_on(spark: Any, functions: Any) -> None:
 def test_without_keys_the_one_group_fails(classic: Any, functions: Any, at: str, what: str) -> None:
     """Without keys a failure leaves no result. All rows are dead letters without a key."""
     df = classic.range(14).selectExpr("id v").repartition(3)
-    found = group_by(df, on_error="isolate").agg(most=functions["picky"]("v", at=at))
-    assert results(found).collect() == []
-    letters = letters_of(found)
+    result = group_by(df, on_error="isolate").agg(most=functions["picky"]("v", at=at))
+    assert results(result).collect() == []
+    letters = letters_of(result)
     assert sorted(each["row"]["v"] for each in letters) == list(range(14))
     assert all(each["message"].startswith(f"{what} raised") for each in letters)
     assert "key" not in letters[0]
@@ -59,13 +59,13 @@ def test_without_keys_the_one_group_fails(classic: Any, functions: Any, at: str,
 
 def test_a_failure_without_rows_shows(classic: Any, embedded: Any) -> None:
     """A group that fails without rows has one dead letter, so that every failure is visible."""
-    found = group_by(classic.range(0).selectExpr("id v"), on_error="isolate").agg(
+    result = group_by(classic.range(0).selectExpr("id v"), on_error="isolate").agg(
         most=embedded["picky"]("v", at="create"), n=embedded["count"]()
     )
-    [letter] = letters_of(found)
+    [letter] = letters_of(result)
     assert (letter["row"], letter["row_kind"]) == (None, None)
     assert "nothing begins" in letter["message"]
-    assert results(found).collect() == []
+    assert results(result).collect() == []
 
 
 def test_rows_with_kinds_and_windows(classic: Any, functions: Any) -> None:
@@ -79,13 +79,13 @@ def test_rows_with_kinds_and_windows(classic: Any, functions: Any) -> None:
         ("+I", "b", at, 14, 1),
     ]
     df = classic.createDataFrame(rows, "op string, k string, at timestamp, v bigint, w int").repartition(2)
-    found = group_by(df, "k", row_kind="op", window=tumble("at", "1 hour"), on_error="isolate").agg(
+    result = group_by(df, "k", row_kind="op", window=tumble("at", "1 hour"), on_error="isolate").agg(
         total=functions["unforgiving"]("v")
     )
-    kept = {(row.k, row.window_start.hour): row.total for row in results(found).collect()}
+    kept = {(row.k, row.window_start.hour): row.total for row in results(result).collect()}
     first = min(hour for _, hour in kept)
     assert kept == {("a", first): 1, ("b", first): 14}
-    letters = letters_of(found)
+    letters = letters_of(result)
     assert sorted((each["row_kind"], each["row"]["v"]) for each in letters) == [("+I", 14), ("+I", 15), ("-D", 14)]
     assert {(each["key"]["k"], each["key"]["window_start"].hour) for each in letters} == {("a", first + 1)}
 
@@ -93,13 +93,13 @@ def test_rows_with_kinds_and_windows(classic: Any, functions: Any) -> None:
 def test_many_groups_fail_in_one_pass(classic: Any, embedded: Any) -> None:
     """Every third of 30,000 groups in few tasks fails; each has its dead letters once."""
     df = classic.range(60_000).selectExpr("id % 30000 k", "if(id % 30000 % 3 = 0, 13, id + 100) v")
-    found = group_by(df, "k", on_error="isolate").agg(most=embedded["picky"]("v")).persist()
+    result = group_by(df, "k", on_error="isolate").agg(most=embedded["picky"]("v")).persist()
     try:
-        assert results(found).count() == 20_000
-        assert dead_letters(found).selectExpr("key.k").distinct().count() == 10_000
-        assert dead_letters(found).count() == 20_000
+        assert results(result).count() == 20_000
+        assert dead_letters(result).selectExpr("key.k").distinct().count() == 10_000
+        assert dead_letters(result).count() == 20_000
     finally:
-        found.unpersist()
+        result.unpersist()
 
 
 def test_isolation_that_cannot_be_is_refused(classic: Any, embedded: Any) -> None:
@@ -113,6 +113,6 @@ def test_isolation_that_cannot_be_is_refused(classic: Any, embedded: Any) -> Non
     for take in (results, dead_letters):
         with pytest.raises(RejectedError, match="no column dead_letter among most"):
             take(failing)
-    with pytest.raises(Exception, match="thirteen is bad luck") as caught:
+    with pytest.raises(Exception, match="thirteen is bad luck") as excinfo:
         failing.collect()
-    assert FunctionError.__name__ in str(caught.value)
+    assert FunctionError.__name__ in str(excinfo.value)

@@ -105,7 +105,7 @@ def test_the_driver_may_be_killed_at_any_instant(tmp_path: Path) -> None:
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     """Return the processes below this one that run Spark's Python workers."""
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -113,8 +113,8 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
             except OSError:
                 continue
             if b"pyspark" in command and b"daemon" in command and _descends(int(entry.name), process.pid):
-                found.append(int(entry.name))
-    return found
+                result.append(int(entry.name))
+    return result
 
 
 @pytest.mark.slow

@@ -139,9 +139,9 @@ def test_decimals(spark: Any, functions: Any) -> None:
     rounded = group_by(df, "k", row_kind="row_kind").query(o=functions["sum"]("w")).lift_choice
     assert "more than 34 digits" in rounded.why
     large = group_by(df.selectExpr("k", "cast(9e34 as decimal(38, 3)) AS w"), "k", plan="lifted")
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         large.agg(o=functions["sum"]("w")).collect()
-    error = error_of(caught.value)
+    error = error_of(excinfo.value)
     assert isinstance(error, FunctionError)
     assert error.code == "OVERFLOW"
     assert "plan='fold' holds more" in error.message  # and not that ANSI mode can be turned off
@@ -190,13 +190,13 @@ def test_spark_finishes_sums_of_decimals(spark: Any) -> None:
     for price, what in ((5000, "Decimal, which does not fit"), (99_999_999, "total: 199999998.00")):
         large = spark.sql(f"SELECT k, CAST(price AS DECIMAL(12, 2)) AS price FROM {prices.format(price, price)}")
         for plan in ("fold", "lifted"):
-            with pytest.raises(PySparkException) as caught:
+            with pytest.raises(PySparkException) as excinfo:
                 group_by(large, "k", plan=plan).agg(o=function("price")).collect()
-            error = error_of(caught.value)
+            error = error_of(excinfo.value)
             assert isinstance(error, FunctionError)
             assert error.code == "OVERFLOW"
         assert what in error.message
-        assert "group: k=3" in str(caught.value)
+        assert "group: k=3" in str(excinfo.value)
 
 
 def test_names_of_settings_in_braces(spark: Any, functions: Any) -> None:
@@ -212,18 +212,18 @@ def test_names_of_settings_in_braces(spark: Any, functions: Any) -> None:
 def test_a_total_that_does_not_fit_is_an_error(spark: Any, functions: Any) -> None:
     """Of the state, with the group, as in a fold."""
     df = spark.createDataFrame([(7, 2**63 - 1, 5)], "k int, v bigint, i bigint")
-    with pytest.raises(Exception, match="OVERFLOW") as caught:
+    with pytest.raises(Exception, match="OVERFLOW") as excinfo:
         group_by(df, "k", plan="lifted").agg(o=functions["products"]("v", "i")).collect()
-    assert "group: k=7" in str(caught.value)
+    assert "group: k=7" in str(excinfo.value)
 
 
 def test_a_row_that_raises_is_an_error(spark: Any, functions: Any) -> None:
     """The error names the author's line, the group and the row."""
     df = spark.createDataFrame([(7, None, 2)], "k int, v bigint, i bigint")
-    with pytest.raises(Exception, match="USER_CODE") as caught:
+    with pytest.raises(Exception, match="USER_CODE") as excinfo:
         group_by(df, "k", plan="lifted").agg(o=functions["products"]("v", "i")).collect()
     for part in ("lifted_functions.py:", "function: products", "group: k=7", "row: v=NULL, i=2"):
-        assert part in str(caught.value)
+        assert part in str(excinfo.value)
 
 
 @since_spark("4.0", "COLLATE")
@@ -284,9 +284,9 @@ def test_a_description_that_is_not_of_the_call_is_refused(
         "foldflight.client.embedded_transport.lift_text", lambda _: text.replace("decimal128(9, 2)", sql)
     )
     df = classic.sql("SELECT 1 AS k, CAST(1.25 AS DECIMAL(9, 2)) AS d")
-    with pytest.raises(RejectedError, match="sum is lifted by something that is not of this call") as caught:
+    with pytest.raises(RejectedError, match="sum is lifted by something that is not of this call") as excinfo:
         group_by(df, "k").agg(o=functions["sum"]("d"))
-    assert caught.value.code == "BAD_FRAME"
+    assert excinfo.value.code == "BAD_FRAME"
     assert shown(group_by(df, "k", plan="fold").agg(o=functions["sum"]("d"))) == ["(1, Decimal('1.25'))"]
 
 

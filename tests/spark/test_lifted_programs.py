@@ -81,10 +81,10 @@ class Case:
     def result(self, spark: Any, plan: str, functions: Functions | None = None) -> list[str] | str:
         """Return the rows of the result as text, sorted, or the error."""
         try:
-            found = self.query(spark, plan, functions).collect()
+            result = self.query(spark, plan, functions).collect()
         except Exception as error:  # of Spark, PySpark or foldflight, depending on where it is raised
             return f"error: {error}"
-        return sorted(repr(tuple(each + 0.0 if isinstance(each, float) else each for each in row)) for row in found)
+        return sorted(repr(tuple(each + 0.0 if isinstance(each, float) else each for each in row)) for row in result)
 
     def difference(self, spark: Any, functions: Functions | None = None) -> str:
         """Return how the results of a lifted query and of an embedded fold differ; empty if they do not."""
@@ -106,7 +106,7 @@ def cases(seeds: range, folder: Path) -> list[Case]:
 def test_random_programs(classic: Any, tmp_path: Path) -> None:
     """Rows, states, conditions and results of all types, with FILTER, retractions, NULLs and odd keys."""
     chosen = cases(range(1000, 1060), tmp_path)
-    assert [found for each in chosen if (found := each.difference(classic))] == []
+    assert [result for each in chosen if (result := each.difference(classic))] == []
     assert sum(each.has_result for each in chosen) > 8
 
 
@@ -118,7 +118,7 @@ def test_random_programs_on_a_server(spark: Any, tmp_path: Path) -> None:
     with serving(*modules, state_keys="a key for the random programs") as server:
         assert eventually(lambda: answers(server.url), timeout_s=60)
         functions = connect(server.url)
-        assert [found for each in chosen if (found := each.difference(spark, functions))] == []
+        assert [result for each in chosen if (result := each.difference(spark, functions))] == []
     assert sum(each.has_result for each in chosen) > 3
 
 
@@ -133,5 +133,5 @@ def test_random_programs_in_statements(spark: Any, tmp_path: Path) -> None:
         arguments = ", ".join(each.program.types)
         text = f"SELECT k, {name}({arguments}) FILTER (WHERE row > 3) AS o FROM view_{name} GROUP BY k"
         register(spark, connect([each.function.cls]))
-        found = [sorted(map(repr, sql(spark, text, plan=plan).collect())) for plan in ("lifted", "fold")]
-        assert found[0] == found[1], each.program.text
+        result = [sorted(map(repr, sql(spark, text, plan=plan).collect())) for plan in ("lifted", "fold")]
+        assert result[0] == result[1], each.program.text

@@ -145,8 +145,8 @@ def test_quotients_are_rounded_once(spark: Any) -> None:
         [(f"{one}/{other}", one, other) for one, other in pairs()], "k string, a bigint, b bigint"
     )
     each = Quotient("a", "b", 0)
-    found = df.selectExpr("*", each.power).selectExpr("a", "b", f"{each.result} AS q")
-    wrong = [(a, b, q, a / b) for a, b, q in found.collect() if repr(q) != repr(a / b)]
+    result = df.selectExpr("*", each.power).selectExpr("a", "b", f"{each.result} AS q")
+    wrong = [(a, b, q, a / b) for a, b, q in result.collect() if repr(q) != repr(a / b)]
     assert wrong == []
     # The numbers do test the rounding: another way to divide has other results.
     assert any(float(a) / float(b) != a / b for a, b in pairs())
@@ -233,11 +233,11 @@ def test_errors_without_python(spark: Any, functions: Any, name: str, row: Any, 
     grouped = group_by(df, "k", plan="lifted")
     assert grouped.query(o=functions[name]("v", "w")).finished_by_host.holds
     # Not all of them are exceptions of PySpark: Spark 3.5 reports a failed expression by an error of Py4J.
-    with pytest.raises(Exception, match=parts[0]) as caught:
+    with pytest.raises(Exception, match=parts[0]) as excinfo:
         grouped.agg(o=functions[name]("v", "w")).collect()
     with pytest.raises(Exception, match=parts[0]) as folded:
         group_by(df, "k", plan="fold").agg(o=functions[name]("v", "w")).collect()
-    errors = [error_of(each.value) for each in (caught, folded)]
+    errors = [error_of(each.value) for each in (excinfo, folded)]
     for error in errors:
         assert isinstance(error, FunctionError)
         assert error.code == parts[0]

@@ -104,8 +104,8 @@ def test_servers_of_a_new_version_take_the_states_of_an_old_one(classic: SparkSe
             running.run()
         running.query = query(new.url)
         (changes,) = running.run()
-        found = sorted((row["customer"], row["row_kind"], row["mean"], row["n"]) for row in changes)
-        assert found == [("bob", "+U", 20.0, 2), ("bob", "-U", 10.0, 1), ("cy", "+I", 30.0, 1)]
+        result = sorted((row["customer"], row["row_kind"], row["mean"], row["n"]) for row in changes)
+        assert result == [("bob", "+U", 20.0, 2), ("bob", "-U", 10.0, 1), ("cy", "+I", 30.0, 1)]
         assert new.metrics.errors.labels("STATE_MISMATCH")._value.get() == 0
     close_connections()
 
@@ -156,9 +156,9 @@ def test_sessions_of_an_old_version_grow_and_merge(classic: SparkSession, tmp_pa
     running.query = query("2")
     running.write(orders("ann", amount=25))
     (changes,) = running.run()
-    found = sorted((row["row_kind"], row["total"], row["window_end"] - row["window_start"]) for row in changes)
+    result = sorted((row["row_kind"], row["total"], row["window_end"] - row["window_start"]) for row in changes)
     half_hour = dt.timedelta(minutes=30)
-    assert found == [("+I", 2003, dt.timedelta(minutes=80)), ("-D", 1001, half_hour), ("-D", 1001, half_hour)]
+    assert result == [("+I", 2003, dt.timedelta(minutes=80)), ("-D", 1001, half_hour), ("-D", 1001, half_hour)]
     stored = state_table(classic, str(tmp_path / "checkpoint")).collect()
     states = [(row["customer"], row["total"], row["total (version 1)"]) for row in stored]
     assert sorted(states, key=repr) == [("ann", None, 1), ("ann", {"sum": 2003}, None), ("bob", None, 1)]

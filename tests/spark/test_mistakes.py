@@ -325,9 +325,9 @@ NO_DATAFRAME: dict[str, Callable[[Any], Any]] = {
 )
 def test_what_is_no_dataframe_is_refused(function: str, rows: Any, hint: str) -> None:
     """Each function says that it takes a DataFrame, what it was given, and what to write."""
-    with pytest.raises(RejectedError, match=f"{function} takes a DataFrame of Spark first, and {hint}") as caught:
+    with pytest.raises(RejectedError, match=f"{function} takes a DataFrame of Spark first, and {hint}") as excinfo:
         NO_DATAFRAME[function](rows)
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_grouped_data_is_refused(df: Any) -> None:
@@ -350,9 +350,9 @@ def test_what_is_no_session_is_refused(wrong: Any) -> None:
         "state_table": lambda: state_table(wrong, "checkpoint"),
     }
     for function, call in calls.items():
-        with pytest.raises(RejectedError, match=f"{function} takes the session of Spark first") as caught:
+        with pytest.raises(RejectedError, match=f"{function} takes the session of Spark first") as excinfo:
             call()
-        assert caught.value.code == "SIGNATURE"
+        assert excinfo.value.code == "SIGNATURE"
 
 
 def test_other_arguments_of_a_wrong_type_are_refused(classic: Any, df: Any) -> None:
@@ -373,10 +373,10 @@ def test_other_arguments_of_a_wrong_type_are_refused(classic: Any, df: Any) -> N
 def test_mistakes_show_when_the_query_is_built(df: Any, embedded: Any, case: str) -> None:
     """Each mistake is a RejectedError before anything runs, and the message says what is wrong."""
     build, code, message = CASES[case]
-    with pytest.raises(RejectedError, match=f"(?s){message}") as caught:
+    with pytest.raises(RejectedError, match=f"(?s){message}") as excinfo:
         build(df, embedded)
-    assert caught.value.code == code
-    assert not re.search(r"column_\d|key_\d", caught.value.message), "it has names that nobody wrote"
+    assert excinfo.value.code == code
+    assert not re.search(r"column_\d|key_\d", excinfo.value.message), "it has names that nobody wrote"
 
 
 FROM_SPARK = [case for case in CASES if "Spark cannot" in CASES[case][2]]
@@ -386,12 +386,12 @@ FROM_SPARK = [case for case in CASES if "Spark cannot" in CASES[case][2]]
 def test_what_spark_says_is_one_line(spark: Any, embedded: Any, case: str) -> None:
     """The error has Spark's message without the plan and the stack of Spark Connect, also in its cause."""
     build, code, message = CASES[case]
-    with pytest.raises(RejectedError, match=f"(?s){message}") as caught:
+    with pytest.raises(RejectedError, match=f"(?s){message}") as excinfo:
         build(table(spark), embedded)
-    assert caught.value.code == code
-    assert re.search(r"SQLSTATE: \w{5}$", caught.value.message)
-    assert len(caught.value.message.splitlines()) == 1
-    assert caught.value.__suppress_context__
+    assert excinfo.value.code == code
+    assert re.search(r"SQLSTATE: \w{5}$", excinfo.value.message)
+    assert len(excinfo.value.message.splitlines()) == 1
+    assert excinfo.value.__suppress_context__
 
 
 def test_structs_with_two_fields_of_one_name(df: Any, embedded: Any) -> None:
@@ -407,9 +407,9 @@ def test_structs_with_two_fields_of_one_name(df: Any, embedded: Any) -> None:
         "the column 'deep'": lambda: join_lateral(given.drop("twice"), split("s")),
     }
     for what, use in uses.items():
-        with pytest.raises(RejectedError, match=f"{what} has a STRUCT with two fields named '[ak]'.*CAST") as caught:
+        with pytest.raises(RejectedError, match=f"{what} has a STRUCT with two fields named '[ak]'.*CAST") as excinfo:
             use()
-        assert caught.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
     counted = group_by(given, "twice").agg(n=embedded["count"]("deep")).collect()
     assert sorted((*tuple(row.twice), row.n) for row in counted) == [(v, v, 1, 1) for v in range(20)]
     register(df.sparkSession, embedded, {"first": "any_first", "count": "any_count"})
@@ -437,9 +437,9 @@ def test_a_window_of_months(spark: Any) -> None:
 @pytest.mark.parametrize(("function", "column"), [("zoneless", "zoned"), ("zoned", "zoneless"), ("of_json", "m")])
 def test_the_remedy_for_a_type_is_one(df: Any, function: str, column: str) -> None:
     """A query that follows the remedy of the error is accepted."""
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         group_by(df).agg(n=timed(function)(column))
-    remedy = re.search(r"(CAST|to_json)\(.*?\)", caught.value.message)
+    remedy = re.search(r"(CAST|to_json)\(.*?\)", excinfo.value.message)
     assert remedy is not None
     assert group_by(df).agg(n=timed(function)(remedy.group())).columns == ["n"]
 
@@ -455,10 +455,10 @@ def test_a_text_that_names_its_result_is_refused(spark: Any, embedded: Any) -> N
         "v AS x": lambda text: group_by(df).agg(n=embedded["sum"](text)),
     }
     for text, build in built.items():
-        with pytest.raises(RejectedError, match=r"names its result .*(DSC|descending|x)`?, .*ASC or DESC") as caught:
+        with pytest.raises(RejectedError, match=r"names its result .*(DSC|descending|x)`?, .*ASC or DESC") as excinfo:
             build(text)
-        assert caught.value.code == "SIGNATURE"
-        assert text.removesuffix(" NULLS LAST") in caught.value.message
+        assert excinfo.value.code == "SIGNATURE"
+        assert text.removesuffix(" NULLS LAST") in excinfo.value.message
 
 
 def test_expressions_that_end_with_a_word_are_no_names(spark: Any, embedded: Any, rows_of: Any) -> None:
@@ -487,10 +487,10 @@ def test_pyspark_habits(spark: Any, embedded: Any, rows_of: Any) -> None:
 def test_an_error_of_the_author_names_group_and_row(spark: Any, functions: Any, at: str) -> None:
     """The error of a failed task names function, group and row, and shows the author's line."""
     df = spark.range(0, 14, 1, 2).selectExpr("named_struct('b', id % 2) AS k", "id AS v")
-    with pytest.raises(Exception, match="bad luck") as caught:
+    with pytest.raises(Exception, match="bad luck") as excinfo:
         # Without a plan, a class that raises in merge only is lifted, and needs no merge.
         group_by(df, "k", plan="fold" if at == "merge" else "auto").agg(o=functions["picky"]("v", at=at)).collect()
-    text = str(caught.value)
+    text = str(excinfo.value)
     assert f"USER_CODE: {at} raised ValueError" in text
     assert "function: picky" in text
     assert "group: k={'b': " in text
@@ -539,10 +539,10 @@ def test_a_module_that_workers_lack_is_named(
     helper = module if at == "top" else types.SimpleNamespace(added=imported)
     monkeypatch.setattr(Helped, "helper", helper)
     df = spark.range(0, 14, 1, 2)
-    with pytest.raises(Exception, match="beside_the_driver") as caught:
+    with pytest.raises(Exception, match="beside_the_driver") as excinfo:
         group_by(df).agg(o=connect(Helped)["helped"]("id")).collect()
     monkeypatch.delitem(sys.modules, "beside_the_driver")
-    text = str(caught.value)
+    text = str(excinfo.value)
     assert "the module beside_the_driver is not installed where functions are folded" in text
     assert "addPyFile('beside_the_driver.py')" in text
     assert {"top": "RejectedError: MODULE: helped", "inside": "FunctionError: USER_CODE: accumulate"}[at] in text
@@ -551,9 +551,9 @@ def test_a_module_that_workers_lack_is_named(
 def test_what_cannot_be_pickled_is_named_when_the_query_is_built(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that refers to a lock is refused by `agg`, with function and variable, before Spark pickles it."""
     monkeypatch.setattr(Helped, "helper", threading.Lock())
-    with pytest.raises(RejectedError, match=r"helped cannot be sent .*Helped\.helper is _thread\.lock") as caught:
+    with pytest.raises(RejectedError, match=r"helped cannot be sent .*Helped\.helper is _thread\.lock") as excinfo:
         group_by(spark.range(3)).agg(o=connect(Helped)["helped"]("id"))
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_overflow_is_an_error(classic: Any, functions: Any) -> None:
@@ -601,12 +601,12 @@ def test_a_stream_in_real_time_mode(classic: Any, embedded: Any, tmp_path: Path)
     counted = group_by(classic.readStream.format("rate").load(), "value").agg(n=embedded["count"]())
     writer = counted.writeStream.format("console").outputMode("update").option("checkpointLocation", str(tmp_path))
     query = writer.trigger(realTime="5 minutes").start()  # type: ignore[call-overload]
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         query.awaitTermination(60)
-    found = error_of(caught.value)
-    assert isinstance(found, RejectedError)
-    assert found.code == "SETTINGS"
-    assert "start the query with trigger(processingTime=...)" in found.message
+    result = error_of(excinfo.value)
+    assert isinstance(result, RejectedError)
+    assert result.code == "SETTINGS"
+    assert "start the query with trigger(processingTime=...)" in result.message
 
 
 def test_a_direction_without_an_order_is_refused(spark: Any, embedded: Any) -> None:
@@ -619,9 +619,9 @@ def test_a_direction_without_an_order_is_refused(spark: Any, embedded: Any) -> N
     ):
         with pytest.raises(
             RejectedError, match=r"has PySpark's asc\(\) or desc\(\), and a direction has no use"
-        ) as caught:
+        ) as excinfo:
             build()
-        assert caught.value.code == "SIGNATURE"
+        assert excinfo.value.code == "SIGNATURE"
     for text in ("v DESC -- newest", "v DESC /* newest */", "v DESC --"):
         with pytest.raises(RejectedError, match=r"names its result, .*no comment follows"):
             group_by(df).agg(n=embedded["first"]("s").order_by(text))

@@ -70,5 +70,5 @@ def test_nested_arguments(classic: Any, visits: Functions) -> None:
     for key, values, at, counts in ROWS:
         oracle[key].accumulate(values, None if at is None else {"x": at[0], "name": at[1]}, counts)
     df = classic.createDataFrame(ROWS, SCHEMA)
-    found = group_by(df, "k").agg(visits["visits"]("values", "at", "counts").alias("total")).collect()
-    assert {row.k: row.total for row in found} == {key: each.total for key, each in oracle.items()}
+    result = group_by(df, "k").agg(visits["visits"]("values", "at", "counts").alias("total")).collect()
+    assert {row.k: row.total for row in result} == {key: each.total for key, each in oracle.items()}

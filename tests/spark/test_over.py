@@ -143,8 +143,8 @@ def in_the_order_of_columns(spark: Any, functions: Functions) -> None:
     ):
         rows = over(df, order_by=order).agg(place=functions["count"]().rows(None, 0)).collect()
         assert [row.id for row in sorted(rows, key=lambda row: row.place)] == expected
-        (found,) = group_by(df).agg(last=last("id").order_by(order)).collect()
-        assert found.last == expected[-1]
+        (result,) = group_by(df).agg(last=last("id").order_by(order)).collect()
+        assert result.last == expected[-1]
     for order in (sf.expr("n + 0").desc(), sf.desc("other")):
         with pytest.raises(RejectedError, match='write it as text with its direction, as in "a'):
             over(df, order_by=order)
@@ -160,8 +160,8 @@ def test_an_order_may_be_a_column_of_pyspark(sessions: dict[str, Any], embedded:
 def test_no_keys_no_order_and_any_column(sessions: dict[str, Any], embedded: Functions) -> None:
     """Without keys there is one partition; columns of any type come back, also under names that chunks reserve."""
     df = sessions["classic"].sql("SELECT id AS emit, map('a', id) AS slot, struct(id) AS `in 0` FROM range(5)")
-    found = over(df).agg(embedded["sum"]("emit").alias("total"), n=embedded["count"]()).collect()
-    assert sorted((row.emit, row.slot, row["in 0"].id, row.total, row.n) for row in found) == [
+    result = over(df).agg(embedded["sum"]("emit").alias("total"), n=embedded["count"]()).collect()
+    assert sorted((row.emit, row.slot, row["in 0"].id, row.total, row.n) for row in result) == [
         (number, {"a": number}, number, 10, 5) for number in range(5)
     ]
     assert over(df.limit(0), "emit").agg(n=embedded["count"]()).collect() == []
@@ -205,9 +205,9 @@ def test_mistakes_are_refused_before_anything_runs(
         ("d", (-0.001, 0), "at most 2 after the point"),
         ("nowhere", (None, 0), "Spark cannot resolve"),
     ):
-        with pytest.raises(RejectedError) as refused:
+        with pytest.raises(RejectedError) as excinfo:
             over(df, "k", order_by=order).agg(times=count.range(*frame))
-        assert message in str(refused.value)
+        assert message in str(excinfo.value)
     with pytest.raises(
         RejectedError, match=r"the order 'map\(k, n\)' .* cannot be an order.*; order by a part of it, or its text"
     ):
@@ -239,9 +239,9 @@ def test_the_keys_may_be_named(classic: Any) -> None:
     expected = sorted(over(df, "k", order_by="v").agg(n=count()).collect())
     for keys in ("k", df["k"], ["k"]):
         assert sorted(over(df, partition_by=keys, order_by="v").agg(n=count()).collect()) == expected
-    with pytest.raises(RejectedError, match="PARTITION BY twice") as raised:
+    with pytest.raises(RejectedError, match="PARTITION BY twice") as excinfo:
         over(df, "k", partition_by="k")
-    assert raised.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_columns_of_one_name_pass_through(classic: Any, embedded: Functions) -> None:

@@ -118,6 +118,6 @@ def test_on_a_server_and_without_a_time(classic: SparkSession, tmp_path: Path, s
         (2, 6, 7, 1),
     ]
     stream.write([{"at": None, "page": "a", "v": 1}])
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         stream.run()
-    assert str(error_of(caught.value)).startswith("SCHEMA_MISMATCH: the order at is NULL; leave such rows out\n")
+    assert str(error_of(excinfo.value)).startswith("SCHEMA_MISMATCH: the order at is NULL; leave such rows out\n")

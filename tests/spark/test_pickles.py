@@ -85,8 +85,8 @@ def place(
 def test_pickled_classes_are_available_in_both_phases(classic: SparkSession, place: Place) -> None:
     """The class is available in both phases of a batch, wherever it was defined."""
     df = classic.range(0, 1000, 1, 5).selectExpr("id % 3 AS k", "id * id AS v")
-    found = group_by(df, "k").agg(s=place(RANGE)["spread"]("v")).collect()
-    assert sorted(map(tuple, found)) == [(0, 999**2), (1, 997**2 - 1), (2, 998**2 - 4)]
+    result = group_by(df, "k").agg(s=place(RANGE)["spread"]("v")).collect()
+    assert sorted(map(tuple, result)) == [(0, 999**2), (1, 997**2 - 1), (2, 998**2 - 4)]
 
 
 @pytest.mark.slow

@@ -227,9 +227,9 @@ def test_mistakes_in_a_flow(spark: Any, orders: Any) -> None:
         "from_debezium": lambda df: from_debezium(df, "id BIGINT"),
     }
     for name, use in uses.items():
-        with flow(spark), pytest.raises(RejectedError, match=f"{name} must know .* with_schema") as refused:
+        with flow(spark), pytest.raises(RejectedError, match=f"{name} must know .* with_schema") as excinfo:
             use(orders())
-        assert refused.value.code == "SIGNATURE"
+        assert excinfo.value.code == "SIGNATURE"
     with flow(spark):
         declared = with_schema(orders(), "customer STRING, price INT", streaming=False)
         assert declared.columns == ["customer", "price"]
@@ -258,6 +258,6 @@ def test_a_column_that_is_not_there_is_named(classic: Any) -> None:
     """Outside of a flow Spark tells at once which column of the schema the rows lack."""
     with pytest.raises(
         RejectedError, match=r"the schema 'id BIGINT, nothing INT' does not fit the rows.*nothing"
-    ) as caught:
+    ) as excinfo:
         with_schema(classic.range(1), "id BIGINT, nothing INT", streaming=False)
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"

@@ -37,9 +37,9 @@ def test_a_recorded_checkpoint_is_continued(classic: SparkSession, tmp_path: Pat
 
     The older version is one of foldflight, of Spark, or of both.
     """
-    found, expected = continued(classic, version, name, tmp_path)
-    assert found == expected
-    assert found
+    result, expected = continued(classic, version, name, tmp_path)
+    assert result == expected
+    assert result
 
 
 READ_ALONE = """

@@ -38,10 +38,10 @@ def test_a_worker_records_its_error(classic: Any, tmp_path: Path, plan: str) -> 
         stream = classic.readStream.schema(rows.schema).parquet(str(tmp_path / "rows"))
         query = group_by(stream, "k").agg(r=ratio("price", "qty")).writeStream.format("noop").outputMode("update")
         run_plan = query.trigger(availableNow=True).start().awaitTermination
-    with pytest.raises(Exception, match="foldflight replay") as failed:
+    with pytest.raises(Exception, match="foldflight replay") as excinfo:
         run_plan()
     path = next((tmp_path / "recordings").glob("*.recording"))
-    assert path.name in str(failed.value)
+    assert path.name in str(excinfo.value)
     assert {"k": 4} in read_recording(path).groups.values()
     run = CliRunner().invoke(cli, ["replay", str(path), "--function", FUNCTION, "--shrink"], env={"COLUMNS": "200"})
     assert "rows that still fail: 1" in run.output
@@ -50,8 +50,8 @@ def test_a_worker_records_its_error(classic: Any, tmp_path: Path, plan: str) -> 
 
 def test_dead_letters_of_spark_are_replayed(classic: Any, tmp_path: Path) -> None:
     """What `dead_letters` writes as Parquet fails again, as a test with literal rows."""
-    found = group_by(rows_with_one_bad(classic), "k", on_error="isolate").agg(r=connect(Ratio)("price", "qty"))
-    dead_letters(found).write.parquet(str(tmp_path / "letters"))
+    result = group_by(rows_with_one_bad(classic), "k", on_error="isolate").agg(r=connect(Ratio)("price", "qty"))
+    dead_letters(result).write.parquet(str(tmp_path / "letters"))
     test = tmp_path / "test_bug.py"
     options = ["--function", FUNCTION, "--to-test", str(test)]
     run = CliRunner().invoke(cli, ["replay", str(tmp_path / "letters"), *options])

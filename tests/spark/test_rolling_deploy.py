@@ -62,11 +62,11 @@ def test_a_stream_goes_through_a_rolling_deployment(classic: SparkSession, tmp_p
                 row: dict[str, Any] = {"op": None, "qty": None, "x": None, "amount": 1}
                 stream.write([{**row, "customer": name} for name in before for _ in range(ROWS)])
             for changes in stream.run():
-                found = {change["customer"]: change["total"] for change in changes}
-                added = {(found[name] - before[name]) / ROWS for name in before}
+                result = {change["customer"]: change["total"] for change in changes}
+                added = {(result[name] - before[name]) / ROWS for name in before}
                 assert len(added) == 1, "one epoch was folded by two codes"
                 factors.append(added.pop())
-                before.update(found)
+                before.update(result)
 
         run(2)
         assert factors == [1, 1]

@@ -116,8 +116,8 @@ def test_many_equal_rows_and_the_bits_of_floats(classic: Any, embedded: Any) -> 
     wanted = [(0, 69_999, 69_999, "-0.0"), (1, 69_997, 69_997, "-0.0")]
     for plan in ("auto", "fold"):
         uses = {"n": embedded["count"](), "m": embedded["count"]("list"), "first": embedded["first"]("x")}
-        found = group_by(df, "k", row_kind="kind", plan=plan, materialize=True).agg(**uses)
-        assert sorted((row.k, row.n, row.m, str(row["first"])) for row in found.collect()) == wanted
+        result = group_by(df, "k", row_kind="kind", plan=plan, materialize=True).agg(**uses)
+        assert sorted((row.k, row.n, row.m, str(row["first"])) for row in result.collect()) == wanted
     counted = group_by(df, "day", row_kind="kind").agg(n=embedded["count"](), s=embedded["sum"]("k")).collect()
     assert [tuple(row)[1:] for row in counted] == [(139_996, 69_997)]
 
@@ -138,10 +138,10 @@ def test_random_changelogs_from_their_middle(classic: Any, embedded: Any, seed: 
     df = classic.createDataFrame(made, "kind string, k int, v bigint").repartition(5)
     uses = {"n": embedded["count"](), "total": embedded["sum"]("v")}
     for plan in ("lifted", "fold"):
-        found = {
+        result = {
             row.k: (row.n, row.total) for row in group_by(df, "k", row_kind="kind", plan=plan).agg(**uses).collect()
         }
-        assert found == {
+        assert result == {
             key: (len(values), sum(filled) if (filled := [each for each in values if each is not None]) else None)
             for key, values in expected.items()
             if values
@@ -168,9 +168,9 @@ def test_strict_batches_refuse_a_retraction_without_a_row(classic: Any, embedded
         assert "plan: rows > drop retractions without a row > " in sound.query(**calls).explain()
         assert [tuple(row) for row in sound.agg(**calls).collect()] == [("ann", 1)]
         other = classic.createDataFrame([*rows, ("-U", "ann", 2)], ddl)
-        with pytest.raises(PySparkException) as caught:
+        with pytest.raises(PySparkException) as excinfo:
             group_by(other, "k", row_kind="kind", strict=True, plan=plan).agg(**calls).collect()
-        error = error_of(caught.value)
+        error = error_of(excinfo.value)
         assert isinstance(error, RejectedError)
         assert error.code == "CANNOT_RETRACT"
         assert "a row is retracted and no equal row is accumulated" in error.message
@@ -210,19 +210,19 @@ def test_rows_of_any_type_are_compared(classic: Any) -> None:
         typed = [f"CAST({value} AS {type_})" for value in (one, one, other)]
         rows = zip(("'+I'", "'-U'", "'-U'"), typed, strict=True)
         union = " UNION ALL ".join(f"SELECT {kind} AS kind, {value} AS v" for kind, value in rows)
-        found = group_by(classic.sql(union), row_kind="kind").agg(n=count("v"))
-        assert [row.n for row in found.collect()] == [0], type_
+        result = group_by(classic.sql(union), row_kind="kind").agg(n=count("v"))
+        assert [row.n for row in result.collect()] == [0], type_
         alone = classic.sql(f"SELECT '+I' AS kind, {typed[0]} AS v UNION ALL SELECT '-U', {typed[2]}")
-        found = group_by(alone, row_kind="kind").agg(n=count("v"))
-        assert [row.n for row in found.collect()] == [1], type_
+        result = group_by(alone, row_kind="kind").agg(n=count("v"))
+        assert [row.n for row in result.collect()] == [1], type_
 
 
 def test_append_only_functions_are_refused(classic: Any, embedded: Any) -> None:
     """A function without retract is refused when the query is built."""
     df = classic.createDataFrame([("+I", 1.0)], "kind string, x double")
-    with pytest.raises(RejectedError, match="percentile is append-only") as caught:
+    with pytest.raises(RejectedError, match="percentile is append-only") as excinfo:
         group_by(df, row_kind="kind").agg(o=embedded["percentile"]("x", fraction=0.5))
-    assert caught.value.code == "CANNOT_RETRACT"
+    assert excinfo.value.code == "CANNOT_RETRACT"
 
 
 @pytest.mark.parametrize("function", ["max", "first"])
@@ -232,8 +232,8 @@ def test_built_in_functions_are_not_to_be_changed(classic: Any, embedded: Any, f
     use = embedded[function]("x")
     with pytest.raises(RejectedError, match=r"append-only .*; let groups keep their rows \(materialize=True\)"):
         group_by(df, row_kind="kind").agg(o=use)
-    found = group_by(df, row_kind="kind", materialize=True).agg(o=use)
-    assert [row.o for row in found.collect()] == [1]
+    result = group_by(df, row_kind="kind", materialize=True).agg(o=use)
+    assert [row.o for row in result.collect()] == [1]
 
 
 def test_an_unknown_kind_fails_the_query(classic: Any, embedded: Any) -> None:
@@ -248,9 +248,9 @@ def test_a_code_without_a_meaning_fails_the_query(classic: Any, embedded: Any, c
     """Where codes have meanings, one that is not among them is refused, even if it is the name of a row kind."""
     df = classic.createDataFrame([("c", 1), (code, 1)], "op string, v bigint")
     said = f"SCHEMA_MISMATCH: the row kind 'op' is '{code}', and row_kinds maps only 'c', 'd'; add it there"
-    with pytest.raises(PySparkException, match=said) as caught:
+    with pytest.raises(PySparkException, match=said) as excinfo:
         group_by(df, row_kind="op", row_kinds={"c": "+I", "d": "-D"}).agg(o=embedded["sum"]("v")).collect()
-    error = error_of(caught.value)
+    error = error_of(excinfo.value)
     assert isinstance(error, RejectedError)
     assert error.code == "SCHEMA_MISMATCH"
 
@@ -307,11 +307,11 @@ def test_row_kinds_of_readers_are_not_left_out(spark: Any, embedded: Any, reader
     total = embedded["sum"]("amount")
     renamed = rows.where("amount > 0").withColumnRenamed("row_kind", "op").withColumn("more", sf.lit(1))
     for frame, name in ((rows, "row_kind"), (renamed, "op")):
-        with pytest.raises(RejectedError, match=rf"the column {name} has row kinds.*row_kind='{name}'") as caught:
+        with pytest.raises(RejectedError, match=rf"the column {name} has row kinds.*row_kind='{name}'") as excinfo:
             group_by(frame, "customer")
-        assert caught.value.code == "SIGNATURE"
-        found = group_by(frame, "customer", row_kind=name).agg(total=total).collect()
-        assert [tuple(row) for row in found] == [("ann", 8)]
+        assert excinfo.value.code == "SIGNATURE"
+        result = group_by(frame, "customer", row_kind=name).agg(total=total).collect()
+        assert [tuple(row) for row in result] == [("ann", 8)]
     by_kind = group_by(rows, "row_kind", row_kind=None).agg(n=embedded["count"]()).collect()
     assert sorted(map(tuple, by_kind)) == [("+I", 1), ("+U", 1), ("-U", 1)]
     with pytest.raises(RejectedError, match="the column op has row kinds, and over would take"):
@@ -328,9 +328,9 @@ def test_row_kinds_of_streams_are_not_left_out(classic: Any, embedded: Any, tmp_
     updates = group_by(kept, "k", row_kind="row_kind").agg(n=count())
     with pytest.raises(RejectedError, match=r"rows that replace others.*row_kind='row_kind'"):
         group_by(updates, "n")
-    with pytest.raises(RejectedError, match=r"the kinds of updates.*emit='changelog'") as caught:
+    with pytest.raises(RejectedError, match=r"the kinds of updates.*emit='changelog'") as excinfo:
         group_by(updates, "n", row_kind="row_kind")
-    assert caught.value.code == "CANNOT_RETRACT"
+    assert excinfo.value.code == "CANNOT_RETRACT"
     changelog = group_by(kept, "k", row_kind="row_kind", emit="changelog").agg(n=count())
     group_by(changelog, "n", row_kind="row_kind").agg(m=count())
     with pytest.raises(RejectedError, match=r"write_table would take.*rename it to row_kind"):
@@ -364,11 +364,11 @@ def test_errors_of_others_stay_theirs(classic: Any) -> None:
     rows = classic.createDataFrame([("+I", "a", 1), ("-D", "a", 2)], "op STRING, k STRING, v LONG")
     functions = connect("embedded:")
     totals = group_by(rows, "k", row_kind="op").agg(n=functions["sum"]("v"))
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException) as excinfo:
         totals.selectExpr("nope").collect()
-    assert "UNRESOLVED_COLUMN" in str(raised.value)
-    assert error_of(raised.value) is None
+    assert "UNRESOLVED_COLUMN" in str(excinfo.value)
+    assert error_of(excinfo.value) is None
     wrong = classic.createDataFrame([("?", "a", 1)], "op STRING, k STRING, v LONG")
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException) as excinfo:
         group_by(wrong, "k", row_kind="op").agg(n=functions["sum"]("v")).collect()
-    assert "is no row kind" in str(error_of(raised.value))
+    assert "is no row kind" in str(error_of(excinfo.value))

@@ -63,7 +63,7 @@ def test_scalar_functions_nest(spark: Any, functions: Any) -> None:
     """Several outputs, nested functions and direct arguments give what Python gives; NULLs are None."""
     df = spark.createDataFrame(ROWS, COLUMNS)
     f = functions
-    found = with_columns(
+    result = with_columns(
         df,
         m=f["multiply"]("a", "b"),
         s=f["score"](f["normalise"]("text"), "a + 0"),
@@ -71,7 +71,7 @@ def test_scalar_functions_nest(spark: Any, functions: Any) -> None:
         c=f["forty_two"](),
         k=f["scale"](sf.col("a").cast("double"), factor=0.5),
     ).collect()
-    for row, (a, b, text) in zip(found, ROWS, strict=True):
+    for row, (a, b, text) in zip(result, ROWS, strict=True):
         clean = None if text is None else text.strip().lower()
         expected = (a, b, text, scalar_functions.multiply(a, b), scalar_functions.score(clean, a), clean, 42, a * 0.5)
         assert tuple(row) == expected
@@ -124,10 +124,10 @@ def test_udfs_for_sql(spark: Any, functions: Any) -> None:
     spark.udf.register("multiply", functions["multiply"].spark_udf())
     spark.udf.register("scaled", functions["scale"].spark_udf(factor=3.0))
     spark.createDataFrame(ROWS, COLUMNS).createOrReplaceTempView("mapped_rows")
-    found = spark.sql(
+    result = spark.sql(
         "SELECT multiply(a, b) + 1 AS m, scaled(CAST(a AS DOUBLE)) AS s FROM mapped_rows WHERE multiply(a, 1) > 0"
     )
-    assert [tuple(row) for row in found.collect()] == [(5, 3.0), (None, 6.0), (19, 9.0)]
+    assert [tuple(row) for row in result.collect()] == [(5, 3.0), (None, 6.0), (19, 9.0)]
 
 
 @pytest.mark.every_turn
@@ -136,12 +136,12 @@ def test_scalar_functions_within_aggregates(spark: Any, functions: Any) -> None:
     """An argument, a condition and a key of an aggregate may be a use, also a nested one; a UDF is also a Column."""
     f = functions
     df = spark.createDataFrame(ROWS, COLUMNS)
-    found = group_by(df, "a > 0").agg(
+    result = group_by(df, "a > 0").agg(
         product=f["sum"](f["multiply"](f["multiply"]("a", "b"), sf.lit(2))),
         scaled=f["max"](f["scale"](sf.col("a").cast("double"), factor=3.0)),
         some=f["count"]("a").where(sf.expr("b > 4")),
     )
-    rows = {row[0]: tuple(row)[1:] for row in found.collect()}
+    rows = {row[0]: tuple(row)[1:] for row in result.collect()}
     assert rows == {True: (44, 9.0, 1), False: (-56, -12.0, 1)}
     column = f["multiply"].spark_udf()("a", "b")
     assert [row.m for row in df.withColumn("m", column).agg(sf.sum("m").alias("m")).collect()] == [-6]
@@ -154,12 +154,12 @@ def test_a_condition_guards_a_use(spark: Any, functions: Any) -> None:
     f = functions
     df = spark.createDataFrame([(1, 0), (6, 2), (9, 3)], "a bigint, b bigint")
     twice = f["multiply"](f["multiply"]("a div b", sf.lit(2)), "b")
-    found = group_by(df).agg(
+    result = group_by(df).agg(
         ratios=f["sum"](f["ratio"]("a", "b")).where("b > 0"),
         products=f["sum"](twice).where("b > 0"),
         none=f["count"](f["ratio"]("a", "b")).where("b > 9"),
     )
-    assert [tuple(row) for row in found.collect()] == [(6.0, 30, 0)]
+    assert [tuple(row) for row in result.collect()] == [(6.0, 30, 0)]
 
 
 def test_uses_that_no_aggregate_takes(classic: Any, embedded: Any) -> None:
@@ -239,8 +239,8 @@ def test_streams_keep_their_watermark(classic: Any, embedded: Any, tmp_path: Any
     running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     running.awaitTermination()
     # Without the watermark, Spark would refuse append mode.
-    found = classic.sql("SELECT word, count FROM mapped_words").collect()
-    assert sorted(tuple(row) for row in found)[:2] == [("a", 1), ("a", 1)]
+    result = classic.sql("SELECT word, count FROM mapped_words").collect()
+    assert sorted(tuple(row) for row in result)[:2] == [("a", 1), ("a", 1)]
 
 
 def test_changelogs_pass_through(classic: Any, embedded: Any) -> None:

@@ -123,9 +123,9 @@ def test_vectors(plan: str, classic: Any, request: pytest.FixtureRequest, tmp_pa
     for wrong in ([1.0, 2.0], [1.0, None, 2.0]):
         other = pa.table({"k": ["b"], "v": pa.array([wrong], pa.list_(pa.float32()))})
         given = scan(classic, two_files(tmp_path / str(len(wrong)), table.slice(0, 5), other))
-        with pytest.raises(PySparkException) as raised:
+        with pytest.raises(PySparkException) as excinfo:
             group_by(given, "k").agg(mean=functions["centroid"]("v")).collect()
-        text = str(error_of(raised.value))
+        text = str(error_of(excinfo.value))
         assert "the argument v has a list that is no VECTOR(3)" in text
         assert f"row: v={wrong}".replace("2.0]", "2.0") in text
     nested = pa.table({"k": [1], "v": pa.array([[[1.0]]], pa.list_(pa.list_(pa.float32()))), "s": [[1]]})
@@ -158,8 +158,8 @@ def test_files_of_versions(path: Path, classic: Any, embedded: Any, rows_of: Any
         with pytest.raises(AnalysisException, match="NANOS"):
             scan(classic, path)
         return
-    found = [each for name, each in _LEFT_TO_SPARK.items() if path.stem.endswith(name)]
-    names, why = found[0] if found else ("", "")
+    result = [each for name, each in _LEFT_TO_SPARK.items() if path.stem.endswith(name)]
+    names, why = result[0] if result else ("", "")
     left = [*names.split(), "items", "pair"]
     given = scan(classic, path)
     columns = [name for name in given.columns if name not in left]
@@ -618,16 +618,16 @@ def test_mistakes_tell_what_to_write(spark: Any, tmp_path: Path) -> None:
         _ = given.selekt
     assert not hasattr(given, "select")
     for where in ("missing > 1", "k >", "v"):
-        with pytest.raises(RejectedError, match=r"cannot evaluate where='") as caught:
+        with pytest.raises(RejectedError, match=r"cannot evaluate where='") as excinfo:
             scan(spark, path, where=where, columns=["k"])
-        assert caught.value.code == "SCHEMA_MISMATCH"
-        assert where in caught.value.message
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
+        assert where in excinfo.value.message
     given = scan(spark, path, columns=["K", "v"])
     assert given.columns == ["K", "v"]
     assert "'K' is not exactly the name of a column" in reader(given, ["K", "v"])
-    with pytest.raises(RejectedError, match=r"cannot choose columns=\['k', 'missing'\].*missing") as caught:
+    with pytest.raises(RejectedError, match=r"cannot choose columns=\['k', 'missing'\].*missing") as excinfo:
         scan(spark, path, columns=["k", "missing"])
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 def test_the_folder_of_a_table_is_refused(spark: Any, tmp_path: Path) -> None:
@@ -650,10 +650,10 @@ def test_the_folder_of_a_table_is_refused(spark: Any, tmp_path: Path) -> None:
         other.mkdir()
         pq.write_table(INTS, other / "a.parquet")
         for given in ([table], [part], [f"{table}/"], [tmp_path / f"* {kind}"], [other, part], [part, other, table]):
-            with pytest.raises(RejectedError, match=f"is a table of {kind}, and its files also have rows") as caught:
+            with pytest.raises(RejectedError, match=f"is a table of {kind}, and its files also have rows") as excinfo:
                 scan(spark, given)
-            assert caught.value.code == "SIGNATURE"
-            assert remedy.format(table) in caught.value.message
+            assert excinfo.value.code == "SIGNATURE"
+            assert remedy.format(table) in excinfo.value.message
         assert len(scan(spark, part / "a.parquet").df.collect()) == INTS.num_rows
 
 
@@ -664,9 +664,9 @@ def test_a_table_by_its_folder_without_what_reads_it(spark: Any) -> None:
         ("HUDI . `/lake/orders`", "the session has no Hudi, .* package hudi-spark-bundle"),
         ("iceberg.`/lake/orders`", "the session has no Iceberg, .* package iceberg-spark-runtime"),
     ):
-        with pytest.raises(RejectedError, match=remedy) as caught:
+        with pytest.raises(RejectedError, match=remedy) as excinfo:
             scan(spark, table=name)
-        assert caught.value.code == "SETTINGS"
+        assert excinfo.value.code == "SETTINGS"
     for name in ("missing", "parquet.`/lake/orders`", "delta.missing"):
         with pytest.raises(AnalysisException, match=r"/lake/orders|missing"):
             scan(spark, table=name)

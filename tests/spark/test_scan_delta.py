@@ -263,8 +263,8 @@ def test_logs(spark: SparkProcess, table: str) -> None:
         changed = json.loads(json.dumps(lines))
         change(changed, file["path"])
         text_before = commit.read_text()
-        found = spark.ask(jobs.reads_with, table, str(commit), "\n".join(map(json.dumps, changed)))
-        assert text in found
+        result = spark.ask(jobs.reads_with, table, str(commit), "\n".join(map(json.dumps, changed)))
+        assert text in result
         commit.write_text(text_before)
 
 

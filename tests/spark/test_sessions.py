@@ -335,14 +335,14 @@ def test_mistakes_with_sessions(classic: SparkSession) -> None:
     functions = connect(spark_functions)
     frame = classic.createDataFrame([(START, "a", "+I", 1)], "at timestamp, page string, op string, v bigint")
     for gap in ("0 minutes", "-5 minutes", "3 months", "soon", ""):
-        with pytest.raises(RejectedError, match=r"session|none|month|INTERVAL|gap") as caught:
+        with pytest.raises(RejectedError, match=r"session|none|month|INTERVAL|gap") as excinfo:
             group_by(frame, "page", window=session("at", gap))
-        assert caught.value.code == "SIGNATURE"
+        assert excinfo.value.code == "SIGNATURE"
     with pytest.raises(RejectedError, match="the window's column v is bigint, not a timestamp"):
         group_by(frame, "page", window=session("v", GAP))
-    with pytest.raises(RejectedError, match="may split a session into two") as caught:
+    with pytest.raises(RejectedError, match="may split a session into two") as excinfo:
         group_by(frame, "page", row_kind="op", window=session("at", "5 minutes"))
-    assert caught.value.code == "CANNOT_RETRACT"
+    assert excinfo.value.code == "CANNOT_RETRACT"
     with pytest.raises(RejectedError, match="windows over processing time are for streams"):
         group_by(frame, "page", window=tumble(PROCESSING_TIME, "1 hour"))
     with pytest.raises(Exception, match="the window's column at is NULL"):
@@ -354,9 +354,9 @@ def test_mistakes_with_sessions(classic: SparkSession) -> None:
 def test_processing_time_beside_a_watermark_is_refused(classic: SparkSession) -> None:
     """Spark allows one watermark in a query, and fails only at run time; the error here names the columns before."""
     stream = classic.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
-    with pytest.raises(RejectedError, match=r"timestamp has one already: remove its withWatermark") as caught:
+    with pytest.raises(RejectedError, match=r"timestamp has one already: remove its withWatermark") as excinfo:
         group_by(stream, window=tumble(PROCESSING_TIME, "1 minute"))
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_sessions_of_a_stream_need_merge(classic: SparkSession) -> None:
@@ -364,9 +364,9 @@ def test_sessions_of_a_stream_need_merge(classic: SparkSession) -> None:
     functions = connect(spark_functions)
     stream = classic.readStream.format("rate").load()
     window = session("timestamp", GAP)
-    with pytest.raises(RejectedError, match=r"median has no merge.*materialize=True") as caught:
+    with pytest.raises(RejectedError, match=r"median has no merge.*materialize=True") as excinfo:
         group_by(stream, window=window).agg(x=functions["median"]("value"))
-    assert caught.value.code == "CANNOT_MERGE"
+    assert excinfo.value.code == "CANNOT_MERGE"
     assert group_by(stream, window=window).agg(x=functions["median"]("value").distinct()).isStreaming
     assert group_by(stream, window=window, materialize=True).agg(x=functions["median"]("value")).isStreaming
     with pytest.raises(RejectedError, match=r"emit='append'.*withWatermark\('timestamp', \.\.\.\)"):

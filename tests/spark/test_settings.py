@@ -82,9 +82,9 @@ def test_wide_rows_come_in_batches_of_bounded_size(classic: Any, embedded: Funct
     )
     largest = rows.mapInArrow(_sizes, "size bigint").agg(sf.max("size")).first()[0]
     assert 4 << 20 < largest <= 8 << 20
-    found = group_by(rows, "k").agg(n=embedded["count"]("text"), first=embedded["min"]("text")).collect()
+    result = group_by(rows, "k").agg(n=embedded["count"]("text"), first=embedded["min"]("text")).collect()
     firsts = [min(f"{number}".ljust(WIDE, "x") for number in range(key, 720, 3)) for key in range(3)]
-    assert sorted((row.k, row.n, row["first"]) for row in found) == [(key, 240, firsts[key]) for key in range(3)]
+    assert sorted((row.k, row.n, row["first"]) for row in result) == [(key, 240, firsts[key]) for key in range(3)]
 
 
 @pytest.mark.parametrize(("row_bytes", "rows"), [(1, 1 << 16), (1 << 14, 1 << 9), (WIDE, 83), (1 << 40, 1)])

@@ -182,10 +182,10 @@ def test_windows_and_pickled_states(classic: SparkSession, tmp_path: Path) -> No
     stream.minutes((126, "c", 7))  # the watermark stands at 115: the first hour has closed, the second has not
     stream.run()
     rows = state_table(classic, str(tmp_path / "checkpoint")).collect()
-    found = {
+    result = {
         (row["page"], (row["window_start"].astimezone(dt.UTC) - START) // dt.timedelta(hours=1)): row for row in rows
     }
-    assert {group: (row["live_rows"], row["total"]["count"]) for group, row in found.items()} == {
+    assert {group: (row["live_rows"], row["total"]["count"]) for group, row in result.items()} == {
         ("a", 2): (1, 1),
         ("c", 2): (1, 1),
         ("a", 1): (1, 1),
@@ -198,11 +198,11 @@ def test_windows_and_pickled_states(classic: SparkSession, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_several_state_tables(classic: SparkSession, several: str) -> None:
     """If a query has several tables, the error lists them; each is read by its number."""
-    with pytest.raises(RejectedError, match="several state tables") as caught:
+    with pytest.raises(RejectedError, match="several state tables") as excinfo:
         state_table(classic, several)
-    assert caught.value.code == "SIGNATURE"
-    assert "orders by customer\n" in f"{caught.value}\n"
-    assert "live_rows by nothing (one group of all rows)\n" in f"{caught.value}\n"
+    assert excinfo.value.code == "SIGNATURE"
+    assert "orders by customer\n" in f"{excinfo.value}\n"
+    assert "live_rows by nothing (one group of all rows)\n" in f"{excinfo.value}\n"
     with pytest.raises(RejectedError, match="the operator 7 of the query has no state table"):
         state_table(classic, several, operator=7)
     tables = [state_table(classic, several, operator=place) for place in (0, 1)]
@@ -215,16 +215,16 @@ def test_several_state_tables(classic: SparkSession, several: str) -> None:
 
 def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
     """A folder that is not a checkpoint, or is one of another query, is refused with a remedy."""
-    with pytest.raises(RejectedError, match="checkpointLocation") as caught:
+    with pytest.raises(RejectedError, match="checkpointLocation") as excinfo:
         state_table(classic, str(tmp_path))
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
     source = classic.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     other = source.groupBy("value").count().writeStream.format("noop").outputMode("update")
     running = other.option("checkpointLocation", str(tmp_path / "other")).trigger(once=True).start()
     running.awaitTermination()
-    with pytest.raises(RejectedError, match="stateStoreSave") as caught:
+    with pytest.raises(RejectedError, match="stateStoreSave") as excinfo:
         state_table(classic, str(tmp_path / "other"))
-    assert caught.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 @pytest.mark.every_turn
@@ -248,9 +248,9 @@ def test_a_checkpoint_that_was_moved(classic: SparkSession, tmp_path: Path, run:
         check_checkpoint(totals(stream.input()), str(moved))
     assert "upgrade_checkpoint" in run(str(moved)).output
     stream.write(rows)
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         stream.run(moved.name)
-    error = error_of(caught.value)
+    error = error_of(excinfo.value)
     assert isinstance(error, RejectedError)
     assert "upgrade_checkpoint" in error.message
     assert upgrade_checkpoint(str(moved)) >= 1

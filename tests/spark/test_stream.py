@@ -350,12 +350,12 @@ def test_a_union_of_two_streams_of_equal_names(classic: SparkSession, tmp_path: 
 
     stream = Stream(classic, tmp_path, query)
     rows = [{"op": "+I", "customer": "ann", "amount": 1, "qty": 1, "x": x} for x in (1.0, 7.0, 8.0)]
-    found = []
+    result = []
     for _ in range(2):
         stream.write(rows)
         (changes,) = stream.run()
-        found.append(sorted((row["many"], row["n"]) for row in changes))
-    assert found == [[(False, 1), (True, 2)], [(False, 2), (True, 4)]]
+        result.append(sorted((row["many"], row["n"]) for row in changes))
+    assert result == [[(False, 1), (True, 2)], [(False, 2), (True, 4)]]
 
 
 @pytest.mark.slow

@@ -55,8 +55,8 @@ def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
     # What the query holds is read through Connect as well, and is as it gave it out.
     stored = state_table(remote_spark, str(tmp_path / "checkpoint"))
     assert stored.columns == ["customer", "live_rows", *aggregates(functions)]
-    found = {row["customer"]: (row["live_rows"], row["n"], row["large"]) for row in stored.collect()}
-    assert found == {key: (len(held), len(held), table[key]["large"]) for key, held in rows.present.items() if held}
+    result = {row["customer"]: (row["live_rows"], row["n"], row["large"]) for row in stored.collect()}
+    assert result == {key: (len(held), len(held), table[key]["large"]) for key, held in rows.present.items() if held}
     with pytest.raises(RejectedError, match="the operator 5 of the query has no state table"):
         state_table(remote_spark, str(tmp_path / "checkpoint"), operator=5)
     with pytest.raises(RejectedError, match="checkpointLocation"):
@@ -65,7 +65,7 @@ def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
     with pytest.raises(RejectedError, match=r"the checkpoint was moved.*upgrade_checkpoint"):
         state_table(remote_spark, str(moved))
     upgrade_checkpoint(str(moved))
-    assert state_table(remote_spark, str(moved)).count() == len(found)
+    assert state_table(remote_spark, str(moved)).count() == len(result)
 
 
 def test_mistakes_show_through_connect(remote_spark: Any, tmp_path: Path) -> None:

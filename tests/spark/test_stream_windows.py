@@ -153,9 +153,9 @@ def test_mistakes_with_windows(classic: SparkSession) -> None:
     with pytest.raises(RejectedError, match="allowed_lateness_s is a number of seconds, 0 or more, and here it is -1"):
         group_by(stream, window=tumble("timestamp", "1 hour"), allowed_lateness_s=-1)
     for step in ("7 minutes", "-20 minutes", "0 minutes", "1 month", "seven minutes"):
-        with pytest.raises(RejectedError, match=rf"{step}") as caught:
+        with pytest.raises(RejectedError, match=rf"{step}") as excinfo:
             group_by(stream, window=cumulate("timestamp", step, "1 hour"))
-        assert caught.value.code == "SIGNATURE"
+        assert excinfo.value.code == "SIGNATURE"
     for window in (tumble("timestamp", "1 hour"), session("timestamp", "1 hour")):
         with pytest.raises(RejectedError, match="the input already has a column Window_End, which the window adds"):
             group_by(stream.withColumn("Window_End", sf.lit(1)), window=window)

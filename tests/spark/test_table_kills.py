@@ -135,7 +135,7 @@ class Driver:
 
 
 def queries_of(folder: Path, postgres: str) -> list[Query]:
-    found = []
+    result = []
     for number in range(3 * QUERIES):
         own = folder / f"{number:02}"
         own.mkdir()
@@ -144,18 +144,18 @@ def queries_of(folder: Path, postgres: str) -> list[Query]:
             lambda own: DuckDBFile(own / "t.duckdb"),
             lambda own: PostgresDatabase(postgres, f"s{uuid.uuid4().hex}"),
         )
-        found.append(Query(kinds[number % 3](own), own, SEED + number))
-    return found
+        result.append(Query(kinds[number % 3](own), own, SEED + number))
+    return result
 
 
 def points(queries: list[Query], chance: random.Random) -> list[str]:
     """Return where each query stops. Those in DuckDB take turns: if one stops in its epoch, the others wait."""
-    found = [chance.choice((BETWEEN, BETWEEN, AMID)) for _ in queries]
+    result = [chance.choice((BETWEEN, BETWEEN, AMID)) for _ in queries]
     ducks = [place for place, query in enumerate(queries) if isinstance(query.kind, DuckDBFile)]
-    if AMID in {found[place] for place in ducks}:
+    if AMID in {result[place] for place in ducks}:
         for place in ducks:
-            found[place] = AMID if place == ducks[0] else ""
-    return found
+            result[place] = AMID if place == ducks[0] else ""
+    return result
 
 
 @pytest.mark.slow

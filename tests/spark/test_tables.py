@@ -58,9 +58,9 @@ def written(changes: DataFrame, target: Any, folder: Path, **options: Any) -> No
 
 
 def events_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int]]:
-    found = [(record.event, record.epoch) for record in caplog.records if record.name == SINK]  # type: ignore[attr-defined]
+    result = [(record.event, record.epoch) for record in caplog.records if record.name == SINK]  # type: ignore[attr-defined]
     caplog.clear()
-    return found
+    return result
 
 
 @pytest.mark.every_turn
@@ -395,15 +395,15 @@ NETTED = [("+U", "a", 1, 5, 2), ("+I", None, 2, None, 1), ("-D", "b", None, 1, 1
 def test_merging_into_a_table_of_the_catalogue(classic: Any) -> None:
     """Spark gets one row for each key, and a MERGE that it parses; the same statement changes a table in DuckDB."""
     rows = [("-U", "a", 1, 4, 2), *NETTED[::-1], ("-U", "c", 1, 7, 7)]
-    found = net_changes(classic.createDataFrame(rows, CHANGES), KEYS, "totals")
-    assert found.columns == ["row_kind", *KEYS, "total", "orders"]
-    assert sorted(map(tuple, found.collect()), key=repr) == sorted([*NETTED, ("-D", "c", 1, 7, 7)], key=repr)
+    result = net_changes(classic.createDataFrame(rows, CHANGES), KEYS, "totals")
+    assert result.columns == ["row_kind", *KEYS, "total", "orders"]
+    assert sorted(map(tuple, result.collect()), key=repr) == sorted([*NETTED, ("-D", "c", 1, 7, 7)], key=repr)
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE totals (name VARCHAR, shop INT, total BIGINT, orders BIGINT, note VARCHAR)")
         connection.execute(
             "INSERT INTO totals VALUES ('a', 1, 4, 2, 'kept'), ('b', NULL, 1, 1, ''), (NULL, 1, 9, 9, '')"
         )
-        connection.register("changes", found.toArrow())
+        connection.register("changes", result.toArrow())
         for _again in range(2):  # the repeat of the last epoch changes nothing
             connection.execute(merge_statement("totals", "changes", KEYS, [*KEYS, "total", "orders"]))
             table = connection.sql("FROM totals").fetchall()

@@ -24,9 +24,9 @@ from tests.wire.traced_functions import LINE
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    with collecting() as found:
-        yield found
-        tracer_of(found.url).close()
+    with collecting() as result:
+        yield result
+        tracer_of(result.url).close()
     close_connections()
 
 
@@ -50,9 +50,9 @@ def test_one_trace_from_the_query_to_the_authors_line(
     urls = ",".join(each.url for each in servers)
     functions = connect(urls, otlp_endpoint=collector.url, job_parameters={"once": str(tmp_path / "once")})
     rows = classic.createDataFrame([(value % 2, value) for value in (1, 2, 7, 13)], "key INT, value BIGINT").coalesce(1)
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         group_by(rows, "key").agg(n=functions.fatal("value")).collect()
-    error = error_of(caught.value)
+    error = error_of(excinfo.value)
     assert error is not None
     assert error.code == "USER_CODE"
     spans = collector.wait(

@@ -101,10 +101,10 @@ def test_vectors_in_each_form_of_functions(spark: Any, functions: Functions) -> 
         total=functions["bundled_vectors"]("v"),
         different=functions["centroid"]("v").distinct(),
     )
-    found = [(row["k"], row["total"], row["different"]) for row in by_session.collect()]
+    result = [(row["k"], row["total"], row["different"]) for row in by_session.collect()]
     means = dict(MEANS)
     totals = {"a": [4.0, 6.0, 8.0], "b": [0.0] * 3, "c": [0.0, 0.0, 9.0]}
-    assert sorted(found, key=repr) == [(key, totals[key], means[key]) for key in "abc"]
+    assert sorted(result, key=repr) == [(key, totals[key], means[key]) for key in "abc"]
 
 
 def test_vectors_in_statements(spark: Any, embedded: Functions) -> None:
@@ -125,15 +125,15 @@ def test_other_lists_are_errors_with_column_and_row(
     df = spark.createDataFrame([*ROWS, ("b", 6, wrong)], DDL)
     df.createOrReplaceTempView("wrong_vectors")
     register(spark, functions, {"centroid": "centroid"})
-    for found in (
+    for result in (
         group_by(df, "k").agg(mean=functions["centroid"]("v")),
         with_columns(df, longer=functions["longer"]("v")),
         over(df, "k", order_by="i").agg(mean=functions["centroid"]("v").rows(-1, 0)),
         sql(spark, "SELECT k, centroid(v) AS mean FROM wrong_vectors GROUP BY k"),
     ):
-        with pytest.raises(PySparkException) as raised:
-            found.collect()
-        text = error_text(raised.value)
+        with pytest.raises(PySparkException) as excinfo:
+            result.collect()
+        text = error_text(excinfo.value)
         assert f"the argument v has a list that is no VECTOR(3): {why}" in text
         assert "row: v=" in text
     isolated = group_by(df, "k", on_error="isolate").agg(mean=functions["centroid"]("v"))
@@ -170,7 +170,7 @@ def test_long_and_extreme_vectors(spark: Any, functions: Functions) -> None:
     mean = functions["long_centroid"]("v")
     running = over(df, "k", order_by="i").agg(mean=mean.rows(-1, 0)).where("i IN (1, 3, 4)")
     negated = with_columns(df, mean=functions["long_negated"]("v")).where("i IN (1, 2, 4)")
-    found = {
+    result = {
         "two phases": group_by(df, "k").agg(mean=mean),
         "one phase": results(group_by(df, "k", on_error="isolate").agg(mean=mean)),
         "kinds": group_by(kinds, "k", row_kind="op").agg(mean=mean),
@@ -178,10 +178,10 @@ def test_long_and_extreme_vectors(spark: Any, functions: Functions) -> None:
         "over": running.select("k", "mean"),
         "scalar": negated.select("i", "mean"),
     }
-    expected = dict.fromkeys(found, long_means())
+    expected = dict.fromkeys(result, long_means())
     expected["over"] = expected["over"] | texts([("a", NUMBERS[0])])
     expected["scalar"] = texts([(1, None), (2, [-item for item in NUMBERS[1]]), (4, [-item for item in EXTREME])])
-    for path, rows in found.items():
+    for path, rows in result.items():
         assert texts(rows.collect()) == expected[path], path
 
 
@@ -251,9 +251,9 @@ def test_other_lists_end_a_stream(
     assert (first["k"], first["o"]) == ("a", [1.0, 2.0, 3.0])
     stream.write([{"k": "a", "i": 2, "v": [0.0, 0.0, 0.0]}, {"k": "b", "i": 3, "v": wrong}])
     why = "it has 2 items" if len(wrong) == 2 else "its item 1 is NULL"
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException) as excinfo:
         stream.run()
-    text = error_text(raised.value)
+    text = error_text(excinfo.value)
     assert f"the argument v has a list that is no VECTOR(3): {why}" in text
     assert "k='b'" in text
     assert f"v={wrong}" in text
@@ -275,9 +275,9 @@ def test_states_and_views_of_another_shape_end_a_stream(
     arguments = {"grown": ("v",), "shortened": ("k", "v")}[call]
     stream = VectorStream(classic, tmp_path, lambda df: group_by(df, "k", buckets=2).agg(o=embedded[call](*arguments)))
     stream.write([{"k": "a", "i": 1, "v": [1.0, 2.0, 3.0]}])
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException) as excinfo:
         stream.run()
-    text = error_text(raised.value)
+    text = error_text(excinfo.value)
     assert f"its accumulator does not fit its state: {shape}" in text
     assert f"function: {call}" in text
     assert "k='a'" in text
@@ -287,9 +287,9 @@ def test_states_and_views_of_another_shape_end_a_stream(
 def test_states_of_another_shape_are_errors_of_a_batch(classic: Any, functions: Functions) -> None:
     """The partial states are refused before the shuffle."""
     df = classic.createDataFrame(ROWS[:1], DDL)
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException) as excinfo:
         group_by(df, "k").agg(o=functions["grown"]("v")).collect()
-    text = error_text(raised.value)
+    text = error_text(excinfo.value)
     assert "total: an array of the shape (6,) is not VECTOR(3, DOUBLE)" in text
     assert "k='a'" in text
 
@@ -302,14 +302,14 @@ def test_items_of_another_type_are_refused_when_the_query_is_built(spark: Any, f
         df.createOrReplaceTempView("other_items")
         with pytest.raises(RejectedError, match=r"takes VECTOR\(3\)"):
             sql(spark, "SELECT k, centroid(v) AS mean FROM other_items GROUP BY k")
-        with pytest.raises(RejectedError, match=r"takes VECTOR\(3\)") as caught:
+        with pytest.raises(RejectedError, match=r"takes VECTOR\(3\)") as excinfo:
             group_by(df, "k").agg(mean=functions["centroid"]("v"))
         if type_.startswith("array"):
             cast = "CAST(v AS ARRAY<FLOAT>)"
-            assert cast in caught.value.message
+            assert cast in excinfo.value.message
             assert group_by(df, "k").agg(mean=functions["centroid"](cast)).columns == ["k", "mean"]
         else:
-            assert "CAST" not in caught.value.message
+            assert "CAST" not in excinfo.value.message
 
 
 @pytest.mark.every_turn

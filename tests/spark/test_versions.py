@@ -112,9 +112,9 @@ def test_times_reach_functions_of_sql_unchanged(classic: Any) -> None:
 def test_commands_restore_errors_of_expressions(classic: Any) -> None:
     """PySpark of Spark 3.5 has no class for such an error, which Py4J raises then."""
     df = classic.range(1).select(raise_error("OVERFLOW", "the total does not fit BIGINT").alias("total"))
-    with pytest.raises(FunctionError) as caught, errors_as_text():
+    with pytest.raises(FunctionError) as excinfo, errors_as_text():
         df.collect()
-    assert (caught.value.code, caught.value.message) == ("OVERFLOW", "the total does not fit BIGINT")
+    assert (excinfo.value.code, excinfo.value.message) == ("OVERFLOW", "the total does not fit BIGINT")
 
 
 @since_spark("4.0", "VARIANT")

@@ -46,9 +46,9 @@ def test_views_of_a_stream_survive_restarts_and_can_be_read(
     checkpoint = str(tmp_path / "checkpoint")
     times = state_table(classic, checkpoint, view="n.times")
     assert times.columns == ["customer", "key", "value"]
-    found = {(row["customer"], row["key"]): row["value"] for row in times.collect()}
+    result = {(row["customer"], row["key"]): row["value"] for row in times.collect()}
     texts = {str(each): 1 for each in range(302) if each != 5} | {"7": 2}
-    assert found == {("ann", text): number for text, number in texts.items()} | {("bob", "1"): 1}
+    assert result == {("ann", text): number for text, number in texts.items()} | {("bob", "1"): 1}
     log = state_table(classic, checkpoint, view="n.log").where("customer = 'ann'").orderBy("key").collect()
     assert [row["value"] for row in log] == [str(each) for each in range(302)]
     groups = {row["customer"]: row["n"] for row in state_table(classic, checkpoint).collect()}

@@ -12,9 +12,9 @@ from foldflight.sql.text import Span, Text
 def clauses(query: str) -> dict[str, str]:
     """Return the clauses and tails of a query of one SELECT."""
     text = Text(query)
-    found = parse(text, Span(0, len(text)))
-    (block,) = found.blocks
-    return {name: text.slice(span) for name, span in {**block.clauses, **found.tails}.items()}
+    result = parse(text, Span(0, len(text)))
+    (block,) = result.blocks
+    return {name: text.slice(span) for name, span in {**block.clauses, **result.tails}.items()}
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ def clauses(query: str) -> dict[str, str]:
 )
 def test_limit_and_offset_are_also_names(query: str, expected: dict[str, str]) -> None:
     """Columns with these names begin no clause, wherever they stand."""
-    found = clauses(query)
-    assert {name: found[name] for name in expected} == expected
-    assert found["FROM"] == "t"
+    result = clauses(query)
+    assert {name: result[name] for name in expected} == expected
+    assert result["FROM"] == "t"
 
 
 @pytest.mark.parametrize(

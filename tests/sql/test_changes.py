@@ -163,10 +163,10 @@ def test_forms_of_statements_over_changes(db: Any, query: str, found: Any) -> No
     if isinstance(found, list):
         assert values(sql(db, query)) == found
         return
-    with pytest.raises(SqlError, match=f"the column row_kind has row kinds, and .*{found}") as refused:
+    with pytest.raises(SqlError, match=f"the column row_kind has row kinds, and .*{found}") as excinfo:
         sql(db, query)
-    assert refused.value.code == "SIGNATURE"
-    assert "option row_kind='row_kind'" in refused.value.message
+    assert excinfo.value.code == "SIGNATURE"
+    assert "option row_kind='row_kind'" in excinfo.value.message
     if "EXCEPT TABLE changed" not in query and "LIMIT 1" not in query:
         sql(db, query, row_kind=None).collect()
 
@@ -210,9 +210,9 @@ def test_changes_do_not_change_tables_as_rows(db: Any, tmp_path: Path, statement
     db.sql(f"CREATE TABLE changed_table (k STRING, w INT) USING parquet LOCATION '{tmp_path}'")
     statement = statement.replace("dim", "changed_table")
     try:
-        with pytest.raises((AnalysisException, UnsupportedOperationException, SqlError)) as refused:
+        with pytest.raises((AnalysisException, UnsupportedOperationException, SqlError)) as excinfo:
             sql(db, statement)
-        assert bool(re.search(f"row_kind has row kinds, and .*{found},? would take", str(refused.value))) is bool(found)
+        assert bool(re.search(f"row_kind has row kinds, and .*{found},? would take", str(excinfo.value))) is bool(found)
         if "INSERT" not in statement:
             with pytest.raises((AnalysisException, UnsupportedOperationException)):
                 sql(db, statement, row_kind=None)
@@ -263,8 +263,8 @@ def test_tables_keep_kinds_or_rows(db: Any, tmp_path: Path, statement: str, rows
                 sql(db, statement)
             assert db.table("kept").count() == 0
             sql(db, statement, row_kind=None)
-            found = values(db.table("made" if "made" in statement else "kept"))
-            assert found.count(("a", 5)) == 2  # of which one retracts the other
+            result = values(db.table("made" if "made" in statement else "kept"))
+            assert result.count(("a", 5)) == 2  # of which one retracts the other
         else:
             sql(db, statement, **({"row_kind": "row_kind"} if "my_sum" in statement else {}))
             assert values(db.table("kept")) == rows
@@ -367,12 +367,12 @@ def test_what_errors_about_changes_advise(db: Any, query: str, found: Any) -> No
 def test_what_cannot_retract_says_what_to_write(db: Any, query: str, message: str) -> None:
     """With the option given, an error names its cause and another statement, and not the option again."""
     changed(db)
-    with pytest.raises(SqlError) as refused:
+    with pytest.raises(SqlError) as excinfo:
         sql(db, query, row_kind="row_kind")
-    assert refused.value.code == "SIGNATURE"
-    assert re.search(message, refused.value.message)
-    assert "give sql the option row_kind='" not in refused.value.message
-    assert "lists have rows" not in refused.value.message
+    assert excinfo.value.code == "SIGNATURE"
+    assert re.search(message, excinfo.value.message)
+    assert "give sql the option row_kind='" not in excinfo.value.message
+    assert "lists have rows" not in excinfo.value.message
 
 
 @pytest.mark.every_turn
@@ -382,8 +382,8 @@ def test_aggregates_of_spark_beside_own_ones_retract(db: Any) -> None:
     columns, kinds = sf.struct(sf.col("v")), {"+I": "+I", "-U": "-D", "+U": "+I", "-D": "-D"}
     split_changes(frame, op="op", before=columns, after=columns, row_kinds=kinds).createOrReplaceTempView("updated")
     items = "count(*), count(DISTINCT v), sum(v), sum(v) FILTER (WHERE v > 2), avg(v), var_pop(v), bool_and(v > 2)"
-    found = values(sql(db, f"SELECT my_count(*), {items} FROM updated", row_kind="row_kind"))
-    assert found == values(db.sql(f"SELECT count(*), {items} FROM VALUES (8), (1) AS t(v)"))
+    result = values(sql(db, f"SELECT my_count(*), {items} FROM updated", row_kind="row_kind"))
+    assert result == values(db.sql(f"SELECT count(*), {items} FROM VALUES (8), (1) AS t(v)"))
     with pytest.raises(SqlError, match=r"CANNOT_RETRACT: min is append-only .*materialize=True"):
         sql(db, "SELECT my_count(*), min(v) FROM updated", row_kind="row_kind")
     kept = sql(db, "SELECT my_count(*), min(v), max(v) FROM updated", row_kind="row_kind", materialize=True)
@@ -416,10 +416,10 @@ def test_frames_in_braces_are_looked_at_like_views(both: Any) -> None:
         for text in ("SELECT sum(v) FROM {t} WHERE v > {x}", "SELECT * FROM {d} WHERE k IN (SELECT k FROM {t})"):
             with pytest.raises(
                 RejectedError, match=r"row_kind has row kinds, and (sum of Spark|IN) would take"
-            ) as refused:
+            ) as excinfo:
                 session.sql(text, t=rows, d=dim, x=1)
-            assert refused.value.code == "SIGNATURE"
-        found = session.sql("SELECT sum(if(row_kind = '+I', v, -v)) AS s, {x} AS x FROM {t}", t=rows, x=1)
-        assert values(found) == [(8, 1)]
+            assert excinfo.value.code == "SIGNATURE"
+        result = session.sql("SELECT sum(if(row_kind = '+I', v, -v)) AS s, {x} AS x FROM {t}", t=rows, x=1)
+        assert values(result) == [(8, 1)]
     finally:
         del session.sql

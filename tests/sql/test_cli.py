@@ -38,10 +38,12 @@ def run(db: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 def test_statements_of_the_command_line(run: Callable[..., Result]) -> None:
     """Functions of a module; each statement prints its rows as CSV or JSON."""
     query = "SELECT k, weighted(v, w) AS a, count(*) AS n FROM t GROUP BY k ORDER BY k;"
-    found = run("--functions", MODULE, "--output", "csv", "-e", query)
-    assert (found.exit_code, found.output) == (0, "k,a,n\na,2,2\nb,2,1\n")
-    found = run("--functions", MODULE, "--output", "json", "-e", query, "-e", "SELECT NULL AS x, date'2026-01-01' AS d")
-    assert [json.loads(line) for line in found.output.splitlines()] == [
+    result = run("--functions", MODULE, "--output", "csv", "-e", query)
+    assert (result.exit_code, result.output) == (0, "k,a,n\na,2,2\nb,2,1\n")
+    result = run(
+        "--functions", MODULE, "--output", "json", "-e", query, "-e", "SELECT NULL AS x, date'2026-01-01' AS d"
+    )
+    assert [json.loads(line) for line in result.output.splitlines()] == [
         {"k": "a", "a": 2, "n": 2},
         {"k": "b", "a": 2, "n": 1},
         {"x": None, "d": "2026-01-01"},
@@ -55,24 +57,24 @@ def test_a_file_and_a_catalogue(run: Callable[..., Result], tmp_path: Path) -> N
         f"CREATE AGGREGATE w(BIGINT, INT) RETURNS BIGINT AS '{MODULE}:Weighted'; -- a comment; with a semicolon\n"
         "SELECT w(v, w) AS a FROM t;\nSELECT nope FROM t; SELECT 'never' AS x"
     )
-    found = run("-f", "a.sql", "--catalog", "catalog.sql", "--output", "csv")
-    assert found.exit_code == 1
-    assert found.stdout == "a\n2\n"
-    assert "`nope` cannot be resolved" in found.stderr
-    assert found.stderr.startswith("foldflight: a.sql: ")
-    assert "(line 3, column 8)" in found.stderr
-    assert found.stderr.splitlines()[1:] == ["  SELECT nope FROM t; SELECT 'never' AS x", "         ^^^^"]
-    found = run("--catalog", "catalog.sql", "-e", "SELECT k, w(v, w) AS a FROM t GROUP BY k ORDER BY k LIMIT 1")
-    assert found.exit_code == 0
-    assert "│ a │ 2 │" in found.output
+    result = run("-f", "a.sql", "--catalog", "catalog.sql", "--output", "csv")
+    assert result.exit_code == 1
+    assert result.stdout == "a\n2\n"
+    assert "`nope` cannot be resolved" in result.stderr
+    assert result.stderr.startswith("foldflight: a.sql: ")
+    assert "(line 3, column 8)" in result.stderr
+    assert result.stderr.splitlines()[1:] == ["  SELECT nope FROM t; SELECT 'never' AS x", "         ^^^^"]
+    result = run("--catalog", "catalog.sql", "-e", "SELECT k, w(v, w) AS a FROM t GROUP BY k ORDER BY k LIMIT 1")
+    assert result.exit_code == 0
+    assert "│ a │ 2 │" in result.output
 
 
 def test_mistakes_are_shown_with_a_caret(run: Callable[..., Result]) -> None:
     """Errors are text with a caret; wrong options are refused before Spark starts."""
-    found = run("--functions", MODULE, "-e", "SELECT k,\n wieghted(v, w) FROM t GROUP BY k")
-    assert found.exit_code == 1
-    assert found.stderr.splitlines()[-2:] == ["   wieghted(v, w) FROM t GROUP BY k", "   ^^^^^^^^^^^^^^"]
-    assert "Did you mean weighted?" in found.stderr
+    result = run("--functions", MODULE, "-e", "SELECT k,\n wieghted(v, w) FROM t GROUP BY k")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-2:] == ["   wieghted(v, w) FROM t GROUP BY k", "   ^^^^^^^^^^^^^^"]
+    assert "Did you mean weighted?" in result.stderr
     assert "no file or folder 'u.parquet'" in run("--table", "u=u.parquet").stderr
     assert "must have the form NAME=PATH" in run("--table", "u").stderr
     assert "is a file" in run("--watch", "-e", "SELECT 1").stderr
@@ -80,8 +82,8 @@ def test_mistakes_are_shown_with_a_caret(run: Callable[..., Result]) -> None:
 
 def test_statements_are_read_from_standard_input(run: Callable[..., Result]) -> None:
     """Without a terminal, the shell reads statements from standard input."""
-    found = run("--output", "csv", input="SELECT max(v) AS m\nFROM t;\nSHOW AGGREGATES;\n")
-    assert found.output == "m\n3\nname,arguments,append_only,where\n"
+    result = run("--output", "csv", input="SELECT max(v) AS m\nFROM t;\nSHOW AGGREGATES;\n")
+    assert result.output == "m\n3\nname,arguments,append_only,where\n"
 
 
 def test_ctrl_c_stops_the_statement(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,12 +97,12 @@ def test_ctrl_c_stops_the_statement(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tables_with_odd_names_and_contents(run: Callable[..., Result], tmp_path: Path) -> None:
     """A name may have any characters; a file that Spark cannot read is an error without a traceback."""
-    found = run("--table", "my-data=t.parquet", "--output", "csv", "-e", "SELECT max(v) AS m FROM `my-data`")
-    assert found.output == "m\n3\n"
+    result = run("--table", "my-data=t.parquet", "--output", "csv", "-e", "SELECT max(v) AS m FROM `my-data`")
+    assert result.output == "m\n3\n"
     (tmp_path / "broken.parquet").write_text("this is no Parquet file")
-    found = run("--table", "broken=broken.parquet", "-e", "SELECT 1")
-    assert isinstance(found.exception, SystemExit)
-    assert "broken.parquet" in found.stderr
+    result = run("--table", "broken=broken.parquet", "-e", "SELECT 1")
+    assert isinstance(result.exception, SystemExit)
+    assert "broken.parquet" in result.stderr
 
 
 def test_completion_passes_over_views_that_cannot_be_read(db: Any) -> None:

@@ -37,9 +37,9 @@ def types(df: Any) -> list[str]:
 @pytest.mark.parametrize("statement", ACCEPTED)
 def test_statements_of_spark(db: Any, statement: str) -> None:
     """The result of a statement with our functions equals Spark's: the values and the types."""
-    expected, found = db.sql(statement), sql(db, ours(statement))
-    assert types(found) == types(expected)
-    assert rows(found) == rows(expected)
+    expected, result = db.sql(statement), sql(db, ours(statement))
+    assert types(result) == types(expected)
+    assert rows(result) == rows(expected)
 
 
 @pytest.mark.parametrize("statement", statements("refused"))
@@ -47,16 +47,16 @@ def test_statements_that_spark_refuses(db: Any, statement: str) -> None:
     """What Spark refuses is refused, with a place in the text."""
     with pytest.raises(Exception, match=r"\w"):
         db.sql(statement).schema  # noqa: B018
-    with pytest.raises(SqlError) as refused:
+    with pytest.raises(SqlError) as excinfo:
         sql(db, ours(statement))
-    assert 0 <= refused.value.start < refused.value.stop <= len(ours(statement)) + 1
+    assert 0 <= excinfo.value.start < excinfo.value.stop <= len(ours(statement)) + 1
 
 
 @pytest.mark.parametrize("statement", statements("ours_only"))
 def test_statements_that_only_foldflight_refuses(db: Any, statement: str) -> None:
     """What docs/reference/sql.md says of arguments and types: Spark takes these statements, and we refuse the call."""
     db.sql(statement).schema  # noqa: B018
-    with pytest.raises(SqlError) as refused:
+    with pytest.raises(SqlError) as excinfo:
         sql(db, ours(statement))
-    written = ours(statement)[refused.value.start : refused.value.stop]
+    written = ours(statement)[excinfo.value.start : excinfo.value.stop]
     assert written.startswith("my_")

@@ -83,9 +83,9 @@ def test_types_of_arguments_are_checked_when_a_statement_is_planned(db: Any) -> 
     ]:
         with pytest.raises(
             SqlError, match=r"(?s)times takes BIGINT .*this is STRING; write CAST\(k AS BIGINT"
-        ) as refused:
+        ) as excinfo:
             sql(db, text)
-        assert (refused.value.code, f"column {column})" in str(refused.value)) == ("SCHEMA_MISMATCH", True)
+        assert (excinfo.value.code, f"column {column})" in str(excinfo.value)) == ("SCHEMA_MISMATCH", True)
     with pytest.raises(SqlError, match="higher order function"):  # what Spark refuses where it stands is left to it
         sql(db, "SELECT transform(array(k), x -> times(x, 2)) FROM hav WHERE v = 1")
 
@@ -120,8 +120,8 @@ def test_direct_arguments(db: Any) -> None:
 def test_types_are_those_declared(db: Any) -> None:
     """A function whose types depend on its arguments has those that are declared; others do not fit."""
     sql(db, f"CREATE OR REPLACE FUNCTION same(BIGINT) RETURNS BIGINT LANGUAGE python AS '{MODULE}:same'")
-    found = sql(db, "SELECT same(CAST(1 AS TINYINT)) AS a, same(NULL) AS b")
-    assert (values(found), found.dtypes) == ([(1, None)], [("a", "bigint"), ("b", "bigint")])
+    result = sql(db, "SELECT same(CAST(1 AS TINYINT)) AS a, same(NULL) AS b")
+    assert (values(result), result.dtypes) == ([(1, None)], [("a", "bigint"), ("b", "bigint")])
     with pytest.raises(SqlError, match=r"takes BIGINT for its argument value, and this is STRING; write CAST\('x' AS"):
         sql(db, "SELECT same('x')")
     with pytest.raises(Exception, match="takes BIGINT for its argument value and was given STRING; cast it"):
@@ -199,10 +199,10 @@ def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: st
     """The error says what is expected, and where."""
     for created in (TIMES, WORDS, SCALE):
         sql(db, created)
-    with pytest.raises(SqlError) as refused:
+    with pytest.raises(SqlError) as excinfo:
         sql(db, statement)
-    assert message in refused.value.message
-    assert statement[refused.value.start : refused.value.stop] == at
+    assert message in excinfo.value.message
+    assert statement[excinfo.value.start : excinfo.value.stop] == at
 
 
 @since_spark("4.0", "a function of SQL")
@@ -358,9 +358,9 @@ def test_named_arguments_of_scalar_and_table_functions_in_any_order(both: Any) -
     assert values(sql(both, literal)) == [("b--",)]
     view = "SELECT p FROM VALUES ('ab', 1) t(s, n) LATERAL VIEW spans(start => n, text => s) x AS p"
     assert values(sql(both, view)) == [("b.",)]
-    with pytest.raises(SqlError, match="scaled takes BIGINT for its argument factor, and this is STRING") as refused:
+    with pytest.raises(SqlError, match="scaled takes BIGINT for its argument factor, and this is STRING") as excinfo:
         sql(both, wrong := f"SELECT scaled(factor => 'a', x => v) {rows}")
-    assert refused.value.start == wrong.index("'a'")
+    assert excinfo.value.start == wrong.index("'a'")
 
 
 @udaf

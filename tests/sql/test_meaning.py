@@ -101,8 +101,8 @@ def test_row_kinds_of_batches(db: Any) -> None:
     query = "SELECT k, my_sum(v) AS s, count(*) AS n FROM kinds WHERE op <> 'd' GROUP BY k"
     assert values(sql(db, query, row_kind="op")) == [("a", 5, 1)]
     mapped = {"+I": "+I", "-D": "-D", "d": "+I"}
-    found = sql(db, query.replace(" WHERE op <> 'd'", ""), row_kind="op", row_kinds=mapped)
-    assert values(found) == [("a", 5, 1), ("b", 1, 1)]
+    result = sql(db, query.replace(" WHERE op <> 'd'", ""), row_kind="op", row_kinds=mapped)
+    assert values(result) == [("a", 5, 1), ("b", 1, 1)]
     unknown = "(VALUES ('a', 10, '-U'), ('a', 40, '+U'), ('b', 1, '-D')) AS t(k, v, op)"
     updated = f"SELECT k, my_sum(v) AS s, count(*) AS n FROM {unknown} GROUP BY k"
     assert values(sql(db, updated, row_kind="op")) == [("a", 40, 1)]
@@ -211,8 +211,8 @@ $$""",
     for plan in ("fold", "lists"):
         assert values(sql(db, query, plan=plan)) == [(1, 1.0, None), (2, 0.5, 4.0)]
     for plan in ("auto", "lists"):
-        found = sql(db, f"SELECT {argument} OVER (PARTITION BY k) AS a FROM {rows}", plan=plan)
-        assert values(found) == [(0.5,), (1.0,), (1.0,)]
+        result = sql(db, f"SELECT {argument} OVER (PARTITION BY k) AS a FROM {rows}", plan=plan)
+        assert values(result) == [(0.5,), (1.0,), (1.0,)]
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         sql(db, f"SELECT my_sum(above_zero(1 / x)) FROM {rows}").collect()
 
@@ -224,8 +224,8 @@ def test_a_chain_of_common_tables_is_planned_link_by_link(db: Any, questions: li
         tables = ["c0 AS (SELECT k, my_sum(v) AS s FROM hav GROUP BY k)"]
         tables += [f"c{n} AS (SELECT k, my_sum(s) AS s FROM c{n - 1} GROUP BY k)" for n in range(1, links)]
         questions.clear()
-        found = sql(db, f"WITH {', '.join(tables)} SELECT * FROM c{links - 1}", plan="fold")
-        assert found.columns == ["k", "s"]
+        result = sql(db, f"WITH {', '.join(tables)} SELECT * FROM c{links - 1}", plan="fold")
+        assert result.columns == ["k", "s"]
         return sum(map(len, questions))
 
     assert characters(6) < 2.6 * characters(3)
@@ -248,18 +248,18 @@ def test_lists_without_aliases_around_a_fold(db: Any, plans_of: Callable[..., li
     """The names that Spark gives functions over lists do not keep the blocks within from being folded."""
     query = "SELECT my_max(s), my_min(s) + 1 FROM (SELECT k, my_sum(v) AS s FROM hav GROUP BY k) GROUP BY ROLLUP(k)"
     assert plans_of(db, query) == ["fold", "lists"]
-    found = sql(db, query)
-    assert found.columns == ["my_max(s)", "(my_min(s) + 1)"]
-    assert values(found) == [(2, 3), (3, 4), (6, 3), (6, 7)]
+    result = sql(db, query)
+    assert result.columns == ["my_max(s)", "(my_min(s) + 1)"]
+    assert values(result) == [(2, 3), (3, 4), (6, 3), (6, 7)]
 
 
 def test_integers_fit_a_declared_decimal_in_lists(db: Any) -> None:
     """The result of `sum` has the type that the declared argument gives it, not that of the column."""
     sql(db, "CREATE AGGREGATE decimal_sum(DECIMAL(12, 4)) RETURNS DECIMAL(22, 4) AS 'sum'")
     for plan in ("auto", "lists"):
-        found = sql(db, "SELECT decimal_sum(v ORDER BY k) AS s, my_max(v) AS m FROM hav", plan=plan)
-        assert dict(found.dtypes) == {"s": "decimal(22,4)", "m": "int"}
-        assert values(found) == [(11, 5)]
+        result = sql(db, "SELECT decimal_sum(v ORDER BY k) AS s, my_max(v) AS m FROM hav", plan=plan)
+        assert dict(result.dtypes) == {"s": "decimal(22,4)", "m": "int"}
+        assert values(result) == [(11, 5)]
     sql(db, "DROP AGGREGATE decimal_sum")
 
 
@@ -312,8 +312,8 @@ def test_distinct_of_all_columns_and_of_collated_texts(db: Any) -> None:
 
 def test_spark_compares_nested_values(db: Any) -> None:
     """A fold cannot order structs, so Spark's own max does beside a function of foldflight."""
-    found = sql(db, "SELECT my_sum(v) AS s, max(struct(v, k)) AS m FROM hav")
-    assert values(found) == [(11, (5, "one"))]
+    result = sql(db, "SELECT my_sum(v) AS s, max(struct(v, k)) AS m FROM hav")
+    assert values(result) == [(11, (5, "one"))]
 
 
 def test_names_that_differ_in_case(db: Any) -> None:
@@ -322,8 +322,8 @@ def test_names_that_differ_in_case(db: Any) -> None:
     enable(session)
     session.sql("CREATE AGGREGATE total(INT) RETURNS BIGINT AS 'sum'")
     session.conf.set("spark.sql.caseSensitive", "true")
-    found = session.sql("SELECT total(a) AS x, total(A) AS y FROM VALUES (1, 10), (2, 20) AS t(a, A)")
-    assert values(found) == [(3, 30)]
+    result = session.sql("SELECT total(a) AS x, total(A) AS y FROM VALUES (1, 10), (2, 20) AS t(a, A)")
+    assert values(result) == [(3, 30)]
 
 
 def test_a_frame_is_no_column(db: Any, functions: Any) -> None:
@@ -403,12 +403,12 @@ def test_results_out_of_range(db: Any, plan: Any) -> None:
     assert values(sql(db, query(f="as_long", x="-2.7"), plan=plan)) == [(-2,)]
     assert values(sql(db, query(f="as_float", x="'-Infinity'"), plan=plan)) == [(-math.inf,)]
     for name, x in (("as_long", "1e300"), ("as_float", "2.7e300")):
-        with pytest.raises(PySparkException) as caught:
+        with pytest.raises(PySparkException) as excinfo:
             sql(db, query(f=name, x=x), plan=plan).collect()
-        found = error_of(caught.value)
-        assert found is not None
-        assert found.code == "OVERFLOW"
-        assert "; declare" in found.message
+        result = error_of(excinfo.value)
+        assert result is not None
+        assert result.code == "OVERFLOW"
+        assert "; declare" in result.message
 
 
 @pytest.mark.every_turn
@@ -473,9 +473,9 @@ def test_types_that_cannot_be_told_are_declared(db: Any) -> None:
 def test_a_call_with_a_lambda_is_named_by_its_text(db: Any, plan: Any) -> None:
     """Spark's name has its own names of the variables: lambdafunction((namedlambdavariable() + 1), ...)."""
     item = "my_sum(size(filter(array(v, 2), x -> x > 1)))"
-    found = sql(db, f"SELECT k, {item} FROM hav WHERE k = 'one' GROUP BY k", plan=plan)
-    assert found.columns == ["k", item]
-    assert values(found) == [("one", 3)]
+    result = sql(db, f"SELECT k, {item} FROM hav WHERE k = 'one' GROUP BY k", plan=plan)
+    assert result.columns == ["k", item]
+    assert values(result) == [("one", 3)]
 
 
 @since_spark("4.0", "a collation")
@@ -484,9 +484,9 @@ def test_the_remedy_for_a_collation_leaves_it_out(db: Any, written: str) -> None
     """It would otherwise be written twice."""
     query = "SELECT my_max({}) AS m FROM VALUES ('a'), ('B') AS t(s)".format
     remedies = ["lower(s COLLATE UTF8_BINARY)", "s COLLATE UTF8_BINARY"]
-    with pytest.raises(SqlError) as caught:
+    with pytest.raises(SqlError) as excinfo:
         sql(db, query(written))
-    assert f"write {remedies[0]} to ignore the case, or {remedies[1]} (line 1" in str(caught.value)
+    assert f"write {remedies[0]} to ignore the case, or {remedies[1]} (line 1" in str(excinfo.value)
     assert [values(sql(db, query(each))) for each in remedies] == [[("b",)], [("a",)]]
 
 
@@ -501,15 +501,15 @@ def test_errors_of_lists_name_no_slot(db: Any, functions: Functions) -> None:
     """The UDF over lists does not know the keys of a group, and its position in a batch of Spark is not shown."""
     register(db, functions, {"unforgiving": "thirteen"})
     query = "SELECT k, thirteen(v) AS s FROM VALUES ('a', 13L) AS t(k, v) GROUP BY k"
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException) as excinfo:
         sql(db, query, plan="lists").collect()
-    said = str(error_of(raised.value))
+    said = str(error_of(excinfo.value))
     assert "thirteen is bad luck" in said
     assert "row: " in said
     assert "group: " not in said
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException) as excinfo:
         sql(db, query).collect()
-    assert "group: k='a'" in str(error_of(raised.value))
+    assert "group: k='a'" in str(error_of(excinfo.value))
 
 
 @udaf
@@ -538,15 +538,15 @@ def test_plain_sql_has_default_values_and_short_errors(db: Any) -> None:
     assert values(db.sql(f"SELECT doubled(v, weight => 10D), doubled(weight => 10D, value => v) {rows}")) == [
         (70.0, 70.0)
     ]
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException) as excinfo:
         db.sql(f"SELECT doubled(v, wait => 10D) {rows}").collect()
-    assert "is given 1 by position and wait by name" in str(error_of(raised.value))
-    with pytest.raises(PySparkException) as raised:
+    assert "is given 1 by position and wait by name" in str(error_of(excinfo.value))
+    with pytest.raises(PySparkException) as excinfo:
         db.sql(f"SELECT doubled(v, v, v) {rows}").collect()
-    error = error_of(raised.value)
+    error = error_of(excinfo.value)
     assert error is not None
     assert "takes 1 to 2 arguments and was given 3" in error.message
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException) as excinfo:
         db.sql(f"SELECT doubled(v + 9) {rows}").collect()
-    assert "thirteen is bad luck" in str(error_of(raised.value))
-    assert "lists.py" not in str(raised.value)
+    assert "thirteen is bad luck" in str(error_of(excinfo.value))
+    assert "lists.py" not in str(excinfo.value)

@@ -94,9 +94,9 @@ def test_names_of_items_behind_pipes(named: Any, statement: str) -> None:
 
 def test_items_behind_pipes_that_have_the_name_of_their_text(named: Any) -> None:
     """As elsewhere, items with FILTER or OVER are named by their text."""
-    found = sql(named, "FROM d |> SELECT id, my_sum(id)  FILTER (WHERE id > 1) OVER (ORDER BY id) |> WHERE id = 3")
-    assert found.columns == ["id", "my_sum(id) FILTER (WHERE id > 1) OVER (ORDER BY id)"]
-    assert rows(found) == [(3, 5)]
+    result = sql(named, "FROM d |> SELECT id, my_sum(id)  FILTER (WHERE id > 1) OVER (ORDER BY id) |> WHERE id = 3")
+    assert result.columns == ["id", "my_sum(id) FILTER (WHERE id > 1) OVER (ORDER BY id)"]
+    assert rows(result) == [(3, 5)]
 
 
 @pytest.mark.parametrize("name", ["over", "filter", "größe", "a.b", "my total", "a``b"])
@@ -150,9 +150,9 @@ TWO = CLASS.format("One") + CLASS.format("Other")
 )
 def test_messages_about_names(named: Any, statement: str, message: str) -> None:
     """The message tells which name is meant, and what to write."""
-    with pytest.raises(SqlError) as refused:
+    with pytest.raises(SqlError) as excinfo:
         sql(named, statement)
-    assert message in refused.value.message
+    assert message in excinfo.value.message
 
 
 def test_drop_aggregate_of_a_function(named: Any) -> None:
@@ -173,9 +173,9 @@ def test_drop_aggregate_of_a_function(named: Any) -> None:
 )
 def test_errors_of_other_statements_have_their_place(named: Any, statement: str, at: str, state: str) -> None:
     """They are without Spark's plans, and programs that wait for Spark's exception still catch it."""
-    with pytest.raises(AnalysisException) as refused:
+    with pytest.raises(AnalysisException) as excinfo:
         sql(named, statement)
-    error = refused.value
+    error = excinfo.value
     assert isinstance(error, SqlError)
     assert statement[error.start : error.stop] == at
     assert error.getSqlState() == state
@@ -188,8 +188,8 @@ def test_data_frames_in_braces(named: Any) -> None:
     """After `enable`, `spark.sql(text, t=df)` takes functions of foldflight, too, and leaves no views behind."""
     session = enable(named)
     try:
-        found = session.sql("SELECT my_sum(id) AS s, sum({c}) AS t FROM {t}", t=named.table("d"), c=sf.col("id"))
-        assert rows(found) == [(15, 15)]
+        result = session.sql("SELECT my_sum(id) AS s, sum({c}) AS t FROM {t}", t=named.table("d"), c=sf.col("id"))
+        assert rows(result) == [(15, 15)]
         assert rows(session.sql("SELECT id FROM {t} WHERE id > {x}", t=named.table("d"), x=4)) == [(5,)]
     finally:
         del session.sql
@@ -206,10 +206,10 @@ def test_averages_of_decimals_have_the_type_of_spark(named: Any) -> None:
     """The scale grows by four, up to 38 digits in all, also where few digits are left before the point."""
     for precision, scale in ((38, 10), (36, 2), (38, 36), (10, 2)):
         query = f"SELECT my_avg(CAST(id AS DECIMAL({precision}, {scale}))) a FROM d WHERE id IN (1, 0, 0)"
-        found = sql(named, query)
+        result = sql(named, query)
         wanted = named.sql(query.replace("my_avg", "avg"))
-        assert found.schema == wanted.schema
-        assert rows(found) == rows(wanted) == [(Decimal("0.5"),)]
+        assert result.schema == wanted.schema
+        assert rows(result) == rows(wanted) == [(Decimal("0.5"),)]
 
 
 INNER = "(SELECT k, my_sum(v) FILTER (WHERE v > 1), my_max(v) + 1 FROM hav GROUP BY k)"
@@ -283,9 +283,9 @@ def test_columns_with_names_of_ours(db: Any, plans_of: Callable[..., list[str]],
     rows_of = "VALUES (1L, 2, 'a', 7L), (3L, 4, 'b', 8L), (5L, NULL, 'a', 9L)"
     db.sql(f"CREATE OR REPLACE TEMP VIEW named AS SELECT * FROM {rows_of} AS t({name}, w, k, v)")
     text = query.format(name)
-    found, listed = sql(db, text, plan="lifted"), sql(db, text, plan="lists")
-    assert found.columns == listed.columns
-    assert rows(found) == rows(listed)
+    result, listed = sql(db, text, plan="lifted"), sql(db, text, plan="lists")
+    assert result.columns == listed.columns
+    assert rows(result) == rows(listed)
     assert set(plans_of(db, text)) == {"fold"}
 
 

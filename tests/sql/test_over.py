@@ -57,9 +57,9 @@ def test_async_values_are_not_asked_for_after_each_row(db: Any, plan: Any) -> No
         "SELECT summary(k) OVER (PARTITION BY v ORDER BY k) FROM hav",
         "SELECT summary(max(k)) OVER () FROM hav GROUP BY v",
     ):
-        with pytest.raises(SqlError, match=r"summary has an async get_value .* OVER needs the value after") as refused:
+        with pytest.raises(SqlError, match=r"summary has an async get_value .* OVER needs the value after") as excinfo:
             sql(db, query, plan=plan)
-        assert refused.value.code == "SIGNATURE"
+        assert excinfo.value.code == "SIGNATURE"
     assert values(sql(db, "SELECT summary(k) FROM hav WHERE v = 1 GROUP BY v", plan=plan)) == [("one",)]
 
 

@@ -75,9 +75,9 @@ def test_random_queries(db: Any, seed: int) -> None:
     text = Queries(seed).query()
     expected = db.sql(text)
     for plan in ("auto", "lists"):
-        found = sql(db, ours(text), plan=plan)
-        assert types(found) == types(expected), text
-        assert rows(found) == rows(expected), text
+        result = sql(db, ours(text), plan=plan)
+        assert types(result) == types(expected), text
+        assert rows(result) == rows(expected), text
 
 
 def test_random_queries_are_folded(db: Any, plans_of: Callable[[Any, str], list[str]]) -> None:

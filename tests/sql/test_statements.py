@@ -149,9 +149,9 @@ def _names(db: Any) -> list[str]:
 )
 def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: str) -> None:
     """The error says what is expected, and a caret shows where."""
-    with pytest.raises(SqlError) as refused:
+    with pytest.raises(SqlError) as excinfo:
         sql(db, statement)
-    error = refused.value
+    error = excinfo.value
     assert message in error.message
     assert statement[error.start : error.stop] == at
     shown, carets = str(error).splitlines()[-2:]
@@ -193,10 +193,10 @@ def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: st
 def test_mistakes_in_queries(db: Any, statement: str, message: str, at: str) -> None:
     """What Spark or a function refuses is shown in the text as it was written."""
     sql(db, CREATE)
-    with pytest.raises(SqlError) as refused:
+    with pytest.raises(SqlError) as excinfo:
         sql(db, statement)
-    assert message in refused.value.message
-    assert statement[refused.value.start : refused.value.stop] == at
+    assert message in excinfo.value.message
+    assert statement[excinfo.value.start : excinfo.value.stop] == at
 
 
 def test_direct_arguments_may_follow_the_columns(db: Any) -> None:
@@ -308,8 +308,8 @@ def test_order_in_calls(both: Any) -> None:
     assert decision.why.startswith(f"group by k; aggregates: {', '.join(expected)}; rows are not lifted: joined is not")
     assert list(zip(*sql(both, query).collect(), strict=True)) == list(expected.values())
     for call, texts in expected.items():  # one at a time: each list function of a query needs a worker of its own
-        found = sql(both, f"SELECT {call} FROM texts GROUP BY k ORDER BY k", plan="lists").collect()
-        assert tuple(row[0] for row in found) == texts, call
+        result = sql(both, f"SELECT {call} FROM texts GROUP BY k ORDER BY k", plan="lists").collect()
+        assert tuple(row[0] for row in result) == texts, call
 
 
 @pytest.mark.every_turn
@@ -318,9 +318,9 @@ def test_a_use_as_a_column(both: Any, functions: Any) -> None:
     from pyspark.sql import functions as sf
 
     hav = both.table("hav")
-    found = hav.groupBy("k").agg(column(both, "weighted_avg", "v", sf.lit(1)), sf.max_by("v", "v").alias("m"))
-    assert found.columns == ["k", "weighted_avg(v, 1)", "m"]
-    assert values(found) == [("one", 3, 5), ("three", 3, 3), ("two", 2, 2)]
+    result = hav.groupBy("k").agg(column(both, "weighted_avg", "v", sf.lit(1)), sf.max_by("v", "v").alias("m"))
+    assert result.columns == ["k", "weighted_avg(v, 1)", "m"]
+    assert values(result) == [("one", 3, 5), ("three", 3, 3), ("two", 2, 2)]
     use = functions.percentile("v", fraction=1.0).where("v < 5").distinct().alias("top")
     assert values(hav.groupBy("k").agg(column(both, use), sf.count("*"))) == [
         ("one", 1.0, 2), ("three", 3.0, 1), ("two", 2.0, 1)
@@ -418,9 +418,9 @@ def test_the_lifted_plan_is_chosen_by_hand(db: Any) -> None:
         ("SELECT k, my_sum(DISTINCT v) FROM hav GROUP BY k", "with DISTINCT the rows of a group"),
         ("SELECT my_sum(v) OVER (PARTITION BY k ORDER BY v) FROM hav", "OVER is not lifted"),
     ):
-        with pytest.raises(SqlError, match="the lifted plan was asked for") as caught:
+        with pytest.raises(SqlError, match="the lifted plan was asked for") as excinfo:
             sql(db, refused, plan="lifted")
-        assert why in str(caught.value)
+        assert why in str(excinfo.value)
 
 
 def test_all_lists_of_a_block_are_folded_in_one_trip(db: Any) -> None:

@@ -266,9 +266,9 @@ def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str
     rows.withWatermark("at", "0 seconds").createOrReplaceTempView("orders")
     rows.createOrReplaceTempView("plain")
     options = {"row_kind": "op"} if "string_agg" in text else {}
-    with pytest.raises(SqlError) as refused:
+    with pytest.raises(SqlError) as excinfo:
         sql(db, text, **options)
-    assert message in refused.value.message
+    assert message in excinfo.value.message
 
 
 def test_idle_is_for_over_in_streams(db: Any, tmp_path: Path) -> None:
@@ -318,11 +318,11 @@ def test_windows_over_batches(db: Any, table: str, expected: list[tuple[int, int
         FROM VALUES (1, 1), (9, 2), (25, 4) AS t(m, v)""")
     query = f"SELECT window_start, window_end, my_sum(v) AS s FROM {table} GROUP BY window_start, window_end"
     noon = db.sql("SELECT timestamp'2026-01-01 12:00:00'").collect()[0][0]
-    found = [
+    result = [
         (*(int((each - noon).total_seconds()) // 60 for each in (row.window_start, row.window_end)), row.s)
         for row in sql(db, query).collect()
     ]
-    assert sorted(found) == expected
+    assert sorted(result) == expected
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def benchmark(db: Any) -> Any:
     """The session with TPC-H's tables."""
-    for name, found in tpch.tables().items():
-        db.createDataFrame(found, tpch.SCHEMAS[name]).coalesce(1).createOrReplaceTempView(name)
+    for name, result in tpch.tables().items():
+        db.createDataFrame(result, tpch.SCHEMAS[name]).coalesce(1).createOrReplaceTempView(name)
         db.catalog.cacheTable(name)
     yield db
     for name in tpch.SCHEMAS:
@@ -29,7 +29,7 @@ def benchmark(db: Any) -> Any:
 @pytest.mark.parametrize("query", statements("tpch"), ids=map(str, range(1, 23)))
 def test_results_equal_those_of_spark(benchmark: Any, query: str) -> None:
     """The result equals Spark's, and has rows."""
-    expected, found = benchmark.sql(query), sql(benchmark, ours(query))
-    assert types(found) == types(expected)
-    assert rows(found) == rows(expected)
+    expected, result = benchmark.sql(query), sql(benchmark, ours(query))
+    assert types(result) == types(expected)
+    assert rows(result) == rows(expected)
     assert rows(expected), "a query that selects nothing tests nothing"

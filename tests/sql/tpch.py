@@ -38,7 +38,7 @@ def tables(seed: int = 1) -> dict[str, list[tuple[Any, ...]]]:
     def day(first: int = 0, last: int = 4 * 365) -> dt.date:
         return dt.date(1993, 1, 1) + dt.timedelta(rng.randint(first, last))
 
-    found: dict[str, list[tuple[Any, ...]]] = {
+    result: dict[str, list[tuple[Any, ...]]] = {
         "region": list(enumerate(REGIONS)),
         "nation": [(key, name, key // 2) for key, name in enumerate(NATIONS)],
         "supplier": [
@@ -66,14 +66,14 @@ def tables(seed: int = 1) -> dict[str, list[tuple[Any, ...]]]:
         ],
         "lineitem": [],
     }  # fmt: skip
-    for order in found["orders"]:
+    for order in result["orders"]:
         for _ in range(rng.randint(1, 5)):
             part = rng.randrange(30)
             ship = order[4] + dt.timedelta(rng.randint(1, 200))
             commit, receipt = ship + dt.timedelta(rng.randint(-20, 40)), ship + dt.timedelta(rng.randint(1, 30))
-            found["lineitem"].append(
+            result["lineitem"].append(
                 (order[0], part, part % 3 + 3 * rng.randrange(4), Decimal(rng.randint(1, 50)), money(100, 9999),
                  Decimal(rng.randint(0, 10)) / 100, Decimal(rng.randint(0, 8)) / 100, rng.choice("ANR"), rng.choice("FO"),
                  ship, commit, receipt, rng.choice(["MAIL", "SHIP", "AIR"]))
             )  # fmt: skip
-    return found
+    return result

@@ -36,9 +36,9 @@ class Kind:
 
     def opened(self, table: str, columns: pa.Schema, keys: Sequence[str], **options: bool) -> Any:
         """Return a target that is ready."""
-        found = self.target(table, columns, keys, **{"create": True, "add_columns": False, **options})
-        found.prepare()
-        return found
+        result = self.target(table, columns, keys, **{"create": True, "add_columns": False, **options})
+        result.prepare()
+        return result
 
 
 class DuckDBFile(Kind):

@@ -25,12 +25,12 @@ class Orders:
         self.orders: list[tuple[Any, ...]] = []
 
     def epoch(self, changes: int) -> list[dict[str, Any]]:
-        found = []
+        result = []
         for _ in range(changes):
             if self.orders and self.random.random() < 0.45:
                 at = self.random.randrange(len(self.orders))
                 self.orders[at], self.orders[-1] = self.orders[-1], self.orders[at]
-                found.append(("-D", *self.orders.pop()))
+                result.append(("-D", *self.orders.pop()))
             else:
                 order = (
                     self.random.choice(self.names),
@@ -38,8 +38,8 @@ class Orders:
                     self.random.choice([None, 0, 7, -(2**40)]),
                 )
                 self.orders.append(order)
-                found.append(("+I", *order))
-        return [dict(zip(SCHEMA.names, each, strict=True)) for each in found]
+                result.append(("+I", *order))
+        return [dict(zip(SCHEMA.names, each, strict=True)) for each in result]
 
     def write(self, folder: Path, number: int, changes: int) -> None:
         """Write the changes of an epoch as one file."""
@@ -50,11 +50,11 @@ class Orders:
 
     def totals(self) -> Totals:
         """Return the batch result: (total, orders) of each customer and shop that has orders."""
-        found: dict[tuple[Any, ...], list[Any]] = {}
+        result: dict[tuple[Any, ...], list[Any]] = {}
         for name, shop, amount in self.orders:
-            found.setdefault((name, shop), []).append(amount)
+            result.setdefault((name, shop), []).append(amount)
         return {
-            key: (_sum([each for each in amounts if each is not None]), len(amounts)) for key, amounts in found.items()
+            key: (_sum([each for each in amounts if each is not None]), len(amounts)) for key, amounts in result.items()
         }
 
 
@@ -64,6 +64,6 @@ def _sum(amounts: list[int]) -> int | None:
 
 def totals_in(rows: list[dict[str, Any]]) -> Totals:
     """Return the rows of a table like `Orders.totals`; a key that appears twice fails."""
-    found = {(row["name"], row["shop"]): (row["total"], row["orders"]) for row in rows}
-    assert len(found) == len(rows)
-    return found
+    result = {(row["name"], row["shop"]): (row["total"], row["orders"]) for row in rows}
+    assert len(result) == len(rows)
+    return result

@@ -47,19 +47,19 @@ def changes_until(orders: Orders, before: dict[Any, Any], changes: int) -> pa.Ta
 
 def epochs(seed: int, count: int) -> list[pa.Table]:
     """Return the changelogs of epochs. They are the same for each start, as those of Spark are."""
-    orders, found = Orders(seed), []
+    orders, result = Orders(seed), []
     for _ in range(count):
         before = orders.totals()
-        found.append(changes_until(orders, before, 20))
-    return found
+        result.append(changes_until(orders, before, 20))
+    return result
 
 
 def parts(changes: pa.Table, kill: Any) -> Iterator[pa.Table]:
-    found = net_changes(changes, KEYS, "t")
-    for start in range(0, found.num_rows, PART_ROWS):
+    result = net_changes(changes, KEYS, "t")
+    for start in range(0, result.num_rows, PART_ROWS):
         if start:
             kill(POINTS[1])
-        yield found.slice(start, PART_ROWS)
+        yield result.slice(start, PART_ROWS)
 
 
 def drive(target: Any, log: Path, changelogs: list[pa.Table], point: str | None, epoch_of_kill: int) -> None:

@@ -162,6 +162,6 @@ def test_no_server_answers() -> None:
     """A database that is not there is an error that names the table, and not the password."""
     url = "postgresql://me:secret@127.0.0.1:9/db"
     target = PostgresTable(url, ("t",), replayed.COLUMNS, KEYS, create=True, add_columns=False)
-    with pytest.raises(RetryableError, match="the database of table t does not answer") as caught:
+    with pytest.raises(RetryableError, match="the database of table t does not answer") as excinfo:
         target.prepare()
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(excinfo.value)

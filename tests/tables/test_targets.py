@@ -145,12 +145,12 @@ def test_values_of_all_types(kind: Kind) -> None:
     target = kind.opened("types", WHOLE, ["key"])
     target.apply("q", 0, [changes_of(ROWS, WHOLE)])
     expected = pa.Table.from_pylist(ROWS, WHOLE).to_pylist()
-    found = sorted(kind.rows("types"), key=lambda row: row["key"])
-    for row in found:
+    result = sorted(kind.rows("types"), key=lambda row: row["key"])
+    for row in result:
         row["at"] = row["at"] and row["at"].astimezone(dt.UTC)
         if isinstance(row["small"], float):
             row["small"] = struct.unpack("f", struct.pack("f", row["small"]))[0]
-    assert found == expected
+    assert result == expected
     kind.opened("types", WHOLE, ["key"])  # its columns fit the query that made it
 
 
@@ -167,10 +167,10 @@ def test_intervals_are_stored_or_refused(kind: Kind) -> None:
         kind.opened("times", columns, ["key"]).apply("q", epoch, [changes_of(rows, columns)])
     if isinstance(kind, DuckDBFile):
         with duckdb.connect(str(kind.path)) as connection:  # its intervals have no Python type by way of Arrow
-            found = connection.sql("FROM times").fetchall()
+            result = connection.sql("FROM times").fetchall()
     else:
-        found = [(row["key"], row["took"]) for row in kind.rows("times")]
-    assert sorted(found) == sorted((each, 2 * each) for each in times)
+        result = [(row["key"], row["took"]) for row in kind.rows("times")]
+    assert sorted(result) == sorted((each, 2 * each) for each in times)
 
 
 def test_times_of_a_day_are_stored_or_refused(kind: Kind) -> None:
@@ -206,8 +206,8 @@ def test_a_column_is_added(kind: Kind) -> None:
         kind.opened("added", wide, ["key"])
     rows = [{"key": 2, "text": "b", "texts": ["c"]}]
     kind.opened("added", wide, ["key"], add_columns=True).apply("q", 1, [changes_of(rows, wide)])
-    found = sorted(kind.rows("added"), key=lambda row: row["key"])
-    assert found == [{"key": 1, "text": "a", "texts": None}, *rows]
+    result = sorted(kind.rows("added"), key=lambda row: row["key"])
+    assert result == [{"key": 1, "text": "a", "texts": None}, *rows]
     other = pa.schema([("key", pa.int32()), ("text", pa.int64())])
     with pytest.raises(RejectedError, match=r"the column text has the type .*string.*, which does not hold.* int64"):
         kind.opened("added", other, ["key"], add_columns=True)
@@ -244,11 +244,11 @@ def test_a_few_rows_of_a_large_table_change(kind: Kind) -> None:
         target.apply(
             "q", epoch, [pa.table([["+U"] * len(some), key, [epoch] * len(some)], names=["row_kind", *PAIRS.names])]
         )
-    found = pa.Table.from_pylist(kind.rows("large"))
+    result = pa.Table.from_pylist(kind.rows("large"))
     expected = np.where(keys % 7 == 0, 1, 0)
     expected[0] = 2
-    assert found.num_rows == len(keys)
-    assert dict(zip(*(found[name].to_pylist() for name in PAIRS.names), strict=True)) == dict(
+    assert result.num_rows == len(keys)
+    assert dict(zip(*(result[name].to_pylist() for name in PAIRS.names), strict=True)) == dict(
         zip(map(str, keys), expected, strict=True)
     )
 
@@ -315,11 +315,11 @@ OVER_REST = pytest.param("rest", marks=pytest.mark.every_turn)
 
 def refused(target: PostgresTable, columns: pa.Schema, *rows: tuple[Any, ...]) -> RejectedError:
     """Apply rows that are refused; return the error. The table and the epochs stay as they were."""
-    found = [dict(zip(columns.names, row, strict=True)) for row in rows]
-    with pytest.raises(RejectedError) as caught:
-        target.apply("q", 0, [changes_of(found, columns)])
+    result = [dict(zip(columns.names, row, strict=True)) for row in rows]
+    with pytest.raises(RejectedError) as excinfo:
+        target.apply("q", 0, [changes_of(result, columns)])
     assert target.last_epoch("q") is None
-    return caught.value
+    return excinfo.value
 
 
 def test_errors_name_table_key_and_column(database: PostgresDatabase) -> None:
@@ -351,9 +351,9 @@ def test_a_value_that_does_not_fit_names_its_row(database: PostgresDatabase) -> 
     changes = changes.set_column(2, "value", beyond)
     with pytest.raises(
         RejectedError, match=rf"table {database.schema}.far refuses a value of the column value"
-    ) as caught:
+    ) as excinfo:
         target.apply("q", 0, [changes])
-    assert caught.value.group == {"key": "c"}
+    assert excinfo.value.group == {"key": "c"}
 
 
 def test_a_text_that_is_too_long(database: PostgresDatabase) -> None:
@@ -410,9 +410,9 @@ def test_paths_of_files() -> None:
 def test_a_url_with_a_password_is_not_shown(url: str) -> None:
     """A URL that libpq cannot read is refused, and the error tells how to write it."""
     target = PostgresTable(f"postgresql://{url}", ("t",), PAIRS, ["key"], create=True, add_columns=False)
-    with pytest.raises(RejectedError, match=r"table t: libpq cannot read the URL .* as %XX") as caught:
+    with pytest.raises(RejectedError, match=r"table t: libpq cannot read the URL .* as %XX") as excinfo:
         target.prepare()
-    shown = "".join(traceback.format_exception(caught.value, chain=True))
+    shown = "".join(traceback.format_exception(excinfo.value, chain=True))
     assert "cret" not in shown
 
 
@@ -457,10 +457,10 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
         target = PostgresTable(
             f"postgresql://{login}@{place}/{base}", ("t",), PAIRS, ["key"], create=True, add_columns=False
         )
-        with pytest.raises(RejectedError) as caught:
+        with pytest.raises(RejectedError) as excinfo:
             target.prepare()
-        assert "secret" not in str(caught.value)
-        return caught.value.code, caught.value.message
+        assert "secret" not in str(excinfo.value)
+        return excinfo.value.code, excinfo.value.message
 
     cases = {
         "wrong password": (f"{WITH_PASSWORD}:secret", "postgres", "UNAUTHENTICATED"),
@@ -469,8 +469,8 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
         "no such database": (f"{WITH_PASSWORD}:right", "missing", "SETTINGS"),
     }
     for login, base, code in cases.values():
-        found, message = said(login, base)
-        assert found == code
+        result, message = said(login, base)
+        assert result == code
         user = login.partition(":")[0]
         assert f"the user {user} " in message
         assert base in message
@@ -490,9 +490,9 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
 def test_settings_of_a_connection_that_cannot_work(postgres: str, setting: str, said: str) -> None:
     """They are refused at once, since another attempt would fail in the same way."""
     target = PostgresTable(f"{postgres}?{setting}", ("t",), PAIRS, ["key"], create=True, add_columns=False)
-    with pytest.raises(RejectedError, match=f"table t: .*{said}.* Correct the URL") as caught:
+    with pytest.raises(RejectedError, match=f"table t: .*{said}.* Correct the URL") as excinfo:
         target.prepare()
-    assert caught.value.code == "SETTINGS"
+    assert excinfo.value.code == "SETTINGS"
 
 
 @pytest.mark.parametrize("sqlstate", ["25P03", "57P01", "57014", "08006", "53300", "25006", "40P01", "40001", "55P03"])
@@ -623,8 +623,8 @@ def test_vectors_in_columns_of_pgvector(database: PostgresDatabase) -> None:
     columns = pa.schema([("key", pa.string()), *((name, pa.list_(pa.float32())) for name in ("mean", "plain"))])
     rows = [{"key": "a", "mean": [0.5, -0.0], "plain": [0.5, -0.0]}, {"key": "b", "mean": None, "plain": None}]
     database.opened("means", columns, ["key"]).apply("q", 0, [changes_of(rows, columns)])
-    found = sorted(database.rows("means"), key=lambda row: row["key"])
-    assert found == [{"key": "a", "mean": "[0.5,-0.0]", "plain": [0.5, -0.0]}, rows[1]]
+    result = sorted(database.rows("means"), key=lambda row: row["key"])
+    assert result == [{"key": "a", "mean": "[0.5,-0.0]", "plain": [0.5, -0.0]}, rows[1]]
     wide = pa.schema([("key", pa.string()), ("mean", pa.list_(pa.float64()))])
     with pytest.raises(RejectedError, match=r"column mean has the type .* does not hold"):
         database.opened("means", wide, ["key"])
@@ -665,9 +665,9 @@ def test_a_path_that_is_no_file_of_duckdb(tmp_path: Path) -> None:
     text = tmp_path / "text.duckdb"
     text.write_text("a text " * 1000)
     for path in (text, tmp_path, tmp_path / "missing" / "new.duckdb", text / "new.duckdb"):
-        with pytest.raises(RejectedError, match=r"table t in .* IO Error: .* names a file of DuckDB") as caught:
+        with pytest.raises(RejectedError, match=r"table t in .* IO Error: .* names a file of DuckDB") as excinfo:
             DuckDBFile(path).opened("t", PAIRS, ["key"])
-        assert caught.value.code == "SETTINGS"
+        assert excinfo.value.code == "SETTINGS"
     assert not (tmp_path / "missing").exists()
 
 
@@ -726,11 +726,11 @@ def test_whether_a_table_has_rows(kind: Kind) -> None:
     """It has none at first, and none after all are deleted."""
     target = kind.opened("t", PAIRS, ["key"])
     changes = changes_of([{"key": "a", "value": 1}], PAIRS)
-    found = [target.has_rows()]
+    result = [target.has_rows()]
     for epoch, row_kind in enumerate(("+I", "-D")):
         target.apply("q", epoch, [changes.set_column(0, "row_kind", pa.array([row_kind]))])
-        found.append(target.has_rows())
-    assert found == [False, True, False]
+        result.append(target.has_rows())
+    assert result == [False, True, False]
 
 
 def test_rows_that_a_deletion_vector_deleted(tmp_path: Path) -> None:
@@ -830,9 +830,9 @@ def test_many_composite_keys_in_iceberg(lake: IcebergFiles) -> None:
         kinds = ["-D" if key in deleted else "+U" for key in some]
         rows = pa.Table.from_pylist([{"day": day, "number": number, "value": epoch} for day, number in some], columns)
         target.apply("q", epoch, [rows.add_column(0, "row_kind", pa.array(kinds))])
-    found = lake.rows("t")
-    assert len(found) == len(expected)
-    assert {(row["day"], row["number"]): row["value"] for row in found} == expected
+    result = lake.rows("t")
+    assert len(result) == len(expected)
+    assert {(row["day"], row["number"]): row["value"] for row in result} == expected
 
 
 def plain(value: Any) -> Any:
@@ -873,8 +873,8 @@ def test_any_changes_of_iceberg(lake: IcebergFiles) -> None:
                 for key, row_kind in changes.items()
             ]
             target.apply("q", epoch, [changes_of(rows, columns)] if rows else [])
-        found = [(tuple(row[name] for name in names), row["value"]) for row in lake.rows(f"t{number}")]
-        assert sorted(map(repr, found)) == sorted(map(repr, expected.items())), names
+        result = [(tuple(row[name] for name in names), row["value"]) for row in lake.rows(f"t{number}")]
+        assert sorted(map(repr, result)) == sorted(map(repr, expected.items())), names
 
 
 @pytest.mark.parametrize("lake", ["file", OVER_REST], indirect=True)

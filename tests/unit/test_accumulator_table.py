@@ -174,9 +174,9 @@ def test_nulls_are_masked() -> None:
 )
 def test_what_they_may_not_do(methods: dict[str, Any], code: str, message: str) -> None:
     """A wrong return value, shape or type, or an exception, is a FunctionError that names the method."""
-    with pytest.raises(FunctionError, match=message) as caught:
+    with pytest.raises(FunctionError, match=message) as excinfo:
         values_of(fold_of(adder(**methods)))
-    assert (caught.value.code, caught.value.function) == (code, "adder")
+    assert (excinfo.value.code, excinfo.value.function) == (code, "adder")
 
 
 @pytest.mark.parametrize(
@@ -288,9 +288,9 @@ def test_states_beyond_their_type_are_the_interpreters() -> None:
     cls = udaf(name="adder", skip_nulls=True, state_type="STRUCT<n TINYINT>")(
         type("Adder", (Adder,), dict(vars(Adder)) | methods)
     )
-    with pytest.raises(FunctionError, match="300") as caught:
+    with pytest.raises(FunctionError, match="300") as excinfo:
         fold_of(cls).collect()
-    assert (caught.value.code, caught.value.slot) == ("OVERFLOW", 0)
+    assert (excinfo.value.code, excinfo.value.slot) == ("OVERFLOW", 0)
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,9 @@ def test_states_beyond_their_type_are_the_interpreters() -> None:
 )
 def test_what_is_refused_at_registration(methods: dict[str, Any], message: str) -> None:
     """Vectorised methods must be complete, need a separate accumulator, and must accept their arguments."""
-    with pytest.raises(RejectedError, match=message) as caught:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         udaf(type("Adder", (Adder,), dict(vars(Adder)) | methods))
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_a_subclass_may_not_inherit_what_it_changes() -> None:

@@ -97,10 +97,10 @@ def test_functions_stay_small(path):
 def modules_named_in(tree):
     """Return the modules of the package whose names are texts in the code, for example for importlib."""
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    found = [text.split(".")[1:] for text in texts if re.fullmatch(r"foldflight(\.\w+)+", text)]
+    result = [text.split(".")[1:] for text in texts if re.fullmatch(r"foldflight(\.\w+)+", text)]
     return [
         parts
-        for parts in found
+        for parts in result
         if PACKAGE.joinpath(*parts).is_dir() or PACKAGE.joinpath(*parts).with_suffix(".py").is_file()
     ]
 
@@ -227,8 +227,10 @@ def test_embedded_use_needs_neither_grpc_nor_protobuf_nor_numba():
 def test_nothing_reaches_behind_pyspark():
     """Spark Connect has no JVM to call, and the parts of PySpark that are not public change without notice."""
     for path in sorted((ROOT / "service" / "foldflight").rglob("*.py")):
-        found = re.search(r"\b_(jvm|jc|jdf|jsc|jsparkSession|active_spark_context)\b", path.read_text(encoding="utf-8"))
-        assert found is None, f"{path}: {found[0]}"
+        result = re.search(
+            r"\b_(jvm|jc|jdf|jsc|jsparkSession|active_spark_context)\b", path.read_text(encoding="utf-8")
+        )
+        assert result is None, f"{path}: {result[0]}"
 
 
 def test_one_room_knows_the_modules_of_pyspark():

@@ -82,13 +82,13 @@ def test_more_than_an_array_holds():
         pa.concat_arrays([long, long])
     far = pa.py_buffer(mmap.mmap(-1, 1 << 31))
     offsets = pa.array([0, 1 << 31], pa.int64()).buffers()[1]
-    with pytest.raises(pa.ArrowException) as narrowed:
+    with pytest.raises(pa.ArrowException) as excinfo:
         pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, far]).cast(pa.binary())
     with pytest.raises(TypeError) as chunked:
         pa.RecordBatch.from_arrays([pa.chunked_array([[1], [2]])], names=["v"])
     with pytest.raises(pa.ArrowException) as other:
         pa.array(["x"]).cast(pa.int64())
-    assert [arrow.is_overflow(each.value) for each in (overflow, narrowed, chunked, other)] == [True, True, True, False]
+    assert [arrow.is_overflow(each.value) for each in (overflow, excinfo, chunked, other)] == [True, True, True, False]
     assert arrow.is_overflow(pa.ArrowCapacityError("too much"))
     assert not arrow.is_overflow(TypeError("an int is no text"))
     with pytest.raises(pa.ArrowInvalid, match="overflow") as arithmetic:

@@ -110,15 +110,15 @@ def test_each_suite_has_its_newest_results(tmp_path: Path) -> None:
     older = [Figure(each.suite, each.case, each.subject, each.value / 2, each.unit) for each in FIGURES]
     for day, measured in {"2026-02-01": FIGURES, "2025-12-31": [*older, *fold], "2026-02-02": fold}.items():
         report.write(tmp_path, day, report.records_of(measured), f"the machine of {day}")
-    found = figures.newest(tmp_path)
-    assert found.days == {"spark": "2026-02-01", "stream": "2026-02-01", "fold": "2026-02-02"}
-    assert found.machines["spark"] == "the machine of 2026-02-01"
-    assert [each for each in found.records if each.suite != "fold"] == report.records_of(FIGURES)
-    assert "[2026-02-01](docs/explanation/figures.md)" in figures.readme_of(found)
-    page = figures.page_of(found)
+    result = figures.newest(tmp_path)
+    assert result.days == {"spark": "2026-02-01", "stream": "2026-02-01", "fold": "2026-02-02"}
+    assert result.machines["spark"] == "the machine of 2026-02-01"
+    assert [each for each in result.records if each.suite != "fold"] == report.records_of(FIGURES)
+    assert "[2026-02-01](docs/explanation/figures.md)" in figures.readme_of(result)
+    page = figures.page_of(result)
     assert "| foldflight, embedded | 1.00 M/s (0.25) |" in page
     assert "## Fold\n\nMeasured on 2026-02-02 on the machine of 2026-02-02.\n" in page
-    assert found.measured() == "2026-02-01 to 2026-02-02"
+    assert result.measured() == "2026-02-01 to 2026-02-02"
     with pytest.raises(FileNotFoundError, match="run `make bench`"):
         figures.newest(tmp_path / "nothing")
 

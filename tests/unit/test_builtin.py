@@ -88,9 +88,9 @@ def test_structs_and_arrays_are_ordered_as_in_spark() -> None:
 def test_what_has_no_order_has_no_extremes(type_: pa.DataType) -> None:
     """Maps and JSON are refused, also within other types."""
     for name in ("min", "max"):
-        with pytest.raises(RejectedError, match=r"has none \(maps and JSON cannot be compared") as refused:
+        with pytest.raises(RejectedError, match=r"has none \(maps and JSON cannot be compared") as excinfo:
             folded(name, pa.nulls(1, type_))
-        assert refused.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 def test_nothing_but_null_in_an_order() -> None:

@@ -91,8 +91,8 @@ def test_the_value_after_each_row() -> None:
     fold.fold(chunk([(2, 0, 100, True)]))
     SEEN.clear()
     rows = [(0, 0, 1, False), (2, 0, 1, None), (0, 0, 2, True), (2, 0, 3, True), (0, 3, 2, True), (0, 0, 9, False)]
-    (found,) = fold.chunk(chunk(rows))
-    assert found.column("output_0").to_pylist() == [0, 100, 2, 103, 0, 0]
+    (result,) = fold.chunk(chunk(rows))
+    assert result.column("output_0").to_pylist() == [0, 100, 2, 103, 0, 0]
     assert [segment for segment in SEEN if segment[3]] == [
         ([], [(2,), (2,)], [1, -1], True),
         ([100], [(3,)], [1], True),
@@ -131,12 +131,12 @@ def test_only_the_group_that_raises_fails() -> None:
     results = fold_of(call, *rows, cls=total(fold_bundle=touchy), isolates=True).collect()
     assert results.column("output_0").to_pylist() == [5, None, 6]
     assert results.column("error")[1].as_py()["message"] == "fold_bundle raised ValueError: 13"
-    with pytest.raises(FunctionError, match="fold_bundle raised ValueError: 13") as caught:
+    with pytest.raises(FunctionError, match="fold_bundle raised ValueError: 13") as excinfo:
         fold_of(call, *rows, cls=total(fold_bundle=touchy))
-    assert (caught.value.slot, caught.value.row) == (None, "one of the 3 rows of 3 groups in a bundle")
-    with pytest.raises(FunctionError) as caught:
+    assert (excinfo.value.slot, excinfo.value.row) == (None, "one of the 3 rows of 3 groups in a bundle")
+    with pytest.raises(FunctionError) as excinfo:
         fold_of(call, rows[1], cls=total(fold_bundle=touchy))
-    assert caught.value.slot == 1
+    assert excinfo.value.slot == 1
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_what_it_must_return(returned: Any, message: str, slot: int | None) -> N
 
     cls = total(fold_bundle=fold_bundle)
     fold = open_fold(bind_calls(Registry.load([cls]), [Call("total", ("v",))], SCHEMA), row_outputs=True)
-    with pytest.raises(FunctionError, match=message) as caught:
+    with pytest.raises(FunctionError, match=message) as excinfo:
         fold.chunk(chunk([(0, 0, 1, True), (1, 0, 1, True)]))
-    assert (caught.value.code, caught.value.slot) == ("RESULT_TYPE", slot)
+    assert (excinfo.value.code, excinfo.value.slot) == ("RESULT_TYPE", slot)
 
 
 class Classic:
@@ -229,9 +229,9 @@ BOTH: dict[str, Any] = {name: value for name, value in vars(Classic).items() if 
 )
 def test_mistakes_in_the_class(methods: dict[str, Any], options: dict[str, Any], message: str) -> None:
     """A class with a part of a form is refused when it is declared, with the remedy."""
-    with pytest.raises(RejectedError, match=message) as caught:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         udaf(**options)(type("Bad", (Total,), {"fold_bundle": None} | methods))
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_a_subclass_overrides_both_forms() -> None:

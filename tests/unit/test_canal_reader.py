@@ -48,10 +48,10 @@ def read(events: list[Any], types: dict[str, pa.DataType] = TYPES, **options: An
     texts = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in events]
     reader = canal_reader(types, **{"fills_missing": False, **options})
     assert reader is not None
-    (found,) = reader(
+    (result,) = reader(
         [pa.RecordBatch.from_pydict({"value": pa.array(texts, pa.binary()), "offset": [*map(str, range(len(texts)))]})]
     )
-    rows: list[dict[str, Any]] = found.to_pylist()
+    rows: list[dict[str, Any]] = result.to_pylist()
     return rows
 
 
@@ -64,8 +64,8 @@ def test_rows_of_each_kind() -> None:
         truncated,
         event("UPDATE", [new], [{"name": None, "x": "y"}]),
     ]
-    found = read([*events, event("DELETE", [{**new, "more": "text"}])])
-    assert [(row["row_kind"], row["field_0"], row["field_1"]) for row in found] == [
+    result = read([*events, event("DELETE", [{**new, "more": "text"}])])
+    assert [(row["row_kind"], row["field_0"], row["field_1"]) for row in result] == [
         ("+I", 1, "bob"),
         ("+I", 2, None),
         (None, None, None),
@@ -73,12 +73,12 @@ def test_rows_of_each_kind() -> None:
         ("+U", 1, "bob"),
         ("-D", 1, "bob"),
     ]
-    assert [row["unread"] for row in found if row["row_kind"]] == [None] * 5
-    assert found[2]["unread"] == {"value": json.dumps(truncated).encode(), "offset": "1"}
+    assert [row["unread"] for row in result if row["row_kind"]] == [None] * 5
+    assert result[2]["unread"] == {"value": json.dumps(truncated).encode(), "offset": "1"}
 
 
 def test_texts_are_values_of_the_declared_types() -> None:
-    (found,) = read([event("INSERT", [ROW])], KINDS)
+    (result,) = read([event("INSERT", [ROW])], KINDS)
     values = [
         -7,
         Decimal("12.50"),
@@ -91,7 +91,7 @@ def test_texts_are_values_of_the_declared_types() -> None:
         b"\xff",
         "",
     ]
-    assert [found[f"field_{at}"] for at in range(len(KINDS))] == values
+    assert [result[f"field_{at}"] for at in range(len(KINDS))] == values
     (nothing,) = read([event("INSERT", [{"s": "x"}])], KINDS, fills_missing=True)
     assert [nothing[f"field_{at}"] for at in range(len(KINDS))] == [*[None] * (len(KINDS) - 1), "x"]
 
@@ -126,9 +126,9 @@ def test_texts_are_values_of_the_declared_types() -> None:
 def test_other_texts_are_left_to_spark(name: str, text: str, is_old: bool) -> None:
     """With all events of their batch: a column is read as a whole."""
     wrong = event("UPDATE", [ROW], [{name: text}]) if is_old else event("INSERT", [{**ROW, name: text}])
-    found = read([event("INSERT", [ROW]), wrong], KINDS)
-    assert [row["row_kind"] for row in found] == [None, None]
-    assert [json.loads(row["unread"]["value"]) for row in found] == [event("INSERT", [ROW]), wrong]
+    result = read([event("INSERT", [ROW]), wrong], KINDS)
+    assert [row["row_kind"] for row in result] == [None, None]
+    assert [json.loads(row["unread"]["value"]) for row in result] == [event("INSERT", [ROW]), wrong]
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_other_events_are_left_to_spark(message: Any, monkeypatch: pytest.Monkey
     assert [row["row_kind"] for row in read([good, message])] == ["+I", None]
     reader = CanalReader(dict(TYPES), False)
     monkeypatch.setattr(canalreader, "_MSGSPEC", None)
-    (found,) = reader([pa.RecordBatch.from_pydict({"value": pa.array([json.dumps(good).encode()], pa.binary())})])
-    assert found.column("row_kind").to_pylist() == [None]
+    (result,) = reader([pa.RecordBatch.from_pydict({"value": pa.array([json.dumps(good).encode()], pa.binary())})])
+    assert result.column("row_kind").to_pylist() == [None]
     assert canal_reader(TYPES, fills_missing=False) is None
 
 
@@ -167,8 +167,8 @@ def test_types_without_a_form_are_left_to_spark() -> None:
         assert canal_reader({**TYPES, "x": type_}, fills_missing=False) is None
     reader = canal_reader(TYPES, fills_missing=False)
     assert reader is not None
-    (found,) = reader([pa.RecordBatch.from_pydict({"value": pa.array([], pa.binary())})])
-    assert found.num_rows == 0
+    (result,) = reader([pa.RecordBatch.from_pydict({"value": pa.array([], pa.binary())})])
+    assert result.num_rows == 0
 
 
 @pytest.mark.parametrize("name", ["id", "\u00e9", '"', "\\", "a:b", '":'])

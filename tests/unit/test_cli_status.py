@@ -55,9 +55,9 @@ def test_the_url_of_the_status_page_tells_the_port_of_flight(scheme):
     """Whoever has seen the page in a browser tries its URL first."""
     with pytest.raises(RejectedError, match=r"http_port, 8817 by default.*--port or FOLDFLIGHT_PORT, 8815 by default"):
         status.main([f"{scheme}://127.0.0.1:8817"], standalone_mode=False)
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         status.main(["127.0.0.1:8817"], standalone_mode=False)
-    assert "8815" not in caught.value.message
+    assert "8815" not in excinfo.value.message
     assert (SETTINGS["http_port"].default, SETTINGS["port"].default) == (8817, 8815)
 
 

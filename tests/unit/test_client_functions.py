@@ -112,11 +112,11 @@ def test_wrong_use_is_refused_at_once(
     functions: Functions, use: Callable[[Functions], Any], code: str, mentions: list[str]
 ) -> None:
     """A wrong name, number of columns or direct argument fails immediately, with the remedy."""
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         use(functions)
-    assert caught.value.code == code
+    assert excinfo.value.code == code
     for mention in mentions:
-        assert mention in caught.value.message
+        assert mention in excinfo.value.message
 
 
 def test_direct_arguments_behind_the_columns(functions: Functions) -> None:
@@ -230,18 +230,18 @@ def test_functions_are_a_mapping(functions: Functions) -> None:
 )
 def test_bad_target_says_what_would_do(target: str, mentions: str) -> None:
     """A target without a known scheme is refused with the two valid forms."""
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         connect(target)
-    assert mentions in caught.value.message
+    assert mentions in excinfo.value.message
 
 
 @pytest.mark.parametrize("key", ["a text of sixteen bytes", b"fifteen bytes..", 16, bytearray(16)])
 def test_bad_state_key_is_refused_at_once(key: Any) -> None:
     """`connect` refuses an invalid state key immediately, without showing it."""
-    with pytest.raises(RejectedError, match="state_key must be bytes, at least 16") as caught:
+    with pytest.raises(RejectedError, match="state_key must be bytes, at least 16") as excinfo:
         connect(Percentile, state_key=key)
-    assert caught.value.code == "SIGNATURE"
-    assert str(key) not in caught.value.message or key == 16
+    assert excinfo.value.code == "SIGNATURE"
+    assert str(key) not in excinfo.value.message or key == 16
 
 
 def test_embedded_functions_can_be_registered_later() -> None:
@@ -262,10 +262,10 @@ def test_embedded_functions_can_be_registered_later() -> None:
 
 def test_missing_module_is_named() -> None:
     """An embedded module that cannot be imported is a MODULE error."""
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         connect("embedded:no_such_module_here")
-    assert caught.value.code == "MODULE"
-    assert "no_such_module_here" in caught.value.message
+    assert excinfo.value.code == "MODULE"
+    assert "no_such_module_here" in excinfo.value.message
 
 
 class Gate:
@@ -315,10 +315,10 @@ def test_threads_pickle_by_value_beside_each_other() -> None:
         )
         gate = authored.One.gate = Gate()
         functions = Registry.load([authored.One, authored.Two]).authored
-        found = gate.through(lambda: pickle_functions(functions))
+        result = gate.through(lambda: pickle_functions(functions))
     finally:
         del sys.modules[authored.__name__]
-    assert [[function.name for function in pickle.loads(each)] for each in found] == [["one", "two"]] * 2
+    assert [[function.name for function in pickle.loads(each)] for each in result] == [["one", "two"]] * 2
 
 
 def test_order_of_a_use() -> None:

@@ -66,10 +66,10 @@ def test_epochs_of_literal_rows(name: str) -> None:
         epochs = run_epochs({"it": function(*arguments)}, [rows[:1], rows[1:]])
         last = datetime(2026, 1, 1, 11, tzinfo=zone)
         expected: Any = {"seconds": 7200.0, "seen": 3}.get(name, last if shown is None else last.astimezone(UTC))
-        found = epochs[-1].changelog[-1][1]["it"]
-        assert found == expected
-        if isinstance(found, datetime):
-            assert found.utcoffset() == (None if shown is None else timedelta(0))
+        result = epochs[-1].changelog[-1][1]["it"]
+        assert result == expected
+        if isinstance(result, datetime):
+            assert result.utcoffset() == (None if shown is None else timedelta(0))
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -113,7 +113,7 @@ def rows(
     )
     batch = pa.RecordBatch.from_pydict(columns)
     parts = (batch.slice(start, batch_rows) for start in range(0, count, batch_rows))
-    return [row for found in read(parts) for row in found.to_pylist()]
+    return [row for result in read(parts) for row in result.to_pylist()]
 
 
 def texts_of(given: Iterable[Any]) -> pa.Array:
@@ -174,9 +174,9 @@ def column_of(mode: str, name: str) -> str:
     type_ = KINDS[name]
     read, events = reader({"id": pa.int64(), name: type_}, words), values(mode, "kinds")
     if name in REFUSED[mode]:
-        with pytest.raises(RejectedError, match=f"the column {name} of an event has the value ") as caught:
+        with pytest.raises(RejectedError, match=f"the column {name} of an event has the value ") as excinfo:
             rows(read, events)
-        assert caught.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
         return "refused"
     changes = rows(read, events)
     table: dict[int, Any] = {}
@@ -186,30 +186,30 @@ def column_of(mode: str, name: str) -> str:
         elif row["row_kind"] == "-D":
             del table[row["id"]]
     truth = json.loads(archive()["truth"])["phase9"]["kinds"]
-    found = {row["id"]: expected(name, row[name], type_) for row in truth}
+    result = {row["id"]: expected(name, row[name], type_) for row in truth}
     if type_ == pa.float32():
         return (
             "equal"
-            if str(pa.array(table.values(), type_)) == str(pa.array([found[id_] for id_ in table], type_))
+            if str(pa.array(table.values(), type_)) == str(pa.array([result[id_] for id_ in table], type_))
             else "lost"
         )
     if pa.types.is_decimal(type_):  # the database's JSON was read as floats
-        table, found = (
-            {id_: None if each is None else float(each) for id_, each in one.items()} for one in (table, found)
+        table, result = (
+            {id_: None if each is None else float(each) for id_, each in one.items()} for one in (table, result)
         )
-    return "equal" if table == found else "lost"
+    return "equal" if table == result else "lost"
 
 
 @pytest.mark.parametrize("mode", WORDS)
 def test_each_type_is_equal_or_refused(mode: str) -> None:
     """A value is that of the database, or an error that names the column; only what the connector loses differs."""
-    found = {name: column_of(mode, name) for name in KINDS}
-    assert {name for name, what in found.items() if what == "lost"} == LOST.get(mode, set())
+    result = {name: column_of(mode, name) for name in KINDS}
+    assert {name for name, what in result.items() if what == "lost"} == LOST.get(mode, set())
 
 
 def truth_of(table: str, phase: str = "phase9") -> Counter[str]:
-    found = json.loads(archive()["truth"])[phase][table]
-    return Counter(repr({name: expected(name, row[name], type_) for name, type_ in ORDERS.items()}) for row in found)
+    result = json.loads(archive()["truth"])[phase][table]
+    return Counter(repr({name: expected(name, row[name], type_) for name, type_ in ORDERS.items()}) for row in result)
 
 
 def truth_in(mode: str, table: str) -> Counter[str]:
@@ -233,8 +233,8 @@ def test_large_values_that_were_not_sent() -> None:
     read = reader({"x": pa.int64(), "text": pa.string(), "tags": pa.list_(pa.string())}, keys=("x",))
     row = {"x": 1, "text": UNAVAILABLE, "tags": [UNAVAILABLE]}
     source = {"lsn": 1}
-    found = rows(read, [event("u", after=row, source=source), event("d", before=row, source=source)])
-    assert [(each["text"], each["tags"], each["debezium_unsent"]) for each in found] == [
+    result = rows(read, [event("u", after=row, source=source), event("d", before=row, source=source)])
+    assert [(each["text"], each["tags"], each["debezium_unsent"]) for each in result] == [
         (None, None, ["text", "tags"]),
         (None, None, None),
     ]
@@ -254,8 +254,8 @@ def test_the_last_row_of_each_key(mode: str) -> None:
         assert sequence["position"] > 0
         assert row.pop("debezium_unsent") is None
         last[row["id"]] = row
-    found = Counter(repr(row) for row in last.values() if not row.pop("debezium_deleted"))
-    assert found == truth_in(mode, "orders_key")
+    result = Counter(repr(row) for row in last.values() if not row.pop("debezium_deleted"))
+    assert result == truth_in(mode, "orders_key")
 
 
 def event(op: str, before: Any = None, after: Any = None, **more: Any) -> dict[str, Any]:
@@ -454,10 +454,10 @@ def test_what_is_not_exact_is_refused(described: Any, value: Any, type_: pa.Data
     if said is None:
         assert rows(reader({"x": type_}), [in_block(value, **described)])
         return
-    with pytest.raises(RejectedError, match=said) as caught:
+    with pytest.raises(RejectedError, match=said) as excinfo:
         rows(reader({"x": type_}), [in_block(value, **described)])
-    assert caught.value.code == "SCHEMA_MISMATCH"
-    assert "the column x of an event has the value " in caught.value.message
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
+    assert "the column x of an event has the value " in excinfo.value.message
 
 
 @pytest.mark.parametrize(
@@ -558,11 +558,11 @@ def test_flattened_events_with_their_operation() -> None:
         {"x": 1, "y": 0, "__deleted": "true", "__file": "b.1", "__pos": 9, "__row": 2},
         {"x": 2, "y": 0, "__op": "d", "__lsn": 5},
     ]
-    found = rows(reader({"x": pa.int64(), "y": pa.int64()}, keys=("x",)), events)
-    places = [[*row["debezium_sequence"].values()] for row in found]
+    result = rows(reader({"x": pa.int64(), "y": pa.int64()}, keys=("x",)), events)
+    places = [[*row["debezium_sequence"].values()] for row in result]
     assert [each[4:] for each in places] == [[places[0][4], True, None], *[[places[0][4], False, None]] * 3]
     assert [
-        (row["x"], row["y"], row["debezium_deleted"], *place[:4]) for row, place in zip(found, places, strict=True)
+        (row["x"], row["y"], row["debezium_deleted"], *place[:4]) for row, place in zip(result, places, strict=True)
     ] == [
         (1, 5, False, "", 3, 0, 0),
         (1, 6, False, "", 4, 0, 1),
@@ -668,10 +668,10 @@ def test_what_changes_no_row_is_skipped(message: Any) -> None:
 )
 def test_events_are_refused_in_words(message: Any, options: Any, said: str) -> None:
     """Each in a sentence of its own, and no event is dropped."""
-    with pytest.raises(RejectedError, match=said) as caught:
+    with pytest.raises(RejectedError, match=said) as excinfo:
         rows(reader({"x": pa.int64()}, **options), [message])
-    assert caught.value.code == "SCHEMA_MISMATCH"
-    assert len(caught.value.message) < 500
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
+    assert len(excinfo.value.message) < 500
 
 
 DECIMAL_2 = {"name": f"{CONNECT}Decimal", "type": "bytes", "parameters": {"scale": "2"}}
@@ -719,9 +719,9 @@ UNSENT = [*UNAVAILABLE.encode()]
 )
 def test_values_that_no_type_holds_are_refused(message: Any, type_: pa.DataType, words: Any, said: str) -> None:
     """They were rounded, were NULL, or were the bytes of Debezium's placeholder."""
-    with pytest.raises(RejectedError, match=said) as caught:
+    with pytest.raises(RejectedError, match=said) as excinfo:
         rows(reader({"x": type_}, words), [message])
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 @pytest.mark.parametrize("value", [2**60, -(2**53), 0, 1e22, 5e-324, 0.1, 1.7976931348623157e308])
@@ -740,8 +740,8 @@ def test_names_and_missing_columns() -> None:
         rows(reader({"X": pa.int64()}, is_case_sensitive=True), [event("c", after={"x": 7})])
     added = [event("c", after={"x": 7}), event("u", {"x": 7}, {"x": 7, "y": 8})]
     read = reader({"x": pa.int64(), "y": pa.int64()}, fills_missing=True, has_whole_rows=True)
-    found = rows(read, added)
-    assert [(row["row_kind"], row["y"]) for row in found] == [("+I", None), ("-U", None), ("+U", 8)]
+    result = rows(read, added)
+    assert [(row["row_kind"], row["y"]) for row in result] == [("+I", None), ("-U", None), ("+U", 8)]
     odd = {"op": pa.string(), "payload": pa.string(), "a.b": pa.int64()}
     assert rows(reader(odd), [event("c", after={"op": "d", "payload": "{}", "a.b": 5})]) == [
         {"row_kind": "+I", "op": "d", "payload": "{}", "a.b": 5}
@@ -776,8 +776,8 @@ def test_flattened_events_may_have_columns_of_any_names(more: dict[str, Any]) ->
     """Also those of envelopes, markers and schema blocks: no row is dropped, and none is read from a column."""
     flattened = {"x": 1, **more, "__op": "u", "__lsn": 3, "__table": "t"}
     for options in ({}, {"table": "inv.t"}):
-        found = rows(reader({"x": pa.int64()}, keys=("x",), **options), [flattened])
-        assert [(row["x"], row["debezium_deleted"]) for row in found] == [(1, False)]
+        result = rows(reader({"x": pa.int64()}, keys=("x",), **options), [flattened])
+        assert [(row["x"], row["debezium_deleted"]) for row in result] == [(1, False)]
 
 
 def test_flattened_events_of_other_tables_are_left_out() -> None:
@@ -810,13 +810,13 @@ def test_an_error_names_the_event_and_all_columns() -> None:
             "offset": pa.array([17, 18], pa.int64()),
         }
     )
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         list(reader(types)([batch]))
     first, second = (
         f'(the event: topic orders, partition 0, offset {17 + place}, key {{"x": {1 + place}}}, lsn 5)'
         for place in (0, 1)
     )
-    said = caught.value.message
+    said = excinfo.value.message
     assert said.startswith("an event lacks the column z; it has x, at, y. ")
     assert "; also, the column at of an event has the value 7, an integer whose unit is not known" in said
     assert f"{first}; also, the column x of an event has the value '1234', which may be a number or base64" in said
@@ -841,9 +841,9 @@ def test_events_that_are_refused_are_dead_letters() -> None:
     events: list[Any] = [event("c", after=each, source={"lsn": lsn}) for lsn, each in enumerate(after)]
     events += ["{", None, event("c", after={"\ud800": 1}, source={"lsn": 7})]
     keys = [{"x": number} for number in range(6)] + ["no key", {"x": 7}]
-    found = rows(read, events, keys)
-    assert [(row["x"], row["y"]) for row in found if row["dead_letter"] is None] == [(1, "a"), (4, "d")]
-    letters = [row for row in found if row["dead_letter"] is not None]
+    result = rows(read, events, keys)
+    assert [(row["x"], row["y"]) for row in result if row["dead_letter"] is None] == [(1, "a"), (4, "d")]
+    letters = [row for row in result if row["dead_letter"] is not None]
     said = ["which int64 does not hold", "the column y of an event has the value", "is not an object", "not JSON"]
     said += ["a tombstone has a key that is not JSON", "it has \\ud800"]
     assert len(letters) == len(said)
@@ -857,7 +857,7 @@ def test_events_that_are_refused_are_dead_letters() -> None:
         ]
         assert set(row.values()) == {None}
     assert rows(dataclasses.replace(read, isolates=False), events[:1]) == [
-        {name: value for name, value in found[0].items() if name != "dead_letter"}
+        {name: value for name, value in result[0].items() if name != "dead_letter"}
     ]
 
 
@@ -880,7 +880,7 @@ def test_events_without_their_known_heads(keys: Any) -> None:
                 each if each is None or at is None else each[len(heads[at]) : -1]
                 for each, at in zip(events, cut, strict=True)
             ]
-            found = []
+            result = []
             for texts, more in ((events, {}), (rests, {"head": pa.array(cut, pa.int32())})):
                 columns = {"value": pa.array(texts, pa.binary()), **more}
                 if keys:
@@ -892,11 +892,11 @@ def test_events_without_their_known_heads(keys: Any) -> None:
                         columns = {
                             name: each.filter(pa.compute.is_valid(columns["value"])) for name, each in columns.items()
                         }
-                    found.append([batch.to_pylist() for batch in read([pa.RecordBatch.from_pydict(columns)])])
+                    result.append([batch.to_pylist() for batch in read([pa.RecordBatch.from_pydict(columns)])])
                 except RejectedError as error:
-                    found.append(error.message)
-            assert found[0] == found[1]
-            assert isinstance(found[0], str) == (wrong in events)
+                    result.append(error.message)
+            assert result[0] == result[1]
+            assert isinstance(result[0], str) == (wrong in events)
 
 
 @pytest.mark.parametrize(
@@ -923,8 +923,8 @@ def test_events_of_two_tables_are_not_added_together(monkeypatch: pytest.MonkeyP
         with pytest.raises(RejectedError, match=said):
             rows(reader({"x": pa.int64()}, keys=keys), events)
         for table, wanted in (("inv.orders_*", [0, 1]), ("*.items", [2]), ("d.*.orders_2", [1]), ("in.*", [])):
-            found = rows(reader({"x": pa.int64()}, keys=keys, table=table), events)
-            assert [row["x"] for row in found] == wanted
+            result = rows(reader({"x": pa.int64()}, keys=keys, table=table), events)
+            assert [row["x"] for row in result] == wanted
     read = reader({"x": pa.int64()})  # whose tasks read partitions of one table each
     rows(read, events[:1])
     with pytest.raises(RejectedError, match="two tables"):
@@ -964,8 +964,8 @@ def test_old_rows_that_lack_columns_are_refused(options: dict[str, Any]) -> None
             with pytest.raises(RejectedError, match=said):
                 rows(reader(types, **options), [message], key)
     added = [event("u", {"id": 2}, {"id": 2}), event("d", {"id": 2})]
-    found = rows(reader(types, fills_missing=True, has_whole_rows=True), added)
-    assert [tuple(row.values()) for row in found] == [("-U", 2, None), ("+U", 2, None), ("-D", 2, None)]
+    result = rows(reader(types, fills_missing=True, has_whole_rows=True), added)
+    assert [tuple(row.values()) for row in result] == [("-U", 2, None), ("+U", 2, None), ("-D", 2, None)]
     with pytest.raises(RejectedError, match="lacks the column amount; did you mean amout"):
         rows(reader(types), [event("d", {"id": 2, "amout": 5})])
     with pytest.raises(RejectedError, match="the row of an event is not an object"):
@@ -976,9 +976,9 @@ def test_deletes_without_an_old_row_have_a_key() -> None:
     """With keys the key of the message says which row is deleted."""
     read = reader({"x": pa.int64(), "y": pa.int64()}, keys=("x",), table="inv.t")
     for key in ({"x": 7}, {"schema": {"name": "s.inv.t.Key"}, "payload": {"x": 7}}):
-        (found,) = rows(read, [event("d")], [key])
-        assert (found["x"], found["y"], found["debezium_deleted"]) == (7, None, True)
-        assert found["debezium_sequence"]["position"] == 5
+        (result,) = rows(read, [event("d")], [key])
+        assert (result["x"], result["y"], result["debezium_deleted"]) == (7, None, True)
+        assert result["debezium_sequence"]["position"] == 5
     for keys in (None, [None]):
         with pytest.raises(RejectedError, match="lacks its old row, before; its operation is d; select Kafka's column"):
             rows(read, [event("d")], keys)
@@ -1047,8 +1047,8 @@ def test_positions_have_the_time_of_the_commit(told: Any, time: int | None) -> N
 def test_binary_logs_are_ordered_by_their_numbers() -> None:
     """MySQL goes on from binlog.999999 to binlog.1000000."""
     sources = [{"file": f"binlog.{number}", "pos": 4} for number in ("000009", "999999", "1000000")]
-    found = rows(reader({"x": pa.int64()}, keys=("x",)), [event("c", after={"x": 1}, source=each) for each in sources])
-    logs = [row["debezium_sequence"]["log"] for row in found]
+    result = rows(reader({"x": pa.int64()}, keys=("x",)), [event("c", after={"x": 1}, source=each) for each in sources])
+    logs = [row["debezium_sequence"]["log"] for row in result]
     assert logs == sorted(logs)
     assert len(set(logs)) == 3
 
@@ -1059,8 +1059,8 @@ def test_a_text_like_a_member_is_text() -> None:
     texts = [json.dumps(tricky, separators=(",", ":"))] * 3 + [
         json.dumps({**in_block("x", type="string", doc=',"payload":'), "more": 1}, separators=(",", ":"))
     ]
-    found = rows(reader({"x": pa.string()}), texts[:3])
-    assert [row["x"] for row in found] == [',"payload":{"op":"d"}'] * 3
+    result = rows(reader({"x": pa.string()}), texts[:3])
+    assert [row["x"] for row in result] == [',"payload":{"op":"d"}'] * 3
     assert rows(reader({"x": pa.string()}), texts[3:])[0]["x"] == "x"
 
 
@@ -1071,15 +1071,15 @@ KEY_ONLY = ("orders_key", "lines", "docs_key")
 @pytest.mark.parametrize("mode", WORDS)
 def test_old_rows_with_nothing_but_their_key_are_refused(mode: str, has_keys: bool) -> None:
     """Of real tables with the default replica identity: '', 0 and DEFAULT were retracted. Whole rows of others pass."""
-    found = set()
+    result = set()
     for table, pairs in by_table(mode).items():
         deletes = [(key, value) for key, value in pairs if operation(value) == "d"]
         for key, value in deletes:
             if refusal(value, [key] if has_keys else None):
-                found.add(table)
+                result.add(table)
             else:
                 assert table not in KEY_ONLY, value
-    assert found == set(KEY_ONLY)
+    assert result == set(KEY_ONLY)
 
 
 def refusal(value: str, keys: list[str] | None) -> str:
@@ -1102,8 +1102,8 @@ def by_table(mode: str) -> dict[str, list[tuple[str, str]]]:
 
 def operation(value: str | None) -> str | None:
     event = json.loads(value or "null") or {}
-    found: str | None = event.get("payload", event).get("op")
-    return found
+    result: str | None = event.get("payload", event).get("op")
+    return result
 
 
 OPTIONAL, REQUIRED = {"type": "int64", "optional": True}, {"type": "int64", "optional": False}
@@ -1196,12 +1196,12 @@ def test_names_that_occur_twice_are_refused(keys: Any, wrong: str) -> None:
         given = [*events[:place], text.replace('"x":1,"y":"a"', wrong), *events[place:]]
         read = reader({"x": pa.int64()}, keys=keys)
         assert len(rows(read, events)) == len(events)
-        with pytest.raises(RejectedError, match=r"an event has the name '.*' twice in an object") as caught:
+        with pytest.raises(RejectedError, match=r"an event has the name '.*' twice in an object") as excinfo:
             rows(read, given)
-        assert caught.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
         if keys:
-            found = rows(dataclasses.replace(read, isolates=True), given)
-            assert [row["x"] for row in found if row["dead_letter"] is None] == [*range(9)]
+            result = rows(dataclasses.replace(read, isolates=True), given)
+            assert [row["x"] for row in result if row["dead_letter"] is None] == [*range(9)]
 
 
 @pytest.mark.parametrize("old", [("x",), ("x", "y")])
@@ -1228,9 +1228,9 @@ def test_names_are_summed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         array = pa.array([None, *(each and each.encode() for each in texts), b'{"x":1}'], type_)[1:-1]
         for size in (1, 64, 1 << 20):
             monkeypatch.setattr(debeziumjson, "_BLOCK_BYTES", size)
-            found = [number for block in debeziumjson.sum_names(array) for number in block.tolist()]
-            assert len(found) == len(texts)
-            same = [place for place, number in enumerate(found) if number == found[0]]
+            result = [number for block in debeziumjson.sum_names(array) for number in block.tolist()]
+            assert len(result) == len(texts)
+            same = [place for place, number in enumerate(result) if number == result[0]]
             assert [texts[place] for place in same] == names * 2
     assert [each.tolist() for each in debeziumjson.sum_names(pa.array([None, b""], pa.binary()))] == [[0, 0]]
     assert not list(debeziumjson.sum_names(pa.array([], pa.binary())))
@@ -1244,11 +1244,11 @@ def test_tombstones_delete_with_keys(batch_rows: int) -> None:
     values = [None, put[0], "null", {"schema": None, "payload": None}, put[1], None]
     keys = [{"x": 9}, {"x": 0}, {"schema": block, "payload": {"x": 0}}, 3, {"x": 1}, {"x": 1}]
     read = reader({"x": pa.int64(), "y": pa.int64()}, keys=("x",), fills_missing=True)
-    found = [
+    result = [
         (row["x"], row["debezium_deleted"], *list(row["debezium_sequence"].values())[1:4])
         for row in rows(read, values, keys, batch_rows)
     ]
-    assert found == [
+    assert result == [
         (9, True, 5, 0, 0),
         (0, False, 5, 0, 1),
         (0, True, 5, 0, 2),
@@ -1264,8 +1264,8 @@ def test_tombstones_delete_with_keys(batch_rows: int) -> None:
 def test_a_tombstone_behind_a_batch_of_plain_changes_has_its_last_position() -> None:
     """Such a batch is read without an object for each change, and its position is noted, too."""
     values = [*(event("c", after={"x": x}, source={"lsn": lsn}) for x, lsn in enumerate((5, 7))), None]
-    found = rows(reader({"x": pa.int64()}, keys=("x",)), values, [{"x": 0}, {"x": 1}, {"x": 0}], 2)
-    assert [(row["x"], row["debezium_deleted"], row["debezium_sequence"]["position"]) for row in found] == [
+    result = rows(reader({"x": pa.int64()}, keys=("x",)), values, [{"x": 0}, {"x": 1}, {"x": 0}], 2)
+    assert [(row["x"], row["debezium_deleted"], row["debezium_sequence"]["position"]) for row in result] == [
         (0, False, 5),
         (1, False, 7),
         (0, True, 7),
@@ -1279,8 +1279,8 @@ def test_tombstones_of_other_tables_delete_nothing() -> None:
         return {"schema": {"type": "struct", "name": name}, "payload": {"x": 1}}
 
     keys = [named("shop.inv.t.Key"), named("shop.inv.u.Key"), named("shop.inv.at.Key"), {"x": 1}]
-    found = rows(reader({"x": pa.int64()}, keys=("x",), table="inv.t"), [None] * 4, keys)
-    assert [row["x"] for row in found] == [1]
+    result = rows(reader({"x": pa.int64()}, keys=("x",), table="inv.t"), [None] * 4, keys)
+    assert [row["x"] for row in result] == [1]
 
 
 @pytest.mark.parametrize(
@@ -1295,9 +1295,9 @@ def test_tombstones_of_other_tables_delete_nothing() -> None:
     ],
 )
 def test_tombstones_are_refused_in_words(key: Any, said: str) -> None:
-    with pytest.raises(RejectedError, match=said) as caught:
+    with pytest.raises(RejectedError, match=said) as excinfo:
         rows(reader({"x": pa.int64()}, keys=("x",)), [None], [key])
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 @pytest.mark.parametrize(("unit", "value"), [("MicroDuration", 86_400_000_000), ("NanoDuration", 86_400_000_000_000)])

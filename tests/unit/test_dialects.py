@@ -61,8 +61,8 @@ FOUND: dict[str, tuple[type, str | None]] = {
 def test_the_dialect_is_found(case: str) -> None:
     """The base class tells the dialect; without one, the methods do. Our own form comes first."""
     cls, wanted = FOUND[case]
-    found = adapter_of(cls, None)
-    assert (None if found is None else found.name) == wanted
+    result = adapter_of(cls, None)
+    assert (None if result is None else result.name) == wanted
 
 
 def test_base_classes_are_found_without_their_packages() -> None:
@@ -70,10 +70,10 @@ def test_base_classes_are_found_without_their_packages() -> None:
     base: Any = type("CombineFn", (), {"merge_accumulators": lambda self, them: 1 / 0, "setup": lambda self: None})
     base.__module__ = "apache_beam.transforms.core"
     cls = type("Sum", (base,), {"create_accumulator": lambda self: 0, "add_input": lambda self, a, e: a + e})
-    found = adapter_of(cls, None)
-    assert found is not None
-    assert found.name == "beam"
-    assert [method.name for method in found.missing(cls)] == ["merge_accumulators", "extract_output"]
+    result = adapter_of(cls, None)
+    assert result is not None
+    assert result.name == "beam"
+    assert [method.name for method in result.missing(cls)] == ["merge_accumulators", "extract_output"]
     assert "apache_beam" not in sys.modules
 
 
@@ -133,9 +133,9 @@ REFUSED: dict[str, tuple[type, dict[str, Any], str]] = {
 def test_what_is_missing_is_named(case: str) -> None:
     """A class that an engine could not call is refused, with what is missing and what to do."""
     cls, options, message = REFUSED[case]
-    with pytest.raises(RejectedError, match=message) as refused:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         udaf(**options)(cls)
-    assert refused.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
     assert function_of(cls) is None
 
 

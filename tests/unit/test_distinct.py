@@ -42,9 +42,9 @@ def test_a_state_that_no_fold_writes_is_refused(state: list[Any]) -> None:
     forged = pa.RecordBatch.from_arrays(
         [pa.array([1], pa.int32()), pa.array([state], numbers).view(type_)], names=["slot", "state_0"]
     )
-    with pytest.raises(RejectedError, match="a state of max cannot be read") as caught:
+    with pytest.raises(RejectedError, match="a state of max cannot be read") as excinfo:
         fold.merge_states(forged)
-    assert caught.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_distinct_filter_and_skipped_nulls_together() -> None:

@@ -245,14 +245,14 @@ def open_reply(*calls: Call, columns: pa.Schema = COLUMNS, keeps_views: bool = T
 
 def test_the_view_of_rows_is_described() -> None:
     """The arguments are the key, and prefetched; a state has the view and the state of the function."""
-    found = open_reply(distinct("typed", "t", "n"), distinct("count", "t"))
-    spec = found.calls[0].views[0]
+    result = open_reply(distinct("typed", "t", "n"), distinct("count", "t"))
+    spec = result.calls[0].views[0]
     assert (spec.name, spec.prefetch, spec.value, spec.is_list) == ("rows", (0, 1), pa.int64(), False)
     assert spec.key == pa.struct([("f0", pa.string()), ("f1", pa.float64())])
-    assert found.calls[1].views[0].key == pa.string()
-    assert [field.name for field in found.schema.field("state_1").type] == ["rows", "state"]
-    assert found.schema.field("state_1").type.field("state").type == pa.int64()
-    assert [(call.can_retract, call.can_merge, call.can_migrate) for call in found.calls] == [(True, False, True)] * 2
+    assert result.calls[1].views[0].key == pa.string()
+    assert [field.name for field in result.schema.field("state_1").type] == ["rows", "state"]
+    assert result.schema.field("state_1").type.field("state").type == pa.int64()
+    assert [(call.can_retract, call.can_merge, call.can_migrate) for call in result.calls] == [(True, False, True)] * 2
 
 
 def test_other_engines_get_states_with_all_rows() -> None:
@@ -282,9 +282,9 @@ def test_other_engines_get_states_with_all_rows() -> None:
 def test_calls_whose_states_have_all_rows(call: Call) -> None:
     """A value that needs all rows, and rows that cannot be keys: as for engines that do not keep views."""
     columns = COLUMNS.append(pa.field("l", pa.list_(pa.int64())))
-    found = open_reply(call, columns=columns)
-    assert found.calls == open_reply(call, columns=columns, keeps_views=False).calls
-    assert not found.calls[0].views
+    result = open_reply(call, columns=columns)
+    assert result.calls == open_reply(call, columns=columns, keeps_views=False).calls
+    assert not result.calls[0].views
 
 
 def test_a_function_that_cannot_retract_needs_no_rows_if_none_is_retracted() -> None:
@@ -383,10 +383,10 @@ def test_states_with_all_rows_are_taken_over(call: Call) -> None:
     for each in (before, after):
         each.fold(more)
     assert after.modes == (Mode.COUNTED,)
-    expected, found = before.collect(), after.collect()
-    assert found.column("output_0") == expected.column("output_0")
+    expected, result = before.collect(), after.collect()
+    assert result.column("output_0") == expected.column("output_0")
     again = fold(call)
-    again.merge_states(found.select(["slot", "state_0"]))
+    again.merge_states(result.select(["slot", "state_0"]))
     assert again.outputs(pa.array([0, 1], pa.int32())).column("output_0") == expected.column("output_0")
     more = rows((0, 3, "a", 1.0), (0, 3, "c", 2.0), (0, 3, "c", 2.0), (1, 3, "d", 4.0))
     for each in (before, again):
@@ -402,9 +402,9 @@ def test_a_second_state_in_a_slot_is_refused() -> None:
     written = before.collect().select(["slot", "state_0"]).slice(0, 1)
     after = fold(call)
     after.merge_states(written)
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         after.merge_states(written)
-    assert caught.value.code == "CANNOT_MERGE"
+    assert excinfo.value.code == "CANNOT_MERGE"
 
 
 def forged(**members: Any) -> pa.RecordBatch:
@@ -424,9 +424,9 @@ NO_TIMES = {"complete": True, "cleared": False, "entries": [{"key": "a", "value"
 )
 def test_states_that_no_fold_writes_are_refused(members: dict[str, Any]) -> None:
     """What is NULL in a state is a mismatch, not an internal error."""
-    with pytest.raises(RejectedError, match="a state of count cannot be read") as caught:
+    with pytest.raises(RejectedError, match="a state of count cannot be read") as excinfo:
         fold(distinct("count", "t")).merge_states(forged(**members))
-    assert caught.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 @pytest.mark.parametrize(
@@ -447,9 +447,9 @@ def test_lists_of_rows_that_no_fold_writes_are_refused(state: list[Any]) -> None
         [pa.array([0], pa.int32()), pa.array([state], numbers).view(field.type)],
         schema=pa.schema([("slot", pa.int32()), field]),
     )
-    with pytest.raises(RejectedError, match="a state of count cannot be read") as caught:
+    with pytest.raises(RejectedError, match="a state of count cannot be read") as excinfo:
         after.merge_states(batch)
-    assert caught.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["view", "list"])
@@ -463,9 +463,9 @@ def test_more_times_than_fit_are_refused(asks: bool) -> None:
     state = forged(rows={"complete": True, "cleared": False, "entries": [entry]})
     subject.merge_states(state if listed is None else with_column(state, "state_0", listed))
     subject.fold(rows((0, 0, "a", 1.0)))
-    with pytest.raises(RejectedError, match="a row was added too often") as caught:
+    with pytest.raises(RejectedError, match="a row was added too often") as excinfo:
         subject.collect()
-    assert caught.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_views_of_another_version_have_all_rows() -> None:
@@ -476,21 +476,21 @@ def test_views_of_another_version_have_all_rows() -> None:
     older = with_column(
         state.replace_schema_metadata(None), state.schema.field(1).with_metadata(about), state.column(1)
     )
-    with pytest.raises(RejectedError, match="does not have all of its rows") as caught:
+    with pytest.raises(RejectedError, match="does not have all of its rows") as excinfo:
         subject.merge_states(older)
-    assert caught.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_entries_that_cannot_be_read_are_refused() -> None:
     """Entries without times, and for slots without a state, are BAD_FRAME."""
     subject = fold(distinct("count", "t"))
-    with pytest.raises(RejectedError, match="slot 0, which has no state") as caught:
+    with pytest.raises(RejectedError, match="slot 0, which has no state") as excinfo:
         subject.take_entries(forged())
-    assert caught.value.code == "BAD_FRAME"
+    assert excinfo.value.code == "BAD_FRAME"
     subject.merge_states(forged())
-    with pytest.raises(RejectedError, match="the times of a row are NULL") as caught:
+    with pytest.raises(RejectedError, match="the times of a row are NULL") as excinfo:
         subject.take_entries(forged(rows=NO_TIMES))
-    assert caught.value.code == "BAD_FRAME"
+    assert excinfo.value.code == "BAD_FRAME"
 
 
 def test_the_largest_view_of_rows_is_known() -> None:

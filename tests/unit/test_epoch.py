@@ -39,12 +39,12 @@ CHUNK = pa.schema([("slot", pa.int32()), ("kind", pa.int8())])
 def test_the_group_without_keys_begins(is_always_there: bool, expected: list[list[tuple[int, int]]]) -> None:
     """The group starts with its first folded row, or with the first epoch if it always exists; then it stays."""
     layout, exchange, table = _bucket()
-    found = []
+    result = []
     for kinds in ([DELETE], [], [INSERT], [DELETE, DELETE]):
         epoch = BucketEpoch(exchange, layout, table, is_strict=False, is_always_there=is_always_there)
         changed, rows = epoch.run(iter([_block(layout, kinds)]))
-        found.append(list(zip(changed.to_pylist(), rows.column(0).to_pylist(), strict=True)))
-    assert found == expected
+        result.append(list(zip(changed.to_pylist(), rows.column(0).to_pylist(), strict=True)))
+    assert result == expected
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_strict_mode_tells_why_a_retraction_has_no_row(epochs: list[list[RowKind
     *before, last = (_block(layout, kinds) for kinds in epochs)
     for block in before:
         BucketEpoch(exchange, layout, table, is_strict=True).run(iter([block]))
-    with pytest.raises(RejectedError, match=f"a row is retracted from a group that {reason}") as caught:
+    with pytest.raises(RejectedError, match=f"a row is retracted from a group that {reason}") as excinfo:
         BucketEpoch(exchange, layout, table, is_strict=True).run(iter([last]))
-    assert caught.value.code == "CANNOT_RETRACT"
+    assert excinfo.value.code == "CANNOT_RETRACT"
 
 
 @pytest.mark.parametrize("mebibytes", [1, 17])
@@ -77,15 +77,15 @@ def test_states_that_the_store_does_not_take_name_the_group(monkeypatch: pytest.
     layout, exchange, table = _bucket()
     store = BucketStore(lambda: None, lambda _: None, Ended())
     monkeypatch.setattr(table, "commit", lambda *_: store.put_run("name", bytes(mebibytes << 20)))
-    with pytest.raises((RejectedError, EOFError)) as caught:
+    with pytest.raises((RejectedError, EOFError)) as excinfo:
         BucketEpoch(exchange, layout, table, is_strict=True).run(iter([_block(layout, [INSERT])]))
     if mebibytes == 1:
-        assert isinstance(caught.value, EOFError)
+        assert isinstance(excinfo.value, EOFError)
     else:
-        assert isinstance(caught.value, RejectedError)
-        assert caught.value.code == "LIMIT"
-        assert caught.value.group == {}
-        assert "given 17 MiB of states, probably because its memory is used up. Keep large" in caught.value.message
+        assert isinstance(excinfo.value, RejectedError)
+        assert excinfo.value.code == "LIMIT"
+        assert excinfo.value.group == {}
+        assert "given 17 MiB of states, probably because its memory is used up. Keep large" in excinfo.value.message
 
 
 def test_states_that_no_array_holds_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +98,9 @@ def test_states_that_no_array_holds_together(monkeypatch: pytest.MonkeyPatch) ->
             raise pa.ArrowInvalid(text)
 
         monkeypatch.setattr(table, "lookup", lookup)
-        with pytest.raises(expected) as caught:
+        with pytest.raises(expected) as excinfo:
             BucketEpoch(exchange, layout, table, is_strict=True).run(iter([_block(layout, [INSERT])]))
-        assert expected is pa.ArrowInvalid or "LIMIT: the states or results of the 1 groups" in str(caught.value)
+        assert expected is pa.ArrowInvalid or "LIMIT: the states or results of the 1 groups" in str(excinfo.value)
 
 
 def test_the_key_of_each_group_is_hashed_once_an_epoch() -> None:

@@ -43,12 +43,12 @@ def test_a_changelog_from_its_middle() -> None:
     calls = {"total": total("v"), "n": different("v").distinct()}
     old, new = {"k": "ann", "v": 10}, {"k": "ann", "v": 40}
     for epoch in ([("-U", old), ("+U", new), ("+U", new)], [("+U", new), ("-U", old), ("+U", new)]):
-        (found,) = run_epochs(calls, [epoch], keys=["k"])
-        assert found.changelog == [("+I", {"k": "ann", "total": 80, "n": 1})]
-        assert (found.live, found.ignored_retractions) == ({("ann",): 2}, 1)
-        with pytest.raises(RejectedError, match="no equal row is accumulated") as caught:
+        (result,) = run_epochs(calls, [epoch], keys=["k"])
+        assert result.changelog == [("+I", {"k": "ann", "total": 80, "n": 1})]
+        assert (result.live, result.ignored_retractions) == ({("ann",): 2}, 1)
+        with pytest.raises(RejectedError, match="no equal row is accumulated") as excinfo:
             run_epochs(calls, [epoch], keys=["k"], strict=True)
-        assert (caught.value.code, caught.value.group) == ("CANNOT_RETRACT", {"k": "ann"})
+        assert (excinfo.value.code, excinfo.value.group) == ("CANNOT_RETRACT", {"k": "ann"})
     (gone,) = run_epochs(calls, [[("+I", new), ("-D", new)]], keys=["k"], strict=True)
     assert (gone.changelog, gone.states, gone.ignored_retractions) == ([], {}, 0)
     # Only the columns that the query uses are compared, with its conditions.
@@ -66,9 +66,9 @@ def test_strict_epochs_refuse_a_retraction_without_a_row() -> None:
     calls = {"n": FUNCTIONS["count"]()}
     assert [each.ignored_retractions for each in run_epochs(calls, rows, keys=["k"])] == [0, 0, 1]
     assert len(run_epochs(calls, rows[:2], keys=["k"], strict=True)) == 2
-    with pytest.raises(RejectedError, match="strict mode") as caught:
+    with pytest.raises(RejectedError, match="strict mode") as excinfo:
         run_epochs(calls, rows, keys=["k"], strict=True)
-    assert (caught.value.code, caught.value.group) == ("CANNOT_RETRACT", {"k": "ann"})
+    assert (excinfo.value.code, excinfo.value.group) == ("CANNOT_RETRACT", {"k": "ann"})
 
 
 def test_an_empty_first_epoch() -> None:
@@ -93,32 +93,32 @@ def test_columns_may_be_called_slot_and_kind() -> None:
     """Columns of rows may be named `slot` and `kind`: keys, arguments, conditions and outputs."""
     row = {"slot": 1, "kind": 2, "row_kind": True}
     total = FUNCTIONS["sum"]
-    found = changelogs([row], keys=["slot"], kind=total("kind").where("row_kind"), again=total("slot"))
-    assert found == [[("+I", {"slot": 1, "kind": 2, "again": 1})]]
+    result = changelogs([row], keys=["slot"], kind=total("kind").where("row_kind"), again=total("slot"))
+    assert result == [[("+I", {"slot": 1, "kind": 2, "again": 1})]]
     held = changelogs([{"kind": True}, {"kind": False}], slot=FUNCTIONS["count"]().where("kind"))
     assert held == [[("+I", {"slot": 1})]]
 
 
 def test_an_output_is_not_called_like_a_key() -> None:
     """An output with the name of a key would hide it."""
-    with pytest.raises(RejectedError, match="'k' is a key and an output") as caught:
+    with pytest.raises(RejectedError, match="'k' is a key and an output") as excinfo:
         changelogs([{"k": 1}], keys=["k"], k=FUNCTIONS["count"]())
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_a_kind_must_be_one() -> None:
     """None is not a row kind, and the error lists the kinds."""
-    with pytest.raises(RejectedError, match=r"None is no row kind; the kinds are \+I") as caught:
+    with pytest.raises(RejectedError, match=r"None is no row kind; the kinds are \+I") as excinfo:
         changelogs([(None, {"k": 1})], keys=["k"], n=FUNCTIONS["count"]())
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 def test_a_value_that_does_not_fit_is_named() -> None:
     """The error tells column, row and value, with a code of the taxonomy."""
     total = FUNCTIONS["sum"]
-    with pytest.raises(RejectedError, match=r"the value 'x' of v, in row 2 of its epoch, is no BIGINT") as caught:
+    with pytest.raises(RejectedError, match=r"the value 'x' of v, in row 2 of its epoch, is no BIGINT") as excinfo:
         run_epochs({"n": total("v")}, [[{"v": 1}, {"v": "x"}]], types={"v": "BIGINT"})
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
     with pytest.raises(RejectedError, match=r"the value 'x' of k, in row 3 "):
         run_epochs({"n": FUNCTIONS["count"]()}, [[{"k": 1}, {"k": 2}, {"k": "x"}]], keys=["k"])
 
@@ -134,9 +134,9 @@ def test_nothing_is_cut_off_a_value(value: Any, type_: str) -> None:
         lambda: run_epochs(calls, [[{"v": value}]], types={"v": type_}),
         lambda: run_over(calls, [{"v": value}], types={"v": type_}),
     ):
-        with pytest.raises(RejectedError, match=rf"of v, in row 1 of its epoch, is no {type_}") as caught:
+        with pytest.raises(RejectedError, match=rf"of v, in row 1 of its epoch, is no {type_}") as excinfo:
             run()
-        assert caught.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
     assert run_over({"n": FUNCTIONS["sum"]("v")}, [{"v": 2.0}], types={"v": "BIGINT"})[0]["n"] == 2
 
 
@@ -151,9 +151,9 @@ def test_what_is_no_call_is_refused_in_words() -> None:
     ]
     for calls, options, message in wrong:
         for run in (lambda: run_epochs(calls, [rows], **options), lambda: run_over(calls, rows, **options)):  # noqa: B023
-            with pytest.raises(RejectedError, match=message) as caught:
+            with pytest.raises(RejectedError, match=message) as excinfo:
                 run()
-            assert caught.value.code == "SIGNATURE"
+            assert excinfo.value.code == "SIGNATURE"
     with pytest.raises(RejectedError, match="order_by is the text 'v'"):
         run_over({"n": total("v")}, rows, order_by="v")
 
@@ -181,9 +181,9 @@ def test_rows_that_no_engine_could_have(row: Any, message: str) -> None:
         lambda: run_over(calls, [{"v": 1}, row]),
         lambda: run_over_epochs(calls, [[{"v": 1, **at}, timed]], order_by=["at"]),
     ):
-        with pytest.raises(RejectedError, match=message) as caught:
+        with pytest.raises(RejectedError, match=message) as excinfo:
             run()
-        assert caught.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 def test_a_state_that_overflows_names_the_remedy() -> None:
@@ -221,10 +221,10 @@ def test_an_error_of_a_row_without_arguments_names_no_chunk() -> None:
         def get_value(self, count: int) -> int:
             return count
 
-    with pytest.raises(FunctionError, match="too many") as caught:
+    with pytest.raises(FunctionError, match="too many") as excinfo:
         run_epochs({"n": connect(Rows)["rows"]()}, [[{"k": 1}, {"k": 1}]], keys=["k"])
-    assert caught.value.row == "without arguments"
-    assert "chunk" not in str(caught.value)
+    assert excinfo.value.row == "without arguments"
+    assert "chunk" not in str(excinfo.value)
 
 
 @udaf
@@ -271,9 +271,9 @@ def test_nanoseconds_are_refused_by_name(value: Any, type_: pa.DataType) -> None
     """As arguments, as keys and over OVER: each would be shown as another value."""
     count, rows = FUNCTIONS["count"], [{"k": 1, "v": value}]
     for keys, calls in ((["k"], {"m": FUNCTIONS["max"]("v")}), (["v"], {"n": count()})):
-        with pytest.raises(RejectedError, match="of v, in row 1 of its epoch, has nanoseconds") as raised:
+        with pytest.raises(RejectedError, match="of v, in row 1 of its epoch, has nanoseconds") as excinfo:
             run_epochs(calls, [rows], keys=keys, types={"v": type_})
-        assert raised.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
         with pytest.raises(RejectedError, match="has nanoseconds"):
             run_over(calls, rows, keys=keys, types={"v": type_})
 

@@ -69,22 +69,22 @@ def test_equal_exchanges_are_bound_once() -> None:
 def test_direct_arguments_that_are_equal_but_not_the_same_are_bound_apart(order: tuple[object, ...]) -> None:
     """Python's 1, 1.0 and True are equal, and a function may tell them from each other."""
     registry = Registry([function_of(Echo)])
-    found = []
+    result = []
     for given in order:
         pair = ExchangePair(Open((Call("echo", ("x",), literals={"given": given}),), COLUMNS), registry)
         pair.send(pair.engine.chunk(pa.record_batch([pa.array([1])], schema=COLUMNS)))
-        found += pair.epoch(1).column("output_0").to_pylist()
+        result += pair.epoch(1).column("output_0").to_pylist()
         pair.server.close()
-    assert found == [repr(given) for given in order]
+    assert result == [repr(given) for given in order]
 
 
 def test_arrays_of_numpy_are_lists_as_they_are_on_servers() -> None:
     """Exchanges with other arrays, also where NumPy's text shows no difference, are bound apart."""
     registry = Registry([function_of(Echo)])
-    found = []
+    result = []
     for array in (np.zeros(2000), np.arange(2000) == 1000, np.zeros(2000)):
         request = Open((Call("echo", ("x",), literals={"given": {"a": [array], "n": np.int64(1)}}),), COLUMNS)
         describe(request, registry, LIMITS, "s")
-        found.append(request.calls[0].literals["given"])
-    assert found == [{"a": [[0.0] * 2000], "n": 1}, {"a": [[at == 1000 for at in range(2000)]], "n": 1}, found[0]]
+        result.append(request.calls[0].literals["given"])
+    assert result == [{"a": [[0.0] * 2000], "n": 1}, {"a": [[at == 1000 for at in range(2000)]], "n": 1}, result[0]]
     assert len(registry.recent_requests) == 2

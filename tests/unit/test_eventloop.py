@@ -162,9 +162,9 @@ def test_who_cannot_run_here_is_refused_alike(monkeypatch: pytest.MonkeyPatch) -
         request = Open((), NUMBER, steps=(Step(function.name, (StepArgument("x"),)),), outputs=(0,))
         if issubclass(function.source, Own):
             request = Open((Call(function.name, ("x",)),), NUMBER)
-        with pytest.raises(RejectedError, match="there is no Java here") as caught:
+        with pytest.raises(RejectedError, match="there is no Java here") as excinfo:
             ServerExchange(request, functions, limits=UNBOUNDED, server_id="here", coroutines=EventLoop())
-        assert caught.value.code == "SETTINGS"
+        assert excinfo.value.code == "SETTINGS"
 
 
 def test_an_open_that_was_cancelled_has_failed() -> None:

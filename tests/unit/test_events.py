@@ -39,15 +39,15 @@ BLOCKS: dict[str, Any] = {"block": '{"type":"struct"}', "key_block": '{"type":"s
 
 
 def events(changes: Sequence[Change], cuts: Iterable[int] = ()) -> list[tuple[Any, ...]]:
-    found = []
+    result = []
     for batch in envelopes()(batches(changes, cuts)):
         for key, value in zip(*batch.to_pydict().values(), strict=True):
             payload = json.loads(value)["payload"]
             assert payload["source"] == {"connector": "foldflight", "name": "foldflight", "ts_ms": 1700, "lsn": 5 << 31}
             assert payload["ts_ms"] == 1700
             rows = [None if payload[name] is None else payload[name]["name"] for name in ("before", "after")]
-            found.append((payload["op"], json.loads(key)["payload"]["id"], *rows))
-    return found
+            result.append((payload["op"], json.loads(key)["payload"]["id"], *rows))
+    return result
 
 
 CHANGES = [
@@ -82,8 +82,8 @@ def test_old_and_new_rows_become_one_event_wherever_batches_end(cuts: set[int]) 
     """A -U and the +U of its key are an update; each of them alone deletes or sets the row."""
     assert events(CHANGES, cuts) == EVENTS
     task = _Upserts(("id",), ("id", "name"), TYPES)
-    found = [row for batch in task(batches(CHANGES, cuts, timed=False)) for row in batch.to_pylist()]
-    assert [(row["id"], None if row["foldflight deleted"] else row["name"]) for row in found] == [
+    result = [row for batch in task(batches(CHANGES, cuts, timed=False)) for row in batch.to_pylist()]
+    assert [(row["id"], None if row["foldflight deleted"] else row["name"]) for row in result] == [
         (key, after) for _, key, _, after in EVENTS
     ]
 
@@ -115,9 +115,9 @@ def test_what_readers_would_take_for_something_else_is_refused(change: Any, said
         [pa.array([each], type_) for each, type_ in zip(change, (pa.string(), *TYPES), strict=True)] + [pa.array([1])],
         names=["row_kind", "id", "name", "now"],
     )
-    with pytest.raises(RejectedError, match=said) as caught:
+    with pytest.raises(RejectedError, match=said) as excinfo:
         list(envelopes()([rows]))
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 @pytest.mark.parametrize(

@@ -243,9 +243,9 @@ def test_a_value_is_not_made_again_of_what_get_value_has_left() -> None:
     """A value that does not fit fails its slot, and others have the values of accumulators that are whole."""
     fold = new_fold(Call("emptied", ("v",)))
     fold.fold(chunk(*((slot, INSERT, slot + 10) for slot in range(10))))
-    found = shown(fold.collect())
-    assert "does not fit BIGINT" in found.pop(SHOW_16 - 10)
-    assert found == {slot: slot + 10 for slot in range(10) if slot + 10 != SHOW_16}
+    result = shown(fold.collect())
+    assert "does not fit BIGINT" in result.pop(SHOW_16 - 10)
+    assert result == {slot: slot + 10 for slot in range(10) if slot + 10 != SHOW_16}
 
 
 def test_rows_that_are_kept_fail_when_they_are_folded() -> None:
@@ -391,11 +391,11 @@ def test_what_is_raised_is_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("x" * 50_000_000)
 
     monkeypatch.setattr(Touchy, "accumulate", chatty)
-    with pytest.raises(FunctionError, match=r"^USER_CODE: accumulate raised ValueError: xxx") as caught:
+    with pytest.raises(FunctionError, match=r"^USER_CODE: accumulate raised ValueError: xxx") as excinfo:
         new_fold(TOUCHY, isolates=False).fold(chunk((0, INSERT, 1)))
-    assert len(caught.value.message) < 5000
-    assert "in chatty" in (caught.value.trace or "")
-    assert len(caught.value.trace or "") < 10_000
+    assert len(excinfo.value.message) < 5000
+    assert "in chatty" in (excinfo.value.trace or "")
+    assert len(excinfo.value.trace or "") < 10_000
 
 
 def test_without_isolation_errors_are_raised() -> None:

@@ -137,9 +137,9 @@ def test_results_that_no_array_holds(
         return pa.chunked_array([state(slots)])
 
     monkeypatch.setattr(accumulators, "state", bounded)
-    with pytest.raises(RejectedError, match=reason) as caught:
+    with pytest.raises(RejectedError, match=reason) as excinfo:
         fold.collect()
-    assert (caught.value.code, caught.value.slot) == ("LIMIT", slot)
+    assert (excinfo.value.code, excinfo.value.slot) == ("LIMIT", slot)
 
 
 def test_forgotten_slots_are_empty_again() -> None:
@@ -273,9 +273,9 @@ def test_an_argument_that_does_not_fit_its_decimal() -> None:
     """It is OVERFLOW with the value and the row, unless FILTER leaves the row out. Isolated, its group alone fails."""
     calls = [Call("money", ("v", "w")), Call("count", ("v",))]
     rows = chunk((0, INSERT, 20, 1, None, True), (1, INSERT, 100, 7, None, False), (0, INSERT, None, 1, None, True))
-    with pytest.raises(FunctionError, match="v is 100, which does not fit DECIMAL") as caught:
+    with pytest.raises(FunctionError, match="v is 100, which does not fit DECIMAL") as excinfo:
         new_fold(*calls, functions=[Money]).fold(rows)
-    assert (caught.value.code, caught.value.slot, caught.value.row) == ("OVERFLOW", 1, "v=100, w=7")
+    assert (excinfo.value.code, excinfo.value.slot, excinfo.value.row) == ("OVERFLOW", 1, "v=100, w=7")
     fold = new_fold(Call("money", ("v", "w"), filter="late"), functions=[Money])
     fold.fold(rows)
     assert outputs(fold) == {0: 20, 1: 0}
@@ -313,9 +313,9 @@ def test_values_after_some_rows_are_those_after_each_row() -> None:
     every = new_fold(*calls).fold_each(rows)
     emit = pa.array([False, True, False, True])
     some = new_fold(*calls, row_outputs=True, emits=True)
-    (found,) = some.chunk(with_column(rows, "emit", emit))
-    assert found.column("slot").to_pylist() == [1, 3]
-    assert found.select(every.schema.names).to_pylist() == every.filter(emit).to_pylist()
+    (result,) = some.chunk(with_column(rows, "emit", emit))
+    assert result.column("slot").to_pylist() == [1, 3]
+    assert result.select(every.schema.names).to_pylist() == every.filter(emit).to_pylist()
     with pytest.raises(RejectedError, match="the column emit has NULLs"):
         some.chunk(with_column(rows, "emit", pa.array([True, None, True, True])))
 
@@ -371,9 +371,9 @@ def call_all_methods(fold: Fold, *, retracting: bool) -> None:
 def test_each_method_that_raises_is_named(method_name: str) -> None:
     """An exception in a method names function, method, slot and row, and shows only the author's frames."""
     fold = new_fold(Call("broken", ("v",)), functions=[broken(**{method_name: raising})], signer=SIGNER)
-    with pytest.raises(FunctionError, match=f"{method_name} raised ValueError: bad luck|get_value raised") as caught:
+    with pytest.raises(FunctionError, match=f"{method_name} raised ValueError: bad luck|get_value raised") as excinfo:
         call_all_methods(fold, retracting=method_name == "retract")
-    error = caught.value
+    error = excinfo.value
     assert (error.code, error.function, error.slot) == ("USER_CODE", "broken", 4)
     assert error.trace is not None
     assert "in raising" in error.trace
@@ -386,10 +386,10 @@ def test_each_method_that_raises_is_named(method_name: str) -> None:
 def test_rows_of_errors_stand_where_they_stood_in_the_chunk() -> None:
     """The position of a row in an error is that in the chunk, also with a filter."""
     fold = new_fold(Call("broken", ("v",), filter="late"), functions=[broken(accumulate=raising)])
-    with pytest.raises(FunctionError) as caught:
+    with pytest.raises(FunctionError) as excinfo:
         fold.fold(chunk((0, INSERT, 1, 1, 1.0, False), (6, INSERT, 8, 1, 1.0, True)))
-    assert caught.value.row == "v=8"
-    assert caught.value.slot == 6
+    assert excinfo.value.row == "v=8"
+    assert excinfo.value.slot == 6
 
 
 def test_constructor_and_open_that_raise() -> None:
@@ -408,18 +408,18 @@ def test_results_of_the_wrong_type() -> None:
     fold.fold(chunk((2, INSERT, 1)))
     with pytest.raises(
         FunctionError, match=r"get_value returned 'many' \(str\), which does not fit BIGINT; return such"
-    ) as caught:
+    ) as excinfo:
         fold.collect()
-    assert (caught.value.code, caught.value.slot) == ("RESULT_TYPE", 2)
+    assert (excinfo.value.code, excinfo.value.slot) == ("RESULT_TYPE", 2)
 
 
 def test_bigint_overflow_is_an_error() -> None:
     """A sum beyond BIGINT is OVERFLOW with function and slot, never a wrapped number."""
     fold = new_fold(Call("sum", ("v",)))
     fold.fold(chunk((1, INSERT, 2**62), (1, INSERT, 2**62)))
-    with pytest.raises(FunctionError) as caught:
+    with pytest.raises(FunctionError) as excinfo:
         fold.collect()
-    assert (caught.value.code, caught.value.function, caught.value.slot) == ("OVERFLOW", "sum", 1)
+    assert (excinfo.value.code, excinfo.value.function, excinfo.value.slot) == ("OVERFLOW", "sum", 1)
 
 
 def test_numbers_must_be_returned() -> None:
@@ -437,9 +437,9 @@ def test_numbers_must_be_returned() -> None:
             return accumulator
 
     fold = new_fold(Call("forgets", ("v",)), functions=[Forgets])
-    with pytest.raises(FunctionError, match=r"accumulate returned None, but .* int cannot change in place") as caught:
+    with pytest.raises(FunctionError, match=r"accumulate returned None, but .* int cannot change in place") as excinfo:
         fold.fold(chunk((0, INSERT, 1)))
-    assert caught.value.code == "RESULT_TYPE"
+    assert excinfo.value.code == "RESULT_TYPE"
 
 
 def test_an_accumulator_may_be_none() -> None:
@@ -478,9 +478,9 @@ def test_attributes_nobody_annotated_are_not_lost() -> None:
 def test_append_only_functions_refuse_retractions() -> None:
     """A retraction for a function without retract is refused before any row is folded."""
     fold = new_fold(Call("count"), Call("max", ("v",)))
-    with pytest.raises(RejectedError, match=r"max is append-only .*; let groups keep their rows") as caught:
+    with pytest.raises(RejectedError, match=r"max is append-only .*; let groups keep their rows") as excinfo:
         fold.fold(chunk((0, INSERT, 1), (0, UPDATE_BEFORE, 1)))
-    assert caught.value.code == "CANNOT_RETRACT"
+    assert excinfo.value.code == "CANNOT_RETRACT"
     assert fold.collect().num_rows == 0
 
 
@@ -489,9 +489,9 @@ def test_functions_without_merge_refuse_a_second_state() -> None:
     fold = new_fold(Call("broken", ("v",)), functions=[broken()])
     fold.fold(chunk((0, INSERT, 1)))
     state = fold.collect()
-    with pytest.raises(RejectedError, match="broken has no merge") as caught:
+    with pytest.raises(RejectedError, match="broken has no merge") as excinfo:
         fold.merge_states(state)
-    assert caught.value.code == "CANNOT_MERGE"
+    assert excinfo.value.code == "CANNOT_MERGE"
 
 
 @pytest.mark.parametrize(
@@ -541,9 +541,9 @@ def test_slots_and_kinds_are_checked(column: str, values: pa.Array, message: str
 )
 def test_calls_that_do_not_fit(call: Call, message: str, code: str) -> None:
     """A call that does not fit functions or columns is refused when it is bound."""
-    with pytest.raises(RejectedError, match=message) as caught:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         new_fold(call)
-    assert caught.value.code == code
+    assert excinfo.value.code == code
 
 
 def test_functions_are_opened_closed_and_given_their_context() -> None:
@@ -679,10 +679,10 @@ def test_damaged_states_are_refused(function: type) -> None:
     """Forged, truncated and foreign states are refused with their function, and never unpickled."""
     for name, state in damaged(function):
         fold = new_fold(BAGGED, functions=[function], signer=SIGNER)
-        with pytest.raises(FoldflightError) as caught:
+        with pytest.raises(FoldflightError) as excinfo:
             fold.merge_states(with_state(bag_state(function), state))
-        assert isinstance(caught.value, (RejectedError, CorruptError)), name
-        assert caught.value.code in ("STATE_MISMATCH", "STATE_CHECKSUM"), name
+        assert isinstance(excinfo.value, (RejectedError, CorruptError)), name
+        assert excinfo.value.code in ("STATE_MISMATCH", "STATE_CHECKSUM"), name
 
 
 def test_pickles_of_another_key_are_refused() -> None:
@@ -697,9 +697,9 @@ def test_pickles_of_another_key_are_refused() -> None:
 
 def test_pickles_need_a_key() -> None:
     """Without a key a function whose states are pickled is refused, with the remedies."""
-    with pytest.raises(RejectedError, match=r"FOLDFLIGHT_STATE_KEYS.*annotate") as caught:
+    with pytest.raises(RejectedError, match=r"FOLDFLIGHT_STATE_KEYS.*annotate") as excinfo:
         new_fold(BAGGED, functions=[PICKLED])
-    assert caught.value.code == "SETTINGS"
+    assert excinfo.value.code == "SETTINGS"
     with pytest.raises(RejectedError, match="at least 16 bytes"):
         StateSigner([b"short"])
 
@@ -712,18 +712,18 @@ def test_states_of_another_version_are_refused(function: type) -> None:
     )
     states = bag_state(function)
     for batch in (states, with_state(bag_state(newer), states.column("state_0")[0].as_py())):
-        with pytest.raises(RejectedError, match="bagged version 2") as caught:
+        with pytest.raises(RejectedError, match="bagged version 2") as excinfo:
             new_fold(BAGGED, functions=[newer], signer=SIGNER).merge_states(batch)
-        assert caught.value.code == "STATE_MISMATCH"
+        assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_typed_states_of_another_type_are_refused() -> None:
     """A typed state of another layout is STATE_MISMATCH."""
     fold = new_fold(WEIGHTED)
     batch = pa.RecordBatch.from_pydict({"slot": pa.array([0], pa.int32()), "state_0": pa.array([{"sum": 1}])})
-    with pytest.raises(RejectedError, match=r"its type is struct<sum: int64>") as caught:
+    with pytest.raises(RejectedError, match=r"its type is struct<sum: int64>") as excinfo:
         fold.merge_states(batch)
-    assert caught.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
     with pytest.raises(RejectedError, match="no column state_0"):
         fold.merge_states(batch.select(["slot"]))
 

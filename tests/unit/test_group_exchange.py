@@ -131,19 +131,19 @@ def test_a_state_that_is_too_large_names_its_group(monkeypatch: pytest.MonkeyPat
     said = r"a state of string_agg has .* state_bytes_max is 100"
     with exchange.turn(groups):
         exchange.chunk(groups.slots(block), block)
-        with pytest.raises(RejectedError, match=said) as caught:
+        with pytest.raises(RejectedError, match=said) as excinfo:
             exchange.barrier()
-    assert (caught.value.code, caught.value.limit) == ("LIMIT", "state_bytes_max")
-    assert caught.value.group == {"k": "large"}
-    assert "group: k='large'" in str(caught.value)
+    assert (excinfo.value.code, excinfo.value.limit) == ("LIMIT", "state_bytes_max")
+    assert excinfo.value.group == {"k": "large"}
+    assert "group: k='large'" in str(excinfo.value)
 
 
 def test_an_error_names_its_group_and_ends_the_exchange(transport: Counted, grouped: GroupedExchange) -> None:
     """After an error in one turn the next one uses another exchange."""
     groups = Groups(layout(transport))
-    with pytest.raises(FunctionError) as caught, grouped.turn(groups):
+    with pytest.raises(FunctionError) as excinfo, grouped.turn(groups):
         folded(grouped, groups, ("a", 1), ("b", 2**62), ("b", 2**62))
-    assert caught.value.group == {"k": "b"}
+    assert excinfo.value.group == {"k": "b"}
     assert transport.alive == 0
     groups = Groups(layout(transport))
     with grouped.turn(groups):

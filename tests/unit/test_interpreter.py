@@ -45,9 +45,9 @@ def test_a_forgotten_return_is_an_error(zero: Any, state_type: str | None) -> No
     if state_type is not None:
         del Forgetful.serialize, Forgetful.deserialize
     function = udaf(input_types=["BIGINT"], result_type="DOUBLE", state_type=state_type)(Forgetful)
-    with pytest.raises(FunctionError, match="return the new accumulator") as caught:
+    with pytest.raises(FunctionError, match="return the new accumulator") as excinfo:
         fold_of(function).fold(BATCH)
-    assert caught.value.row == "x=1"
+    assert excinfo.value.row == "x=1"
 
 
 def test_a_list_handed_out_is_not_the_next_rows() -> None:

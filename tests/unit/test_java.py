@@ -77,9 +77,9 @@ def test_error_says_what_was_looked_at(tmp_path, monkeypatch):
     """Without a Java and the wheel, the error lists what was found and what to install."""
     monkeypatch.setattr(java, "find_spec", lambda _: None)
     old = fake_java(tmp_path, "11.0.2")
-    with pytest.raises(RejectedError, match=r"JAVA_HOME \(.*\) is version 11.*foldflight\[java\]") as caught:
+    with pytest.raises(RejectedError, match=r"JAVA_HOME \(.*\) is version 11.*foldflight\[java\]") as excinfo:
         java.java_home({"JAVA_HOME": str(old), "PATH": ""})
-    assert caught.value.code == "SETTINGS"
+    assert excinfo.value.code == "SETTINGS"
 
 
 def test_prepare_local_sets_what_spark_reads(tmp_path):

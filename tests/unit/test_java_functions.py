@@ -86,7 +86,7 @@ def test_a_class_becomes_a_function(weighted: Function) -> None:
 
 def test_it_folds_and_skips_nulls_of_primitives(weighted: Function) -> None:
     """Rows are added and retracted; a row with NULL for a primitive parameter is not given to the class."""
-    found = folded(
+    result = folded(
         weighted,
         {
             "slot": pa.array([0, 0, 1, 0, 1], pa.int32()),
@@ -95,8 +95,8 @@ def test_it_folds_and_skips_nulls_of_primitives(weighted: Function) -> None:
             "w": pa.array([1, 3, 2, 1, 5], pa.int32()),
         },
     )
-    assert found.column("state_0").to_pylist() == [{"sum": 60, "count": 3}, {"sum": 14, "count": 2}]
-    assert found.column("output_0").to_pylist() == [20, 7]
+    assert result.column("state_0").to_pylist() == [{"sum": 60, "count": 3}, {"sum": 14, "count": 2}]
+    assert result.column("output_0").to_pylist() == [20, 7]
 
 
 def test_it_is_sent_with_its_jar(weighted: Function) -> None:
@@ -151,14 +151,14 @@ def test_every_type_passes_into_and_out_of_java(tmp_path: Path) -> None:
     values = {name: value for name, (_, value) in types.items()}
     for given in (values, dict.fromkeys(values)):
         columns = {name: pa.array([given[name]], type_) for name, type_ in zip(types, arrow, strict=True)}
-        found = folded(function, columns)
-        assert found.column("state_0").to_pylist() == [given]
-        assert found.column("output_0").to_pylist() == [given["d"]]
+        result = folded(function, columns)
+        assert result.column("state_0").to_pylist() == [given]
+        assert result.column("output_0").to_pylist() == [given["d"]]
         fold = Fold(
             bind_calls(Registry([function]), [Call("any", tuple(types))], pa.RecordBatch.from_pydict(columns).schema)
         )
-        fold.merge_states(found.select(["slot", "state_0"]))
-        assert fold.collect().column("state_0").equals(found.column("state_0"))
+        fold.merge_states(result.select(["slot", "state_0"]))
+        assert fold.collect().column("state_0").equals(result.column("state_0"))
 
 
 VOID_TOTAL = SUM_OF_BOXES.replace("Total", "Any").replace("Long accumulate", "void accumulate")
@@ -195,10 +195,10 @@ MISTAKES = {
 @pytest.mark.parametrize("message", MISTAKES)
 def test_mistakes_of_authors(tmp_path: Path, message: str) -> None:
     """A class that is not a function is refused when it is loaded, with what is wrong and what to do."""
-    with pytest.raises(RejectedError, match=re.escape(message)) as caught:
+    with pytest.raises(RejectedError, match=re.escape(message)) as excinfo:
         function_of(tmp_path, MISTAKES[message])
-    assert caught.value.code == "SIGNATURE"
-    assert "com.acme.Any" in caught.value.message
+    assert excinfo.value.code == "SIGNATURE"
+    assert "com.acme.Any" in excinfo.value.message
 
 
 LOADING = {
@@ -212,9 +212,9 @@ LOADING = {
 def test_a_class_that_raises_while_it_is_read(tmp_path: Path, message: str) -> None:
     """An exception of the constructor, which isDeterministic needs, or of a static field is an error of loading."""
     more = LOADING[message] + " public boolean isDeterministic() { return true; }"
-    with pytest.raises(RejectedError, match=re.escape(message)) as caught:
+    with pytest.raises(RejectedError, match=re.escape(message)) as excinfo:
         function_of(tmp_path, any_class(more=more))
-    assert caught.value.code == "MODULE"
+    assert excinfo.value.code == "MODULE"
 
 
 def test_any_name_of_a_field_and_a_jar(tmp_path: Path) -> None:
@@ -228,11 +228,11 @@ def test_any_name_of_a_field_and_a_jar(tmp_path: Path) -> None:
     function = function_of(tmp_path, source, name="com.acme.Any")
     assert isinstance(function.instantiate, classes.JavaForm)
     assert jvm.loaders(jvm.Jar("n" * 250, function.instantiate.jar.code + b"\n")).authors
-    found = folded(function, {"slot": pa.array([0, 0], pa.int32()), "v": pa.array([None, 3], pa.int32())})
-    assert found.column("state_0").to_pylist() == [{"count": 2, "from": 3, "is": datetime.date(2026, 1, 2)}]
+    result = folded(function, {"slot": pa.array([0, 0], pa.int32()), "v": pa.array([None, 3], pa.int32())})
+    assert result.column("state_0").to_pylist() == [{"count": 2, "from": 3, "is": datetime.date(2026, 1, 2)}]
     fold = Fold(bind_calls(Registry([function]), [Call("any", ("v",))], pa.schema({"v": pa.int32()})))
-    fold.merge_states(found.select(["slot", "state_0"]))
-    assert fold.collect().column("state_0").equals(found.column("state_0"))
+    fold.merge_states(result.select(["slot", "state_0"]))
+    assert fold.collect().column("state_0").equals(result.column("state_0"))
 
 
 FLINK = {
@@ -300,9 +300,9 @@ def test_values_that_python_does_not_have(tmp_path: Path, type_: str, value: str
         fields=f"public {type_} odd; public long count;", arguments=", boolean is", body=f"if (is) state.odd = {value};"
     )
     columns = {"slot": pa.array([0, 1], pa.int32()), "is": pa.array([True, False])}
-    found = folded(function_of(tmp_path, source), columns, isolates=True).to_pylist()
-    assert [row["error"] and row["error"]["code"] for row in found] == ["RESULT_TYPE", None]
-    assert message in found[0]["error"]["message"]
+    result = folded(function_of(tmp_path, source), columns, isolates=True).to_pylist()
+    assert [row["error"] and row["error"]["code"] for row in result] == ["RESULT_TYPE", None]
+    assert message in result[0]["error"]["message"]
 
 
 def test_missing_classes_and_jars(tmp_path: Path, weighted: Function) -> None:
@@ -314,9 +314,9 @@ def test_missing_classes_and_jars(tmp_path: Path, weighted: Function) -> None:
         ("com.acme.X", "has no jar; write it as functions.jar::com.acme.X"),
         (f"{__file__}::com.acme.X", "which is not a jar"),
     ):
-        with pytest.raises(RejectedError, match=message) as caught:
+        with pytest.raises(RejectedError, match=message) as excinfo:
             java_functions([name])
-        assert caught.value.code == "MODULE"
+        assert excinfo.value.code == "MODULE"
     nameless = weighted.instantiate
     assert java_functions(["com.acme.WeightedAvg"], str(packed))[0].instantiate != nameless
 
@@ -325,9 +325,9 @@ def test_an_exception_has_the_frames_of_java(tmp_path: Path) -> None:
     """The error has the group, the row, Java's exception and the author's frames only."""
     function = function_of(tmp_path, SUM_OF_BOXES, "com.acme.Total")
     slots = pa.array([0, 1, 1, 1], pa.int32())
-    with pytest.raises(FunctionError) as caught:
+    with pytest.raises(FunctionError) as excinfo:
         folded(function, {"slot": slots, "v": pa.array([1, 2, -3, 4])})
-    error = caught.value
+    error = excinfo.value
     assert (error.code, error.slot, error.repeats) == ("USER_CODE", 1, True)
     assert "accumulate raised java.lang.IllegalArgumentException: negative: -3" in error.message
     assert error.row is not None
@@ -338,17 +338,17 @@ def test_an_exception_has_the_frames_of_java(tmp_path: Path) -> None:
         "at com.acme.Total.checked",
         "at com.acme.Total.accumulate",
     ]
-    with pytest.raises(FunctionError, match="accumulate returned None") as caught:
+    with pytest.raises(FunctionError, match="accumulate returned None") as excinfo:
         folded(function, {"slot": slots, "v": pa.array([1, 2, 13, 4])})
-    assert caught.value.code == "RESULT_TYPE"
+    assert excinfo.value.code == "RESULT_TYPE"
 
 
 def test_out_of_memory_is_an_error_of_the_function(tmp_path: Path) -> None:
     """The virtual machine survives, and the error may not repeat, because memory may be free later."""
     function = function_of(tmp_path, any_class(body="state.count += new long[Integer.MAX_VALUE].length;"))
-    with pytest.raises(FunctionError, match="OutOfMemoryError") as caught:
+    with pytest.raises(FunctionError, match="OutOfMemoryError") as excinfo:
         folded(function, {"slot": pa.array([0], pa.int32())})
-    assert (caught.value.code, caught.value.repeats) == ("USER_CODE", False)
+    assert (excinfo.value.code, excinfo.value.repeats) == ("USER_CODE", False)
     assert function.instantiate({}).create_accumulator() is not None
 
 
@@ -363,9 +363,9 @@ def test_the_authors_own_states(tmp_path: Path) -> None:
         tmp_path, any_class(fields=fields, body="state.hidden -= 1;", value="return state.hidden;", more=more)
     )
     assert function.capabilities.codec == "custom"
-    found = folded(function, {"slot": pa.array([0, 0], pa.int32())})
+    result = folded(function, {"slot": pa.array([0, 0], pa.int32())})
     fold = Fold(bind_calls(Registry([function]), [Call("any")], pa.schema([])))
-    fold.merge_states(found.select(["slot", "state_0"]))
+    fold.merge_states(result.select(["slot", "state_0"]))
     assert fold.collect().column("output_0").to_pylist() == [-2]
 
 
@@ -490,11 +490,11 @@ def test_names_that_javac_keeps_are_used(tmp_path: Path) -> None:
     calls = bind_calls(Registry([function]), [Call("any", ("price", "ids"), literals={"factor": 3})], batch.schema)
     fold = Fold(calls)
     fold.fold(batch)
-    found = fold.collect()
-    assert found.column("state_0").to_pylist() == [{"sum": decimal.Decimal("11.25"), "seen": [1, 2]}]
-    assert found.column("output_0").to_pylist() == [decimal.Decimal("11.25")]
+    result = fold.collect()
+    assert result.column("state_0").to_pylist() == [{"sum": decimal.Decimal("11.25"), "seen": [1, 2]}]
+    assert result.column("output_0").to_pylist() == [decimal.Decimal("11.25")]
     again = Fold(calls)
-    again.merge_states(found.select(["slot", "state_0"]))
-    assert again.collect().column("state_0").equals(found.column("state_0"))
+    again.merge_states(result.select(["slot", "state_0"]))
+    assert again.collect().column("state_0").equals(result.column("state_0"))
     with pytest.raises(RejectedError, match="the direct argument factor of any must be int"):
         function.bind((pa.decimal128(10, 2), pa.list_(pa.int64())), {"factor": "3"})

@@ -113,12 +113,12 @@ def test_slots_are_those_of_a_dict(drawn: tuple[list[pa.DataType], list[list[tup
     types, batches = drawn
     schema = pa.schema([(f"k{place}", type_) for place, type_ in enumerate(types)])
     index = KeyIndex(schema)
-    found = []
+    result = []
     for batch in batches:
         columns = [pa.array([row[place] for row in batch], type_) for place, type_ in enumerate(types)]
-        found.append(index.slots(columns).to_pylist())
+        result.append(index.slots(columns).to_pylist())
     expected = oracle(batches)
-    assert found == expected
+    assert result == expected
     first = {
         slot: same(key)
         for rows, slots in zip(batches, expected, strict=True)
@@ -175,9 +175,9 @@ def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[p
     """However keys lie, however many come, and whenever compiled loops take over, slots are those that a dict gives."""
     type_, batches = drawn
     index = KeyIndex(pa.schema([("k", type_)]), Hot(hot_rows))
-    found = [index.slots([batch]).to_pylist() for batch in batches]
-    assert found == oracle([[(key,) for key in batch.to_pylist()] for batch in batches])
-    assert len(index) == len(index.keys()) == max(map(max, found)) + 1
+    result = [index.slots([batch]).to_pylist() for batch in batches]
+    assert result == oracle([[(key,) for key in batch.to_pylist()] for batch in batches])
+    assert len(index) == len(index.keys()) == max(map(max, result)) + 1
 
 
 def test_compiled_loops_take_over_when_they_pay() -> None:
@@ -264,8 +264,8 @@ def test_pairs_keep_their_ids_when_more_values_come(hot_rows: int) -> None:
         for most, rows in ((1, 5), (3, 300), (200, 3_000), (1 << 20, 6_000), (2, 100))
     ]
     index = KeyIndex(pa.schema([("a", pa.int64()), ("b", pa.int64())]), Hot(hot_rows))
-    found = [index.slots([pa.array(column) for column in zip(*batch, strict=True)]).to_pylist() for batch in batches]
-    assert found == oracle(batches)
+    result = [index.slots([pa.array(column) for column in zip(*batch, strict=True)]).to_pylist() for batch in batches]
+    assert result == oracle(batches)
 
 
 def test_compiled_loops_compare_texts_with_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +321,8 @@ def test_texts_with_one_hash_are_different_keys(monkeypatch: pytest.MonkeyPatch)
     )
     index = KeyIndex(pa.schema([("k", pa.string())]))
     batches = [[str(number * factor) for number in range(1200)] for factor in (1, 7, 1001)]
-    found = [index.slots([pa.array(batch)]).to_pylist() for batch in [*batches, *batches]]
-    assert found == oracle([[(key,) for key in batch] for batch in [*batches, *batches]])
+    result = [index.slots([pa.array(batch)]).to_pylist() for batch in [*batches, *batches]]
+    assert result == oracle([[(key,) for key in batch] for batch in [*batches, *batches]])
 
 
 def test_where_the_first_null_comes() -> None:
@@ -372,9 +372,9 @@ def test_floats_within_keys_are_canonical(type_: pa.DataType, values: list[Any])
     for part in (column, column[1:], column[:1], column[:0]):
         index = KeyIndex(pa.schema([("k", type_)]))
         index.slots([part])
-        found = index.keys().column("k")
-        found.validate(full=True)
-        assert repr(found.to_pylist()) == repr(part.to_pylist()).replace("-0.0", "0.0")
+        result = index.keys().column("k")
+        result.validate(full=True)
+        assert repr(result.to_pylist()) == repr(part.to_pylist()).replace("-0.0", "0.0")
 
 
 def test_keys_of_chosen_slots() -> None:
@@ -413,9 +413,9 @@ def test_wrong_columns_are_refused() -> None:
     """Columns of another number or type, and an index of no columns, are SCHEMA_MISMATCH."""
     index = KeyIndex(pa.schema([("a", pa.int64())]))
     for columns in ([], [pa.array(["x"])]):
-        with pytest.raises(RejectedError) as caught:
+        with pytest.raises(RejectedError) as excinfo:
             index.slots(columns)
-        assert caught.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
     with pytest.raises(RejectedError):
         KeyIndex(pa.schema([]))
 
@@ -436,18 +436,18 @@ def test_keys_have_the_types_that_arguments_have(type_: pa.DataType) -> None:
     """Types that arguments refuse, because Arrow does not validate them, are refused as keys, before any row."""
     with pytest.raises(
         RejectedError, match=r"the key city: the Arrow type .* is not accepted, only plain types"
-    ) as told:
+    ) as excinfo:
         KeyIndex(pa.schema([("city", type_)]))
-    assert told.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 def test_lists_of_a_fixed_size_within_another_are_no_keys() -> None:
     """Arrow's `take` and `filter` return items of other rows for slices of such a type, also within a member."""
     pairs = pa.list_(pa.list_(pa.int64(), 2), 2)
     for type_ in (pairs, pa.struct([("a", pa.list_(pairs))])):
-        with pytest.raises(RejectedError, match=r"the key city has the type .*cast it to lists of any size") as told:
+        with pytest.raises(RejectedError, match=r"the key city has the type .*cast it to lists of any size") as excinfo:
             KeyIndex(pa.schema([("city", type_)]))
-        assert told.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"
     assert KeyIndex(pa.schema([("city", pa.list_(pa.list_(pa.int64(), 2)))])) is not None
 
 
@@ -470,17 +470,17 @@ def test_a_date_beyond_9999_within_a_nested_key_has_no_hash() -> None:
     nested = pa.StructArray.from_arrays([LATE], ["day"])
     for key in (LATE, nested):
         assert KeyIndex(pa.schema([("key", key.type)])).slots([key]).to_pylist() == [0, 0, 1]
-    with pytest.raises(RejectedError, match=r"STRUCT<day DATE>.*beyond the year 9999; group by its members") as caught:
+    with pytest.raises(RejectedError, match=r"STRUCT<day DATE>.*beyond the year 9999; group by its members") as excinfo:
         key_hashes(pa.RecordBatch.from_arrays([nested], ["key"]))
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 def test_a_struct_with_two_fields_of_one_name_has_no_hash() -> None:
     """Python has no object for it, so a state table cannot place it; the error tells that."""
     array = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-    with pytest.raises(RejectedError, match="a struct with two fields of one name; group by its members") as raised:
+    with pytest.raises(RejectedError, match="a struct with two fields of one name; group by its members") as excinfo:
         key_hashes(pa.RecordBatch.from_arrays([array], names=["key"]))
-    assert raised.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 @pytest.mark.skipif(JSON is None, reason="Arrow has JSON since 19")

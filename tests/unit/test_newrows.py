@@ -61,6 +61,6 @@ def test_a_retraction_counts_if_an_equal_row_is_left(steps: list[tuple[Any, Any]
             expected.append(left[comparable(*each)] > 0)
             left[comparable(*each)] -= expected[-1]
         half = len(gone) // 2
-        found = [flag for part in (gone[:half], gone[half:]) for flag in rows.retract(*rows_of(part)).tolist()]
-        assert found == expected
+        result = [flag for part in (gone[:half], gone[half:]) for flag in rows.retract(*rows_of(part)).tolist()]
+        assert result == expected
     rows.close()

@@ -213,10 +213,12 @@ def test_a_class_that_is_gone_is_named_with_what_to_do() -> None:
     """If the class of a state was renamed, the error has the name of the class and the remedies."""
     first = folded(there(defined(RANGE)), 3, 8)
     renamed = there(defined(RANGE.replace("class R:", "class Renamed:").replace("return R()", "return Renamed()")))
-    with pytest.raises(RejectedError, match=r"refers to __main__\.R, .* Define it again .* empty checkpoint") as caught:
+    with pytest.raises(
+        RejectedError, match=r"refers to __main__\.R, .* Define it again .* empty checkpoint"
+    ) as excinfo:
         folded(renamed, 20, states=state_of(first))
-    assert caught.value.code == "STATE_MISMATCH"
-    assert caught.value.function == "spread"
+    assert excinfo.value.code == "STATE_MISMATCH"
+    assert excinfo.value.function == "spread"
 
 
 def test_a_class_that_refuses_its_old_state_is_told() -> None:
@@ -241,9 +243,11 @@ def test_a_state_that_no_name_leads_to_is_refused_with_its_function() -> None:
         def get_value(self, accumulator: Any) -> int:
             return len(accumulator)
 
-    with pytest.raises(FunctionError, match=r"accumulator .defaultdict. cannot be pickled.*define serialize") as caught:
+    with pytest.raises(
+        FunctionError, match=r"accumulator .defaultdict. cannot be pickled.*define serialize"
+    ) as excinfo:
         folded(there(Nameless), 1, name="nameless")
-    assert caught.value.function == "nameless"
+    assert excinfo.value.function == "nameless"
 
 
 def test_checks_run_what_spark_runs() -> None:
@@ -281,9 +285,9 @@ def test_what_cannot_travel_is_named() -> None:
         lambda: check_laws(Locked, examples=1),
         lambda: run_epochs({"s": connect(Locked)["locked"]("v")}, [[{"v": 3}]]),
     ):
-        with pytest.raises(RejectedError, match=told) as caught:
+        with pytest.raises(RejectedError, match=told) as excinfo:
             tried()
-        assert (caught.value.code, caught.value.function) == ("SIGNATURE", "locked")
+        assert (excinfo.value.code, excinfo.value.function) == ("SIGNATURE", "locked")
 
 
 def test_what_cannot_travel_is_found_wherever_it_is() -> None:
@@ -342,8 +346,8 @@ def test_what_cannot_travel_is_found_wherever_it_is() -> None:
 )
 def test_pickles_with_the_modules_of_earlier_releases_are_read(module: str, name: str) -> None:
     """Classes of foldflight that accumulators contain have moved, and pickled states have their names of then."""
-    found = Pickles({}).loads(f"cfoldflight.{module}\n{name}\n.".encode())
-    assert found.__name__ == name
+    result = Pickles({}).loads(f"cfoldflight.{module}\n{name}\n.".encode())
+    assert result.__name__ == name
 
 
 @pytest.mark.parametrize(
@@ -396,7 +400,7 @@ def test_the_file_of_the_code_is_pickled_with_it(monkeypatch: pytest.MonkeyPatch
         return make, tuple("<dynamic-code>" if each == code.co_filename else each for each in arguments)
 
     monkeypatch.setattr(cloudpickle.Pickler, "dispatch_table", {**table, CodeType: without_file})
-    with pytest.raises(FunctionError) as caught:
+    with pytest.raises(FunctionError) as excinfo:
         run_epochs({"n": connect(Failing)("value")}, [[{"value": 0}]])
-    assert f'File "{__file__}"' in (caught.value.trace or "")
-    assert "1 // value" in (caught.value.trace or "")
+    assert f'File "{__file__}"' in (excinfo.value.trace or "")
+    assert "1 // value" in (excinfo.value.trace or "")

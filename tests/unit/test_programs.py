@@ -426,10 +426,10 @@ def test_the_listing_shows_it() -> None:
     shown = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions"], env={"COLUMNS": "200"})
     assert "interpreted because: accumulate uses with (" in shown.output
     listed = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions", "--json"])
-    found = {info["name"]: info["folded"] for info in json.loads(listed.output)}
-    assert (found["max"], found["first"]) == ("vectorised", "decided when bound")
-    assert found["careful"] == "interpreted: accumulate uses with (listed_functions.py:23)"
-    assert found["plain"] in ("compiled when hot", "compiled")
+    result = {info["name"]: info["folded"] for info in json.loads(listed.output)}
+    assert (result["max"], result["first"]) == ("vectorised", "decided when bound")
+    assert result["careful"] == "interpreted: accumulate uses with (listed_functions.py:23)"
+    assert result["plain"] in ("compiled when hot", "compiled")
 
 
 def test_states_and_outputs_count_like_rows() -> None:

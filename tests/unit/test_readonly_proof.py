@@ -287,11 +287,11 @@ class Reads:
         return total
 
     def own_list(self, accumulator: Part) -> Any:
-        found = []
+        result = []
         for value in accumulator.values:
             if value > self.limit:
-                found.append(value)
-        return found
+                result.append(value)
+        return result
 
     def helped(self, accumulator: Part) -> Any:
         return helper(accumulator)[0]
@@ -469,11 +469,11 @@ def test_a_merge_that_changes_what_it_merges_changes_no_other_value(cls: type, f
     """States that several frames share are merged into each of them whole."""
     chosen = random.Random(3)
     rows = [{"k": chosen.randrange(3), "t": index, "v": chosen.randrange(100)} for index in range(2000)]
-    found = run_over({"x": call_of(cls)("v").rows(*frame)}, rows, keys=["k"], order_by=["t"])
+    result = run_over({"x": call_of(cls)("v").rows(*frame)}, rows, keys=["k"], order_by=["t"])
     low, high = frame
     for key in range(3):
         values = [row["v"] for row in rows if row["k"] == key]
-        for index, row in enumerate(row for row in found if row["k"] == key):
+        for index, row in enumerate(row for row in result if row["k"] == key):
             start = 0 if low is None else max(index + low, 0)
             in_frame = values[start:] if high is None else values[start : max(index + high + 1, 0)]
             assert row["x"] == sum(in_frame)

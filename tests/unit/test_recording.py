@@ -533,11 +533,11 @@ def test_masks_keep_the_form_of_values(array: pa.Array) -> None:
     (masked,) = read_batch(masks.mask_part(part).batch, "").columns
     masked.validate(full=True)
     assert masked.type == array.type
-    found = repr(masked.to_pylist())
+    result = repr(masked.to_pylist())
     for text in sorted(texts_of(array.to_pylist()), reverse=True):
         place = sorted(texts_of(array.to_pylist())).index(text)
-        found = found.replace(f"'text{place}'", repr(text))
-    assert found == repr(array.to_pylist())
+        result = result.replace(f"'text{place}'", repr(text))
+    assert result == repr(array.to_pylist())
 
 
 @pytest.mark.skipif(JSON is None, reason="Arrow has JSON since 19")
@@ -653,9 +653,9 @@ def test_only_recordings_signed_with_the_key_are_read(tmp_path: Path) -> None:
     record(tmp_path / "unsigned", [BAD])
     assert read_recording(the_file(tmp_path / "signed"), key=KEY).pairs
     for path, key in (("signed", KEY + "!"), ("unsigned", KEY)):
-        with pytest.raises(RejectedError, match="is not signed with the given key") as refused:
+        with pytest.raises(RejectedError, match="is not signed with the given key") as excinfo:
             read_recording(the_file(tmp_path / path), key=key)
-        assert refused.value.code == "UNAUTHENTICATED"
+        assert excinfo.value.code == "UNAUTHENTICATED"
 
 
 def test_pickled_states_are_not_unpickled_without_consent(tmp_path: Path) -> None:
@@ -707,16 +707,16 @@ def test_damaged_and_truncated_files(tmp_path: Path) -> None:
     other = tmp_path / "other"
     for end in range(0, len(data), 7):
         other.write_bytes(data[:end])
-        with pytest.raises(RejectedError, match="other: ") as refused:
+        with pytest.raises(RejectedError, match="other: ") as excinfo:
             read_recording(other)
-        assert refused.value.code == "BAD_FRAME"
+        assert excinfo.value.code == "BAD_FRAME"
     for place in range(0, len(data), 5):
         changed = bytearray(data)
         changed[place] ^= 0x55
         other.write_bytes(changed)
-        with pytest.raises(RejectedError) as refused:
+        with pytest.raises(RejectedError) as excinfo:
             read_recording(other)
-        assert refused.value.code == "BAD_FRAME"
+        assert excinfo.value.code == "BAD_FRAME"
     with pytest.raises(RejectedError, match="cannot read"):
         read_recording(tmp_path / "missing")
 
@@ -785,9 +785,9 @@ def test_a_part_that_claims_too_much_is_refused(head: bytes, tmp_path: Path) -> 
     """No memory is taken for bytes that are not there."""
     path = tmp_path / "other"
     path.write_bytes(MAGIC + head)
-    with pytest.raises(RejectedError) as refused:
+    with pytest.raises(RejectedError) as excinfo:
         read_recording(path)
-    assert refused.value.code == "BAD_FRAME"
+    assert excinfo.value.code == "BAD_FRAME"
 
 
 def test_dead_letters_are_replayed(tmp_path: Path) -> None:
@@ -939,10 +939,10 @@ def test_other_errors_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     columns = pa.schema([("kind", pa.int8()), ("value", pa.int64())])
     with transport.open(Open((Call("pickled", ("value",)),), columns)) as exchange:
         exchange.chunk(pa.RecordBatch.from_pylist([{"kind": 0, "value": 1}], columns))
-        with pytest.raises(RejectedError, match="CANNOT_RETRACT") as caught:
+        with pytest.raises(RejectedError, match="CANNOT_RETRACT") as excinfo:
             exchange.chunk(pa.RecordBatch.from_pylist([{"kind": 3, "value": 1}], columns))
     path = the_file(tmp_path)
-    assert f"replay {path}" in str(caught.value)
+    assert f"replay {path}" in str(excinfo.value)
     run = replayed(path, "--function", f"{PLACE}:Pickled")
     assert run.exit_code == 1
     assert "raised in frame 2 of 2, as it was recorded" in run.output

@@ -201,9 +201,9 @@ def test_a_group_that_fails_leaves_the_others(part_rows: int, monkeypatch: pytes
 def test_errors_after_each_row_name_the_slot() -> None:
     """Values after each row are folded in slots of their own; the error has the slot of the row."""
     fold = new(ORDERED, row_outputs=True)
-    with pytest.raises(FunctionError, match="thirteen") as caught:
+    with pytest.raises(FunctionError, match="thirteen") as excinfo:
         fold.fold_each(ema_rows([4, 4, 2, 4], [1.0, 2.0, 3.0, 13.0], [1, 2, 3, 4]))
-    assert caught.value.slot == 4
+    assert excinfo.value.slot == 4
 
 
 def test_states_with_impossible_counts_are_refused() -> None:

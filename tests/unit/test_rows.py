@@ -16,9 +16,9 @@ TWICE = pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int
 )
 def test_a_value_without_a_python_object_names_its_row(array: pa.Array) -> None:
     """Invalid JSON, a duplicate key and a year after 9999 are errors of the input that name the row."""
-    with pytest.raises(RejectedError, match=r"argument x .* row 1 of the 2") as caught:
+    with pytest.raises(RejectedError, match=r"argument x .* row 1 of the 2") as excinfo:
         _ = Column("x", array).values
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 def test_a_row_is_shown_as_it_was_given() -> None:

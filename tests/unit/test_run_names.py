@@ -64,15 +64,15 @@ class Variables(dict[Any, Any]):
     def table(self, cache: RunCache | None) -> StateTable:
         """Open the table, as the task of an epoch does."""
         store = BucketStore(lambda: self.get("manifest"), lambda row: self.updateValue("manifest", row), self)
-        found = table_of(LAYOUT, (), Storage(store, cache, new_run_id=RunNames()))
-        assert isinstance(found, StateTable)
-        return found
+        result = table_of(LAYOUT, (), Storage(store, cache, new_run_id=RunNames()))
+        assert isinstance(result, StateTable)
+        return result
 
     def states(self, cache: RunCache | None, *groups: int) -> list[str | None]:
         """Look groups up."""
         keys = pa.RecordBatch.from_pydict({"k": pa.array(groups, pa.int64())})
-        found: list[str | None] = self.table(cache).lookup(keys).states.column("state_0").to_pylist()
-        return found
+        result: list[str | None] = self.table(cache).lookup(keys).states.column("state_0").to_pylist()
+        return result
 
 
 def named(*pieces: bytes) -> list[str]:

@@ -20,9 +20,9 @@ LOCAL = fs.LocalFileSystem()
 
 def read(folder: Path, version: int) -> Snapshot:
     """Return a version, and check that it is the same behind a way as text."""
-    found = snapshot(str(folder), version, LOCAL)
-    assert Snapshot.of_lines(found.lines()) == found
-    return found
+    result = snapshot(str(folder), version, LOCAL)
+    assert Snapshot.of_lines(result.lines()) == result
+    return result
 
 
 def test_versions(tmp_path: Path) -> None:
@@ -36,13 +36,13 @@ def test_versions(tmp_path: Path) -> None:
         if number == 3:
             deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
     for version in range(6):
-        found = read(tmp_path, version)
+        result = read(tmp_path, version)
         told = pa.table(deltalake.DeltaTable(str(tmp_path), version=version).get_add_actions(flatten=True)).to_pylist()
-        assert sorted((each.size, each.values[0] or "") for each in found.files) == sorted(
+        assert sorted((each.size, each.values[0] or "") for each in result.files) == sorted(
             (each["size_bytes"], each["partition.p"] or "") for each in told
         )
-        assert all((tmp_path / each.path).stat().st_size == each.size for each in found.files)
-        assert (dict(found.columns), found.partitions) == ({"k": "k", "p": "p"}, ("p",))
+        assert all((tmp_path / each.path).stat().st_size == each.size for each in result.files)
+        assert (dict(result.columns), result.partitions) == ({"k": "k", "p": "p"}, ("p",))
     (tmp_path / "_delta_log" / f"{2:020}.json").unlink()
     assert len(read(tmp_path, 5).files) == 4
     with pytest.raises(LogError, match="does not have the version 2 any more"):

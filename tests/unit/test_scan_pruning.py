@@ -105,8 +105,8 @@ def test_row_groups(write: Callable[[pa.Table, Path], None], decimals: int, tmp_
         for _ in range(30):
             predicate = _predicate(table, chosen)
             request = ReadRequest(TYPES, (), predicate, "CORRECTED", is_case_sensitive=True)
-            found = footers(paths, fs.LocalFileSystem, request)
-            kept = {(each.path, group.index) for each in found for group in each.groups}
+            result = footers(paths, fs.LocalFileSystem, request)
+            kept = {(each.path, group.index) for each in result for group in each.groups}
             for key in groups.keys() - kept:
                 batch = groups[key]
                 passing = predicate.mask({name: batch.column(name) for name in predicate.columns})
@@ -124,8 +124,8 @@ def test_bounds_that_python_does_not_have(tmp_path: Path) -> None:
     pq.write_table(pa.table({"date": pa.array([0, 4_000_000], pa.date32())}), path)
     predicate = Predicate((Comparison("date", "less", (datetime.date(1970, 1, 2),), pa.date32()),))
     request = ReadRequest({"date": st.DateType()}, (), predicate, "CORRECTED", is_case_sensitive=True)
-    (found,) = footers([path], fs.LocalFileSystem, request)
-    assert (found.refusal, [group.rows for group in found.groups]) == ("", [2])
+    (result,) = footers([path], fs.LocalFileSystem, request)
+    assert (result.refusal, [group.rows for group in result.groups]) == ("", [2])
 
 
 def test_places_of_logs_are_few() -> None:

@@ -110,12 +110,12 @@ def test_types(store_schema: bool, tmp_path: Path) -> None:
     names = [str(index) for index in range(len(READ))]
     pq.write_table(pa.table(columns, names), tmp_path / "a.parquet", store_schema=store_schema)
     for name, (type_, wanted) in zip(names, READ, strict=True):
-        found = {
+        result = {
             each: described(tmp_path / "a.parquet", (name, SPARK_TYPES[each]), mode="CORRECTED") for each in SPARK_TYPES
         }
         # A file without Arrow's schema has durations as whole numbers, as Spark reads them.
         only = "bigint" if pa.types.is_duration(type_) and not store_schema else wanted
-        assert [each for each, read in found.items() if not read.refusal] == [only] * bool(only), type_
+        assert [each for each, read in result.items() if not read.refusal] == [only] * bool(only), type_
 
 
 def test_int96_is_an_instant() -> None:
@@ -215,9 +215,9 @@ def test_differences_without_bounds(statistics: Any, is_wide: bool) -> None:
 
 def rows(path: Path, type_: st.DataType, comparison: Comparison) -> Iterable[int]:
     """Return the rows of the row groups that are read."""
-    found = described(path, (comparison.column, type_), where=Predicate((comparison,)), mode="CORRECTED")
-    assert found.refusal == ""
-    return [group.rows for group in found.groups]
+    result = described(path, (comparison.column, type_), where=Predicate((comparison,)), mode="CORRECTED")
+    assert result.refusal == ""
+    return [group.rows for group in result.groups]
 
 
 def test_row_groups_without_bounds(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ def test_memory_does_not_depend_on_row_groups(tmp_path: Path) -> None:
     path = str(tmp_path / "a.parquet")
     pq.write_table(table, path, row_group_size=ROWS, use_dictionary=False, compression="none")
     request = ReadRequest({"a": st.LongType(), "b": st.DoubleType()}, (), Predicate(), "", is_case_sensitive=False)
-    (found,) = footers([path], fs.LocalFileSystem, request)
-    assert [group.rows for group in found.groups] == [ROWS]
-    split = Split(path, found.size, found.changed_ns, (0,), ROWS, frozenset(), {})
+    (result,) = footers([path], fs.LocalFileSystem, request)
+    assert [group.rows for group in result.groups] == [ROWS]
+    split = Split(path, result.size, result.changed_ns, (0,), ROWS, frozenset(), {})
     del table
     before = pa.total_allocated_bytes()
     taken: list[tuple[int, int]] = []

@@ -129,9 +129,9 @@ def test_what_would_come_back_different_is_refused(annotation: Any, value: Any, 
     ],
 )
 def test_containers_without_typed_states_tell_those_that_have_them(annotation: Any, remedy: str) -> None:
-    with pytest.raises(Untyped) as caught:
+    with pytest.raises(Untyped) as excinfo:
         serializer_of_annotation(annotation)
-    assert str(caught.value).startswith(remedy)
+    assert str(excinfo.value).startswith(remedy)
 
 
 @pytest.mark.parametrize("annotation", [Node, tuple[()]])
@@ -162,9 +162,9 @@ def test_a_map_with_the_key_none_is_an_error_with_a_remedy() -> None:
 )
 def test_numbers_out_of_range_are_overflow_by_their_number(value: Any, type_: str, code: str) -> None:
     """The code depends on the number, not on its scale in Python or on the words of Arrow's error."""
-    with pytest.raises(CastError) as caught:
+    with pytest.raises(CastError) as excinfo:
         serializer_of_type(parse_type(type_)).to_arrow([value])
-    assert caught.value.code == code
+    assert excinfo.value.code == code
 
 
 class Kind(enum.IntEnum):
@@ -218,9 +218,9 @@ class Deeper(Inner):
 def test_values_that_would_come_back_as_another_class(annotation: Any, value: Any, restored: str) -> None:
     """A class that is derived from the annotated one has other methods: rows after a barrier would meet those."""
     wanted = f"would be restored as {restored}, whose methods are others; convert it to {restored}, or annotate "
-    with pytest.raises(CastError, match=wanted) as raised:
+    with pytest.raises(CastError, match=wanted) as excinfo:
         serializer_of_annotation(annotation).to_arrow([None, value])
-    assert (raised.value.index, raised.value.code) == (1, "RESULT_TYPE")
+    assert (excinfo.value.index, excinfo.value.code) == (1, "RESULT_TYPE")
 
 
 @pytest.mark.parametrize("annotation", [Kind, Money, Rows, OrderedDict, OrderedDict[str, int]])
@@ -249,13 +249,13 @@ def test_times_that_are_finer_than_their_state(type_: pa.DataType, exact: Any, f
     for wanted, one, two in ((type_, exact, other), (pa.list_(type_), [exact], [exact, other])):
         serializer = serializer_of_type(wanted)
         assert serializer.from_arrow(serializer.to_arrow([one, None])) == [one, None]
-        with pytest.raises(CastError, match=r"is finer than .*, which would lose its fraction") as raised:
+        with pytest.raises(CastError, match=r"is finer than .*, which would lose its fraction") as excinfo:
             serializer.to_arrow([one, two])
-        assert (raised.value.index, raised.value.code) == (1, "RESULT_TYPE")
+        assert (excinfo.value.index, excinfo.value.code) == (1, "RESULT_TYPE")
 
 
 def test_large_floats_of_16_bits_are_overflows() -> None:
     """Arrow makes them infinite."""
-    with pytest.raises(CastError, match="does not fit") as raised:
+    with pytest.raises(CastError, match="does not fit") as excinfo:
         serializer_of_type(pa.float16()).to_arrow([1.5, 1e6])
-    assert (raised.value.index, raised.value.code) == (1, "OVERFLOW")
+    assert (excinfo.value.index, excinfo.value.code) == (1, "OVERFLOW")

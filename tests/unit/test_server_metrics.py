@@ -17,9 +17,9 @@ def page(metrics):
 def test_every_counted_metric_is_in_the_table_and_on_the_page():
     """All metrics of the table are exported before anything was counted."""
     types = [line.split()[2:] for line in page(Metrics()).splitlines() if line.startswith("# TYPE")]
-    found = {(name, type_) for name, type_ in types if not name.endswith("_created")}
+    result = {(name, type_) for name, type_ in types if not name.endswith("_created")}
     counted = {row.name: row for row in METRICS.values() if f"# TYPE {row.name} " in page(Metrics())}
-    assert found == {(row.name, row.type) for row in counted.values()}
+    assert result == {(row.name, row.type) for row in counted.values()}
     assert len(counted) == 30
 
 
@@ -39,10 +39,10 @@ def test_functions_metrics_carry_function_and_name():
     metrics.add("f", "seen", 1)
     metrics.set("f", "depth", 7)
     metrics.observe("f", "size", 5)
-    found = page(metrics)
-    assert 'foldflight_function_count_total{function="f",metric="seen"} 3.0' in found
-    assert 'foldflight_function_gauge{function="f",metric="depth"} 7.0' in found
-    assert 'foldflight_function_distribution_sum{function="f",metric="size"} 5.0' in found
+    result = page(metrics)
+    assert 'foldflight_function_count_total{function="f",metric="seen"} 3.0' in result
+    assert 'foldflight_function_gauge{function="f",metric="depth"} 7.0' in result
+    assert 'foldflight_function_distribution_sum{function="f",metric="size"} 5.0' in result
 
 
 def test_names_of_a_functions_metrics_are_bounded():
@@ -52,11 +52,11 @@ def test_names_of_a_functions_metrics_are_bounded():
         metrics.add("careless", f"user_{number}", 1)
     metrics.add("careless", "user_7", 1)
     metrics.add("careful", "seen", 1)
-    found = page(metrics)
-    assert found.count('foldflight_function_count_total{function="careless"') == 101
-    assert f'{{function="careless",metric="{MORE}"}} 200.0' in found
-    assert '{function="careless",metric="user_7"} 2.0' in found
-    assert '{function="careful",metric="seen"} 1.0' in found
+    result = page(metrics)
+    assert result.count('foldflight_function_count_total{function="careless"') == 101
+    assert f'{{function="careless",metric="{MORE}"}} 200.0' in result
+    assert '{function="careless",metric="user_7"} 2.0' in result
+    assert '{function="careful",metric="seen"} 1.0' in result
 
 
 def test_names_of_shipped_functions_are_bounded():

@@ -62,11 +62,11 @@ def test_texts_become_typed_values(name: str, text: str, value: object) -> None:
 )
 def test_bad_value_names_its_source(flags: dict[str, object], environment: dict[str, str], mentions: list[str]) -> None:
     """An invalid or unknown setting is reported with its source and the remedy."""
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         load_settings(flags, environment)
-    assert caught.value.code == "SETTINGS"
+    assert excinfo.value.code == "SETTINGS"
     for mention in mentions:
-        assert mention in caught.value.message
+        assert mention in excinfo.value.message
 
 
 def test_file_errors_name_file_and_key(tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_file_errors_name_file_and_key(tmp_path: Path) -> None:
         ("port =", "not TOML"),
     ]:
         file.write_text(content)
-        with pytest.raises(RejectedError, match="SETTINGS") as caught:
+        with pytest.raises(RejectedError, match="SETTINGS") as excinfo:
             load_settings({"config": str(file)}, {})
-        assert mention in caught.value.message
-        assert str(file) in caught.value.message
+        assert mention in excinfo.value.message
+        assert str(file) in excinfo.value.message
 
 
 def test_secrets_show_nowhere() -> None:
@@ -92,9 +92,9 @@ def test_secrets_show_nowhere() -> None:
     assert "0123456789abcdef" not in repr(settings)
     assert "hush-hush" not in repr(settings)
     assert settings.tokens == ("hush-hush-hush-hush",)
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         load_settings({}, {"FOLDFLIGHT_STATE_KEYS": "short-secret"})
-    assert "short-secret" not in str(caught.value)
+    assert "short-secret" not in str(excinfo.value)
 
 
 def test_a_clients_variables_are_not_settings() -> None:

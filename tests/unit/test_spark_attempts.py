@@ -81,9 +81,9 @@ def failure(error: Exception) -> FunctionError:
 
 
 def raised(run: Run, *arguments: Any, **named: Any) -> FoldflightError:
-    with pytest.raises(FoldflightError) as caught:
+    with pytest.raises(FoldflightError) as excinfo:
         run(*arguments, **named)
-    return caught.value
+    return excinfo.value
 
 
 def test_what_would_fail_again_is_raised_before_the_task_runs(run: Any) -> None:
@@ -188,9 +188,9 @@ def test_a_function_that_is_not_deterministic_may_do_better(deterministic: bool)
         def get_value(self, accumulator: int) -> int:
             return accumulator
 
-    with pytest.raises(FunctionError) as caught:
+    with pytest.raises(FunctionError) as excinfo:
         run_epochs({"n": connect(Lucky)["lucky"]("v")}, [[{"v": 1}]])
-    assert caught.value.repeats is deterministic
+    assert excinfo.value.repeats is deterministic
 
 
 @pytest.mark.parametrize("servers", [2, 3, 5])

@@ -34,9 +34,9 @@ def test_an_error_is_found_in_what_spark_says(raised: Exception) -> None:
         " SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\n\nLogical Plan:\n+- x",
     ):
         said = f"Job aborted: org.apache.spark.api.python.PythonException: {trace}{after}"
-        found = error_of(PySparkException(said))
-        assert type(found) is type(raised)
-        assert str(found) == str(raised)
+        result = error_of(PySparkException(said))
+        assert type(result) is type(raised)
+        assert str(result) == str(raised)
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def test_an_error_is_found_in_what_spark_says(raised: Exception) -> None:
 @pytest.mark.parametrize("raised", _ERRORS, ids=lambda error: error.code)
 def test_an_error_that_spark_raises_is_found(raised: Exception, said: str) -> None:
     """Expressions of Spark raise only a text, which has the class's code."""
-    found = error_of(PySparkException(said.format(raised)))
-    assert type(found) is type(raised)
-    assert str(found) == str(raised)
+    result = error_of(PySparkException(said.format(raised)))
+    assert type(result) is type(raised)
+    assert str(result) == str(raised)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_other_failures_are_none_of_ours(text: str) -> None:
 def test_a_worker_without_the_package_is_told_what_it_needs(module: str) -> None:
     """The worker fails before any code of the package runs, with the bare error of the import."""
     said = f"PythonException: Traceback (most recent call last):\nModuleNotFoundError: No module named '{module}'\n"
-    found = error_of(PySparkException(said))
-    assert isinstance(found, RejectedError)
-    assert found.code == "SETTINGS"
-    assert f"no {module}: they run the Python that PYSPARK_PYTHON names" in found.message
+    result = error_of(PySparkException(said))
+    assert isinstance(result, RejectedError)
+    assert result.code == "SETTINGS"
+    assert f"no {module}: they run the Python that PYSPARK_PYTHON names" in result.message
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_a_worker_without_the_package_is_told_what_it_needs(module: str) -> None
 )
 def test_a_checkpoint_that_was_moved_tells_what_to_do(said: str) -> None:
     """Spark says only that a file of the folder before is gone."""
-    found = error_of(PySparkException(said.format("old/prices/state/0/_stateSchema/default")))
-    assert isinstance(found, RejectedError)
-    assert found.code == "STATE_MISMATCH"
-    assert "old/prices/state/0/_stateSchema/default/0_a, where it was before" in found.message
-    assert "upgrade_checkpoint" in found.message
+    result = error_of(PySparkException(said.format("old/prices/state/0/_stateSchema/default")))
+    assert isinstance(result, RejectedError)
+    assert result.code == "STATE_MISMATCH"
+    assert "old/prices/state/0/_stateSchema/default/0_a, where it was before" in result.message
+    assert "upgrade_checkpoint" in result.message
     assert error_of(PySparkException("permission denied: /old/state/0/_stateSchema/default/0_a")) is None
 
 
@@ -99,17 +99,17 @@ def test_stateful_queries_in_real_time_mode_are_told_what_to_do() -> None:
         "[STDS_FAILED_TO_READ_OPERATOR_METADATA] Failed to read the operator metadata for "
         "checkpointLocation=file:/new/checkpoint and batchId=-1.\nEither the file does not exist, or is corrupted."
     )
-    found = error_of(PySparkException(damaged))
-    assert isinstance(found, RejectedError)
-    assert found.code == "SETTINGS"
-    assert "no metadata of the state in file:/new/checkpoint. With trigger(realTime=...)" in found.message
+    result = error_of(PySparkException(damaged))
+    assert isinstance(result, RejectedError)
+    assert result.code == "SETTINGS"
+    assert "no metadata of the state in file:/new/checkpoint. With trigger(realTime=...)" in result.message
     for condition, helps in (
         ("OPERATOR_OR_SINK_NOT_IN_ALLOWLIST", "realTimeMode.allowlistCheck"),
         ("CHECKPOINT_FORMAT_V1_NOT_SUPPORTED", "begin with a new checkpoint"),
         ("INPUT_STREAM_NOT_SUPPORTED", "Spark's message says"),
     ):
-        found = error_of(PySparkException(f"[STREAMING_REAL_TIME_MODE.{condition}] Streaming real-time mode: x"))
-        assert isinstance(found, RejectedError)
-        assert condition in found.message
-        assert helps in found.message
-        assert "trigger(processingTime=...)" in found.message
+        result = error_of(PySparkException(f"[STREAMING_REAL_TIME_MODE.{condition}] Streaming real-time mode: x"))
+        assert isinstance(result, RejectedError)
+        assert condition in result.message
+        assert helps in result.message
+        assert "trigger(processingTime=...)" in result.message

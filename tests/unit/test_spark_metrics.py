@@ -88,10 +88,10 @@ def test_a_table_without_events_has_a_figure() -> None:
         metrics.onQueryProgress(
             progress({"foldflight_events inv.u": {"table_rows": 0}, "foldflight_events inv.t #2": {"table_rows": rows}})
         )
-    found = {
+    result = {
         table: metrics.registry.get_sample_value(
             "foldflight_stream_table_rows_total", {"query": "orders", "table": table}
         )
         for table in ("inv.u", "inv.t", "inv.v")
     }
-    assert found == {"inv.u": 0, "inv.t": 3, "inv.v": None}
+    assert result == {"inv.u": 0, "inv.t": 3, "inv.v": None}

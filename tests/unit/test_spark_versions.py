@@ -104,8 +104,8 @@ def test_members_become_nullable() -> None:
     """Also inside of others; old versions of PySpark have no function for it."""
     inner = st.StructType([st.StructField("x", st.ArrayType(st.LongType(), containsNull=False), nullable=False)])
     given = st.MapType(st.StringType(), inner, valueContainsNull=False)
-    found = st.StructType([st.StructField("x", st.ArrayType(st.LongType()))])
-    assert types.nullable(given) == st.MapType(st.StringType(), found)
+    result = st.StructType([st.StructField("x", st.ArrayType(st.LongType()))])
+    assert types.nullable(given) == st.MapType(st.StringType(), result)
 
 
 def test_timestamps_are_in_utc_or_without_zone() -> None:
@@ -157,13 +157,13 @@ NEW = {"StatefulProcessor", "StatefulProcessorHandle", "VariantType", "VariantVa
 def test_undocumented_and_new_names_are_in_one_room() -> None:
     """Only `spark/versions/` imports modules of PySpark that its reference does not have, and names newer than 3.5."""
     root = Path(foldflight.__file__).parent
-    found = {
+    result = {
         str(path.relative_to(root))
         for path in root.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if _is_bound_to_a_version(node)
     }
-    assert {Path(path).parent for path in found} == {Path("spark/versions")}
+    assert {Path(path).parent for path in result} == {Path("spark/versions")}
 
 
 def _is_bound_to_a_version(node: ast.AST) -> bool:
@@ -185,10 +185,10 @@ def test_what_a_version_lacks_is_refused_with_the_remedy(monkeypatch: pytest.Mon
     """The error names what is missing, the version that has it, the one that is here, and what to do."""
     monkeypatch.setattr(facts.pyspark, "__version__", "3.5.9")
     feature = Feature("doors", "4.7", lambda: False, "use a window")
-    with pytest.raises(RejectedError) as refused:
+    with pytest.raises(RejectedError) as excinfo:
         require(feature, "the doors of this query")
     said = "the doors of this query need Spark 4.7 or later, and this is Spark 3.5.9; use a window"
-    assert (refused.value.code, refused.value.message) == ("SETTINGS", said)
+    assert (excinfo.value.code, excinfo.value.message) == ("SETTINGS", said)
     require(Feature("doors", "3.5", lambda: True), "these")
 
 

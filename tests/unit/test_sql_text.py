@@ -42,9 +42,9 @@ def test_values_of_strings(text: str, value: str) -> None:
 )
 def test_what_is_not_closed(text: str, at: int) -> None:
     """The error is at what has no end, or no beginning."""
-    with pytest.raises(SqlError) as refused:
+    with pytest.raises(SqlError) as excinfo:
         Text(text)
-    assert refused.value.start == at
+    assert excinfo.value.start == at
 
 
 def test_the_caret_is_below_the_place() -> None:

@@ -51,13 +51,13 @@ def test_two_new_rows_of_one_key_are_refused() -> None:
     """Their order is not known. The error names the table and the key."""
     with pytest.raises(
         RejectedError, match=r"table t: one epoch has 2 new rows with the same key, .*upserts\("
-    ) as caught:
+    ) as excinfo:
         result(("+U", "a", None, 1), ("+I", "b", 1, 1), ("+U", "a", None, 2))
-    assert caught.value.group == {"k": "a", "n": None}
+    assert excinfo.value.group == {"k": "a", "n": None}
     for kind in (None, "+X"):
-        with pytest.raises(RejectedError, match=f"the row kind {re.escape(repr(kind))}, which is none of") as caught:
+        with pytest.raises(RejectedError, match=f"the row kind {re.escape(repr(kind))}, which is none of") as excinfo:
             result((kind, "a", 1, 1))
-        assert caught.value.group == {"k": "a", "n": 1}
+        assert excinfo.value.group == {"k": "a", "n": 1}
 
 
 def test_keys_have_any_name() -> None:
@@ -65,9 +65,9 @@ def test_keys_have_any_name() -> None:
     names = ["setting", "setting_sum", "row_kind_sum", "1", "0"]
     rows = [{"row_kind": kind, **dict.fromkeys(names, value)} for kind, value in (("+U", "a"), ("-D", "b"))]
     assert net_changes(pa.Table.from_pylist(rows), names, "t").to_pylist() == rows
-    with pytest.raises(RejectedError, match="2 new rows") as caught:
+    with pytest.raises(RejectedError, match="2 new rows") as excinfo:
         net_changes(pa.Table.from_pylist([rows[0]] * 2), names, "t")
-    assert caught.value.group == dict.fromkeys(names, "a")
+    assert excinfo.value.group == dict.fromkeys(names, "a")
 
 
 def test_floats_are_canonical_keys() -> None:
@@ -76,9 +76,9 @@ def test_floats_are_canonical_keys() -> None:
     bits = [0x7FF8 << 48, 0xFFF8 << 48, (0x7FF8 << 48) + 1, 0, 1 << 63]
     keys = pa.array(np.array(bits, np.uint64).view(np.float64))
     rows = pa.table([["-U", "+U", "-D", "-U", "+U"], keys, list(range(5))], schema=schema)
-    found = net_changes(rows, ["k"], "t")
-    assert found["v"].to_pylist() == [1, 4]
-    assert found["k"].combine_chunks().to_numpy().view(np.uint64).tolist() == [bits[0], 0]
+    result = net_changes(rows, ["k"], "t")
+    assert result["v"].to_pylist() == [1, 4]
+    assert result["k"].combine_chunks().to_numpy().view(np.uint64).tolist() == [bits[0], 0]
     with pytest.raises(RejectedError, match="2 new rows with the same key"):
         net_changes(
             rows.filter(pa.array([True, True, False, False, False])).set_column(0, "row_kind", [["+I", "+I"]]),
@@ -113,13 +113,13 @@ def test_floats_are_canonical_keys() -> None:
 )
 def test_types_that_hold_others(held: pa.DataType | str, wanted: pa.DataType, fits: bool) -> None:
     """A column may be wider than that of the query. Another type is refused, with both types."""
-    found = {"k": pa.string(), "v": held, "own": pa.date32()}
+    result = {"k": pa.string(), "v": held, "own": pa.date32()}
     columns = pa.schema([("k", pa.string()), ("v", wanted)])
     if fits:
-        assert missing_columns("t", columns, found, add_columns=False) == []
+        assert missing_columns("t", columns, result, add_columns=False) == []
     else:
         with pytest.raises(RejectedError, match=r"table t: the column v has the type .*; nothing was written"):
-            missing_columns("t", columns, found, add_columns=True)
+            missing_columns("t", columns, result, add_columns=True)
 
 
 def test_columns_that_a_table_lacks() -> None:

@@ -139,9 +139,9 @@ def test_any_cut_gives_the_same(
         if merges:
             batches = list(PartialFold(query, bounds)(batches))
         arrived += batches
-    found = [tuple(row.values()) for batch in final(shuffled(arrived, final)) for row in batch.to_pylist()]
-    assert len({(same(k), same(x)) for k, x, *_ in found}) == len(found)
-    assert {(same(k), same(x)): tuple(outputs) for k, x, *outputs in found} == expected(rows)
+    result = [tuple(row.values()) for batch in final(shuffled(arrived, final)) for row in batch.to_pylist()]
+    assert len({(same(k), same(x)) for k, x, *_ in result}) == len(result)
+    assert {(same(k), same(x)): tuple(outputs) for k, x, *outputs in result} == expected(rows)
 
 
 def test_a_task_holds_one_block_of_groups() -> None:
@@ -172,9 +172,9 @@ def test_an_error_names_a_key_that_is_not_utf8() -> None:
     rows = pa.RecordBatch.from_arrays([wild, *numbers], schema=query.layout.rows)
     rows = with_column(rows, HASH, pa.array([0, 0], pa.int64()))
     final = FinalFold(query, merges=False)
-    with pytest.raises(FunctionError) as caught:
+    with pytest.raises(FunctionError) as excinfo:
         list(final([rows]))
-    assert (caught.value.code, caught.value.group) == ("OVERFLOW", {"k": b"\xff", "x": 1.0})
+    assert (excinfo.value.code, excinfo.value.group) == ("OVERFLOW", {"k": b"\xff", "x": 1.0})
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -301,9 +301,9 @@ def test_states_are_merged_in_any_order(room: int, monkeypatch: pytest.MonkeyPat
     deepest = []
     monkeypatch.setattr(tasks, "Overflow", lambda schema, level: deepest.append(level) or Overflow(schema, level))
     batches = list(final(hashed))
-    found = {row["k"]: (row["o"], row["n"]) for batch in batches for row in batch.to_pylist()}
-    assert sum(batch.num_rows for batch in batches) == len(found)
-    assert found == {
+    result = {row["k"]: (row["o"], row["n"]) for batch in batches for row in batch.to_pylist()}
+    assert sum(batch.num_rows for batch in batches) == len(result)
+    assert result == {
         int(key): (int(np.arange(6_000)[keys == key].sum()), int((keys == key).sum())) for key in np.unique(keys)
     }
     assert max(deepest) == {50: 3, 1_000: 1, 1 << 20: 0}[room]
@@ -376,10 +376,10 @@ def test_vectors_leave_once_and_are_merged_in_any_order(room: int) -> None:
     final = FinalFold(query, merges=True)
     assert not final.needs_order
     hashed = [with_column(batch, HASH, batch.column("key_0")) for batch in states for batch in (batch, batch)]
-    found = [(row["k"], row["o"]) for batch in final(hashed) for row in batch.to_pylist()]
+    result = [(row["k"], row["o"]) for batch in final(hashed) for row in batch.to_pylist()]
     totals = np.bincount(keys, np.arange(6_000))
     expected = [(key, [2.0 * total * item for item in range(4)]) for key, total in enumerate(totals) if total]
-    assert sorted(found) == expected
+    assert sorted(result) == expected
 
 
 def test_files_are_in_the_folders_that_spark_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

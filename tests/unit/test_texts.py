@@ -28,9 +28,9 @@ def test_texts_come_back_in_any_order(
     assert from_addresses(numbers[order], None, type_).equals(expected)
     mask = chosen.integers(0, 2, len(order)).astype(np.bool_)
     nulls = [None if hidden else value for hidden, value in zip(mask, expected.to_pylist(), strict=True)]
-    found = from_addresses(np.where(mask, 1 << 50, numbers[order]), mask, type_)  # NULLs are not read
-    found.validate(full=True)
-    assert found.to_pylist() == nulls
+    result = from_addresses(np.where(mask, 1 << 50, numbers[order]), mask, type_)  # NULLs are not read
+    result.validate(full=True)
+    assert result.to_pylist() == nulls
 
 
 def test_no_texts_and_empty_texts() -> None:

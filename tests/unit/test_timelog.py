@@ -62,10 +62,10 @@ def test_rows_are_taken_once_and_in_order(seed: int) -> None:
         until += chance.randrange(8)
         taken: list[int] = []
         while (step := log.reach(until)) is not None:
-            found = log.take(step)
-            assert found.num_rows, "each step takes a row"
-            taken += found.column(TIME).to_pylist()
-            assert found.column("v").to_pylist() == list(map(str, found.column(TIME).to_pylist()))
+            result = log.take(step)
+            assert result.num_rows, "each step takes a row"
+            taken += result.column(TIME).to_pylist()
+            assert result.column("v").to_pylist() == list(map(str, result.column(TIME).to_pylist()))
         log.commit()
         assert taken == sorted(time for time in waiting if time <= until)
         waiting = [time for time in waiting if time > until]

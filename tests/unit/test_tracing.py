@@ -169,8 +169,8 @@ def test_an_error_has_no_secrets_of_the_environment(memory: Memory, monkeypatch:
 )
 def test_the_place_is_the_authors_and_not_a_librarys(text: str, place: tuple[Any, ...]) -> None:
     """The line is that of the author's own code, even if a library raised; traces of Java are read, too."""
-    found = spans_module._location_of(text)
-    assert (found.get("code.file.path"), found.get("code.line.number"), found.get("exception.type")) == place
+    result = spans_module._location_of(text)
+    assert (result.get("code.file.path"), result.get("code.line.number"), result.get("exception.type")) == place
 
 
 def test_logs_of_functions_have_the_ids(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
@@ -307,9 +307,9 @@ def test_the_last_stage_is_traced_alike(memory: Memory) -> None:
 @pytest.mark.parametrize("endpoint", ["collector:4317", "grpc://collector:4317", "http://", "", 4318])
 def test_a_bad_endpoint_is_refused(endpoint: Any) -> None:
     """The endpoint is a URL of HTTP."""
-    with pytest.raises(RejectedError, match="http://collector:4318") as caught:
+    with pytest.raises(RejectedError, match="http://collector:4318") as excinfo:
         connect(Fatal, otlp_endpoint=endpoint)
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_a_context_that_is_not_valid_is_ignored() -> None:

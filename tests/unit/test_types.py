@@ -76,11 +76,11 @@ def test_spellings_of_four_engines(spelling: str) -> None:
 )
 def test_what_is_no_type(wrong: str) -> None:
     """Text that is not a type is refused with the text and examples."""
-    with pytest.raises(RejectedError, match="is not a type") as caught:
+    with pytest.raises(RejectedError, match="is not a type") as excinfo:
         parse_type(wrong)
-    assert caught.value.code == "SIGNATURE"
-    assert repr(wrong) in caught.value.message
-    assert "BIGINT" in caught.value.message
+    assert excinfo.value.code == "SIGNATURE"
+    assert repr(wrong) in excinfo.value.message
+    assert "BIGINT" in excinfo.value.message
 
 
 DAY = spark.DayTimeIntervalType(0, 3)
@@ -240,9 +240,9 @@ def test_plain_types(type_: pa.DataType) -> None:
 )
 def test_types_that_are_not_plain(type_: pa.DataType, remedy: str) -> None:
     """Other types are refused at any depth, in columns and declarations, with the type to use instead."""
-    with pytest.raises(RejectedError, match=remedy) as caught:
+    with pytest.raises(RejectedError, match=remedy) as excinfo:
         check_plain(type_)
-    assert caught.value.code == "SCHEMA_MISMATCH"
-    with pytest.raises(RejectedError, match=remedy) as caught:
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
+    with pytest.raises(RejectedError, match=remedy) as excinfo:
         parse_type(type_)
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"

@@ -298,10 +298,10 @@ def test_mistakes_fail_at_import(mistake: str) -> None:
     methods, options, message = MISTAKES[mistake]
     base = () if mistake.startswith("no ") else (Plain,)
     cls = type("Wrong", base, methods)
-    with pytest.raises(RejectedError, match=message) as caught:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         udaf(**options)(cls)
-    assert caught.value.code == "SIGNATURE"
-    assert "Wrong" in caught.value.message
+    assert excinfo.value.code == "SIGNATURE"
+    assert "Wrong" in excinfo.value.message
 
 
 def test_async_values_are_batches() -> None:
@@ -438,9 +438,9 @@ def test_a_type_error_of_a_callable_is_not_a_wrong_number_of_arguments() -> None
     function = registered(Asked)
     with pytest.raises(RejectedError, match="does not take 2 arguments"):
         function.bind((pa.int64(), pa.int64()), {})
-    with pytest.raises(RejectedError, match="raised TypeError: unsupported operand") as raised:
+    with pytest.raises(RejectedError, match="raised TypeError: unsupported operand") as excinfo:
         function.bind((pa.string(),), {})
-    assert raised.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 class Picky(Plain):
@@ -501,9 +501,9 @@ def test_direct_arguments_that_fit_their_annotations(given: dict[str, Any]) -> N
 def test_direct_arguments_that_contradict_their_annotations(given: dict[str, Any], message: str) -> None:
     """A direct argument is checked against its annotation when the call is bound, before any row."""
     function = registered(udaf(type("Picky", (Picky,), {})))
-    with pytest.raises(RejectedError, match=message) as caught:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         function.bind([pa.int64()], given)
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_describe_makes_an_instance() -> None:
@@ -529,11 +529,11 @@ def test_describe_makes_an_instance() -> None:
 
     describe("picky", fraction=0.5)
     describe("own")
-    with pytest.raises(RejectedError, match="picky does not take fraction=13: __init__ raised ValueError") as caught:
+    with pytest.raises(RejectedError, match="picky does not take fraction=13: __init__ raised ValueError") as excinfo:
         describe("picky", fraction=13)
-    assert caught.value.code == "SIGNATURE"
-    assert caught.value.trace is not None
-    assert "test_udaf.py" in caught.value.trace
+    assert excinfo.value.code == "SIGNATURE"
+    assert excinfo.value.trace is not None
+    assert "test_udaf.py" in excinfo.value.trace
     with pytest.raises(RejectedError, match="own does not take fraction=2: __init__ raised ZeroDivisionError"):
         describe("own", fraction=2)
     with pytest.raises(FunctionError, match="__init__ raised OSError: no way in"):
@@ -573,9 +573,9 @@ def test_arguments_are_checked_when_bound(types: list[pa.DataType], message: str
     class Bound(Plain):
         pass
 
-    with pytest.raises(RejectedError, match=message) as caught:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         registered(Bound).bind(types, {})
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 def test_fingerprints_follow_what_a_state_depends_on() -> None:
@@ -592,9 +592,9 @@ def test_fingerprints_follow_what_a_state_depends_on() -> None:
 
 def test_registry_names_close_matches() -> None:
     """An unknown function is refused with similar names."""
-    with pytest.raises(RejectedError, match=r"'cuont' here; did you mean count") as caught:
+    with pytest.raises(RejectedError, match=r"'cuont' here; did you mean count") as excinfo:
         Registry()["cuont"]
-    assert caught.value.code == "UNKNOWN_FUNCTION"
+    assert excinfo.value.code == "UNKNOWN_FUNCTION"
     assert "cuont" not in Registry()
 
 
@@ -628,9 +628,9 @@ def test_modules_that_cannot_be_loaded(tmp_path: Any, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
         RejectedError, match=r"'breaks' cannot be imported at .*breaks.py:2: ZeroDivisionError"
-    ) as caught:
+    ) as excinfo:
         Registry.load(["breaks"])
-    assert caught.value.code == "MODULE"
+    assert excinfo.value.code == "MODULE"
     with pytest.raises(RejectedError, match=r"'no_such_module' cannot be imported: ModuleNotFoundError.*Python path"):
         Registry.load(["no_such_module"])
     with pytest.raises(RejectedError, match="module empty_module has no function"):

@@ -192,9 +192,9 @@ def test_long_decimals_are_rounded() -> None:
 )
 def test_a_nested_row_that_does_not_fit_is_named(type_: str, values: list[Any], index: int) -> None:
     """By its own position, not by that of its member."""
-    with pytest.raises(CastError) as caught:
+    with pytest.raises(CastError) as excinfo:
         cast_results(values, parse_type(type_))
-    assert caught.value.index == index
+    assert excinfo.value.index == index
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us"])
@@ -375,10 +375,10 @@ def test_the_largest_values_fit(type_: pa.DataType, value: Any) -> None:
 )
 def test_what_does_not_fit_is_an_error(type_: str, value: Any, code: str) -> None:
     """A result that does not fit is an error with its value and position; it is never wrapped or NULL."""
-    with pytest.raises(CastError) as caught:
+    with pytest.raises(CastError) as excinfo:
         cast_results([None, value], parse_type(type_))
-    assert caught.value.index == 1
-    assert caught.value.code == code
+    assert excinfo.value.index == 1
+    assert excinfo.value.code == code
 
 
 @pytest.mark.parametrize("type_", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
@@ -389,9 +389,9 @@ def test_floats_together_are_cast_as_one_by_one(type_: pa.DataType) -> None:
     fitting = [None if value is None else int(value) for value in values]
     assert cast_results(values, type_).to_pylist() == fitting
     for misfit in (end, math.nextafter(-end, -math.inf) - 1.0, math.nan, math.inf):
-        with pytest.raises(CastError) as caught:
+        with pytest.raises(CastError) as excinfo:
             cast_results([*values, misfit], type_)
-        assert (caught.value.index, caught.value.code) == (len(values), "OVERFLOW")
+        assert (excinfo.value.index, excinfo.value.code) == (len(values), "OVERFLOW")
 
 
 @pytest.mark.parametrize("value", [np.datetime64(1, "ns"), [np.datetime64(1, "ns")]])
@@ -409,16 +409,16 @@ def test_a_value_without_a_repr_is_still_named() -> None:
         def __repr__(self) -> str:
             raise OSError
 
-    with pytest.raises(CastError, match="whose repr fails") as caught:
+    with pytest.raises(CastError, match="whose repr fails") as excinfo:
         cast_results([Mute()], pa.int64())
-    assert caught.value.code == "RESULT_TYPE"
+    assert excinfo.value.code == "RESULT_TYPE"
 
 
 def test_a_column_that_the_declared_type_cannot_hold_is_refused() -> None:
     """Nanoseconds that an argument in microseconds would lose must be rounded by the job."""
-    with pytest.raises(RejectedError, match="TIMESTAMP cannot hold") as caught:
+    with pytest.raises(RejectedError, match="TIMESTAMP cannot hold") as excinfo:
         cast_arguments(pa.array([1001], pa.timestamp("ns")), pa.timestamp("us"))
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 @given(data=st.data())
@@ -440,10 +440,10 @@ def test_integers_and_decimals_as_decimals_of_any_type(data: st.DataObject) -> N
         end = 2 ** (given_type.bit_width - 1)
         values = st.integers(-end, end - 1) | st.integers(-9, 9)
     array = data.draw(st.lists(st.none() | values, min_size=1, max_size=5))
-    found, misfits = cast_arguments(pa.array(array, given_type), type_)
+    result, misfits = cast_arguments(pa.array(array, given_type), type_)
     most = D(10**type_.precision - 1).scaleb(-type_.scale, EXACT)
     fits = [each is None or (abs(each) <= most and D(each).quantize(most, context=EXACT) == D(each)) for each in array]
-    assert found.to_pylist() == [each if fit else None for each, fit in zip(array, fits, strict=True)]
+    assert result.to_pylist() == [each if fit else None for each, fit in zip(array, fits, strict=True)]
     assert (misfits is None) == all(fits)
     assert misfits is None or misfits.tolist() == [not fit for fit in fits]
 
@@ -479,8 +479,8 @@ def test_nanoseconds_are_refused_and_never_cut_off(array: pa.Array) -> None:
 def test_results_and_states_of_pandas_with_nanoseconds_are_errors(value: Any, type_: pa.DataType) -> None:
     """Arrow would cut them off. In lists, too."""
     for result, wanted in ((value, type_), ([value], pa.list_(type_))):
-        with pytest.raises(CastError, match="nanoseconds") as raised:
+        with pytest.raises(CastError, match="nanoseconds") as excinfo:
             cast_results([result], wanted)
-        assert raised.value.code == "RESULT_TYPE"
+        assert excinfo.value.code == "RESULT_TYPE"
     with pytest.raises(CastError, match="nanoseconds"):
         serializer_of_type(type_).to_arrow([value])

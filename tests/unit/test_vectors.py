@@ -116,9 +116,9 @@ def test_a_name_is_a_list_of_a_fixed_size_without_null_items(text: str, item: pa
     "text", ["VECTOR", "VECTOR()", "VECTOR(0)", "VECTOR(65537)", "VECTOR(3, INT)", "VECTOR(x)", "VECTOR(3", "VECTOR<3>"]
 )
 def test_what_is_no_vector_is_refused(text: str) -> None:
-    with pytest.raises(RejectedError, match="is not a type") as refused:
+    with pytest.raises(RejectedError, match="is not a type") as excinfo:
         parse_type(text)
-    assert refused.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_types_come_back_from_pickles() -> None:
@@ -207,9 +207,9 @@ def test_fixed_lists_of_any_slice_are_vectors() -> None:
 )
 def test_results_that_are_no_vectors(value: Any, code: str, why: str) -> None:
     for type_, given in ((THREE, value), (pa.list_(THREE), [value]), (pa.struct([("v", THREE)]), {"v": value})):
-        with pytest.raises(CastError, match=why) as refused:
+        with pytest.raises(CastError, match=why) as excinfo:
             cast_results([None, given], type_)
-        assert (refused.value.index, refused.value.code) == (1, code)
+        assert (excinfo.value.index, excinfo.value.code) == (1, code)
 
 
 def test_results_are_rounded_once() -> None:
@@ -247,9 +247,9 @@ def test_states_of_another_shape_are_refused() -> None:
         (np.zeros(3, np.int64), "int64 is not"),
     ):
         assert not serializer.keeps([wrong])
-        with pytest.raises(CastError, match=why) as refused:
+        with pytest.raises(CastError, match=why) as excinfo:
             serializer.to_arrow([good, wrong])
-        assert refused.value.index == 1
+        assert excinfo.value.index == 1
 
 
 def test_states_that_are_loaded_can_be_changed_and_do_not_share_memory() -> None:
@@ -286,10 +286,10 @@ def test_a_wrong_vector_is_an_error_with_its_column_and_row() -> None:
     calls = {"mean": functions["centroid"]("v")}
     for wrong, why in (([7.0, 8], "it has 2 items"), ([7.0, None, 8.0], "its item 1 is NULL")):
         rows[1]["v"] = wrong
-        with pytest.raises(FunctionError, match=rf"argument v has a list that is no VECTOR\(3\): {why}") as refused:
+        with pytest.raises(FunctionError, match=rf"argument v has a list that is no VECTOR\(3\): {why}") as excinfo:
             run_epochs(calls, [rows], keys=["k"], types={"v": "ARRAY<REAL>"})
-        assert (refused.value.code, refused.value.group) == ("OVERFLOW", {"k": 2})
-        assert refused.value.row == "v=" + str(wrong).replace("8]", "8.0]")
+        assert (excinfo.value.code, excinfo.value.group) == ("OVERFLOW", {"k": 2})
+        assert excinfo.value.row == "v=" + str(wrong).replace("8]", "8.0]")
     with pytest.raises(RejectedError, match=r"ARRAY<DOUBLE>.*VECTOR\(3\)"):
         run_epochs(calls, [rows], keys=["k"], types={"v": "ARRAY<DOUBLE>"})
 

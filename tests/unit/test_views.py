@@ -246,10 +246,10 @@ def declared(hints: dict[str, Any], methods: dict[str, Any] | None = None, **opt
     accumulate.__annotations__ = {"value": str}
     get_value.__annotations__ = {"return": int}
     body = {"create_accumulator": create_accumulator, "accumulate": accumulate, "get_value": get_value}
-    with pytest.raises(RejectedError) as raised:
+    with pytest.raises(RejectedError) as excinfo:
         udaf(**options)(type("Bad", (), {**body, **(methods or {})}))
-    assert raised.value.code == "SIGNATURE"
-    return raised.value
+    assert excinfo.value.code == "SIGNATURE"
+    return excinfo.value
 
 
 def unused(*_: Any) -> Any:
@@ -357,9 +357,9 @@ def test_parts_of_views_need_an_engine_that_keeps_the_rest() -> None:
     state = pair.epoch(1).select(["slot", "state_0"]).to_batches()[0]
     views = pair.server.open_reply.calls[0].views
     partial = with_column(state, state.schema.field(1), asking(state.column(1), views))
-    with pytest.raises(RejectedError, match="keeps_views") as raised:
+    with pytest.raises(RejectedError, match="keeps_views") as excinfo:
         pair.send(pair.engine.states(partial))
-    assert raised.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 # -- the oracle --------------------------------------------------------------------------------------------------------
@@ -402,8 +402,8 @@ class Operations:
     """Each row is an operation on the map and the list. The result tells what all of them returned."""
 
     def accumulate(self, acc: Any, operation: str, key: int, value: int) -> None:
-        found = self.apply(acc, operation, key, value)
-        acc.log = (acc.log * 31 + hash(found)) % MODULUS
+        result = self.apply(acc, operation, key, value)
+        acc.log = (acc.log * 31 + hash(result)) % MODULUS
 
     def apply(self, acc: Any, operation: str, key: int, value: int) -> Any:
         match operation:
@@ -706,9 +706,9 @@ def test_a_checkpoint_that_exceeds_a_bound_ends_the_exchange() -> None:
     limits = dataclasses.replace(LIMITS, state_bytes_max=2000)
     driver = Driver(inline=0, page=2, limits=limits)
     driver.chunk([(0, "set", key, key) for key in range(500)])
-    with pytest.raises(RejectedError) as raised:
+    with pytest.raises(RejectedError) as excinfo:
         driver.checkpoint()
-    assert (raised.value.code, raised.value.slot) == ("LIMIT", 0)
+    assert (excinfo.value.code, excinfo.value.slot) == ("LIMIT", 0)
 
 
 def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -750,10 +750,10 @@ def test_entries_of_unequal_size_come_in_parts_within_the_bound() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int32()), states], names=["slot", "state_0"])
     parts = list(split_entries(batch, [[ViewSpec("texts", pa.int64(), pa.string())]], 5_000))
     assert max(map(pa.ipc.get_record_batch_size, parts)) <= 6_500  # with the metadata of a message
-    found = [part.column(1).to_pylist()[0] for part in parts]
-    assert [entry for each in found for entry in each["texts"]["entries"]] == entries
-    assert [each["count"] for each in found] == [7] + [None] * (len(parts) - 1)
-    assert [each["texts"]["complete"] for each in found] == [True] + [False] * (len(parts) - 1)
+    result = [part.column(1).to_pylist()[0] for part in parts]
+    assert [entry for each in result for entry in each["texts"]["entries"]] == entries
+    assert [each["count"] for each in result] == [7] + [None] * (len(parts) - 1)
+    assert [each["texts"]["complete"] for each in result] == [True] + [False] * (len(parts) - 1)
 
 
 def test_prefetched_entries_do_not_replace_what_rows_have_changed() -> None:
@@ -830,9 +830,9 @@ def test_entries_that_are_only_iterated_over_are_not_counted() -> None:
     steps += [[(0, "sum", 0, 0)], "barrier"]
     run(driver, steps)
     assert driver.outputs == expected(steps)
-    with pytest.raises(RejectedError, match="the entries of views that one epoch uses") as raised:
+    with pytest.raises(RejectedError, match="the entries of views that one epoch uses") as excinfo:
         driver.chunk([(0, "copy", 0, 0)])
-    assert raised.value.limit == "exchange_state_bytes_max"
+    assert excinfo.value.limit == "exchange_state_bytes_max"
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -843,12 +843,12 @@ def answering(answer: Any) -> RejectedError:
     driver = Driver(inline=0, page=2)
     run(driver, [[(0, "set", 1, 1), (0, "set", 2, 2), (1, "set", 1, 1)], "barrier"])
     driver.pair.resolve = lambda wanted: answer(driver.kept, wanted)
-    with pytest.raises(RejectedError) as raised:
+    with pytest.raises(RejectedError) as excinfo:
         driver.chunk([(0, "get", 1, 0)])
-    assert raised.value.code == "BAD_FRAME"
+    assert excinfo.value.code == "BAD_FRAME"
     with pytest.raises(FoldflightError):
         driver.pair.send(driver.pair.engine.barrier(9))
-    return raised.value
+    return excinfo.value
 
 
 @pytest.mark.parametrize(
@@ -908,9 +908,9 @@ def test_entries_for_unknown_slots_and_columns_are_refused() -> None:
     for make, wrong in wrongs:
         driver = Driver(inline=0, page=2)
         run(driver, [[(0, "set", 1, 1)], "barrier"])
-        with pytest.raises(RejectedError, match=wrong) as raised:
+        with pytest.raises(RejectedError, match=wrong) as excinfo:
             driver.pair.send(driver.pair.engine.entries(make(driver.kept.prefetched(0, 0, "map", [1]))))
-        assert raised.value.code == "BAD_FRAME"
+        assert excinfo.value.code == "BAD_FRAME"
 
 
 def test_frames_of_views_need_keeps_views() -> None:
@@ -919,9 +919,9 @@ def test_frames_of_views_need_keeps_views() -> None:
     with pytest.raises(RejectedError, match="keeps_views"):
         pair.server.handle(Entries(rows([0], ["a"]))).__next__()
     for fields in ({"returns": Returns(states=False)}, {"row_outputs": True}):
-        with pytest.raises(RejectedError, match="keeps_views") as raised:
+        with pytest.raises(RejectedError, match="keeps_views") as excinfo:
             ExchangePair(open_request(keeps_views=True, **fields), registry())
-        assert raised.value.code == "SIGNATURE"
+        assert excinfo.value.code == "SIGNATURE"
 
 
 def test_a_second_state_is_refused_where_the_engine_keeps_views() -> None:
@@ -930,9 +930,9 @@ def test_a_second_state_is_refused_where_the_engine_keeps_views() -> None:
     kept = CachedViews(pair.server.open_reply)
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     kept.commit(pair.epoch(1))
-    with pytest.raises(RejectedError) as raised:
+    with pytest.raises(RejectedError) as excinfo:
         pair.send(pair.engine.states(kept.states([0])))
-    assert raised.value.code == "CANNOT_MERGE"
+    assert excinfo.value.code == "CANNOT_MERGE"
 
 
 def test_keys_that_do_not_fit_are_errors_of_the_function() -> None:
@@ -950,9 +950,9 @@ def test_keys_that_do_not_fit_are_errors_of_the_function() -> None:
     pair.resolve = kept.resolve
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     kept.commit(pair.epoch(1))
-    with pytest.raises(FunctionError, match="does not fit the view seen") as raised:
+    with pytest.raises(FunctionError, match="does not fit the view seen") as excinfo:
         pair.send(pair.engine.chunk(rows([0], ["b"])))
-    assert raised.value.code == "USER_CODE"
+    assert excinfo.value.code == "USER_CODE"
 
 
 @pytest.mark.parametrize(
@@ -972,9 +972,9 @@ def test_a_new_accumulator_without_its_views_is_an_error_of_the_function(
             return made
 
     pair = ExchangePair(open_request(keeps_views=keeps), registry(Wrong))
-    with pytest.raises(FunctionError, match=rf"seen of a new accumulator is {wrong}.*set it to MapView\(\)") as raised:
+    with pytest.raises(FunctionError, match=rf"seen of a new accumulator is {wrong}.*set it to MapView\(\)") as excinfo:
         pair.send(pair.engine.chunk(rows([0], ["a"])))
-    assert raised.value.code == "USER_CODE"
+    assert excinfo.value.code == "USER_CODE"
 
 
 def test_what_a_method_sets_instead_of_a_view_is_refused_with_the_state() -> None:
@@ -999,9 +999,9 @@ def test_what_a_method_sets_instead_of_a_view_is_refused_with_the_state() -> Non
     largest.append(pair.server.largest_view)
     assert largest == [CachedView(3, 1, "count_different", "seen"), None]
     pair.send(pair.engine.entries(kept.prefetched(0, 0, "seen", ["a"])))
-    with pytest.raises(FunctionError, match=r"seen: 5 \(int\) is not a MapView") as raised:
+    with pytest.raises(FunctionError, match=r"seen: 5 \(int\) is not a MapView") as excinfo:
         pair.epoch(2)
-    assert raised.value.code == "RESULT_TYPE"
+    assert excinfo.value.code == "RESULT_TYPE"
 
 
 class Both:
@@ -1036,9 +1036,9 @@ def test_a_view_is_no_dict_in_results_and_states(result_type: str) -> None:
 
     pair = ExchangePair(open_request(), registry(Returned))
     pair.send(pair.engine.chunk(rows([0], ["a"])))
-    with pytest.raises(FunctionError, match=r"copied: .* is not a dict|MapView") as raised:
+    with pytest.raises(FunctionError, match=r"copied: .* is not a dict|MapView") as excinfo:
         pair.epoch(1)
-    assert raised.value.code == "RESULT_TYPE"
+    assert excinfo.value.code == "RESULT_TYPE"
 
 
 def test_states_with_null_instead_of_a_view_are_refused() -> None:
@@ -1047,9 +1047,9 @@ def test_states_with_null_instead_of_a_view_are_refused() -> None:
     type_ = pair.server.open_reply.schema.field("state_0").type
     state = {"count": 1, "seen": None, "items": {"complete": True, "cleared": False, "entries": []}}
     batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int32()), pa.array([state], type_)], names=["slot", "state_0"])
-    with pytest.raises(RejectedError, match="its view seen is NULL") as raised:
+    with pytest.raises(RejectedError, match="its view seen is NULL") as excinfo:
         pair.send(pair.engine.states(batch))
-    assert raised.value.code == "STATE_MISMATCH"
+    assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_views_are_not_pickled() -> None:
@@ -1063,9 +1063,9 @@ def test_views_are_not_pickled() -> None:
     signer = StateSigner([b"k" * 32])
     pair = ExchangePair(open_request(), registry(Unannotated), signer=signer)
     pair.send(pair.engine.chunk(rows([0], ["a"])))
-    with pytest.raises(FunctionError, match="has the view seen, but is pickled as a whole") as raised:
+    with pytest.raises(FunctionError, match="has the view seen, but is pickled as a whole") as excinfo:
         pair.epoch(1)
-    assert raised.value.code == "RESULT_TYPE"
+    assert excinfo.value.code == "RESULT_TYPE"
 
 
 class Numbers:
@@ -1101,9 +1101,9 @@ def test_integers_that_a_float_cannot_represent_are_no_keys(is_pair: bool) -> No
     pair.send(pair.engine.chunk(rows([0] * 5, ["nan", "inf", "-0.0", "1", "9007199254740992"])))
     assert pair.epoch(1)["output_0"].to_pylist() == [5]
     pair.send(pair.engine.chunk(rows([0], ["9007199254740993"])))
-    with pytest.raises(FunctionError, match=r"the key .*9007199254740993.* is not exact in") as raised:
+    with pytest.raises(FunctionError, match=r"the key .*9007199254740993.* is not exact in") as excinfo:
         pair.epoch(2)
-    assert raised.value.code == "RESULT_TYPE"
+    assert excinfo.value.code == "RESULT_TYPE"
 
 
 # -- the laws ----------------------------------------------------------------------------------------------------------
@@ -1157,9 +1157,9 @@ def test_a_value_that_is_changed_in_place_must_be_put() -> None:
         def create_accumulator(self) -> Members:
             return Members()
 
-    found = outcome(Forgetful)
-    assert found.passed is False
-    assert "not put again" in found.detail
+    result = outcome(Forgetful)
+    assert result.passed is False
+    assert "not put again" in result.detail
     assert outcome(DictOperations).passed is None
 
 

@@ -368,8 +368,8 @@ def update_before_accumulates(patch: Patch) -> None:
     retracts = fold._retracts
 
     def odd(batch: pa.RecordBatch) -> Any:
-        found = retracts(batch)
-        return None if found is None else pc.equal(batch.column("kind"), 3).to_numpy(zero_copy_only=False)
+        result = retracts(batch)
+        return None if result is None else pc.equal(batch.column("kind"), 3).to_numpy(zero_copy_only=False)
 
     patch.setattr(fold, "_retracts", odd)
 

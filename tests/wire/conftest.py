@@ -69,8 +69,8 @@ def transport(request: pytest.FixtureRequest) -> Transport:
     """Both transports, in turn: the same must hold for both."""
     if request.param == "embedded":
         return EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
-    found: Transport = request.getfixturevalue("flight")
-    return found
+    result: Transport = request.getfixturevalue("flight")
+    return result
 
 
 @pytest.fixture

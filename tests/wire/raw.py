@@ -21,12 +21,12 @@ _CMD = 2
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    result = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        result.append(number & 0x7F | 0x80)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    result.append(number)
+    return bytes(result)
 
 
 def _part(field: int, content: bytes) -> bytes:
@@ -91,8 +91,8 @@ def error_of(error: grpc.RpcError | None) -> FoldflightError:
     """Return the error that a server sent, decoded like an engine does."""
     assert error is not None, "the server accepted it"
     details = dict(error.trailing_metadata() or ())
-    found = decode_error(details.get("x-arrow-status-detail-bin", b"")) or decode_error(
+    result = decode_error(details.get("x-arrow-status-detail-bin", b"")) or decode_error(
         details.get("grpc-status-details-bin", b"")
     )
-    assert found is not None, f"{error.code()}: {error.details()}"
-    return found
+    assert result is not None, f"{error.code()}: {error.details()}"
+    return result

@@ -31,6 +31,6 @@ def test_what_is_not_plain_is_refused_before_any_row(
     """The column is named at open with the type to send instead, whether a call uses it or not."""
     columns = pa.schema([("value", pa.int64()), ("odd", type_)])
     for attempt in (transport.describe, transport.open):
-        with pytest.raises(RejectedError, match=f"column odd: .*plain types are; {remedy}") as caught:
+        with pytest.raises(RejectedError, match=f"column odd: .*plain types are; {remedy}") as excinfo:
             attempt(Open((Call("count", (argument,)),), columns))
-        assert caught.value.code == "SCHEMA_MISMATCH"
+        assert excinfo.value.code == "SCHEMA_MISMATCH"

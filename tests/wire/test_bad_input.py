@@ -41,9 +41,9 @@ def fold(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
 
 def error_of(transport: Transport, call: Call, act: Callable[[OpenExchange], Any]) -> FoldflightError:
     """Return the error that ends an exchange."""
-    with pytest.raises(FoldflightError) as caught, transport.open(open_request(call)) as exchange:
+    with pytest.raises(FoldflightError) as excinfo, transport.open(open_request(call)) as exchange:
         act(exchange)
-    return caught.value
+    return excinfo.value
 
 
 def state_of(transport: Transport, call: Call) -> pa.RecordBatch:
@@ -70,18 +70,18 @@ def state_of(transport: Transport, call: Call) -> pa.RecordBatch:
 def test_bad_call_is_refused_at_open(transport: Transport, call: Call, code: str, mentions: str) -> None:
     """A call that cannot be bound fails before any row is sent; `describe` raises the same error."""
     for attempt in (transport.open, transport.describe):
-        with pytest.raises(RejectedError) as caught:
+        with pytest.raises(RejectedError) as excinfo:
             attempt(open_request(call))
-        assert caught.value.code == code
-        assert mentions in caught.value.message
+        assert excinfo.value.code == code
+        assert mentions in excinfo.value.message
 
 
 def test_a_server_that_lacks_a_function_is_named(server: ProcessServer, flight: FlightTransport) -> None:
     """The error names the server, because behind a balancer the URL does not."""
     for ask in (flight.describe, flight.open):
-        with pytest.raises(RejectedError, match=f"on server {server.server_id}; did you mean count") as caught:
+        with pytest.raises(RejectedError, match=f"on server {server.server_id}; did you mean count") as excinfo:
             ask(open_request(Call("coutn")))
-        assert caught.value.code == "UNKNOWN_FUNCTION"
+        assert excinfo.value.code == "UNKNOWN_FUNCTION"
     with fl.FlightClient(server.url) as client, pytest.raises(fl.FlightError, match=f"on server {server.server_id}"):
         client.get_flight_info(fl.FlightDescriptor.for_path("coutn"))
 
@@ -97,9 +97,9 @@ def test_another_version_has_another_fingerprint(server: ProcessServer) -> None:
     newer = udaf(input_types=["BIGINT", "INT"], result_type="BIGINT", version="2", name="weighted_avg")(WeightedAvg)
     planned = connect(newer).transport.describe(open_request(Call("weighted_avg", ("value", "weight"))))
     call = Call("weighted_avg", ("value", "weight"), fingerprint=planned.fingerprints[0])
-    with pytest.raises(RejectedError, match="version 1") as caught:
+    with pytest.raises(RejectedError, match="version 1") as excinfo:
         connect(server.url, patience_s=0).transport.open(open_request(call))
-    assert caught.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 # -- the author's code -----------------------------------------------------------------------------------------------
@@ -132,9 +132,9 @@ def test_raising_function_is_named(transport: Transport, function: str, act: Any
 def test_the_first_error_is_the_one_that_is_told(transport: Transport) -> None:
     """A `close` that raises after another error does not hide that error."""
     calls = (Call("fails_to_accumulate", VALUE), Call("fails_to_close", VALUE))
-    with pytest.raises(FunctionError, match="thirteen") as caught, transport.open(open_request(*calls)) as exchange:
+    with pytest.raises(FunctionError, match="thirteen") as excinfo, transport.open(open_request(*calls)) as exchange:
         fold(exchange, rows((4, 0, 13)))
-    assert (caught.value.function, caught.value.slot) == ("fails_to_accumulate", 4)
+    assert (excinfo.value.function, excinfo.value.slot) == ("fails_to_accumulate", 4)
 
 
 def test_raising_merge_is_named(transport: Transport) -> None:
@@ -269,16 +269,16 @@ class Raw:
     def error(self) -> FoldflightError:
         """Read to the end and return the error."""
         try:
-            with pytest.raises(fl.FlightError) as caught:
+            with pytest.raises(fl.FlightError) as excinfo:
                 for _ in iter(self.reader.read_chunk, None):
                     pass
         finally:
             with pytest.raises(fl.FlightError):
                 self.writer.close()
             self.client.close()
-        error = decode_error(caught.value.extra_info)
-        assert error is not None, str(caught.value)
-        assert "Traceback" not in str(caught.value)
+        error = decode_error(excinfo.value.extra_info)
+        assert error is not None, str(excinfo.value)
+        assert "Traceback" not in str(excinfo.value)
         return error
 
 
@@ -289,9 +289,9 @@ GOOD_OPEN = encode_open(open_request(COUNT))
 def test_garbage_as_descriptor(server: ProcessServer, command: bytes) -> None:
     """A descriptor that is not an Open is BAD_FRAME, in every request with a descriptor."""
     assert Raw(server.url, command).error().code in {"BAD_FRAME", "PROTOCOL_VERSION"}
-    with fl.FlightClient(server.url) as client, pytest.raises(fl.FlightError) as caught:
+    with fl.FlightClient(server.url) as client, pytest.raises(fl.FlightError) as excinfo:
         client.get_flight_info(fl.FlightDescriptor.for_command(command))
-    error = decode_error(caught.value.extra_info)
+    error = decode_error(excinfo.value.extra_info)
     assert error is not None
     assert error.code in {"BAD_FRAME", "PROTOCOL_VERSION"}
 
@@ -307,11 +307,11 @@ def test_garbage_as_metadata(server: ProcessServer, metadata: bytes | None) -> N
 def test_unknown_protocol_version(flight: FlightTransport) -> None:
     """An unknown version is refused with the supported ones."""
     for attempt in (flight.open, flight.describe):
-        with pytest.raises(RejectedError) as caught:
+        with pytest.raises(RejectedError) as excinfo:
             attempt(open_request(COUNT, protocol_version=99))
-        assert caught.value.code == "PROTOCOL_VERSION"
-        assert "99" in caught.value.message
-        assert "1" in caught.value.message.replace("99", "")
+        assert excinfo.value.code == "PROTOCOL_VERSION"
+        assert "99" in excinfo.value.message
+        assert "1" in excinfo.value.message.replace("99", "")
 
 
 def test_stream_of_another_schema(server: ProcessServer) -> None:
@@ -340,9 +340,9 @@ def test_a_path_names_a_function_or_is_refused(server: ProcessServer) -> None:
         assert info.schema.names == ["value", "weight", "result"]
         assert info.total_records == 2
         for path, code in [(("nothing",), "UNKNOWN_FUNCTION"), (("a", "b"), "BAD_FRAME")]:
-            with pytest.raises(fl.FlightError) as caught:
+            with pytest.raises(fl.FlightError) as excinfo:
                 client.get_flight_info(fl.FlightDescriptor.for_path(*path))
-            error = decode_error(caught.value.extra_info)
+            error = decode_error(excinfo.value.extra_info)
             assert error is not None
             assert error.code == code
 
@@ -350,7 +350,7 @@ def test_a_path_names_a_function_or_is_refused(server: ProcessServer) -> None:
 def test_other_verbs_are_refused(server: ProcessServer) -> None:
     """DoGet, DoPut and unknown actions are refused with what is supported, without a traceback."""
     with fl.FlightClient(server.url) as client:
-        with pytest.raises(fl.FlightError) as got:
+        with pytest.raises(fl.FlightError) as excinfo:
             client.do_get(fl.Ticket(b"x")).read_all()
         writer, _ = client.do_put(fl.FlightDescriptor.for_path("sum"), COLUMNS)
         with pytest.raises(fl.FlightError) as put:
@@ -358,7 +358,7 @@ def test_other_verbs_are_refused(server: ProcessServer) -> None:
         with pytest.raises(fl.FlightError) as acted:
             list(client.do_action("x"))
         assert [action.type for action in client.list_actions()] == ["status", "register", "protocol_version"]
-    for caught in (got, put, acted):
+    for caught in (excinfo, put, acted):
         error = decode_error(caught.value.extra_info)
         assert error is not None
         assert error.code == "BAD_FRAME"
@@ -381,10 +381,10 @@ def test_admission_is_bounded() -> None:
     with serving(wire_functions, state_keys=STATE_KEY, exchanges_max=1) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
         with transport.open(open_request(COUNT)):
-            with pytest.raises(RetryableError) as caught:
+            with pytest.raises(RetryableError) as excinfo:
                 transport.open(open_request(COUNT))
-            assert caught.value.code == "OVERLOADED"
-            assert "exchanges_max is 1" in caught.value.message
+            assert excinfo.value.code == "OVERLOADED"
+            assert "exchanges_max is 1" in excinfo.value.message
         with transport.open(open_request(COUNT)) as exchange:
             assert fold(exchange, rows((0, 0)))["output_0"].to_pylist() == [1]
 
@@ -416,13 +416,13 @@ def test_bug_of_ours_is_an_invariant_with_an_id(server: ProcessServer, monkeypat
         raise ZeroDivisionError("secret detail")
 
     monkeypatch.setattr("foldflight.server.flight_server.describe", broken)
-    with pytest.raises(CorruptError) as caught:
+    with pytest.raises(CorruptError) as excinfo:
         FlightTransport([server.url], deadline_s=DEADLINE_S).describe(open_request(COUNT))
-    assert caught.value.code == "INVARIANT"
-    assert "ZeroDivisionError" in caught.value.message
-    assert "error id" in caught.value.message
-    assert "secret detail" not in str(caught.value)
-    assert "flight.py" not in str(caught.value)
+    assert excinfo.value.code == "INVARIANT"
+    assert "ZeroDivisionError" in excinfo.value.message
+    assert "error id" in excinfo.value.message
+    assert "secret detail" not in str(excinfo.value)
+    assert "flight.py" not in str(excinfo.value)
 
 
 def test_long_error_reaches_a_client_with_default_limits(server: ProcessServer) -> None:

@@ -188,13 +188,13 @@ def test_a_server_that_ends_leaves_no_process_and_no_draft(start: Start, tmp_pat
 
 def compile_processes(parent: int) -> list[int]:
     """Return the processes that compile for a server."""
-    found = []
+    result = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             above = int(path.read_text().rpartition(")")[2].split()[1])
             if above == parent and b"compile_process" in (path.parent / "cmdline").read_bytes():
-                found.append(int(path.parent.name))
-    return found
+                result.append(int(path.parent.name))
+    return result
 
 
 @pytest.mark.every_turn

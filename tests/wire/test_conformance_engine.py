@@ -70,8 +70,8 @@ def query_of(engine: Callable[..., Any]) -> Callable[[str], object]:
 
 def tried(query: Callable[[str], object]) -> dict[str, Outcome]:
     """Test all rules."""
-    found = check_engine(query, timeout_s=90.0, silence_s=SILENCE_S)
-    return {outcome.rule.name: outcome for outcome in found}
+    result = check_engine(query, timeout_s=90.0, silence_s=SILENCE_S)
+    return {outcome.rule.name: outcome for outcome in result}
 
 
 def broken(found: dict[str, Outcome]) -> dict[str, str]:
@@ -82,9 +82,9 @@ def broken(found: dict[str, Outcome]) -> dict[str, str]:
 @pytest.mark.every_turn
 def test_the_sample_keeps_the_contract() -> None:
     """All rules are tested and kept by an engine of about 150 lines."""
-    found = tried(query_of(plain.Engine))
-    assert list(found) == [rule.name for rule in ENGINE_RULES]
-    assert {name: outcome.detail for name, outcome in found.items() if not outcome.passed} == {}
+    result = tried(query_of(plain.Engine))
+    assert list(result) == [rule.name for rule in ENGINE_RULES]
+    assert {name: outcome.detail for name, outcome in result.items() if not outcome.passed} == {}
 
 
 def test_this_package_keeps_the_contract() -> None:
@@ -105,8 +105,8 @@ def test_this_package_keeps_the_contract() -> None:
                     outputs[row["slot"]] = row["output_0"], row["output_1"]
         return sorted(outputs.items())
 
-    found = tried(query)
-    assert {name: outcome.detail for name, outcome in found.items() if not outcome.passed} == {}
+    result = tried(query)
+    assert {name: outcome.detail for name, outcome in result.items() if not outcome.passed} == {}
 
 
 # -- engines with one deliberate mistake each ------------------------------------------------------------------------
@@ -361,9 +361,9 @@ class ReadsAtTheEnd(plain.Engine):  # type: ignore[name-defined,misc]
 @pytest.mark.parametrize(("engine", "rules"), MUTANTS)
 def test_a_mistake_breaks_its_rules_and_no_others(engine: type, rules: set[str]) -> None:
     """Each rule concerns one thing; the rules that one mistake breaks all concern that mistake."""
-    found = broken(tried(query_of(engine)))
-    assert found.keys() == rules, found
-    assert all(found.values())
+    result = broken(tried(query_of(engine)))
+    assert result.keys() == rules, result
+    assert all(result.values())
 
 
 def test_every_rule_has_a_mistake_that_breaks_it() -> None:

@@ -31,16 +31,16 @@ def tried() -> Iterator[ProcessServer]:
 
 def outcomes(server: ProcessServer, *rules: str, deadline_s: float = 10.0, **more: str) -> dict[str, Outcome]:
     """Test rules: all, unless some are given."""
-    found = check_server(server.url, token=TOKEN, only=frozenset(rules), deadline_s=deadline_s, **more)
-    return {outcome.rule.name: outcome for outcome in found}
+    result = check_server(server.url, token=TOKEN, only=frozenset(rules), deadline_s=deadline_s, **more)
+    return {outcome.rule.name: outcome for outcome in result}
 
 
 @pytest.mark.every_turn
 def test_a_server_keeps_the_contract(tried: ProcessServer) -> None:
     """Every rule is tested and kept."""
-    found = outcomes(tried, deadline_s=DEADLINE_S)
-    assert list(found) == [rule.name for rule in SERVER_RULES]
-    assert {name: outcome.detail for name, outcome in found.items() if not outcome.passed} == {}
+    result = outcomes(tried, deadline_s=DEADLINE_S)
+    assert list(result) == [rule.name for rule in SERVER_RULES]
+    assert {name: outcome.detail for name, outcome in result.items() if not outcome.passed} == {}
 
 
 @pytest.mark.parametrize(("mutate", "broken"), MUTANTS)
@@ -66,8 +66,8 @@ def test_a_mistake_breaks_no_other_rule(
 ) -> None:
     """Each mistake breaks only its own rules."""
     mutate(monkeypatch)
-    found = outcomes(tried, deadline_s=15.0)  # a rule that holds needs longer on a busy machine
-    assert {name for name, outcome in found.items() if outcome.passed is False} == set(broken)
+    result = outcomes(tried, deadline_s=15.0)  # a rule that holds needs longer on a busy machine
+    assert {name for name, outcome in result.items() if outcome.passed is False} == set(broken)
 
 
 def test_places_that_are_never_free_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,13 +103,13 @@ class OneWaySum:
 def test_what_a_function_cannot_do_is_not_tried() -> None:
     """If the function cannot retract, merge or fail, the rules test the refusals instead."""
     with serving(OneWaySum, **SETTINGS) as running:
-        found = outcomes(running, function="one_way_sum")
-    assert {name for name, outcome in found.items() if outcome.passed is None} == {
+        result = outcomes(running, function="one_way_sum")
+    assert {name for name, outcome in result.items() if outcome.passed is None} == {
         "isolated-errors",
         "function-errors",
         "retract-from-states",
     }
-    assert {name: outcome.detail for name, outcome in found.items() if outcome.passed is False} == {}
+    assert {name: outcome.detail for name, outcome in result.items() if outcome.passed is False} == {}
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
@@ -140,22 +140,22 @@ def test_the_order_of_rows_is_seen_in_outputs(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_function_that_tells_no_rows_apart_is_refused(tried: ProcessServer) -> None:
     """With `count`, no rule could fail."""
-    with pytest.raises(RejectedError, match="with different outputs") as caught:
+    with pytest.raises(RejectedError, match="with different outputs") as excinfo:
         outcomes(tried, function="count")
-    assert caught.value.code == "SIGNATURE"
+    assert excinfo.value.code == "SIGNATURE"
 
 
 def test_what_cannot_be_asked_is_an_error(tried: ProcessServer) -> None:
     """An unknown rule or function, a missing token and a missing server are errors, not broken rules."""
-    with pytest.raises(RejectedError, match="no rule kind-of") as caught:
+    with pytest.raises(RejectedError, match="no rule kind-of") as excinfo:
         outcomes(tried, "kind-of")
-    assert caught.value.code == "SIGNATURE"
-    with pytest.raises(RejectedError) as caught:
+    assert excinfo.value.code == "SIGNATURE"
+    with pytest.raises(RejectedError) as excinfo:
         outcomes(tried, function="sums")
-    assert caught.value.code == "UNKNOWN_FUNCTION"
-    with pytest.raises(RejectedError) as caught:
+    assert excinfo.value.code == "UNKNOWN_FUNCTION"
+    with pytest.raises(RejectedError) as excinfo:
         list(check_server(tried.url, deadline_s=1.0))
-    assert caught.value.code == "UNAUTHENTICATED"
+    assert excinfo.value.code == "UNAUTHENTICATED"
     with pytest.raises(RetryableError) as lost:
         list(check_server("grpc://127.0.0.1:1", deadline_s=1.0))
     assert lost.value.code == "UNREACHABLE"

@@ -172,8 +172,8 @@ def server() -> Iterator[ProcessServer]:
 
 @pytest.fixture(scope="module")
 def client(server: ProcessServer) -> Iterator[Any]:
-    with fl.connect(f"grpc://127.0.0.1:{server.flight.port}") as found:
-        yield found
+    with fl.connect(f"grpc://127.0.0.1:{server.flight.port}") as result:
+        yield result
 
 
 def call(client: Any, name: str, *columns: pa.Array, batches: int = 1) -> pa.Table:
@@ -210,8 +210,8 @@ def test_the_handshake_and_the_signature(client: Any) -> None:
 
 def test_results_of_scalar_calls_come_by_position(client: Any) -> None:
     """Results come by position, in as many batches as were sent; zero rows and NULLs, too."""
-    found = call(client, "multiply", pa.array([3, None]), pa.array([5, 7]), batches=3)
-    assert found.to_pydict() == {"multiply": [15, None] * 3}
+    result = call(client, "multiply", pa.array([3, None]), pa.array([5, 7]), batches=3)
+    assert result.to_pydict() == {"multiply": [15, None] * 3}
     assert call(client, "multiply", pa.array([], pa.int64()), pa.array([], pa.int64())).num_rows == 0
     assert call(client, "score", pa.array(["abc"]), pa.array([1], pa.int32())).to_pydict() == {"score": [31]}
 
@@ -219,16 +219,16 @@ def test_results_of_scalar_calls_come_by_position(client: Any) -> None:
 def test_rows_that_fail_have_an_error(client: Any) -> None:
     """The column of errors is there only if a row has failed; a later batch cannot add it."""
     assert call(client, "ratio", pa.array([4]), pa.array([2])).column_names == ["ratio"]
-    found = call(client, "ratio", pa.array([4, 1]), pa.array([2, 0])).to_pydict()
-    assert found == {"ratio": [2.0, None], "error": [None, "ratio raised ZeroDivisionError: division by zero"]}
+    result = call(client, "ratio", pa.array([4, 1]), pa.array([2, 0])).to_pydict()
+    assert result == {"ratio": [2.0, None], "error": [None, "ratio raised ZeroDivisionError: division by zero"]}
 
 
 def test_types_of_other_engines(client: Any) -> None:
     """Decimals and JSON are texts, timestamps have a zone, lists and structs are converted inside."""
     decimals = call(client, "third", pa.array(["1.50", None, "-0.02"]))
     assert decimals.column(0).cast(pa.string()).to_pylist() == ["0.500", None, "-0.007"]
-    found = call(client, "tagged", pa.array(['{"a": 1}', "null"])).column(0).cast(pa.string()).to_pylist()
-    assert found[0] == '{"value":{"a":1},"tags":[1,null]}'
+    result = call(client, "tagged", pa.array(['{"a": 1}', "null"])).column(0).cast(pa.string()).to_pylist()
+    assert result[0] == '{"value":{"a":1},"tags":[1,null]}'
     at = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
     later = call(
         client,
@@ -285,9 +285,9 @@ def test_aggregates_over_lists(server: ProcessServer, client: Any) -> None:
     prices = lists([["1.5", None], [], None, ["2"], ["3"]], pa.string())
     texts = lists([["a", "b"], [], None, ["!"], ["c"]], pa.string())
     expected = ["1.50 a; None b", "", "", None, "3.00 c"]
-    found = call(client, "aggregate:listed", prices, texts, batches=2).to_pydict()
-    assert found["listed"] == expected * 2
-    assert found["error"] == [*[None] * 3, "accumulate raised ValueError: !", None] * 2
+    result = call(client, "aggregate:listed", prices, texts, batches=2).to_pydict()
+    assert result["listed"] == expected * 2
+    assert result["error"] == [*[None] * 3, "accumulate raised ValueError: !", None] * 2
     numbers = lists([[1, None], [None], None, [5, 7, 5]], pa.int64())
     assert call(client, "aggregate:sum", numbers).column("sum").cast(pa.int64()).to_pylist() == [1, None, None, 17]
     assert call(client, "aggregate:count", numbers).to_pydict() == {"count": [1, 0, 0, 3]}
@@ -316,10 +316,10 @@ def test_nested_values_pass_both_ways(client: Any, prefix: str) -> None:
 
 def test_lists_of_reals_are_vectors_for_databend(server: ProcessServer, client: Any) -> None:
     """A list of a fixed number of REAL is a list for RisingWave, and a vector for Databend."""
-    found = call(client, "turned", pa.array([[1, 2], None], pa.list_(pa.float32())))
-    assert found.schema.field("turned").type == pa.list_(pa.float32())
+    result = call(client, "turned", pa.array([[1, 2], None], pa.list_(pa.float32())))
+    assert result.schema.field("turned").type == pa.list_(pa.float32())
     assert described(client, "turned").schema.field(0).type == pa.list_(pa.float32())
-    assert found.to_pydict() == {"turned": [[2, 1], None]}
+    assert result.to_pydict() == {"turned": [[2, 1], None]}
     calls = UDFClient("127.0.0.1", server.flight.port)
     schema = calls.get_function_info("databend:turned").schema
     assert (schema.field(0).type, schema.field(0).metadata[b"Extension"]) == (pa.list_(pa.float32(), 2), b"Vector")
@@ -333,9 +333,9 @@ def test_vectors(server: ProcessServer, client: Any, prefix: str) -> None:
     own = described(client, f"{prefix}scaled").schema.field(0)
     assert (own.type, (own.metadata or {}).get(b"Extension")) == ((sized, b"Vector") if prefix else (reals, None))
     for type_ in (reals, sized):
-        found = call(client, f"{prefix}scaled", pa.array([[1, -0.0], None, [float("inf"), float("nan")]], type_))
-        assert found.schema.types[0] == own.type
-        assert str(found.column(0).to_pylist()) == "[[0.5, -0.0], None, [inf, nan]]"
+        result = call(client, f"{prefix}scaled", pa.array([[1, -0.0], None, [float("inf"), float("nan")]], type_))
+        assert result.schema.types[0] == own.type
+        assert str(result.column(0).to_pylist()) == "[[0.5, -0.0], None, [inf, nan]]"
     groups = pa.array([[[1, 2], [3, 4]], [], [[5, 5]]], pa.list_(own.type))
     assert call(client, f"{prefix}aggregate:vector_sum", groups).column(0).to_pylist() == [[4, 6], [0, 0], [5, 5]]
     wrong = [([[1, 2], [1]], reals, "row 1 of a batch is none: it has 1 items"), ([[1, None]], sized, "item 1 is NULL")]
@@ -350,16 +350,16 @@ def test_vectors(server: ProcessServer, client: Any, prefix: str) -> None:
 
 def test_keys_of_maps_keep_their_metadata(client: Any) -> None:
     """A decimal that is the key of a map is written and described as a decimal, not as a text."""
-    found = call(client, "priced", pa.array([[("1.50", "a")]], pa.map_(pa.string(), pa.string())))
-    for field in (described(client, "priced").schema.field("names"), found.schema.field("priced")):
+    result = call(client, "priced", pa.array([[("1.50", "a")]], pa.map_(pa.string(), pa.string())))
+    for field in (described(client, "priced").schema.field("names"), result.schema.field("priced")):
         assert "arrowudf.decimal" in f"{field.type.key_field.metadata} {field.type.key_type}"
-    assert [(str(price), name) for price, name in found.column(0)[0].as_py()] == [("1.50", "a")]
+    assert [(str(price), name) for price, name in result.column(0)[0].as_py()] == [("1.50", "a")]
 
 
 def test_table_functions_answer_with_row_and_value(client: Any) -> None:
     """A table function answers with the row and its value."""
-    found = call(client, "series", pa.array([2, 0, 1], pa.int32()))
-    assert found.to_pydict() == {"row": [0, 0, 2], "series": [0, 1, 0]}
+    result = call(client, "series", pa.array([2, 0, 1], pa.int32()))
+    assert result.to_pydict() == {"row": [0, 0, 2], "series": [0, 1, 0]}
     many = call(client, "series", pa.array([100_000, 50_000], pa.int32()))  # in parts
     assert many.column("series").to_pylist() == [*range(100_000), *range(50_000)]
     split = call(client, "split", pa.array(["a b", None]))
@@ -499,11 +499,11 @@ def test_beside_recorded_bytes_of_arrow_udf(client: Any, name: str) -> None:
 
 def _part(field: int, content: bytes) -> bytes:
     def varint(number: int) -> bytes:
-        found = bytearray()
+        result = bytearray()
         while number > 0x7F:
-            found.append(number & 0x7F | 0x80)
+            result.append(number & 0x7F | 0x80)
             number >>= 7
-        return bytes([*found, number])
+        return bytes([*result, number])
 
     return varint(field << 3 | 2) + varint(len(content)) + content
 

@@ -187,12 +187,12 @@ def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(fork:
         drain(drained)
         assert eventually(send)
         assert drained.process.returncode == EXIT_DRAINED
-        found = end_epoch(exchange, 1)
+        result = end_epoch(exchange, 1)
         assert isinstance(exchange, FailoverExchange)
         stats = exchange.coordinator.stats
         assert (stats.losses, stats.rows_refolded, stats.replays) == (0, 0, 1)
-    assert found["output_0"].to_pylist() == [(sent - 1) // 2] * 4
-    assert found["output_3"].to_pylist() == [sent] * 4
+    assert result["output_0"].to_pylist() == [(sent - 1) // 2] * 4
+    assert result["output_3"].to_pylist() == [sent] * 4
 
 
 def test_outputs_after_each_row_come_once(fork: Fork) -> None:
@@ -265,9 +265,9 @@ def test_a_plan_waits_for_a_server_that_comes_back(fork: Fork) -> None:
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     planned = transport.describe(open_request(*CALLS)).schema
     kill(server)
-    with pytest.raises(RetryableError) as caught:
+    with pytest.raises(RetryableError) as excinfo:
         transport.infos()
-    assert caught.value.code == "UNREACHABLE"
+    assert excinfo.value.code == "UNREACHABLE"
     with pytest.raises(RetryableError):
         FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).describe(open_request(*CALLS))
     fork(port=port, await_ready=False)
@@ -325,9 +325,9 @@ def test_a_server_of_another_version_is_passed_over(fork: Fork) -> None:
         exchange.chunk(rows((0, 0, 1)))
         assert end_epoch(exchange, 1)["output_0"].to_pylist() == [1]
         kill(first)
-        with pytest.raises((RejectedError, RetryableError)) as caught:
+        with pytest.raises((RejectedError, RetryableError)) as excinfo:
             fold_on(exchange)
-    assert any("SCHEMA_MISMATCH" in step for step in caught.value.story)
+    assert any("SCHEMA_MISMATCH" in step for step in excinfo.value.story)
 
 
 def fingerprint(server: ServerProcess) -> str:
@@ -346,17 +346,17 @@ def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture)
         end_epoch(exchange, 1)
         assert f"lost {first.url}" in caplog.text or "goes on at" in caplog.text
         kill(holder(servers, exchange))
-        with pytest.raises(RetryableError) as caught:
+        with pytest.raises(RetryableError) as excinfo:
             fold_on(exchange)
-    assert caught.value.code == "UNREACHABLE"
-    told = " ".join(caught.value.story)
+    assert excinfo.value.code == "UNREACHABLE"
+    told = " ".join(excinfo.value.story)
     assert all(each.url in told for each in servers)
-    assert "no server took the exchange" in caught.value.message
-    assert all(each.url in caught.value.message for each in servers)
+    assert "no server took the exchange" in excinfo.value.message
+    assert all(each.url in excinfo.value.message for each in servers)
     for ask in (transport.infos, transport.status, lambda: transport.describe(open_request(*CALLS))):
-        with pytest.raises(RetryableError, match="UNREACHABLE") as caught:
+        with pytest.raises(RetryableError, match="UNREACHABLE") as excinfo:
             ask()
-        assert all(each.url in caught.value.message for each in servers)
+        assert all(each.url in excinfo.value.message for each in servers)
 
 
 def test_tasks_that_start_together_spread_over_servers(fork: Fork, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,9 +430,9 @@ def test_servers_with_other_code_are_told_of(mixed: tuple[str, str], caplog: pyt
         connect(",".join(mixed))
     assert all(url in caplog.text for url in mixed)
     assert "different code of summing, so" in caplog.text
-    with pytest.raises(RejectedError, match="STATE_MISMATCH") as caught:
+    with pytest.raises(RejectedError, match="STATE_MISMATCH") as excinfo:
         connect(",".join(mixed), strict=True)
-    assert all(url in caught.value.message for url in mixed)
+    assert all(url in excinfo.value.message for url in mixed)
     caplog.clear()
     connect(",".join([mixed[0], mixed[0]]), strict=True)
     with pytest.raises(RejectedError, match="strict is for servers only"):

@@ -213,9 +213,9 @@ def test_the_server_hangs_up(fork: Fork, attack: str, workers: int) -> None:
 
 def end_of(call: grpc.Call) -> grpc.RpcError:
     """Read a stream to its end and return its error."""
-    with pytest.raises(grpc.RpcError) as caught:
+    with pytest.raises(grpc.RpcError) as excinfo:
         list(call)
-    return caught.value
+    return excinfo.value
 
 
 def test_silent_exchanges_end(fork: Fork) -> None:

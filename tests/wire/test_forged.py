@@ -111,10 +111,10 @@ def test_compressed_calls_are_refused(fork: Fork) -> None:
     batch = zeros(10)
     with (
         grpc.insecure_channel(f"127.0.0.1:{server.ready['flight']}", compression=grpc.Compression.Gzip) as channel,
-        pytest.raises(grpc.RpcError) as caught,
+        pytest.raises(grpc.RpcError) as excinfo,
     ):
         list(channel.stream_stream(DO_EXCHANGE)(iter(speech(batch, messages_of(batch)))))
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert excinfo.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert still_serves(server)
 
 

@@ -49,9 +49,9 @@ def test_a_served_class(tmp_path: Path) -> None:
             assert end_epoch(exchange, 1).column("output_0").to_pylist() == [17, 5]
         with functions.transport.open(open_request(CALL)) as exchange:
             exchange.chunk(rows((0, 0, 10, 7)))
-            with pytest.raises(FunctionError, match=r"java.lang.ArithmeticException: / by zero") as caught:
+            with pytest.raises(FunctionError, match=r"java.lang.ArithmeticException: / by zero") as excinfo:
                 end_epoch(exchange, 1)
-        assert "at com.acme.WeightedAvg.accumulate(WeightedAvg.java:" in (caught.value.trace or "")
+        assert "at com.acme.WeightedAvg.accumulate(WeightedAvg.java:" in (excinfo.value.trace or "")
         threads = jvm.java().JClass("java.lang.Thread").activeCount
         before = threads()
         for _ in range(12):

@@ -38,10 +38,10 @@ def fresh_connections() -> Iterator[None]:
 
 def refused(url: str, token: str | None, *calls: Call) -> RejectedError:
     """Return the error of a caller without permission."""
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RejectedError) as excinfo:
         connect(url, token=token).transport.open(open_request(*calls or (COUNT,)))
-    assert caught.value.code == "UNAUTHENTICATED"
-    return caught.value
+    assert excinfo.value.code == "UNAUTHENTICATED"
+    return excinfo.value
 
 
 def test_any_of_the_tokens_opens() -> None:
@@ -75,10 +75,10 @@ def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> Non
         )
         answers = channel.stream_stream(path)(silent(), timeout=PATIENCE_S)
         assert next(answers) == b"\x0a\x01\x02", "arrow.flight.protocol.Result with the body 0x02"
-        with pytest.raises(grpc.RpcError) as caught:
+        with pytest.raises(grpc.RpcError) as excinfo:
             next(answers)
         silence.set()
-        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert excinfo.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert next(client.do_action("protocol_version")).body.to_pybytes() == b"\x02"
         with pytest.raises(fl.FlightUnauthenticatedError, match="the call has no token"):
             list(client.do_action("status"))
@@ -143,10 +143,10 @@ def test_an_unknown_function_lists_what_the_token_opens(tmp_path: Path) -> None:
     with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path)) as server:
         transport = connect(server.url, token="a-token-for-some-of-all", patience_s=0).transport
         for ask in (transport.open, transport.describe):
-            with pytest.raises(RejectedError) as caught:
+            with pytest.raises(RejectedError) as excinfo:
                 ask(open_request(Call("team_unknown")))
-            assert caught.value.code == "UNKNOWN_FUNCTION"
-            assert caught.value.message.endswith("; there are count")
+            assert excinfo.value.code == "UNKNOWN_FUNCTION"
+            assert excinfo.value.message.endswith("; there are count")
 
 
 @pytest.mark.parametrize("names", ["count,wei*", "count, wei*", "count wei*", "\tcount\twei*", " count ,\twei* ,"])
@@ -195,11 +195,11 @@ def test_a_bad_tokens_file_stops_the_start(tmp_path: Path, content: str | bytes 
     if content is not None:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     with (
-        pytest.raises(RejectedError, match="tokens") as caught,
+        pytest.raises(RejectedError, match="tokens") as excinfo,
         serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path)),
     ):
         pass
-    assert caught.value.code == "SETTINGS"
+    assert excinfo.value.code == "SETTINGS"
 
 
 @dataclass(frozen=True)
@@ -236,10 +236,10 @@ def test_tls_needs_the_certificate_of_the_authority(certificates: Certificates) 
         assert server.url.startswith("grpc+tls://")
         functions = connect(server.url, tls_ca=certificates.ca, token=FIRST)
         functions.transport.open(open_request(COUNT)).close()
-        with pytest.raises(RetryableError) as caught:
+        with pytest.raises(RetryableError) as excinfo:
             connect(server.url, deadline_s=DEADLINE_S, token=FIRST)
-        assert caught.value.code in ("UNREACHABLE", "DEADLINE")
-        assert "name the authority's certificates with tls_ca=..." in caught.value.message
+        assert excinfo.value.code in ("UNREACHABLE", "DEADLINE")
+        assert "name the authority's certificates with tls_ca=..." in excinfo.value.message
         with pytest.raises(RetryableError, match=r"write grpc\+tls://"):
             connect(server.url.replace("grpc+tls", "grpc"), deadline_s=DEADLINE_S, token=FIRST)
 
@@ -264,23 +264,23 @@ def test_certificates_that_tls_cannot_use_are_named(certificates: Certificates, 
     empty.touch()
     url = "grpc+tls://127.0.0.1:1"
     for authority in (str(empty), certificates.server_key):
-        with pytest.raises(RejectedError, match=f"tls_ca {authority} has no certificate in PEM format") as caught:
+        with pytest.raises(RejectedError, match=f"tls_ca {authority} has no certificate in PEM format") as excinfo:
             connect(url, tls_ca=authority)
-        assert caught.value.code == "SETTINGS"
+        assert excinfo.value.code == "SETTINGS"
     with pytest.raises(
         RejectedError, match=f"in tls_cert {certificates.client_cert} with the key in tls_key"
-    ) as caught:
+    ) as excinfo:
         connect(url, tls_ca=certificates.ca, tls_cert=certificates.client_cert, tls_key=certificates.server_key)
-    assert caught.value.code == "SETTINGS"
+    assert excinfo.value.code == "SETTINGS"
 
 
 @pytest.mark.parametrize("token", ["a token with a line break\n", b"a token of bytes", "a token with ü"])
 def test_a_token_that_cannot_be_sent_is_refused(token: Any) -> None:
     """GRPC would say of the text of a file, which ends with a line break, that metadata are invalid."""
     for ask in (connect, lambda url, token: credentials([url], token=token)):
-        with pytest.raises(RejectedError, match="printable ASCII characters; of a file's text remove") as caught:
+        with pytest.raises(RejectedError, match="printable ASCII characters; of a file's text remove") as excinfo:
             ask("grpc://127.0.0.1:1", token=token)
-        assert caught.value.code == "SIGNATURE"
+        assert excinfo.value.code == "SIGNATURE"
 
 
 def test_a_certificate_for_another_name_is_explained(certificates: Certificates) -> None:
@@ -311,11 +311,11 @@ def test_tls_settings_belong_together(certificates: Certificates, tmp_path: Path
         ({**pair, "tls_client_ca_file": certificates.server_key}, "TLS cannot use the certificates in tls_client_ca"),
     ):
         with (
-            pytest.raises(RejectedError, match=problem) as caught,
+            pytest.raises(RejectedError, match=problem) as excinfo,
             serving(wire_functions, state_keys=STATE_KEY, **settings),
         ):
             pass
-        assert caught.value.code == "SETTINGS"
+        assert excinfo.value.code == "SETTINGS"
     with pytest.raises(RejectedError, match=r"grpc\+tls"):
         connect("grpc://127.0.0.1:1", tls_ca=certificates.ca)
     with pytest.raises(RejectedError, match="give both or neither"):

@@ -63,22 +63,22 @@ _AN_HOUR_S = 3600
 def test_unreachable_server() -> None:
     """Without a listener the error is UNREACHABLE at once, with the URL, at connect and at open."""
     url = f"grpc://127.0.0.1:{free_port()}"
-    with pytest.raises(RetryableError) as caught:
+    with pytest.raises(RetryableError) as excinfo:
         connect(url, deadline_s=_AN_HOUR_S)
-    assert caught.value.code == "UNREACHABLE"
-    assert url in caught.value.message
-    with pytest.raises(RetryableError) as caught:
+    assert excinfo.value.code == "UNREACHABLE"
+    assert url in excinfo.value.message
+    with pytest.raises(RetryableError) as excinfo:
         FlightTransport([url], deadline_s=_AN_HOUR_S, bounds=IMPATIENT).open(open_request(COUNT))
-    assert caught.value.code == "UNREACHABLE"
+    assert excinfo.value.code == "UNREACHABLE"
 
 
 def test_something_else_listens() -> None:
     """A port that accepts connections and never answers is a DEADLINE error."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"grpc://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(RetryableError) as caught:
+        with pytest.raises(RetryableError) as excinfo:
             connect(url, deadline_s=0.5)
-    assert caught.value.code in {"DEADLINE", "UNREACHABLE"}
+    assert excinfo.value.code in {"DEADLINE", "UNREACHABLE"}
 
 
 def test_server_killed_in_mid_exchange(fork: Spawn) -> None:
@@ -89,9 +89,9 @@ def test_server_killed_in_mid_exchange(fork: Spawn) -> None:
         exchange.chunk(rows((0, 0)))
         server.process.kill()
         server.process.wait()
-        with pytest.raises(RetryableError) as caught:
+        with pytest.raises(RetryableError) as excinfo:
             end_epoch(exchange, 1)
-    assert caught.value.code == "UNREACHABLE"
+    assert excinfo.value.code == "UNREACHABLE"
     with pytest.raises(RetryableError):
         transport.open(open_request(COUNT))
 
@@ -116,13 +116,13 @@ def test_hung_server_meets_the_deadline(fork: Spawn) -> None:
     with opened_within_the_deadline(transport) as exchange:
         pause(server.process.pid)
         exchange.chunk(rows((0, 0)))
-        with pytest.raises(RetryableError) as caught:
+        with pytest.raises(RetryableError) as excinfo:
             end_epoch(exchange, 1)
-    assert caught.value.code == "DEADLINE"
+    assert excinfo.value.code == "DEADLINE"
     for attempt in (transport.open, transport.describe):
-        with pytest.raises(RetryableError) as caught:
+        with pytest.raises(RetryableError) as excinfo:
             attempt(open_request(COUNT))
-        assert caught.value.code in {"DEADLINE", "UNREACHABLE"}
+        assert excinfo.value.code in {"DEADLINE", "UNREACHABLE"}
 
 
 def send_for_ever(exchange: OpenExchange, batch: pa.RecordBatch) -> None:
@@ -139,9 +139,9 @@ def test_blocked_write_meets_the_deadline(fork: Spawn) -> None:
     transport = FlightTransport([server.url], deadline_s=0.7, bounds=IMPATIENT)
     with opened_within_the_deadline(transport) as exchange:
         pause(server.process.pid)
-        with pytest.raises(RetryableError) as caught:
+        with pytest.raises(RetryableError) as excinfo:
             send_for_ever(exchange, batch)
-    assert caught.value.code == "DEADLINE"
+    assert excinfo.value.code == "DEADLINE"
 
 
 def test_slow_function_within_the_deadline_is_waited_for(server: ProcessServer) -> None:
@@ -269,10 +269,10 @@ def test_idle_exchange_is_ended() -> None:
             open_request(COUNT)
         ) as exchange:
             assert eventually(lambda: server.flight.active == 0)
-            with pytest.raises(RetryableError) as caught:
+            with pytest.raises(RetryableError) as excinfo:
                 end_epoch(exchange, 1)
-        assert caught.value.code == "DEADLINE"
-        assert "idle_s_max" in caught.value.message
+        assert excinfo.value.code == "DEADLINE"
+        assert "idle_s_max" in excinfo.value.message
 
 
 def test_a_slow_answer_is_not_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,9 +367,9 @@ def test_sigterm_drains(spawn: Spawn, tmp_path: Path) -> None:
 
 def refusal(transport: FlightTransport) -> str:
     """Return the code with which a server refuses an exchange."""
-    with pytest.raises(RetryableError) as caught, transport.open(open_request(COUNT)):
+    with pytest.raises(RetryableError) as excinfo, transport.open(open_request(COUNT)):
         pass
-    return caught.value.code
+    return excinfo.value.code
 
 
 def test_a_server_that_is_not_ready_refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,10 +515,10 @@ def test_taken_port_is_a_clear_end(spawn: Spawn, server: ProcessServer) -> None:
 def test_a_host_that_is_elsewhere_is_named() -> None:
     """An address of another machine, and a name that does not resolve, are not reported as a port in use."""
     for host in ("192.0.2.1", "no-such-host.invalid"):
-        with pytest.raises(RejectedError, match="--host") as caught, serving(host=host):
+        with pytest.raises(RejectedError, match="--host") as excinfo, serving(host=host):
             pass
-        assert caught.value.code == "SETTINGS"
-        assert host in caught.value.message
+        assert excinfo.value.code == "SETTINGS"
+        assert host in excinfo.value.message
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -555,11 +555,11 @@ def test_missing_module(spawn: Spawn) -> None:
 
 def test_pickled_states_need_keys() -> None:
     """A server with a function whose states are pickled does not start without keys, and the error has the remedy."""
-    with pytest.raises(RejectedError) as caught, serving(wire_functions):
+    with pytest.raises(RejectedError) as excinfo, serving(wire_functions):
         pass
-    assert caught.value.code == "SETTINGS"
+    assert excinfo.value.code == "SETTINGS"
     for mention in ("pickled", "FOLDFLIGHT_STATE_KEYS", "serialize"):
-        assert mention in caught.value.message
+        assert mention in excinfo.value.message
 
 
 def test_typed_states_need_no_keys() -> None:

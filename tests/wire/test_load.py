@@ -138,6 +138,6 @@ def test_states_of_megabytes_keep_their_bound(fork: Fork) -> None:
         assert end_epoch(exchange, 1)["output_0"].to_pylist() == [2_000]
     with transport.open(open_request(distinct)) as exchange:
         exchange.chunk(rows(*[(0, 0, value) for value in range(20_000)]))
-        with pytest.raises(RejectedError, match="state_bytes_max") as caught:
+        with pytest.raises(RejectedError, match="state_bytes_max") as excinfo:
             end_epoch(exchange, 1)
-    assert caught.value.code == "LIMIT"
+    assert excinfo.value.code == "LIMIT"

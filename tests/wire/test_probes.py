@@ -67,14 +67,14 @@ def folded(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
 
 def eventually_samples(server: ProcessServer, condition: Callable[[dict[str, float]], bool]) -> dict[str, float]:
     """Wait until the values of the metrics page are as expected; return all values."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
 
     def is_there() -> bool:
-        found.update(samples(page(server.probes.http_port, "/metrics")[1]))
-        return condition(found)
+        result.update(samples(page(server.probes.http_port, "/metrics")[1]))
+        return condition(result)
 
-    assert eventually(is_there), found
-    return found
+    assert eventually(is_there), result
+    return result
 
 
 def eventually_sample(server: ProcessServer, name: str, value: float) -> dict[str, float]:
@@ -99,12 +99,12 @@ def test_pages_and_health_listen_on_ipv6_too() -> None:
 def test_errors_are_counted_from_zero_on() -> None:
     """Before an error each kind is exported as 0; otherwise alerts would miss the first of each."""
     with serving("examples.weighted_avg", http_port=0) as server:
-        found = samples(page(server.probes.http_port, "/metrics")[1])
+        result = samples(page(server.probes.http_port, "/metrics")[1])
         shown = server.probes.status.own()
-    assert found['foldflight_errors_total{code="INVARIANT"}'] == 0
-    assert found['foldflight_errors_total{code="STATE_CHECKSUM"}'] == 0
-    assert found['foldflight_exchanges_refused_total{code="OVERLOADED"}'] == 0
-    assert found['foldflight_function_errors_total{code="USER_CODE",function="weighted_avg"}'] == 0
+    assert result['foldflight_errors_total{code="INVARIANT"}'] == 0
+    assert result['foldflight_errors_total{code="STATE_CHECKSUM"}'] == 0
+    assert result['foldflight_exchanges_refused_total{code="OVERLOADED"}'] == 0
+    assert result['foldflight_function_errors_total{code="USER_CODE",function="weighted_avg"}'] == 0
     assert shown["errors"] == shown["exchanges"]["refused"] == {}
 
 
@@ -241,13 +241,13 @@ def test_metrics_say_what_was_refused_and_why() -> None:
         failing = open_request(Call("fails_to_accumulate", ("value",)))
         with transport.open(failing) as exchange, pytest.raises(FunctionError):
             folded(exchange, rows((0, 0, 13)))
-        found = eventually_sample(server, "foldflight_exchanges_open", 0)
-    assert found['foldflight_exchanges_refused_total{code="OVERLOADED"}'] == 1
-    assert found['foldflight_limit_errors_total{limit="exchanges_max"}'] == 1
-    assert found['foldflight_limit_errors_total{limit="state_bytes_max"}'] == 1
-    assert found['foldflight_function_errors_total{code="USER_CODE",function="fails_to_accumulate"}'] == 1
-    assert found['foldflight_errors_total{code="USER_CODE"}'] == 1
-    assert found['foldflight_exchanges_ended_total{outcome="LIMIT"}'] == 1
+        result = eventually_sample(server, "foldflight_exchanges_open", 0)
+    assert result['foldflight_exchanges_refused_total{code="OVERLOADED"}'] == 1
+    assert result['foldflight_limit_errors_total{limit="exchanges_max"}'] == 1
+    assert result['foldflight_limit_errors_total{limit="state_bytes_max"}'] == 1
+    assert result['foldflight_function_errors_total{code="USER_CODE",function="fails_to_accumulate"}'] == 1
+    assert result['foldflight_errors_total{code="USER_CODE"}'] == 1
+    assert result['foldflight_exchanges_ended_total{outcome="LIMIT"}'] == 1
 
 
 def test_log_lines_carry_exchange_and_server() -> None:
@@ -280,11 +280,11 @@ def test_taken_port_is_named(name: str) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        with pytest.raises(RejectedError) as caught, serving(wire_functions, state_keys=STATE_KEY, **{name: taken}):
+        with pytest.raises(RejectedError) as excinfo, serving(wire_functions, state_keys=STATE_KEY, **{name: taken}):
             pass
-    assert caught.value.code == "SETTINGS"
-    assert str(taken) in caught.value.message
-    assert f"--{name.replace('_', '-')}" in caught.value.message
+    assert excinfo.value.code == "SETTINGS"
+    assert str(taken) in excinfo.value.message
+    assert f"--{name.replace('_', '-')}" in excinfo.value.message
 
 
 def test_probe_servers_free_their_ports() -> None:

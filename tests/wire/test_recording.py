@@ -63,9 +63,9 @@ def fail(url: str, **more: bool) -> FunctionError:
         assert end_epoch(exchange, 1).num_rows == 2
         exchange.forget(pa.array([0, 1], pa.int32()))
         exchange.chunk(chunk((0, 7, 1), (1, 8, 0)))
-        with pytest.raises(FunctionError) as failed:
+        with pytest.raises(FunctionError) as excinfo:
             end_epoch(exchange, 2)
-    return failed.value
+    return excinfo.value
 
 
 def test_a_server_records_and_tells(tmp_path: Path) -> None:

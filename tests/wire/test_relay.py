@@ -42,8 +42,8 @@ class Epoll:
         self.real.register(side, events)
 
     def poll(self) -> Batch:
-        found: Batch = self.real.poll()
-        return self.first.popleft()() if self.first else found
+        result: Batch = self.real.poll()
+        return self.first.popleft()() if self.first else result
 
 
 class Ends:
@@ -77,10 +77,10 @@ def connected(buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
 
 def read_all(connection: socket.socket) -> bytes:
     """Read until the end of a connection."""
-    found = b""
+    result = b""
     while part := connection.recv(1 << 16):
-        found += part
-    return found
+        result += part
+    return result
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ def server() -> Iterator[ProcessServer]:
 def transport(request: pytest.FixtureRequest) -> Any:
     if request.param == "embedded":
         return EmbeddedTransport(Registry.load([scalar_functions]), state_key=b"k" * 32)
-    found = request.getfixturevalue("server")
-    return FlightTransport([found.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
+    result = request.getfixturevalue("server")
+    return FlightTransport([result.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
 
 
 def rows(*values: tuple[int | None, str | None]) -> pa.RecordBatch:
@@ -62,14 +62,14 @@ def rows(*values: tuple[int | None, str | None]) -> pa.RecordBatch:
 
 
 def expected(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    found = []
+    result = []
     for place, row in enumerate(batch.to_pylist()):
         text = None if row["t"] is None else row["t"].strip().lower()
         for word, at in scalar_functions.split(text):
-            found.append(
+            result.append(
                 {"row": place, "output_0": scalar_functions.score(text, row["x"]), "output_1": {"word": word, "at": at}}
             )
-    return found
+    return result
 
 
 def test_a_program_in_one_exchange(transport: Any) -> None:
@@ -97,8 +97,8 @@ def test_a_table_function_may_log_between_the_parts_of_an_answer(
     with transport.open(open_request) as exchange:
         for _ in range(2):
             exchange.chunk(rows((1, None), (2, None), (3, None)))
-            found = exchange.mapped().column("output_0").flatten()[0].to_pylist()
-            assert found == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+            result = exchange.mapped().column("output_0").flatten()[0].to_pylist()
+            assert result == [1, 1, 1, 2, 2, 2, 3, 3, 3]
             assert [log.fields for log in exchange.take_logs()] == [{"x": "1"}, {"x": "2"}, {"x": "3"}]
 
 
@@ -148,7 +148,7 @@ def test_another_server_takes_over_in_the_middle(
     transport = FlightTransport(
         [each.url for each in servers], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=DEADLINE_S)
     )
-    found = []
+    result = []
     with transport.open(PROGRAM) as exchange:
         serving_id = exchange.open_reply.server_id
         for place in range(12):
@@ -157,13 +157,13 @@ def test_another_server_takes_over_in_the_middle(
             if place == 5:
                 (at_work,) = [each for each in servers if each.ready["server_id"] == serving_id]
                 harm(at_work)
-            found.append((batch, exchange.mapped()))
+            result.append((batch, exchange.mapped()))
         assert exchange.open_reply.server_id != serving_id
         stats = exchange.coordinator.stats
         assert stats.replays == 1
         assert stats.losses == (1 if harm is kill else 0)
         assert exchange.coordinator.held_bytes == 0, "answered chunks are forgotten"
-    for batch, answer in found:
+    for batch, answer in result:
         assert answer.to_pylist() == expected(batch)
 
 
@@ -244,13 +244,13 @@ def test_blocks_are_as_large_as_their_answers_allow(monkeypatch: pytest.MonkeyPa
     query = ScalarQuery.of(transport, steps, {"r": steps.add(use)}, columns)
     times = [1] * 9000 + [100] * 2000
     block = pa.RecordBatch.from_arrays([pa.array(range(len(times))), pa.array(times)], schema=columns)
-    found, sizes = [], []
+    result, sizes = [], []
     for piece, answer in query.answers(
         [block.slice(0, 8500), *(block.slice(at, 500) for at in range(8500, 11000, 500))]
     ):
         sizes.append((piece.num_rows, answer.num_rows))
-        found += answer.column("output_0").combine_chunks().field(0).to_pylist()
-    assert found == [x for x, count in enumerate(times) for _ in range(count)]
+        result += answer.column("output_0").combine_chunks().field(0).to_pylist()
+    assert result == [x for x, count in enumerate(times) for _ in range(count)]
     assert max(rows for rows, _ in sizes) > 1000
     assert all(rows <= 1 << 13 for _, rows in sizes[-5:])
 

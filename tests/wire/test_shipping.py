@@ -97,15 +97,15 @@ def marking(**made_with: str) -> Bundle:
 def refused(transport: FlightTransport, sealed: bytes, code: str) -> RejectedError:
     """Send a bundle in both ways; check that each is refused, with nothing unpickled."""
     transport._bundles["marks"] = sealed
-    found = []
+    result = []
     for offer in (transport.open, transport.describe):
-        with pytest.raises(RejectedError) as caught:
+        with pytest.raises(RejectedError) as excinfo:
             offer(open_request(Call("marks", ("value",))))
-        assert caught.value.code == code
+        assert excinfo.value.code == code
         assert MARKER not in os.environ
-        found.append(caught.value)
-    assert found[0].message == found[1].message
-    return found[0]
+        result.append(excinfo.value)
+    assert result[0].message == result[1].message
+    return result[0]
 
 
 def test_shipped_functions_fold(fork: Spawn, authored: types.ModuleType) -> None:
@@ -176,9 +176,9 @@ def test_the_key_stays_where_it_is(authored: types.ModuleType) -> None:
         with travelled.open(open_request(Call("thrice", ("value",)))) as exchange:
             exchange.chunk(rows((0, 0, 4)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [12]
-        with pytest.raises(RejectedError, match="bundle_key") as caught:
+        with pytest.raises(RejectedError, match="bundle_key") as excinfo:
             travelled.register(Registry.load([authored]).authored)
-        assert caught.value.code == "SETTINGS"
+        assert excinfo.value.code == "SETTINGS"
 
 
 def test_keys_rotate(tmp_path: Path, authored: types.ModuleType) -> None:
@@ -192,9 +192,9 @@ def test_keys_rotate(tmp_path: Path, authored: types.ModuleType) -> None:
         path.write_text(f"{SECOND}\n{THIRD}\n")
         os.utime(path, (1, 1))
         connect(server.url, bundle_key=THIRD).register(authored)
-        with pytest.raises(RejectedError, match="not signed with a bundle key of this server") as caught:
+        with pytest.raises(RejectedError, match="not signed with a bundle key of this server") as excinfo:
             old.open(open_request(Call("thrice", ("value",))))
-        assert caught.value.code == "UNAUTHENTICATED"
+        assert excinfo.value.code == "UNAUTHENTICATED"
     assert not any(key in log.getvalue() for key in (FIRST, SECOND, THIRD))
 
 
@@ -203,12 +203,12 @@ def test_a_key_stands_alone_on_its_line(tmp_path: Path) -> None:
     path = tmp_path / "bundle-keys"
     path.write_text(f"{FIRST} thrice\n")
     with (
-        pytest.raises(RejectedError, match="alone on its line") as caught,
+        pytest.raises(RejectedError, match="alone on its line") as excinfo,
         serving(bundle_keys_file=str(path)),
     ):
         pass
-    assert caught.value.code == "SETTINGS"
-    assert FIRST not in caught.value.message
+    assert excinfo.value.code == "SETTINGS"
+    assert FIRST not in excinfo.value.message
 
 
 def test_shipping_is_off_unless_keys_are_given() -> None:
@@ -248,12 +248,12 @@ def test_what_is_sealed_and_wrong_is_an_error() -> None:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         for code in (cloudpickle.dumps((5,)), b"", marking().code, b"cno_such_module\nThing\n."):
             transport._bundles["marks"] = seal(Bundle(("marks",), made_here(), code), FIRST.encode())
-            with pytest.raises(RejectedError) as caught:
+            with pytest.raises(RejectedError) as excinfo:
                 transport.open(open_request(Call("marks", ("value",))))
-            assert caught.value.code == "MODULE"
+            assert excinfo.value.code == "MODULE"
         assert MARKER in os.environ  # so what is not unpickled leaves none
-        assert "no_such_module" in caught.value.message
-        assert "install it" in caught.value.message
+        assert "no_such_module" in excinfo.value.message
+        assert "install it" in excinfo.value.message
 
 
 def test_what_could_not_be_opened_is_not_registered() -> None:
@@ -271,9 +271,9 @@ def test_what_could_not_be_opened_is_not_registered() -> None:
             return sum(accumulator)
 
     with serving(bundle_keys=FIRST) as server:
-        with pytest.raises(RejectedError, match="FOLDFLIGHT_STATE_KEYS") as caught:
+        with pytest.raises(RejectedError, match="FOLDFLIGHT_STATE_KEYS") as excinfo:
             connect(server.url, bundle_key=FIRST).register(Keeps)
-        assert (caught.value.code, caught.value.function) == ("SETTINGS", "keeps")
+        assert (excinfo.value.code, excinfo.value.function) == ("SETTINGS", "keeps")
     with serving(bundle_keys=FIRST, state_keys="a-key-for-pickled-states") as server:
         assert fold_one(connect(server.url, bundle_key=FIRST).register(Keeps).transport, "keeps") == 1
 
@@ -281,9 +281,9 @@ def test_what_could_not_be_opened_is_not_registered() -> None:
 def test_a_taken_name_stays_the_servers(authored: types.ModuleType) -> None:
     """A bundle cannot replace a function of the server, built-in or from a module."""
     with serving(authored, bundle_keys=FIRST) as server:
-        with pytest.raises(RejectedError, match="another name") as caught:
+        with pytest.raises(RejectedError, match="another name") as excinfo:
             connect(server.url, bundle_key=FIRST).register(authored)
-        assert (caught.value.code, caught.value.function) == ("SIGNATURE", "thrice")
+        assert (excinfo.value.code, excinfo.value.function) == ("SIGNATURE", "thrice")
 
 
 def test_a_token_opens_shipped_functions_by_name(tmp_path: Path, authored: types.ModuleType) -> None:
@@ -292,9 +292,9 @@ def test_a_token_opens_shipped_functions_by_name(tmp_path: Path, authored: types
     path.write_text("a-token-for-thrice-only thr*\na-token-for-counting-only count\n")
     with serving(bundle_keys=FIRST, tokens_file=str(path)) as server:
         assert "thrice" in connect(server.url, token="a-token-for-thrice-only", bundle_key=FIRST).register(authored)
-        with pytest.raises(RejectedError, match="does not permit thrice") as caught:
+        with pytest.raises(RejectedError, match="does not permit thrice") as excinfo:
             connect(server.url, token="a-token-for-counting-only", bundle_key=FIRST).register(authored)
-        assert caught.value.code == "UNAUTHENTICATED"
+        assert excinfo.value.code == "UNAUTHENTICATED"
 
 
 def test_a_function_is_registered_again(authored: types.ModuleType) -> None:
@@ -368,10 +368,10 @@ def test_what_cannot_be_shipped_says_why() -> None:
         def get_value(self, accumulator: int) -> int:
             return accumulator
 
-    with pytest.raises(RejectedError, match="locks cannot be sent to the processes that fold") as caught:
+    with pytest.raises(RejectedError, match="locks cannot be sent to the processes that fold") as excinfo:
         bundle_of(Registry.load([Locks]).authored, FIRST)
-    assert caught.value.code == "SIGNATURE"
-    assert "the variable lock is _thread.lock" in caught.value.message
+    assert excinfo.value.code == "SIGNATURE"
+    assert "the variable lock is _thread.lock" in excinfo.value.message
     with pytest.raises(RejectedError, match="at least 16 bytes"):
         connect("grpc://127.0.0.1:1", bundle_key="short")
     with pytest.raises(RejectedError, match="for servers"):
@@ -382,8 +382,8 @@ def test_a_seal_holds_what_was_sealed() -> None:
     """The unsealed content equals the sealed one, with any valid key; the digest is that of the content."""
     bundle = Bundle(("a", "b"), made_here(), b"code")
     keys = [FIRST.encode(), SECOND.encode()]
-    found = [unseal(seal(bundle, key), keys) for key in keys]
-    assert found == [bundle, bundle]
+    result = [unseal(seal(bundle, key), keys) for key in keys]
+    assert result == [bundle, bundle]
     assert (
-        found[0].digest == found[1].digest != unseal(seal(Bundle(("a",), made_here(), b"code"), keys[0]), keys).digest
+        result[0].digest == result[1].digest != unseal(seal(Bundle(("a",), made_here(), b"code"), keys[0]), keys).digest
     )

@@ -45,14 +45,14 @@ def read(url: str, **more: Any) -> list[dict[str, Any]]:
 
 def status_of(*server_ids: str, read: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return a status in which these servers answer: on a busy machine one may need longer than a status waits."""
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
 
     def do_they_answer() -> bool:
-        found[:] = read()
-        return {each["server_id"] for each in found if "problem" not in each} == {*server_ids}
+        result[:] = read()
+        return {each["server_id"] for each in result if "problem" not in each} == {*server_ids}
 
-    assert eventually(do_they_answer), found
-    return found
+    assert eventually(do_they_answer), result
+    return result
 
 
 def fold_rows(exchange: OpenExchange, number: int) -> None:
@@ -95,13 +95,13 @@ def test_a_server_says_what_may_become_a_problem() -> None:
             exchange.chunk(rows((0, 0, 13), (1, 0, 13), (2, 0, 1)))
             end_epoch(exchange, 1)
             assert eventually(lambda: read(server.url)[0]["groups_isolated"] == {"fails_to_accumulate": 2})
-        (found,) = read(server.url)
-    assert found["function_errors"] == {"fails_to_accumulate": {"USER_CODE": 2}}
-    assert found["memory"]["limit_bytes"] == 64 * 2**30
-    assert 2**20 < found["memory"]["largest_bytes"] == found["memory"]["bytes"] < 64 * 2**30
-    assert set(found["folded"]) == set(found["functions"])
-    assert found["folded"]["sum"] == "vectorised"
-    assert found["folded"]["pickled"].startswith("interpreted: its states are not typed")
+        (result,) = read(server.url)
+    assert result["function_errors"] == {"fails_to_accumulate": {"USER_CODE": 2}}
+    assert result["memory"]["limit_bytes"] == 64 * 2**30
+    assert 2**20 < result["memory"]["largest_bytes"] == result["memory"]["bytes"] < 64 * 2**30
+    assert set(result["folded"]) == set(result["functions"])
+    assert result["folded"]["sum"] == "vectorised"
+    assert result["folded"]["pickled"].startswith("interpreted: its states are not typed")
 
 
 def test_one_server_shows_all_that_a_name_resolves_to() -> None:
@@ -139,8 +139,8 @@ def test_a_peer_that_drips_is_given_up() -> None:
         threads.submit(drip, listener)
         peer = f"127.0.0.1:{listener.getsockname()[1]}"
         with serving(wire_functions, state_keys=STATE_KEY, peers=(peer,)) as server:
-            found = server.probes.status.fleet()["servers"]
-    assert {"address": peer, "problem": "timed out"} in found
+            result = server.probes.status.fleet()["servers"]
+    assert {"address": peer, "problem": "timed out"} in result
 
 
 def test_workers_are_one_server(fork: Fork) -> None:
@@ -149,13 +149,13 @@ def test_workers_are_one_server(fork: Fork) -> None:
     with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT)) as exchange:
         fold_rows(exchange, 5)
         assert eventually(lambda: read(server.url)[0]["rows"] == 5)
-        (found,) = read(server.url)
-    assert found["server_id"] == "parent"
-    assert found["workers"] == 2
-    assert found["exchanges"]["open"] == 1
-    assert found["exchanges"]["max"] == 128
+        (result,) = read(server.url)
+    assert result["server_id"] == "parent"
+    assert result["workers"] == 2
+    assert result["exchanges"]["open"] == 1
+    assert result["exchanges"]["max"] == 128
     # The relay's memory is not bounded by what those that fold may have.
-    assert found["memory"]["largest_bytes"] < found["memory"]["bytes"] < 2 * found["memory"]["largest_bytes"] + 1
+    assert result["memory"]["largest_bytes"] < result["memory"]["bytes"] < 2 * result["memory"]["largest_bytes"] + 1
 
 
 def test_functions_are_looked_over_before_a_server_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,9 +88,9 @@ def test_a_model_that_fails_is_asked_again(model) -> None:
     )
     assert epoch.changelog == [("+I", {"key": "a", "s": "X"})]
     model.behave = lambda prompt, before: 400
-    with pytest.raises(FunctionError, match="the model answered 400") as caught:
+    with pytest.raises(FunctionError, match="the model answered 400") as excinfo:
         run_epochs({"s": functions()["summary_by_model"]("text")}, keys=["key"], epochs=[[{"key": "b", "text": "x"}]])
-    assert caught.value.group == {"key": "b"}
+    assert excinfo.value.group == {"key": "b"}
 
 
 def test_a_failed_prompt_does_not_ask_the_whole_tree_again(model) -> None:

@@ -29,10 +29,10 @@ CLIENT, SERVER = 3, 2
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    with collecting() as found:
-        yield found
+    with collecting() as result:
+        yield result
         for service in ("foldflight", "foldflight-server"):
-            tracer_of(found.url, service).close()
+            tracer_of(result.url, service).close()
 
 
 @pytest.fixture(autouse=True)
@@ -95,14 +95,14 @@ def check_exemplars(pages: dict[str, tuple[str, str]], trace: str) -> None:
     kind, text = pages["application/openmetrics-text"]
     assert kind.startswith("application/openmetrics-text")
     families = list(text_string_to_metric_families(text))
-    found = {
+    result = {
         sample.name: sample.exemplar.labels["trace_id"]
         for family in families
         for sample in family.samples
         if sample.exemplar is not None
     }
     names = {f"foldflight_{name}_bucket" for name in ("fold_seconds", "chunk_bytes", "barrier_seconds")}
-    assert found == dict.fromkeys(names, trace)
+    assert result == dict.fromkeys(names, trace)
 
 
 def test_many_short_epochs_have_few_spans(collector: Collector) -> None:
@@ -114,8 +114,8 @@ def test_many_short_epochs_have_few_spans(collector: Collector) -> None:
         tracer_of(collector.url).send(wait=True)
     collector.named("exchange")
     for name, most in (("barrier", 0), ("fold", 1), ("wait", 1)):
-        found = [each for each in collector.spans if each.name == name]
-        short = [each for each in found if each.ended_ns - each.began_ns < 20_000_000]
+        result = [each for each in collector.spans if each.name == name]
+        short = [each for each in result if each.ended_ns - each.began_ns < 20_000_000]
         assert len(short) <= most, name
 
 

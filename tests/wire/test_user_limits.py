@@ -78,9 +78,9 @@ def drive(server: ProcessServer, name: str, **asked: Any) -> None:
 )
 def test_an_endless_loop_is_interrupted(hurried: ProcessServer, name: str, slot: int | None) -> None:
     """An endless loop in any method, also if it swallows exceptions, ends with function, group and line."""
-    with pytest.raises(FunctionError) as caught:
+    with pytest.raises(FunctionError) as excinfo:
         drive(hurried, name, job_parameters={"loop": "yes"} if name == "loops_in_open" else {})
-    error = caught.value
+    error = excinfo.value
     assert (error.code, error.function, error.slot) == ("USER_CODE", name, slot)
     assert "fold_s_max = 1 s" in error.message
     assert error.trace is not None
@@ -94,11 +94,11 @@ def test_what_is_no_exception_is_an_error_of_the_author(hurried: ProcessServer, 
     """A KeyboardInterrupt and similar exceptions are USER_CODE, with a trace, and are not retried."""
     with transport_to(hurried).open(open_request(Call("raises_what_it_likes", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, value)))
-        with pytest.raises(FunctionError, match=r"KeyboardInterrupt|GeneratorExit|NotAnError") as caught:
+        with pytest.raises(FunctionError, match=r"KeyboardInterrupt|GeneratorExit|NotAnError") as excinfo:
             end_epoch(exchange, 1)
-    assert caught.value.code == "USER_CODE"
-    assert "in accumulate" in (caught.value.trace or "")
-    assert "service/foldflight/" not in (caught.value.trace or "")  # the clone itself may be called foldflight
+    assert excinfo.value.code == "USER_CODE"
+    assert "in accumulate" in (excinfo.value.trace or "")
+    assert "service/foldflight/" not in (excinfo.value.trace or "")  # the clone itself may be called foldflight
 
 
 def test_others_go_on_meanwhile(hurried: ProcessServer) -> None:
@@ -121,8 +121,8 @@ def test_the_time_limit_applies_to_each_frame(hurried: ProcessServer) -> None:
     with transport_to(hurried).open(open_request(Call("naps", ("value",)))) as exchange:
         for _ in range(naps):
             exchange.chunk(rows((0, 0, round(150 * FOLD_S_MAX))))
-        (found,) = end_epoch(exchange, 1).column("output_0").to_pylist()
-    assert found == naps * round(150 * FOLD_S_MAX) > 1000 * FOLD_S_MAX
+        (result,) = end_epoch(exchange, 1).column("output_0").to_pylist()
+    assert result == naps * round(150 * FOLD_S_MAX) > 1000 * FOLD_S_MAX
 
 
 def test_a_time_limit_is_not_isolated(hurried: ProcessServer) -> None:
@@ -130,9 +130,9 @@ def test_a_time_limit_is_not_isolated(hurried: ProcessServer) -> None:
     call = Call("loops_in_accumulate", ("value",))
     with transport_to(hurried).open(open_request(call, isolate_errors=True)) as exchange:
         exchange.chunk(rows(*[(slot, 0, ENDLESS) for slot in range(50)]))
-        with pytest.raises(FunctionError, match="fold_s_max") as caught:
+        with pytest.raises(FunctionError, match="fold_s_max") as excinfo:
             end_epoch(exchange, 1)
-        assert caught.value.slot == 0
+        assert excinfo.value.slot == 0
 
 
 def test_an_endless_bundle_is_interrupted(hurried: ProcessServer) -> None:
@@ -191,10 +191,10 @@ def test_the_largest_exchange_ends_before_the_kernel_ends_all(spawn: Spawn) -> N
     server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
     with opened_apart(server, open_request(Call("count", ()))) as small, opened_apart(server, HOARDING) as large:
         small.chunk(rows(*[(slot, 0, 1) for slot in range(1000)]))
-        with pytest.raises(RejectedError) as caught:
+        with pytest.raises(RejectedError) as excinfo:
             hoard(large, times=100)
-        assert caught.value.code == "LIMIT"
-        assert "memory_limit = 600 MiB" in caught.value.message
+        assert excinfo.value.code == "LIMIT"
+        assert "memory_limit = 600 MiB" in excinfo.value.message
         assert end_epoch(small, 1).num_rows == 1000
         assert eventually(lambda: not refused_for_memory(server))
     body = page(server.ready["http"], "/metrics")[1]
@@ -208,10 +208,10 @@ def test_one_chunk_that_takes_all_memory_is_interrupted(spawn: Spawn) -> None:
     server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
     with opened_apart(server, HOARDING) as large:
         large.chunk(rows(*[(slot, 0, 64) for slot in range(200_000)]))
-        with pytest.raises(RejectedError) as caught:
+        with pytest.raises(RejectedError) as excinfo:
             end_epoch(large, 1)
-        assert (caught.value.code, caught.value.function) == ("LIMIT", "hoards")
-        assert caught.value.slot is not None
+        assert (excinfo.value.code, excinfo.value.function) == ("LIMIT", "hoards")
+        assert excinfo.value.slot is not None
     assert eventually(lambda: not refused_for_memory(server))
 
 
@@ -224,10 +224,10 @@ def test_a_program_is_the_largest_while_it_works(spawn: Spawn) -> None:
     with opened_apart(server, HOARDING) as aggregate, opened_apart(server, program) as scalar:
         hoard(aggregate)
         scalar.chunk(pa.RecordBatch.from_arrays([pa.array([10, 1_000_000])], schema=columns))
-        with pytest.raises(RejectedError, match="return fewer or smaller values for one row") as caught:
+        with pytest.raises(RejectedError, match="return fewer or smaller values for one row") as excinfo:
             scalar.mapped()
-        assert (caught.value.code, caught.value.function) == ("LIMIT", "many_texts")
-        assert caught.value.row == "count=1000000"
+        assert (excinfo.value.code, excinfo.value.function) == ("LIMIT", "many_texts")
+        assert excinfo.value.row == "count=1000000"
         hoard(aggregate, first=2)
 
 

@@ -126,9 +126,9 @@ def test_a_view_that_uses_up_the_memory_is_named(servers: list[ProcessServer]) -
         exchange.results(1)
         exchanges = servers[0].flight._exchanges
         exchanges._end_the_largest(list(exchanges._open))
-        with pytest.raises(RejectedError, match="seen of count_different, has 3 entries in one") as raised:
+        with pytest.raises(RejectedError, match="seen of count_different, has 3 entries in one") as excinfo:
             end_epoch(exchange, 2)
-    assert (raised.value.code, raised.value.slot, raised.value.function) == ("LIMIT", 4, "count_different")
+    assert (excinfo.value.code, excinfo.value.slot, excinfo.value.function) == ("LIMIT", 4, "count_different")
 
 
 def test_an_error_of_the_engine_is_no_loss_of_the_server(servers: list[ProcessServer]) -> None:
@@ -143,9 +143,9 @@ def test_an_error_of_the_engine_is_no_loss_of_the_server(servers: list[ProcessSe
 
     engine.before = fail
     engine.exchange.chunk(rows((0, "a")))
-    with pytest.raises(RetryableError) as raised:
+    with pytest.raises(RetryableError) as excinfo:
         engine.commit()
-    assert raised.value is error
+    assert excinfo.value is error
     assert not error.story
     engine.exchange.close()
 

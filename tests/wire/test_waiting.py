@@ -135,10 +135,10 @@ def test_a_model_that_answers_late_is_asked_again(model, server) -> None:
 def test_an_error_names_its_row_and_the_number_of_calls(model, server) -> None:
     """Without isolation the exchange fails with the row; what failed for good says how often it was called."""
     model.behave = lambda prompt, before: 503 if prompt == "text 2" else "ok"
-    with pytest.raises(FunctionError, match=r"the model answered 503.*the last of 5 calls") as caught:
+    with pytest.raises(FunctionError, match=r"the model answered 503.*the last of 5 calls") as excinfo:
         answers(flight(server), opening("asking"), prompts(5))
-    assert "prompt='text 2'" in caught.value.row
-    assert not caught.value.limit
+    assert "prompt='text 2'" in excinfo.value.row
+    assert not excinfo.value.limit
 
 
 def test_a_slow_row_holds_back_no_other_exchange(model, server) -> None:
@@ -170,10 +170,10 @@ def test_calls_that_take_longer_than_a_frame_may_are_cancelled(model, log) -> No
     """`fold_s_max` ends the waiting, with function and row, and cancels the calls."""
     model.behave = lambda prompt, before: "hold" if prompt == "text 1" else "ok"
     with serving(waiting_functions, fold_s_max=1) as server:
-        with pytest.raises(FunctionError, match="fold_s_max") as caught:
+        with pytest.raises(FunctionError, match="fold_s_max") as excinfo:
             answers(flight(server), opening("asking"), prompts(3))
-        assert caught.value.function == "asking"
-        assert "prompt='text 1'" in caught.value.row
+        assert excinfo.value.function == "asking"
+        assert "prompt='text 1'" in excinfo.value.row
         assert eventually(lambda: model.left["text 1"])
 
 
@@ -354,9 +354,9 @@ def test_secrets_of_a_server_are_not_in_errors_for_engines(model, server, log, m
         (row,) = answers(flight(server), request, ["one"])
         told = row["error"]["message"] + row["error"]["trace"] + row["error"]["row"]
     else:
-        with pytest.raises(FunctionError) as caught:
+        with pytest.raises(FunctionError) as excinfo:
             answers(flight(server), request, ["one"])
-        told = f"{caught.value} {caught.value.row}"
+        told = f"{excinfo.value} {excinfo.value.row}"
     assert "the key ******************* is refused for 'one'" in told
     assert "waiting_functions.py" in told
     assert key not in told + log.getvalue()
@@ -650,9 +650,9 @@ def test_secrets_of_the_environment_are_not_pickled(monkeypatch) -> None:
     async def keyed(prompt: str) -> str:
         return prompt + key
 
-    with pytest.raises(RejectedError, match=r"keyed contains the value of .* MODEL_KEY") as caught:
+    with pytest.raises(RejectedError, match=r"keyed contains the value of .* MODEL_KEY") as excinfo:
         pickle_functions([function_of(keyed)])
-    assert key not in str(caught.value)
+    assert key not in str(excinfo.value)
 
 
 @pytest.fixture

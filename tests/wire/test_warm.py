@@ -75,9 +75,9 @@ def test_functions_are_compiled_by_use_while_the_server_answers(spawn: Spawn, tm
     events = [line["event"] for line in log_of(server)]
     assert events.count(f"careful is interpreted, not compiled: {WHY}") == 1
     assert not list(folder.glob("*.fold"))
-    found = folded(server.url)
-    assert (found["plain"], found["careful"]) == ("compiled when hot", f"interpreted: {WHY}")
-    assert found["max"] == "vectorised"
+    result = folded(server.url)
+    assert (result["plain"], result["careful"]) == ("compiled when hot", f"interpreted: {WHY}")
+    assert result["max"] == "vectorised"
 
     assert fold_until_compiled(server) >= 1
     assert list(folder.glob("*.fold"))

@@ -49,8 +49,8 @@ def count_rows(exchange: OpenExchange, epoch: int, number: int) -> list[int]:
     """Fold rows and return the count."""
     exchange.chunk(rows(*[(0, 0)] * number))
     exchange.barrier(epoch)
-    found: list[int] = exchange.results(epoch)["output_0"].to_pylist()
-    return found
+    result: list[int] = exchange.results(epoch)["output_0"].to_pylist()
+    return result
 
 
 @pytest.mark.every_turn

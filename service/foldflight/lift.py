@@ -1,4 +1,4 @@
-"""What the core knows of lifting: the description of a call by which an engine aggregates its rows without Python.
+"""Descriptions of lifted calls: with one, an engine aggregates the rows of a call without Python.
 
 The extension `lift` makes descriptions and reads them. Without it nothing is lifted: each row is folded, and listings
 and plans tell why.
@@ -24,7 +24,7 @@ class Describer(Protocol):
     """What the extension `lift` provides for descriptions of calls."""
 
     def describe(self, bound: BoundFunction) -> str:
-        """Return the description of a call as JSON, or of the reason why it is not lifted."""
+        """Return, as JSON, how the rows of a call are lifted, or the reason why they are not."""
 
     def reason(self, text: str) -> str:
         """Return why a call with this description is not lifted; empty if it is.

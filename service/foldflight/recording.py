@@ -102,7 +102,7 @@ class Recorder(server_exchange.Recorder, Protocol):
 
 
 class RecordingRoom(Protocol):
-    """What the extension provides."""
+    """What the extension `recording` provides: recorders of exchanges, and the command `replay`."""
 
     def recorder(
         self,

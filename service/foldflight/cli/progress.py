@@ -51,7 +51,7 @@ class StageCounts:
         self._tasks: dict[int, tuple[int, int]] = {}
 
     def see(self, active: dict[int, tuple[int, int]]) -> tuple[int, int]:
-        """Return (done, known) tasks, given (done, known) of each active stage."""
+        """Update the counts with (done, known) tasks of each active stage, and return (done, known) of all stages."""
         for stage, (_, known_count) in self._tasks.items():
             self._tasks[stage] = (known_count, known_count)
         self._tasks.update(active)

@@ -64,8 +64,7 @@ def server_url(url: str) -> str:
 EMBEDDED = "embedded:"
 _DEADLINE_S = 60.0
 _PATIENCE_S = 60.0
-# The key if the user gives none. It is a constant, because a stream reads states of its earlier runs, and only detects
-# damage.
+# Default key. It must be constant, because a restarted stream reads old states. It detects damage, not forgery.
 NO_STATE_KEY = b"foldflight: no state key was given"
 
 

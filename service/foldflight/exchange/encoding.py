@@ -192,7 +192,7 @@ class Message:
     Args:
         metadata: The frame, without its batch.
         batch: The data; a batch of zero rows if the frame has no data. None if a message arrived without a batch.
-        batch_bytes: Of a message that a server received: the bytes of the buffers of the batch.
+        batch_bytes: The bytes of the buffers of the batch, in messages that a server received.
     """
 
     metadata: bytes

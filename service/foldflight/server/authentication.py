@@ -35,12 +35,12 @@ T = TypeVar("T")
 
 
 class Secrets(Generic[T]):
-    """Secrets that are given, and those of a file, which is read again when it changes.
+    """Secrets of the configuration, and those of a file, which is read again when it changes.
 
-    If that fails, the previous secrets of the file remain valid.
+    If the file cannot be read then, its previous secrets remain valid.
 
     Args:
-        given: The secrets that are given.
+        configured_keys: The secrets of the configuration.
         path: The file; None if there is none.
         read: Reads the file, or raises RejectedError SETTINGS.
         logger: Logs each change once.
@@ -94,7 +94,7 @@ class Tokens:
 
     Args:
         settings: Tokens that permit all functions, and the file with more tokens.
-        known: Names of all functions; None if functions may be shipped.
+        known_functions: Names of all functions; None if functions may be shipped.
         metrics: Counts refusals.
         logger: Logs names without a function, and files that became unreadable. The previous tokens then remain valid.
 
@@ -269,7 +269,7 @@ def _digest(token: str) -> bytes:
 
 
 def _version(path: Path) -> tuple[int, ...] | None:
-    """Return values that change when the file or its permissions change; None if there is no file."""
+    """Return a version of a file: it differs after the content or the permissions change. None if there is no file."""
     try:
         facts = path.stat()
     except OSError:

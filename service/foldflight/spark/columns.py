@@ -42,16 +42,16 @@ spark_name = functools.partial(sql_name, zoneless="TIMESTAMP_NTZ", zoned="TIMEST
 
 # Spark's message ends with its SQLSTATE. The plan and, in Spark Connect, the server's stack trace follow it.
 _SQLSTATE_PREFIX: Final = re.compile(r".*?SQLSTATE: \w{5}", re.DOTALL)
-# What PySpark 4.3 says, without and with Connect, of a type that Spark has and PySpark has no class for.
+# PySpark's messages, without and with Connect, for TIMESTAMP(9): Spark 4.3 has this type, and PySpark no class for it.
 _NANOSECONDS: Final = re.compile(r"timestamp_(ntz|ltz)(?:\(|_nanos\s*\{\s*precision: )(\d)")
 _KINDS = ", ".join(each.short for each in RowKind)
-# A column, a member of one, or a constant: nothing that can fail.
+# Expressions that cannot fail: a column, a member of a column, or a constant.
 _SIMPLE: Final = re.compile(r"[\w.]+")
 _WORD: Final = re.compile(r"\w+", re.ASCII)
 _CONDITION: Final = "foldflight condition {}"
-# How PySpark shows the direction of a column, which it tells in no other way.
+# The direction at the end of PySpark's text of a column; no property of the column has it.
 _DIRECTED: Final = re.compile(r" (?:ASC|DESC) NULLS (?:FIRST|LAST)$")
-# An operand alone or behind an operator, or an end that is neither a word nor a quoted name.
+# Texts that certainly give their result no name: an operand, alone or behind an operator, or an end that is no name.
 _NAMELESS: Final = re.compile(r"(?:.*[-+*%<>=(,|&!])?\s*[\w.]+\s*|.*[^\w`\"\s]\s*", re.DOTALL)
 
 
@@ -428,8 +428,8 @@ def column_named(name: str) -> Column:
 
 
 def by_text(names_by_key: Mapping[str, str]) -> dict[str, str]:
-    """Return the keys of a mapping to names of columns by the texts that mean exactly these columns in `column_of`."""
-    # A column may have the name of another one in backquotes.
+    """Return the keys by the texts that `column_of` reads as these columns: the name, and the name in backquotes."""
+    # The plain names come last, because a column may be named like another one in backquotes.
     return {quote_name(name): key for key, name in names_by_key.items()} | {
         name: key for key, name in names_by_key.items()
     }

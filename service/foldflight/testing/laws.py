@@ -849,7 +849,7 @@ class _Inputs:
     Args:
         draw: Makes the strategy for rows of some types.
         types: The types of the arguments.
-        known: The values of some arguments.
+        known_values: The values of some arguments.
         examples: The number of inputs.
     """
 

@@ -90,7 +90,7 @@ def expected_groups(rows: int, groups: int) -> float:
 
 
 def _expected_rows(groups: float, groups_max: int) -> float:
-    """Return the rows of a state at the time when `groups_max` of so many equally frequent groups have been seen."""
+    """Return how many rows a state stands for when the memory is full: at `groups_max` of equally frequent groups."""
     if groups <= groups_max:
         return math.inf
     seen_share = groups_max / groups
@@ -351,7 +351,7 @@ class FinalFold:
 
     @property
     def input(self) -> pa.Schema:
-        """The input schema. Without keys and states, `real` is false for the seed row."""
+        """The input schema. The rows of a query without keys have a column `real`, which is false for the seed row."""
         schema = self.layout.partial if self.merges else self.layout.rows
         if len(self.layout.keys):
             return schema.append(pa.field(HASH, pa.int64()))

@@ -212,7 +212,7 @@ class RunCache:
 
     Args:
         bytes_max: Maximum bytes of the cached pieces in memory.
-        shared: The cache of encoded pieces that the processes of the host share.
+        host_cache: The cache of encoded pieces that the processes of the host share.
         mapped_bytes_max: Maximum bytes of the cached pieces that are mapped.
 
     Attributes:

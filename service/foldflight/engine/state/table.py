@@ -116,7 +116,7 @@ class StateTable:
             which states may have other bytes, has a piece of the same name. No state may refer to another row.
         conversion: Converts states of other generations when they are looked up or merged. None: a table with such
             states is refused.
-        expired: Selects the groups that merges remove, by their rows. A lookup may return such a group until then.
+        is_expired: Selects the groups that merges remove, by their rows. A lookup may return such a group until then.
 
     Attributes:
         lacks_outputs: Whether the groups were stored without the last outputs that are stored from now on.

@@ -96,7 +96,7 @@ _TIME_MS_END: Final = 1 << 53
 _NO_ROWS: Final = (bool, int, str, list, Decimal)
 _NO_ENVELOPE: Final = FLATTENED | {"schema"}
 _UNPARSED: Final = object()  # an event that is left to `json`
-# What reading members raises of other events than plain changes, such as null.
+# The exceptions of reading the members of an event that is no plain change, such as null.
 _OF_OTHERS: Final[tuple[type[Exception], ...]] = (*UNPARSED, AttributeError, TypeError)
 _WHOLE_ROWS: Final = "let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
 _SELECT_KEY: Final = "select Kafka's columns key, topic, partition and offset beside value"
@@ -104,7 +104,7 @@ _SHOWN_CHARS: Final = 80
 _LOG_DIGITS: Final = 10  # MySQL's binary logs are numbered up to 2**31
 _LOGGER: Final = "foldflight.spark"
 _READERS_MAX: Final = 1000
-# Of each reader in this process: a task may read one table, and the next task another.
+# The table of the first event of each reader in this process, by `Reader.number`: tasks may begin with other tables.
 _first_tables: dict[str, str] = {}
 
 
@@ -146,10 +146,10 @@ class _Plan:
 
     Args:
         values: How to read a value of each declared column; None if the block lacks the column.
-        columns: The same for all values of a batch.
-        parse: What parses events quickly; None if nothing does.
-        is_described: Whether it is that of a schema block.
-        defaults: The defaults of columns that the block tells.
+        columns: How to read all values of a batch of each declared column.
+        parse: Parses an event without making dicts; None if msgspec is missing or the events need `json`.
+        is_described: Whether the events have a schema block.
+        defaults: The defaults of columns, as the block tells them.
     """
 
     values: dict[str, Decode | None]
@@ -165,7 +165,8 @@ class _Messages:
 
     Args:
         batch: The columns.
-        heads: The texts that the numbers in the column `HEAD` stand for.
+        heads: The texts with which values begin. A value is stored as the number of its head, in the column `HEAD`, and
+            the rest.
     """
 
     batch: pa.RecordBatch
@@ -272,7 +273,7 @@ class Reader:
     _old_rows: OldRows = field(default_factory=OldRows)
     _by_block: dict[bytes, _Plan] = field(default_factory=dict)
     _latest: tuple[bytes, _Plan] | None = None  # how the latest event with a known schema block begins
-    _tables: dict[Table, bool] = field(default_factory=dict)  # those of events, and whether they are read
+    _tables: dict[Table, bool] = field(default_factory=dict)  # for each table of events, whether it is read
     _sums: set[int] = field(default_factory=set)  # of the names of events that have each name once
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -765,7 +766,7 @@ class Reader:
         return self._old_rows.is_invented(messages.value(place) or b"", key, has_key=has_key)
 
     def _without_op(self, event: Event, plan: _Plan, messages: _Messages, place: int) -> Iterator[_Change]:
-        """Yield what an event does that is no envelope: a flattened event, or one that changes no row."""
+        """Yield what an event without an envelope does: it is flattened, or changes no row."""
         if changes_no_row(event):
             return
         text = _text_of(messages.value(place))
@@ -1077,7 +1078,7 @@ def _committed_ms(milliseconds: Any, microseconds: Any) -> int | None:
 
 
 def _place(messages: _Messages, place: int, *, is_snapshot: bool = False) -> Row:
-    """Return what a position has beside that in the log: where the message is in Kafka."""
+    """Return where a message is in Kafka: the part of its position that does not come from the log."""
     number = _number_of(messages.partitions[place])
     return {"offset": messages.offsets[place] or 0, "partition": number, "is_snapshot": is_snapshot}
 

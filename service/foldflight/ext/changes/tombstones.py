@@ -35,7 +35,7 @@ class Tombstones:
         Args:
             row: The row, without its position.
             partition: The partition.
-            place: What a position has beside that in the log.
+            place: Where the message is in Kafka: the part of a position that does not come from the log.
         """
         last = self._last.get(partition)
         row[self._sequence] = {**(last or _UNPLACED), **place}
@@ -45,7 +45,7 @@ class Tombstones:
             yield row
 
     def note(self, position: Row, partition: Any) -> None:
-        """Take a position for that of the last message of a partition, of which no tombstone waits."""
+        """Remember the position of the last message of a partition. No tombstone of the partition may be waiting."""
         self._last[partition] = position
 
     def before(self, position: Row, partition: Any) -> Iterator[Row]:
@@ -57,13 +57,13 @@ class Tombstones:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are tombstones that stand alone so far."""
+        """Whether tombstones wait for the next message of their partition."""
         return bool(self._waiting)
 
     def rest(self) -> Iterator[Row]:
-        """Yield the tombstones that stand alone in what the task has read of their partitions.
+        """Yield the tombstones of partitions in which the task has read no other message.
 
-        In a stream the changes before them were read in an epoch before, so the state places them.
+        In a stream an earlier epoch has read the changes before them, so the state gives them their positions.
         """
         for rows in self._waiting.values():
             yield from rows

@@ -40,7 +40,7 @@ class Scaled(types.Type):
 
     @property
     def kind(self) -> str:
-        """The kind of its values."""
+        """The name of this type in plans: what `kind` is for other values of compiled code."""
         return DECIMALS[self.scale]
 
     def unify(self, typing: Any, other: types.Type) -> types.Type | None:

@@ -117,7 +117,7 @@ class StoredLoop:
     Args:
         store: The folder.
         path: The file.
-        refused: The file with the reason why it cannot be compiled.
+        refusal_path: The file with the reason why it cannot be compiled.
     """
 
     def __init__(self, store: LoopStore, path: Path, refusal_path: Path) -> None:

@@ -87,7 +87,7 @@ class JavaForm:
 
 
 class JavaSerializer(StateSerializer):
-    """Accumulators of a Java class as typed states, the same as of a Python class with these attributes."""
+    """Converts accumulators of a Java class to the typed states that a Python class with the same attributes has."""
 
     def __init__(self, jar: Jar, class_name: str, arrow: pa.DataType, *, immutable: bool) -> None:
         self.jar = jar
@@ -315,7 +315,7 @@ class JavaClass:
         make = self.jpype.JClass(type_)
         names = tuple(each.name for each in fields)
         if why:
-            return Accumulator(type_, None, why, _same, _same)
+            return Accumulator(type_, None, why, _identity, _identity)
         arrow = pa.struct([(each.name, each.value.arrow) for each in fields])
         intos = [into_object(self.jpype, each.value) for each in fields]
         outs = [each.value.out for each in fields]
@@ -617,8 +617,8 @@ class JavaClass:
         if codec == "custom":
             serialize, deserialize = instance.serialize, instance.deserialize
             return {
-                "serialize": lambda accumulator: _bytes(serialize(accumulator)),
-                "deserialize": lambda state: _some(deserialize(array(state))),
+                "serialize": lambda accumulator: _copy_bytes(serialize(accumulator)),
+                "deserialize": lambda state: _require_accumulator(deserialize(array(state))),
             }
         if codec == "pickle":
             return {"pickles": _Serialized(self.loops, array, self.accumulator.type)}
@@ -641,15 +641,15 @@ class _Serialized:
         return self.loops.deserialized(self.array(data), self.type)
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _bytes(value: Any) -> bytes | None:
+def _copy_bytes(value: Any) -> bytes | None:
     return None if value is None else memoryview(value).tobytes()
 
 
-def _some(accumulator: Any) -> Any:
+def _require_accumulator(accumulator: Any) -> Any:
     if accumulator is None:
         raise ValueError("it returned null; return the accumulator")
     return accumulator

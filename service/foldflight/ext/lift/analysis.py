@@ -705,7 +705,7 @@ class _Extremum:
         name: The field.
         cases: The cases of rows.
         others: The fields that are not compared. One of them may show whether there is a value yet.
-        guarded: Whether there may be no value yet, which is shown by None or by another field.
+        is_guarded: Whether there may be no value yet, which is shown by None or by another field.
     """
 
     def __init__(

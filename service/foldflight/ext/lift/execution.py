@@ -230,7 +230,7 @@ class _StackFrame:
         run: The run that it is a part of.
         function: The function; None for a stack frame that only creates an object.
         arguments: Its arguments.
-        named: Its arguments by name.
+        keywords: Its arguments by name.
         depth: How many calls it is within.
     """
 

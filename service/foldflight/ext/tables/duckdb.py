@@ -31,7 +31,7 @@ class DuckDBTable:
         path: The file. It is made if it does not exist.
         table: The name of the table, in parts.
         columns: The columns of the query.
-        keys: Those that identify a row.
+        keys: The columns that identify a row.
         create: Whether to create the table if it does not exist.
         add_columns: Whether to add columns that the table lacks.
     """
@@ -67,7 +67,7 @@ class DuckDBTable:
                 if not self._create:
                     raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
                 connection.execute(f"CREATE TABLE {self._table} AS FROM {_CHANGES}")
-                # Marks of a dropped table of this name: a query that filled it would go on with an empty one.
+                # A dropped table of this name may have left marks, with which its query would go on in an empty table.
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = ?", [self._name_in_schema])
             schema = connection.sql(f"FROM {self._table} LIMIT 0").to_arrow_table().schema
             types = {field.name: field.type for field in schema}

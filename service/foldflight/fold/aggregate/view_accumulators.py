@@ -64,7 +64,7 @@ class Source:
         name: The name of the view.
         serializer: Its layout.
         slot: The slot.
-        cached: The slots whose views know entries; the slot is added when entries are read or changed.
+        cached_slots: The slots whose views know entries; the slot is added when entries are read or changed.
     """
 
     __slots__ = ("_ask", "_cached", "_name", "_serializer", "_slot")

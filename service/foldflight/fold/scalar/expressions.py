@@ -1,7 +1,7 @@
 """Expressions over the rows of a chunk, evaluated in steps. They have no state.
 
-A bound request has each step with its function and types. Scalar functions that wait for something outside: the rows of
-a chunk run side by side.
+A request has steps, each of which calls a scalar or table function; a bound request knows the function and the types of
+each step. If a function is `async`, its calls for the rows of a chunk run side by side.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from foldflight.functions.types.values import exact_types
 
 @dataclass(frozen=True)
 class _Environment:
-    """What the calls of an exchange share: who runs coroutines, when waiting ends, and the scope of call ids."""
+    """What all calls of an exchange use: the event loop, the check that ends a wait, and the prefix of their ids."""
 
     coroutines: Coroutines
     check: Check
@@ -163,7 +163,7 @@ class OpenExpressions(Stateless):
         self.isolated: Counter[str] = self.failures.counts
         self._steps = tuple(steps)
         self._outputs = request.outputs
-        self._wanted = _wanted_after(steps, request.outputs)
+        self._needed_after = _needed_after(steps, request.outputs)
         self._deterministic = {each.function.name: each.function.is_deterministic for each in bound}
         self._evaluations: list[Scalar | TableInstance] = []
         try:
@@ -261,7 +261,7 @@ class OpenExpressions(Stateless):
     def _expand(self, index: int, state: _Rows, parts: Iterator[Part]) -> Iterator[tuple[int, _Rows]]:
         start = 0
         for part in parts:
-            rows = state.expand(part, start, keep=self._wanted[index])
+            rows = state.expand(part, start, keep=self._needed_after[index])
             rows.results[index] = part.values
             yield index + 1, rows
             start = part.stop
@@ -367,14 +367,14 @@ class _Rows:
         return expanded_rows
 
 
-def _wanted_after(steps: Sequence[Step], outputs: Sequence[int]) -> list[frozenset[int]]:
+def _needed_after(steps: Sequence[Step], outputs: Sequence[int]) -> list[frozenset[int]]:
     """Return for each step the numbers of the steps whose results are needed after it."""
     needed_steps = set(outputs)
-    wanted_after = []
+    needed_after = []
     for step in reversed(steps):
-        wanted_after.append(frozenset(needed_steps))
+        needed_after.append(frozenset(needed_steps))
         needed_steps |= {each.step for each in step.arguments if each.step is not None}
-    return wanted_after[::-1]
+    return needed_after[::-1]
 
 
 ROW: Final = "row"

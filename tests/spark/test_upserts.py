@@ -107,6 +107,26 @@ def live(df: DataFrame) -> DataFrame:
     return upserts(df, keys="id", sequence_by="lsn", deleted="op = 'd'", **({"buckets": 3} if df.isStreaming else {}))
 
 
+class Compiling(Changes):
+    """Changes of orders, whose epochs return how much code Spark has compiled until their ends."""
+
+    def collected(self, batch: DataFrame) -> int:
+        batch.collect()
+        metrics = self.spark._jvm.org.apache.spark.metrics.source.CodegenMetrics
+        return int(metrics.METRIC_SOURCE_CODE_SIZE().getCount())
+
+
+@pytest.mark.every_turn
+def test_an_epoch_compiles_nothing_that_the_one_before_has_compiled(classic: Any, tmp_path: Path) -> None:
+    """The time of the epoch was a constant in the code that Spark generates, so it compiled the code in each epoch."""
+    stream = Compiling(classic, tmp_path, live)
+    for number in range(4):
+        stream.write([change(1, number, amount=float(number))])
+    counts = stream.run()
+    assert len(counts) == 4
+    assert counts[2] == counts[3]
+
+
 @pytest.mark.every_turn
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_a_stream_has_the_last_row_of_each_key(classic: Any, tmp_path: Path, seed: int) -> None:

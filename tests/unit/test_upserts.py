@@ -23,7 +23,6 @@ from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.upserts import (
     IS_DELETED,
     NO_POSITION,
-    NOW_US,
     SEQUENCE,
     UNSENT,
     UpsertLayout,
@@ -48,7 +47,7 @@ Change = tuple[int, int, tuple[Any, ...] | None]
 Table = dict[int, tuple[Any, ...]]
 
 
-def block(changes: Sequence[Change], layout: UpsertLayout = LAYOUT, now_us: int = 0) -> pa.RecordBatch:
+def block(changes: Sequence[Change], layout: UpsertLayout = LAYOUT) -> pa.RecordBatch:
     keys, numbers, rows = zip(*changes, strict=True) if changes else ((), (), ())
     is_pair = pa.types.is_struct(layout.sequence)
     sequence = [{"generation": number // 10, "lsn": number % 10} if is_pair else number for number in numbers]
@@ -56,13 +55,12 @@ def block(changes: Sequence[Change], layout: UpsertLayout = LAYOUT, now_us: int 
         pa.array(keys, pa.int64()),
         pa.array(sequence, layout.sequence),
         pa.array([row is None for row in rows], pa.bool_()),
-        pa.array([now_us] * len(changes), pa.int64()),
         *(
             pa.array([None if row is None or row[at] == UNSENT else row[at] for row in rows], field.type)
             for at, field in enumerate(layout.columns)
         ),
     ]
-    assert layout.rows.names[1:4] == [SEQUENCE, IS_DELETED, NOW_US]
+    assert layout.rows.names[1:3] == [SEQUENCE, IS_DELETED]
     if layout.is_partial:
         names = layout.columns.names
         columns.append(
@@ -86,8 +84,8 @@ class Upserted:
 
     def epoch(self, *blocks: Sequence[Change], now_us: int = 0) -> list[tuple[str, int]]:
         """Send blocks of changes; return the kinds and keys of what has changed."""
-        batches = [block(each, self.layout, now_us) for each in blocks]
-        self.stats, kinds, rows = epoch_of(self.layout, self.storage, batches[0], batches)
+        batches = [block(each, self.layout) for each in blocks]
+        self.stats, kinds, rows = epoch_of(self.layout, self.storage, batches, now_us)
         seen = []
         for kind, (key, *values) in zip(kinds.to_pylist(), zip(*rows.to_pydict().values(), strict=True), strict=True):
             short = RowKind(kind).short
@@ -310,12 +308,11 @@ def test_a_snapshot_of_another_log_is_refused(is_partial: bool) -> None:
             "key_0": 1,
             "sequence": dict(zip((field.name for field in layout.sequence), place, strict=False)),
             "is_deleted": False,
-            "now_us": 0,
             "value_0": None if unsent else f"{place}",
             **({"unsent": unsent} if is_partial else {}),
         }
         batch = pa.RecordBatch.from_pylist([row], schema=layout.rows)
-        return epoch_of(layout, storage, batch, [batch])[0]
+        return epoch_of(layout, storage, [batch], 0)[0]
 
     for late in [(50, 9, 0, False), (50, 9, 1, True), (50, 3, 0, True)]:  # not of a snapshot, elsewhere, sent before
         storage = Upserted(layout).storage
@@ -353,7 +350,6 @@ def test_a_change_of_another_generation_is_not_dropped(epochs: list[list[int]], 
                         "time": time,
                     },
                     "is_deleted": False,
-                    "now_us": 0,
                     "value_0": f"{position}",
                     **({"unsent": []} if is_partial else {}),
                 }
@@ -361,7 +357,7 @@ def test_a_change_of_another_generation_is_not_dropped(epochs: list[list[int]], 
             ]
             parts = [rows] if blocks == 1 else [[row] for row in rows]
             batches = [pa.RecordBatch.from_pylist(part, schema=layout.rows) for part in parts]
-            stale.append(epoch_of(layout, storage, batches[0], batches)[0].stale_changes)
+            stale.append(epoch_of(layout, storage, batches, 0)[0].stale_changes)
         return stale
 
     old, new = (99, 4, False, 7_001), (50, 5, False, 7_002)
@@ -384,9 +380,9 @@ def test_a_sequence_may_have_fields_with_the_names_of_those_of_a_log() -> None:
     layout = dataclasses.replace(LOG, sequence=sequence, has_positions=False)
     storage = Upserted(layout).storage
     for position, stale in [("b", 0), ("a", 1)]:
-        row = {"key_0": 1, "sequence": {"is_snapshot": True, "position": position}, "is_deleted": False, "now_us": 0}
+        row = {"key_0": 1, "sequence": {"is_snapshot": True, "position": position}, "is_deleted": False}
         batch = pa.RecordBatch.from_pylist([row], schema=layout.rows)
-        assert epoch_of(layout, storage, batch, [batch])[0].stale_changes == stale
+        assert epoch_of(layout, storage, [batch], 0)[0].stale_changes == stale
 
 
 def test_a_deletion_without_a_position_stands_behind_what_came_before_it() -> None:
@@ -399,13 +395,12 @@ def test_a_deletion_without_a_position_stands_behind_what_came_before_it() -> No
                 "key_0": 1,
                 "sequence": {"position": position, "offset": offset, "partition": partition, "is_snapshot": False},
                 "is_deleted": position == NO_POSITION,
-                "now_us": 0,
                 "value_0": None if position == NO_POSITION else f"{position}",
             }
             for position, offset, partition in places
         ]
         batch = pa.RecordBatch.from_pylist(rows, schema=LOG.rows)
-        _, kinds, found = epoch_of(LOG, bucket.storage, batch, [batch])
+        _, kinds, found = epoch_of(LOG, bucket.storage, [batch], 0)
         names = [RowKind(kind).short for kind in kinds.to_pylist()]
         return list(zip(names, found.column(1).to_pylist(), strict=True))
 
@@ -457,7 +452,7 @@ def test_what_cannot_be_migrated_is_refused_by_name(layout: UpsertLayout, said: 
     bucket = Upserted()
     bucket.epoch([(1, 1, ("a", 0.5, None))])
     with pytest.raises(RejectedError, match=said) as caught:
-        epoch_of(layout, bucket.storage, block([(1, 2, ("a", 0.5, None))]), [])
+        epoch_of(layout, bucket.storage, [], 0)
     assert caught.value.code == "STATE_MISMATCH"
     assert "empty checkpoint" in caught.value.message
 

@@ -52,6 +52,8 @@ PACKED: Final = st.StructType(
         st.StructField(BLOB, st.BinaryType()),
     ]
 )
+EPOCH_US: Final = "epoch_us"
+"""The column with the time of the epoch, in microseconds."""
 _PARTITION: Final = "partition"
 _IN_ORDER_BYTES_MAX: Final = 64 << 20  # blobs that a task sorts at once
 _FIGURES: Final = [
@@ -98,6 +100,7 @@ def operator_plan(
     buckets: int,
     names: tuple[Sequence[str], Sequence[str]],
     modes: tuple[str, str] = ("Append", "EventTime"),
+    has_time: bool = False,
 ) -> DataFrame:
     """Return the plan of a stateful operator: rows > pack > shuffle by bucket > operator > unpack.
 
@@ -110,16 +113,28 @@ def operator_plan(
         buckets: The number of buckets.
         names: The user's names of keys and outputs, by which the figures are observed.
         modes: Spark's output mode and time mode.
+        has_time: Whether the rows of the operator have the time of the epoch, `EPOCH_US`.
     """
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(buckets)) if keys else sf.lit(0)
     packed = rows.select("*", bucket.cast("int").alias(BUCKET)).mapInArrow(tasks[0], PACKED)
-    by_bucket = packed.withColumn(_PARTITION, sf.spark_partition_id()).groupBy(BUCKET)
+    times = [_epoch_us().alias(EPOCH_US)] if has_time else []
+    by_bucket = packed.select("*", sf.spark_partition_id().alias(_PARTITION), *times).groupBy(BUCKET)
     folded = transform_with_state(by_bucket, operator, FOLDED, *modes)
     sums = (sf.coalesce(sf.sum(each.name), sf.lit(0)).cast(each.dataType).alias(each.name) for each in _FIGURES)
     observed = folded.observe(_unique(f"{_OBSERVED} {' > '.join(map(','.join, names))}"), *sums)
     result = observed.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(tasks[1], schema)
     setattr(result, OPERATOR, operator)
     return result
+
+
+def _epoch_us() -> Column:
+    """Return the time of the epoch in microseconds. Spark stores it before the epoch, and repeats the epoch with it.
+
+    Spark makes a constant of it, so it would compile the code that it generates from the plan anew in each epoch. It
+    generates no code for `zip_with`.
+    """
+    times = sf.array(sf.unix_micros(sf.current_timestamp()))
+    return sf.zip_with(times, times, sf.nvl)[0]
 
 
 def aggregation_of(observation: str) -> str | None:

@@ -25,7 +25,6 @@ from foldflight.engine.stream.upserts import (
     IS_DELETED,
     IS_SNAPSHOT,
     NOT_SENT_REMEDY,
-    NOW_US,
     OFFSET,
     OTHER_GENERATION,
     OTHER_LOG,
@@ -319,23 +318,20 @@ class _Upserts:
 
     def stream(self, buckets: int, ttl_us: int | None) -> DataFrame:
         """Return the changes of each epoch."""
-        # Spark stores this time before the epoch, and repeats the epoch with it.
-        now = sf.unix_micros(sf.current_timestamp())
         names = self.rows.columns
         keys, values = names[: len(self.keys)], [f"value_{at}" for at in range(len(self.others))]
         unsent = [UNSENT] if self.is_partial else []
-        rows = as_months(self.rows.select(*keys, SEQUENCE, IS_DELETED, now.alias(NOW_US), *values, *unsent))
+        rows = as_months(self.rows.select(*keys, SEQUENCE, IS_DELETED, *values, *unsent))
         schema = in_months(rows.schema)
         roles = [
             *map("the key {}".format, self.keys),
             "the sequence",
             "",
-            "",
             *map("the column {}".format, self.others),
             *unsent,
         ]
         fields = arrow_fields(schema, roles)
-        types = {field.name: self.rows.schema[field.name].dataType for field in schema if field.name != NOW_US}
+        types = {field.name: self.rows.schema[field.name].dataType for field in schema}
         check_returned([(f"the column {name}", types[value]) for name, value in zip(self.others, values, strict=True)])
         layout = UpsertLayout(
             keys=pa.schema([fields.field(name) for name in keys]),

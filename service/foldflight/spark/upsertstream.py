@@ -23,7 +23,7 @@ from foldflight.engine.stream.packing import Pack, Unpack
 from foldflight.engine.stream.upserts import UpsertLayout, epoch_of, upsert_table
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function
-from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, operator_plan
+from foldflight.spark.bucketed import EPOCH_US, BucketOperator, blobs_of, bucket_row, operator_plan
 
 _BOUNDS = BlockBounds()
 
@@ -52,6 +52,7 @@ def upsert_stream(
         buckets=layout.buckets,
         names=(layout.names, ["upserts"]),
         modes=("Update", "None"),
+        has_time=True,
     )
 
 
@@ -67,6 +68,13 @@ class UpsertProcessor(BucketOperator):
         super().__init__(layout.rows, _BOUNDS, has_names=False)
         self._layout = layout
         self._positions = [*positions]
+        self._now_us = 0
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Process the changes of one bucket and epoch. All have the time of the epoch."""
+        first = next(rows)
+        self._now_us = first[EPOCH_US]
+        return super().handleInputRows(key, chain([first], rows), timerValues)
 
     def arrive(self, bucket: int, blocks: Iterator[pa.RecordBatch], timers: Any) -> Iterator[Row]:  # noqa: ARG002
         """Store the changes of one bucket and epoch, and return what they change."""
@@ -75,7 +83,7 @@ class UpsertProcessor(BucketOperator):
         if first is None:  # bucket 0 is always called, to notice another query
             upsert_table(self._layout, storage).declare()
             return
-        stats, kinds, changes = epoch_of(self._layout, storage, first, chain([first], blocks))
+        stats, kinds, changes = epoch_of(self._layout, storage, chain([first], blocks), self._now_us)
         shorts = pa.array([kind.short for kind in RowKind])  # not at import: pyarrow imports pandas for it
         columns = [shorts.take(kinds), *(changes.column(position) for position in self._positions)]
         names = [f"column_{index}" for index in range(len(columns))]

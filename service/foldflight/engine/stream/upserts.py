@@ -108,7 +108,7 @@ def last_rows(entries: Entries, order: Indexes, ranks: npt.NDArray[np.int64]) ->
     return lasts
 
 
-SEQUENCE, IS_DELETED, NOW_US, UNSENT = "sequence", "is_deleted", "now_us", "unsent"
+SEQUENCE, IS_DELETED, UNSENT = "sequence", "is_deleted", "unsent"
 _STORED: Final = ("sequence", "row", "deleted_us", "lacks_columns", "kept")
 KIND_OF_TABLE: Final = "upserts"
 """What the layout of a table has in the place of windows, which tells it from a table of groups."""
@@ -180,12 +180,12 @@ class UpsertLayout:
 
     @property
     def rows(self) -> pa.Schema:
-        """The changes that arrive: keys, sequence, whether the key is deleted, the time of the epoch, `value_0`...
+        """The changes that arrive: keys, sequence, whether the key is deleted, `value_0`...
 
         If they may be partial, the names of the columns that they did not send come last.
         """
         values = [(f"value_{index}", field.type) for index, field in enumerate(self.columns)]
-        own = [(SEQUENCE, self.sequence), (IS_DELETED, pa.bool_()), (NOW_US, pa.int64())]
+        own = [(SEQUENCE, self.sequence), (IS_DELETED, pa.bool_())]
         unsent = [(UNSENT, pa.list_(pa.string()))] if self.is_partial else []
         return pa.schema([*self.keys, *(pa.field(*each) for each in (*own, *values, *unsent))])
 
@@ -412,7 +412,7 @@ class UpsertEpoch:
         return touched, self._stored_rows.take(pa.array(self._at[touched]))
 
     def _changes(self, slots: Slots, block: pa.RecordBatch, kept: pa.Array | None = None) -> _Changes:
-        start = len(self._layout.keys) + 3
+        start = len(self._layout.keys) + 2
         values = block.columns[start : start + len(self._layout.columns)]
         return _Changes(
             slots, block.column(SEQUENCE), _struct(values, self._layout.columns, block.column(IS_DELETED)), kept
@@ -791,21 +791,20 @@ def _text_of(sequence: pa.Scalar) -> str:
 
 
 def epoch_of(
-    layout: UpsertLayout, storage: Storage, first: pa.RecordBatch, blocks: Iterable[pa.RecordBatch]
+    layout: UpsertLayout, storage: Storage, blocks: Iterable[pa.RecordBatch], now_us: int
 ) -> tuple[EpochStats, pa.Array, pa.RecordBatch]:
     """Store the changes of one bucket and epoch; return its metrics, row kinds and rows.
 
     Args:
         layout: The columns.
         storage: The storage of the bucket.
-        first: The first block, whose rows have the time of the epoch.
-        blocks: All blocks.
+        blocks: The changes.
+        now_us: The time of the epoch.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, STATE_MISMATCH.
         CorruptError: STATE_CHECKSUM, INVARIANT.
     """
-    now_us = first.column(NOW_US)[0].as_py()
     epoch = UpsertEpoch(layout, upsert_table(layout, storage, now_us), now_us)
     kinds, changes = epoch.run(blocks)
     return epoch.stats, kinds, changes

@@ -48,7 +48,7 @@ PLAIN = (
     "due: INT, note: STRING>"
 )
 ROWS_AN_EVENT = 5  # a fifth of the rows of other suites
-KEYS, EPOCHS = 20_000, 4
+KEYS, EPOCHS, FIRST_EPOCHS = 20_000, 12, 2
 _GROUP = 20_000  # rows of a row group of a file
 EVENT_BYTES = 4_000  # of an event with its schema block
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -92,33 +92,45 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
 
 
 def _keyed(spark: Any, folder: Path, count: int) -> Iterator[Figure]:
-    """Measure a stream that keeps the last row of each key; its first epoch is as long as the others."""
-    data = folder / "keyed"
-    data.mkdir()
+    """Measure a stream that keeps the last row of each key: its start with its first epochs, and the epochs after them.
+
+    A stream starts once and runs for days. So its rows are those of a long run beyond a short one.
+    """
+    size = count // (4 * CORES)
     chosen = np.random.default_rng(3)
-    size = count // (EPOCHS * CORES)
+    parts = []
     for number in range(EPOCHS * CORES):
         sequence = np.arange(number * size, (number + 1) * size)
         columns = {"k": chosen.integers(0, KEYS, size), "v": sequence, "w": chosen.integers(0, 100, size, np.int32)}
-        path = data / f"{number:03}.parquet"
-        pq.write_table(pa.table(columns), path)
-        os.utime(path, (number // CORES + 1, number // CORES + 1))
+        parts.append(pa.table(columns))
+    short, whole = folder / "short", folder / "whole"
+    for data, some in ((short, parts[: FIRST_EPOCHS * CORES]), (whole, parts)):
+        data.mkdir()
+        for number, part in enumerate(some):
+            path = data / f"{number:03}.parquet"
+            pq.write_table(part, path)
+            os.utime(path, (number // CORES + 1, number // CORES + 1))
     ways: dict[str, Callable[[Any], Any]] = {
         LATEST: _latest,
         UPSERTS: lambda frame: upserts(frame, keys="k", sequence_by="v", buckets=BUCKETS),
     }
     numbers = iter(range(1000))
     runs = {
-        way: (lambda way=way, query=query: epochs(spark, data, query, folder / f"{way} {next(numbers)}"))
+        f"{way}, {data.name}": (lambda data=data, query=query: epochs(spark, data, query, folder / f"{next(numbers)}"))
         for way, query in ways.items()
+        for data in (short, whole)
     }
-    case = f"a stream of {size * CORES:,} rows an epoch, {KEYS:,} keys"
-    for way, seconds in cpu_medians(runs).items():
-        yield Figure(SUITE, case, way, seconds / (size * CORES * EPOCHS) * 1e6, "us")
-    batch = spark.read.parquet(str(data))
+    seconds = cpu_medians(runs)
+    rows = size * CORES * (EPOCHS - FIRST_EPOCHS)
+    for way in ways:
+        start, run = (seconds[f"{way}, {data.name}"] for data in (short, whole))
+        case = f"a stream of {size * CORES:,} rows an epoch, {KEYS:,} keys"
+        yield Figure(SUITE, case, way, (run - start) / rows * 1e6, "us")
+        yield Figure(SUITE, f"the start of a stream, and {FIRST_EPOCHS} epochs", way, start, "s")
+    batch = spark.read.parquet(str(whole))
     in_batch = {way: (lambda query=query: consume(query(batch))) for way, query in ways.items()}
-    for way, seconds in cpu_medians(in_batch).items():
-        yield Figure(SUITE, f"a batch, {KEYS:,} keys", way, seconds / (size * CORES * EPOCHS) * 1e6, "us")
+    for way, taken in cpu_medians(in_batch).items():
+        yield Figure(SUITE, f"a batch, {KEYS:,} keys", way, taken / (size * CORES * EPOCHS) * 1e6, "us")
 
 
 def _latest(frame: Any) -> Any:

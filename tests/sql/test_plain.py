@@ -211,14 +211,35 @@ def test_what_spark_counts_is_not_checked(db: Any, questions: list[str]) -> None
     assert sql(db, "SELECT my_count(b) AS n FROM testData WHERE a > 9", plan="lifted").collect() == [(0,)]
 
 
-def test_a_statement_takes_few_calls_of_java(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is a trip, and PySpark makes four more for a statement without parameters if they are not given as a map."""
+@pytest.fixture
+def trips(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the calls of Java from now on, without those that free objects of before."""
     connection = import_module("py4j.clientserver").ClientServerConnection
-    query = "SELECT k, my_sum(v) AS s FROM hav GROUP BY k"
-    sql(db, query)
     made: list[str] = []
     send = connection.send_command
-    monkeypatch.setattr(connection, "send_command", lambda self, command: made.append(command) or send(self, command))
-    sql(db, query)
-    calls = [each for each in made if not each.startswith("m\n")]  # the others free objects of before
-    assert len(calls) <= 12
+
+    def noted(self: Any, command: str) -> Any:
+        made.extend([] if command.startswith("m\n") else [command])
+        return send(self, command)
+
+    monkeypatch.setattr(connection, "send_command", noted)
+    return made
+
+
+def test_a_statement_takes_few_calls_of_java(db: Any, trips: list[str]) -> None:
+    """Each is a trip, and PySpark makes four more for a statement without parameters if they are not given as a map.
+
+    Of the settings of the session, those are read that decide something here: how names are compared only if two differ
+    in case only, and how integers overflow only if integers are summed.
+    """
+    for query, most, settings in (
+        ("SELECT k, my_sum(v) AS s FROM hav GROUP BY k", 10, {"cbo.enabled", "ansi.enabled"}),
+        ("SELECT k AS a, my_sum(v) as s FROM hav GROUP BY k", 11, {"cbo.enabled", "ansi.enabled", "caseSensitive"}),
+        ("SELECT k, my_count(v) AS s FROM hav GROUP BY k", 9, {"cbo.enabled"}),
+    ):
+        sql(db, query)
+        trips.clear()
+        sql(db, query)
+        asked = {each for each in ("cbo.enabled", "ansi.enabled", "caseSensitive") if f"spark.sql.{each}" in str(trips)}
+        assert asked == settings
+        assert len(trips) <= most

@@ -457,7 +457,7 @@ class BlockFold:
     def _scan_of(self, source: str, rows: DataFrame, select: Sequence[str]) -> Scan | None:
         """Return the scan with the rows of the block, if it reads only columns of the view of one."""
         span = self.block.clauses.get("FROM")
-        if span is None or len(span.indexes) != 1 or self.block.hints or rows.isStreaming:
+        if span is None or len(span.indexes) != 1 or self.block.hints or self.is_streaming:
             return None
         if self.analysis.seeing(self.query, self.block.span.start, source, self.edits) != source:
             return None  # a common table expression has the name

@@ -85,9 +85,9 @@ class Planner:
     decisions: list[Decision] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Read how names are compared, and write windowing table functions as queries that Spark knows."""
+        """Tell the text how names are compared, and write windowing table functions as queries that Spark knows."""
         text = self.analysis.text
-        text.is_case_sensitive = is_case_sensitive(self.analysis.spark)
+        text.reads_case = partial(is_case_sensitive, self.analysis.spark)
         self._tables = windowed_tables(text)
         self._lists = self.analysis.edits.copy()
         as_plain_tables(text, self._tables, self._lists)

@@ -7,8 +7,9 @@ statement itself, so the text between tokens (blanks and comments) is kept as it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from foldflight.errors import RejectedError
@@ -192,7 +193,7 @@ class Text:
         text: The statement.
 
     Attributes:
-        is_case_sensitive: Whether names that differ in case are different.
+        reads_case: Asks the session whether names that differ in case are different.
         words: All keywords and operators that stand in it.
         openings: The indexes of opening parentheses.
         heads: The indexes of names before a parenthesis, with which calls begin.
@@ -205,7 +206,7 @@ class Text:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens = tokens(text)
-        self.is_case_sensitive = False
+        self.reads_case: Callable[[], bool] = lambda: False
         self._uppers = tuple(token.upper for token in self.tokens)
         self.words = frozenset(self._uppers)
         self.openings = [index for index, upper in enumerate(self._uppers) if upper == "("]
@@ -227,6 +228,19 @@ class Text:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @cached_property
+    def _is_case_sensitive(self) -> bool:
+        return self.reads_case()
+
+    @cached_property
+    def _keeps_case(self) -> bool:
+        """Whether names of the text are different names although they differ in case only.
+
+        Most texts write each name in one way, and then the session, which takes a while to answer, is not asked.
+        """
+        names = {token.name for token in self.tokens if token.is_name}
+        return len({name.upper() for name in names}) < len(names) and self._is_case_sensitive
 
     def upper(self, index: int) -> str:
         """Return the keyword or operator at an index; empty for other tokens and beyond the ends."""
@@ -279,8 +293,8 @@ class Text:
         return index
 
     def normal_name(self, name: str) -> str:
-        """Return a name in a form that is equal for names that Spark takes for the same."""
-        return name if self.is_case_sensitive else name.lower()
+        """Return a name, of the text or not, in a form that is equal for names that Spark takes for the same."""
+        return name if self._is_case_sensitive else name.lower()
 
     def normal(self, span: Span) -> tuple[tuple[str, str], ...]:
         """Return the tokens of a range in a form that is equal for texts that differ in blanks only.
@@ -288,7 +302,7 @@ class Text:
         Case makes no difference either, unless names are case-sensitive.
         """
         return tuple(
-            ("word", token.name if self.is_case_sensitive else token.name.upper())
+            ("word", token.name if self._keeps_case else token.name.upper())
             if token.is_name
             else (token.kind, token.text)
             for token in self.tokens[span.start : span.stop]

@@ -640,7 +640,8 @@ def _aggregate_groups(
     inputs = list(dict.fromkeys(columns.values()))
     parts = _parts(calls, inputs)
     skips_null = not is_spark(session)
-    aggregations = {**_AGGREGATIONS, **exact_sums(session)}
+    kinds = {aggregate.kind for plan in plans for aggregate in plan.aggregates}
+    aggregations = {**_AGGREGATIONS, **exact_sums(session, kinds)}
     with_parts = rows.selectExpr(*inputs, *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
     aggregates: list[str] = []
     if layout.has_kinds:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -111,8 +111,10 @@ def estimated_rows(df: DataFrame) -> int | None:
     return None if match is None else int(float(match[1]))
 
 
-def exact_sums(session: SparkSession) -> dict[str, str]:
+def exact_sums(session: SparkSession, kinds: Collection[str]) -> dict[str, str]:
     """Return how to sum 32-bit integers, 64-bit ones and DECIMALs, as SQL around `{0}`, by the kind of the aggregate.
+
+    The session is asked for its setting only if integers are among the kinds.
 
     A sum that overflows is NULL or an error. They are for a query that is made now: Spark reads the setting when it
     analyses a query, at once, but over Spark Connect with each action. Sail's `sum` wraps around, which takes 2**31
@@ -123,7 +125,8 @@ def exact_sums(session: SparkSession) -> dict[str, str]:
         narrow = f"CASE WHEN {_FEW} THEN {_zero_of_none('{0}')} END"
         return {"sum": narrow, "wide sum": _SAIL_WIDE_SUM, "decimal sum": _SAIL_WIDE_SUM}
     # The faster `sum` is checked when the query is executed, too. For DECIMALs its error would advise to turn off ANSI.
-    is_checked = not is_remote(session) and session.conf.get("spark.sql.ansi.enabled") == "true"
+    is_asked = not is_remote(session) and not {"sum", "wide sum"}.isdisjoint(kinds)
+    is_checked = is_asked and session.conf.get("spark.sql.ansi.enabled") == "true"
     integers = "sum({0})" if is_checked else "try_sum({0})"
     return {"sum": integers, "wide sum": integers, "decimal sum": "try_sum({0})"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,15 +64,18 @@ def hash_of(rows: DataFrame, keys: pa.Schema) -> Column:
 
     The hash that Sail repartitions by differs between 0.0 and -0.0, and its xxhash64 between NaNs of different bits.
     """
-    as_texts = any(_lacks_hash(key.type) for key in keys) and not is_spark(rows.sparkSession)
-    return sf.xxhash64(
-        *(
-            sf.nanvl(key.name, sf.lit(math.nan))
-            if pa.types.is_floating(key.type)
-            else (_hashable(sf.col(key.name), key.type) if as_texts else sf.col(key.name))
-            for key in keys
+    of_one_nan = {
+        key.name: f"nanvl({key.name}, CAST('NaN' AS DOUBLE))" for key in keys if pa.types.is_floating(key.type)
+    }
+    if any(_lacks_hash(key.type) for key in keys) and not is_spark(rows.sparkSession):
+        return sf.xxhash64(
+            *(
+                sf.expr(of_one_nan[key.name]) if key.name in of_one_nan else _hashable(sf.col(key.name), key.type)
+                for key in keys
+            )
         )
-    )
+    # PySpark makes a text by few calls of Java, and a Column of each key by many.
+    return sf.expr(f"xxhash64({', '.join(of_one_nan.get(name, name) for name in keys.names)})")
 
 
 def _lacks_hash(type_: pa.DataType) -> bool:

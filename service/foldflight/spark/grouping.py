@@ -494,22 +494,22 @@ class Planned:
         types = [*(field.dataType for field in self.schema), *self.types.values()]
         return self.columns.plain is not None and not any(is_months(each) or is_collated(each) for each in types)
 
-    def text(self, source: str, names: Sequence[str] | None = None) -> str:
+    def text(self, source: str, items: Sequence[tuple[str, str]] | None = None) -> str:
         """Return the result as SQL, which Spark analyses in one step.
 
         Args:
             source: A query with the columns of the input, as SQL.
-            names: The names of the result's columns. Default: the query's.
+            items: The columns of the result, each with the name that it is given. Default: all, with the query's names.
         """
         columns = {name: quote_name(written) for name, written in (self.columns.plain or {}).items()}
         session = self.columns.df.sparkSession
-        computed = None if self.copies else names
+        computed = None if self.copies else items
         written = LIFT.load().text(self.query, Text(source), columns, self._outputs, session, computed)
         if not self.copies or not self._is_without_python:
             return written.sql
-        aliases = zip(self.types, self.types if names is None else names, strict=True)
+        chosen = [(name, name) for name in self.types] if items is None else items
         return written.selectExpr(
-            *(f"{quote_name(self.copies.get(name, name))} AS {quote_name(alias)}" for name, alias in aliases)
+            *(f"{quote_name(self.copies.get(name, name))} AS {quote_name(alias)}" for name, alias in chosen)
         ).sql
 
 

@@ -32,7 +32,7 @@ class SparkPlanner(Protocol):
         columns: Mapping[str, str],
         outputs: Sequence[st.DataType],
         session: SparkSession,
-        names: Sequence[str] | None = None,
+        items: Sequence[tuple[str, str]] | None = None,
     ) -> Text:
         """Return the same as SQL; for a query that Python finishes, only the aggregates of its groups.
 
@@ -42,7 +42,7 @@ class SparkPlanner(Protocol):
             columns: The input's columns that are keys, arguments and filters, as SQL.
             outputs: Spark's types of the outputs.
             session: The session.
-            names: The names of the result's columns. Default: the query's.
+            items: The columns of the result, each with the name that it is given. Default: all, with the query's.
         """
 
     def finished_by_python(

@@ -182,9 +182,13 @@ class Analysis:
         with quiet():
             if used and self._format_text is not None:
                 sql, used = self._format_text(sql, used), {}
-            df = plain_sql(self.spark, sql, self._args, **used)
-            if is_remote(df):
-                df.schema  # noqa: B018 - Connect analyses a query when its schema is needed
+            return self.analysed(plain_sql(self.spark, sql, self._args, **used))
+
+    @staticmethod
+    def analysed(df: DataFrame) -> DataFrame:
+        """Return a query after Spark has analysed it. Raises Spark's errors."""
+        if is_remote(df):
+            df.schema  # noqa: B018 - Connect analyses a query when its schema is needed
         return df
 
     def resolves(self, sql: str) -> bool:

@@ -90,6 +90,7 @@ _WATERMARK_REMEDY: Final = (
 _ITEM_CLAUSES: Final = ("SELECT", "HAVING", "QUALIFY")
 # An item that is a column, with the name of the column of the rows.
 _PLAIN_ITEM: Final = re.compile(r"(?:([A-Za-z_]\w*)|`([^`]+)`) AS `((?:[^`]|``)+)`", re.ASCII)
+_LIMIT: Final = re.compile(r"\d{1,9}", re.ASCII)
 _PREDICATES: Final = (("HAVING", "WHERE"), ("QUALIFY", "QUALIFY"))
 
 
@@ -193,9 +194,9 @@ class BlockFold:
         planned, result = self._group(source, rows, above.keys, aggregates, is_last=is_last)
         above.prove(planned.types)
         columns = list(planned.types) if result is None else result.columns
-        names = above.names_of(columns)
-        if result is None and names is not None and is_plain:
-            sql = planned.text(source, names)
+        items = above.items_of(columns)
+        if result is None and items is not None and is_plain:
+            sql = planned.text(source, items)
         else:
             relation = f"({planned.text(source)})" if result is None else self.analysis.add_view(result)
             sql = (
@@ -215,7 +216,7 @@ class BlockFold:
             f"aggregates: {', '.join(aggregates)}{lifting}",
             self.is_streaming,
             "row_kind" in columns,
-            None if result is None or names is None or not is_whole else result.toDF(*names),
+            None if result is None or items is None or not is_whole else above.steps(result, items),
         )
 
     def _listed_items(self, list_plan_df: DataFrame) -> list[Item]:
@@ -786,14 +787,50 @@ class _OuterSelect:
                 raise CannotFoldError(f"its column {name} would be {folded} instead of {listed}")
         return self.sql(relation, names)
 
-    def names_of(self, columns: Sequence[str]) -> list[str] | None:
-        """Return the names of the items if they are the columns of the result; None if Spark has to make them."""
-        fold = self._fold
-        if fold.block.quantifier or fold.query.tails or any(not span.is_empty for span in self._clauses):
+    def items_of(self, columns: Sequence[str]) -> list[tuple[str, str]] | None:
+        """Return the columns of the result that the items are, with the names of these.
+
+        Then the block needs no SELECT over the result. None: it does. What sorts the block may only be names of items.
+        """
+        fold, text = self._fold, self._text
+        if fold.block.quantifier or any(not span.is_empty for span in self._clauses) or "row_kind" in columns:
             return None
-        if [self._result_edits.render(item.body) for item in self._items] != list(map(quote_name, columns)):
+        if len(self._aliases) < len(self._items) or not {*self.tails} <= {"ORDER BY"}:
             return None
-        return [item.name for item in self._items]
+        for each in orderings(text, fold.query.tails["ORDER BY"]) if self.tails else ():
+            is_name = len(each.span.indexes) == 1 and text.tokens[each.span.start].name.lower() in self._aliases
+            if not is_name or self._result_edits.changes(each.span.start):
+                return None
+        named = {quote_name(column): column for column in columns}
+        bodies = [self._result_edits.render(item.body) for item in self._items]
+        if not named.keys() >= set(bodies):
+            return None
+        return [(named[body], item.name) for body, item in zip(bodies, self._items, strict=True)]
+
+    def steps(self, result: DataFrame, items: Sequence[tuple[str, str]]) -> DataFrame | None:
+        """Return the whole block as steps over the result; None if it has to be a text, or Spark refuses a step.
+
+        A text would need a view of the result, for which Spark takes longer than for these steps.
+        """
+        fold, text = self._fold, self._text
+        tails = {name: span for name, span in fold.query.tails.items() if fold.query.is_sole(fold.block)}
+        order = orderings(text, tails["ORDER BY"]) if "ORDER BY" in tails else ()
+        limit = text.slice(tails["LIMIT"]) if "LIMIT" in tails else ""
+        if not tails.keys() <= {"ORDER BY", "LIMIT"} or (limit and not _LIMIT.fullmatch(limit)):
+            return None
+        if (tails and fold.is_streaming) or any(each.nulls_first is each.descending for each in order):
+            return None
+        try:
+            named = [f"{quote_name(column)} AS {quote_name(name)}" for column, name in items]
+            is_renamed = [column for column, _ in items] == result.columns
+            result = result.toDF(*(name for _, name in items)) if is_renamed else result.selectExpr(*named)
+            if order:
+                names = [quote_name(text.tokens[each.span.start].name) for each in order]
+                result = result.orderBy(*names, ascending=[not each.descending for each in order])
+            result = result.limit(int(limit)) if limit else result
+            return fold.analysis.analysed(result)
+        except REFUSALS:
+            return None
 
     def _list_plan_of(self, edits: Edits) -> list[str]:
         return [f"{edits.render(item.body)} AS {quote_name(item.name)}" for item in self._items]

@@ -62,12 +62,12 @@ class _Lift:
         columns: Mapping[str, str],
         outputs: Sequence[st.DataType],
         session: SparkSession,
-        names: Sequence[str] | None = None,
+        items: Sequence[tuple[str, str]] | None = None,
     ) -> Text:
         """Return the same as SQL, without what Python does; see `SparkPlanner.text`."""
         from foldflight.ext.lift.spark import lifted_text
 
-        return lifted_text(query, rows, columns, outputs, session, names)
+        return lifted_text(query, rows, columns, outputs, session, items)
 
     def finished_by_python(
         self, query: Query, grouped: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]

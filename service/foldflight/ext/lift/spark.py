@@ -17,10 +17,11 @@ Where states and results are expressions of Spark, no Python runs at all:
 
     aggregates > states > (powers of quotients) > values of get_value > results
 
-Each is a projection of its own, because its expressions use those before several times; if `get_value` returns the
-state, there is only one. Sums of limbs are put together in 64 bits, or in DECIMALs, which hold them exactly. A state or
-a result that does not fit its type is an error, as in Python; a result is never computed from a part of the fields
-only: Spark would leave out the checks of the others.
+Each is a projection of its own, because its expressions use those before several times. So values are none of their own
+if results are these values as they are; and if `get_value` returns the state, there is only one. Sums of limbs are put
+together in 64 bits, or in DECIMALs, which hold them exactly. A state or a result that does not fit its type is an
+error, as in Python; a result is never computed from a part of the fields only: Spark would leave out the checks of the
+others.
 
 Only old functions of Spark SQL are used. Their differences from Python are written out: a comparison with NaN is false,
 a divisor is never zero, and a quotient of large integers is rounded once.
@@ -296,10 +297,14 @@ _MOST: Final = {8: 2.0**7, 16: 2.0**15, 32: 2.0**31, 64: 2.0**63}
 
 
 _Rows = TypeVar("_Rows", DataFrame, Text)
+_MARK: Final = "\0"  # in the place of a value, to count how often a text uses it
 
 
 def finish(
-    task: LiftedFold, grouped: _Rows, outputs: Sequence[st.DataType], names: Sequence[str] | None = None
+    task: LiftedFold,
+    grouped: _Rows,
+    outputs: Sequence[st.DataType],
+    items: Sequence[tuple[str, str]] | None = None,
 ) -> _Rows:
     """Return the result of a batch whose rows have been aggregated.
 
@@ -307,12 +312,11 @@ def finish(
         task: What Python would do with them.
         grouped: Keys and aggregates.
         outputs: Spark's types of the outputs.
-        names: The names of keys and outputs. Default: the query's.
+        items: The columns of the result, each with the name that it is given. Default: all, with the query's names.
     """
     query: Query = task.query
     layout: QueryLayout = task.layout
     keys = list(layout.keys.names)
-    chosen: Sequence[str] = names or [*layout.names, *layout.outputs.names]
     key_names = dict(zip(keys, layout.names, strict=True))
     calls = [
         _Finish(
@@ -328,8 +332,22 @@ def finish(
     if layout.has_kinds and keys:
         grouped = grouped.where(f"{LIVE} > 0")
     if all(call.is_state for call in calls):
-        stated = [state for call in calls for state in call.states().values()]
-        return _with_names(grouped, keys, stated, outputs, chosen)
+        rows, values = grouped, [state for call in calls for state in call.states().values()]
+    else:
+        rows, values = _values(calls, keys, grouped)
+    columns: dict[str, str] = dict(zip(layout.names, keys, strict=True))
+    for name, value, type_ in zip(layout.outputs.names, values, outputs, strict=True):
+        columns[name] = f"CAST({value} AS {type_.simpleString()})"
+    texts = [columns[column] for column, _ in items] if items else [*columns.values()]
+    names = [name for _, name in items] if items else [*columns]
+    if isinstance(rows, DataFrame) and any("${" in name for name in names):
+        # In a text Spark would put a setting's value there.
+        return rows.selectExpr(*texts).toDF(*names)
+    return rows.selectExpr(*map(alias_of, texts, names))
+
+
+def _values(calls: Sequence[_Finish], keys: Sequence[str], grouped: _Rows) -> tuple[_Rows, list[str]]:
+    """Return the results of calls as SQL, and the rows over which they are evaluated, given keys and aggregates."""
     states = grouped.selectExpr(
         *keys, *(f"{state} AS {name}" for call in calls for name, state in call.states().items())
     )
@@ -343,20 +361,11 @@ def finish(
                 computed[key] = f"({quotients[-1].result})"
     if quotients:
         states = states.selectExpr("*", *(each.power for each in quotients))
-    values = states.selectExpr(*keys, *(call.value(computed) for call in calls))
-    return _with_names(values, keys, [call.result_text() for call in calls], outputs, chosen)
-
-
-def _with_names(
-    rows: _Rows, keys: Sequence[str], values: Sequence[str], outputs: Sequence[st.DataType], names: Sequence[str]
-) -> _Rows:
-    """Return keys and results with their names."""
-    items = [*keys]
-    items += [f"CAST({value} AS {type_.simpleString()})" for value, type_ in zip(values, outputs, strict=True)]
-    if isinstance(rows, DataFrame) and any("${" in name for name in names):
-        # In a text Spark would put a setting's value there.
-        return rows.selectExpr(*items).toDF(*names)
-    return rows.selectExpr(*map(alias_of, items, names))
+    values = {call.value_name: call.value(computed) for call in calls}
+    if all(call.result_text(_MARK).count(_MARK) == 1 for call in calls):
+        return states, [call.result_text(values[call.value_name]) for call in calls]
+    rows = states.selectExpr(*keys, *(f"{value} AS {name}" for name, value in values.items()))
+    return rows, [call.result_text(call.value_name) for call in calls]
 
 
 @dataclass(frozen=True)
@@ -408,7 +417,7 @@ class _Finish:
                     yield one, other
 
     def value(self, computed: Mapping[str, str]) -> str:
-        """Return the column of what `get_value` returns, with the quotients that are known, as SQL."""
+        """Return what `get_value` returns, with the quotients that are known, as SQL."""
         outcome = self.plan.lift.outcome
         cases = [
             f"WHEN {self._text(each.when, computed)} THEN raise_error({self._error('USER_CODE', text(each.text))})"
@@ -422,11 +431,10 @@ class _Finish:
         value = f"CASE {' '.join(cases)} END"
         if any(read):
             value = f"CASE WHEN {' AND '.join(filter(None, read))} THEN {value} END"
-        return f"{value} AS {self._value}"
+        return value
 
-    def result_text(self) -> str:
-        """Return the result as SQL, or an error if it does not fit its type."""
-        value = self._value
+    def result_text(self, value: str) -> str:
+        """Return the result for a value as SQL, or an error if it does not fit its type."""
         kind = next(part.value.kind for part in self.plan.lift.outcome.parts if part.value.kind != "none")
         if is_decimal(kind):
             error = text(f", a Decimal, which does not fit {sql_name(self.result)}")
@@ -469,7 +477,8 @@ class _Finish:
         return bool(pa.types.is_integer(type_) and type_ != pa.int64())
 
     @property
-    def _value(self) -> str:
+    def value_name(self) -> str:
+        """The name of the column with what `get_value` returns."""
         return f"value_{self.number}"
 
     def _column(self, name: str) -> str:
@@ -598,12 +607,12 @@ def lifted_text(
     columns: Mapping[str, str],
     outputs: Sequence[st.DataType],
     session: SparkSession,
-    names: Sequence[str] | None = None,
+    items: Sequence[tuple[str, str]] | None = None,
 ) -> Text:
     """Return the result of a batch query as SQL, or the aggregates of its groups; see `SparkPlanner.text`."""
     task, grouped = _aggregate_groups(query, rows, columns, session)
     if query.finished_by_host.holds:
-        return finish(task, grouped, outputs, names)
+        return finish(task, grouped, outputs, items)
     if not is_spark(session):
         return grouped.selectExpr(*task.input.names)
     keys = query.layout.keys.names

@@ -27,6 +27,7 @@ _PROCESS = """
 import json, logging, sys
 from pathlib import Path
 from numba.core import event
+from numba.core.runtime import rtsys
 import pyarrow as pa
 from examples.weighted_avg import WeightedAvg
 from foldflight.ext.compiler import Programs
@@ -49,7 +50,11 @@ columns = pa.schema([("v", pa.int64()), ("w", pa.int32())])
 calls = bind_calls(registry, [Call("weighted_avg", ("v", "w"))], columns)
 fold = Fold(calls, Options(), Resources(accelerator=programs))
 fold.fold(pa.record_batch([pa.array([1, 3]), pa.array([1, 3], pa.int32())], schema=columns))
-print(json.dumps({"compiled": len(recorder.buffer), "how": how, "lines": lines, "kinds": fold.modes,
+loops = [loop for kernels in programs._kernels.values() for loop in kernels._loops.values()]
+libraries = [made.library for loop in loops for made in loop.overloads.values()]
+print(json.dumps({"loops": len(loops), "forms": sum(each._shared_module is not None for each in libraries),
+                  "objects": sum(each._compiled_object is not None for each in libraries), "memory": rtsys._init,
+                  "compiled": len(recorder.buffer), "how": how, "lines": lines, "kinds": fold.modes,
                   "outputs": fold.collect().column("output_0").to_pylist()}))
 """
 
@@ -94,6 +99,17 @@ def test_the_second_process_compiles_nothing(kept: Path) -> None:
     assert sorted(path.suffix for path in kept.iterdir()) == [".fold", ".fold_nulls", ".merge", ".values"]
     assert kept.stat().st_mode & 0o777 == 0o700
     assert process(XDG_CACHE_HOME=str(kept.parent), NUMBA_CACHE_DIR="")["compiled"] == 0
+
+
+@pytest.mark.slow
+def test_a_loaded_loop_is_its_machine_code_only(kept: Path, tmp_path: Path) -> None:
+    """No other code is compiled with it, and it counts no references in numba's memory."""
+    compiled = process(tmp_path / "new")
+    assert compiled["memory"]
+    assert compiled["forms"] == compiled["loops"] > 0
+    loaded = process(XDG_CACHE_HOME=str(kept.parent), NUMBA_CACHE_DIR="")
+    assert (loaded["forms"], loaded["objects"], loaded["memory"]) == (0, 0, False)
+    assert loaded["loops"] == compiled["loops"]
 
 
 @pytest.mark.slow

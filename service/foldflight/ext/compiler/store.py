@@ -22,6 +22,8 @@ from typing import Any, Final, Literal
 _FILES_MAX: Final = 1000
 # The names of loops and refusals, and of files that are not written completely.
 _WRITTEN: Final = re.compile(r"[0-9a-f]{32}\.|\.[0-9]+\.")
+# In the names of all symbols of numba's memory.
+_OF_MEMORY: Final = (b"NRT_", b"nrt_")
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _logger: Final = logging.getLogger(__name__)
 
@@ -172,10 +174,16 @@ class StoredLoop:
             digest, packed_loop = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
             if hashlib.sha256(packed_loop).digest() != digest:
                 raise ValueError("damaged")
-            # Not `refresh`, which imports what only compiling needs. Loaded code uses the symbols of numba's memory;
-            # the others there are of Python's hashes and of parallel loops.
-            rtsys.initialize(target_context)
-            loop = CompileResult._rebuild(target_context, *pickle.loads(packed_loop))  # noqa: S301
+            fields = pickle.loads(packed_loop)  # noqa: S301
+            ((_, _, (machine_code, _)), *_) = fields
+            # Not `refresh`, which imports what only compiling needs. Of numba's memory, loops that count no references
+            # have no symbols, and LLVM's generator of code, of 20 MiB, is read from the disk only to compile these.
+            if any(symbol in machine_code for symbol in _OF_MEMORY):
+                rtsys.initialize(target_context)
+            loop = CompileResult._rebuild(target_context, *fields)
+            # Code that is executed is a copy. The other forms are for code that is compiled and calls this one; no code
+            # calls a loop, and of hundreds of loops they would take 0.2 MiB each.
+            loop.library._shared_module = loop.library._compiled_object = None
             os.utime(self.path)  # the least recently used files are deleted first
         except FileNotFoundError:
             return None

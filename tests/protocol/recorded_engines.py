@@ -157,7 +157,7 @@ class PlayedConnection(Connection):
         return self._decode(next(self._replies))
 
     def _end(self) -> None:
-        if not self._failed:
+        if not self._has_failed:
             assert next(self._demanded, None) is None, "the recorded engine sent more"
 
 

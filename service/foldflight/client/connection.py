@@ -87,8 +87,8 @@ class Connection(abc.ABC):
         self._functions = open_request.functions
         self._modes: Sequence[Mode | None] = ()
         self._arrays = arrays_in(open_request.columns)
-        self._failed = False  # an error occurred, so the exchange is cancelled and not ended in the regular way
-        self._closed = False
+        self._has_failed = False  # an error occurred, so the exchange is cancelled and not ended in the regular way
+        self._is_closed = False
         self._part_bytes_max: int
         self._parts: list[EngineFrame] = []  # the messages of the frame whose answer is due
         self._answers: list[Answer] = []  # the answers to these messages, so far
@@ -153,13 +153,13 @@ class Connection(abc.ABC):
 
     def close(self) -> None:
         """End the exchange and release its resources. It is safe to call this twice and after an error."""
-        if not self._closed:
-            self._closed = True
+        if not self._is_closed:
+            self._is_closed = True
             self._end()
 
     def cut(self) -> None:
         """End the exchange at once, even if answers are due."""
-        self._failed = True
+        self._has_failed = True
         self.close()
 
     # -- inside ------------------------------------------------------------------------------------------------------

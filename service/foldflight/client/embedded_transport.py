@@ -60,7 +60,7 @@ class EmbeddedTransport:
         record: Recordings | None = None,
     ) -> None:
         self.otlp_endpoint = otlp_endpoint
-        self._shipped: ShippedFunctions | None = None
+        self._shipped_functions: ShippedFunctions | None = None
         self._registry = registry
         self._signer = StateSigner([state_key])
         self._job_parameters = dict(job_parameters or {})
@@ -72,8 +72,8 @@ class EmbeddedTransport:
 
         So if their code cannot run here, the first use of the transport raises the error, not its unpickling.
         """
-        assert self._shipped is not None
-        return self._shipped.registry()
+        assert self._shipped_functions is not None
+        return self._shipped_functions.registry()
 
     def infos(self, *, look: bool = False) -> list[FunctionInfo]:
         """Return the descriptions of all functions, sorted by name.
@@ -91,7 +91,7 @@ class EmbeddedTransport:
         registry = Registry([*self._registry.authored, *functions])
         PROGRAMS.demand_all(functions)
         self._registry = registry
-        self._shipped = None
+        self._shipped_functions = None
         return [FunctionInfo.of(function) for function in functions]
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
@@ -161,8 +161,8 @@ class EmbeddedTransport:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, with the functions in pickled form only."""
-        if self._shipped is None:
-            self._shipped = ShippedFunctions.of(self._registry.authored)
+        if self._shipped_functions is None:
+            self._shipped_functions = ShippedFunctions.of(self._registry.authored)
         return {name: value for name, value in vars(self).items() if name != "_registry"}
 
 
@@ -196,7 +196,7 @@ class EmbeddedConnection(Connection):
         try:
             self._server.close()
         except FunctionError:
-            if not self._failed:  # otherwise the first error, which says more, is being raised
+            if not self._has_failed:  # otherwise the first error, which says more, is being raised
                 raise
 
 

@@ -53,7 +53,7 @@ class OpenExchange(abc.ABC):
     def __init__(self, open_request: Open) -> None:
         self._open_request = open_request
         # The answers that have arrived and have not been taken, oldest first, with the frames that they answer.
-        self._arrived: list[tuple[EngineFrame, Answer]] = []
+        self._arrived_answers: list[tuple[EngineFrame, Answer]] = []
         self._logs: list[LogRecord] = []
         self._connection: Connection | None = None
         self.is_over = False
@@ -142,9 +142,9 @@ class OpenExchange(abc.ABC):
     def _take(self, kind: type[EngineFrame], missing: str, *, epoch: int | None = None) -> Any:
         """Return the answer to the oldest frame of a kind. Those that arrive before it stay."""
         while True:
-            for index, (frame, answer) in enumerate(self._arrived):
+            for index, (frame, answer) in enumerate(self._arrived_answers):
                 if type(frame) is kind and (epoch is None or (isinstance(frame, Barrier) and frame.epoch == epoch)):
-                    del self._arrived[index]
+                    del self._arrived_answers[index]
                     return answer
             if not self._await_answer():
                 raise RejectedError("BAD_FRAME", missing)
@@ -205,30 +205,30 @@ class SingleServerExchange(OpenExchange):
         super().__init__(open_request)
         self.open_reply = connection.open_reply
         self._connection: Connection | None = connection
-        self._awaited: EngineFrame | None = None  # the last frame, if its answer is due
+        self._awaited_frame: EngineFrame | None = None  # the last frame, if its answer is due
 
     def send(self, frame: EngineFrame) -> None:
         """Send the frame of an operation, after the answer to an earlier one has arrived."""
-        if self._awaited is not None:
+        if self._awaited_frame is not None:
             self._await_answer()
         if self._connection is None:
             raise closed_error()
         try:
             if self._connection.send(frame):
-                self._awaited = frame
+                self._awaited_frame = frame
         except BaseException:
             self.cut()
             raise
 
     def _await_answer(self) -> bool:
         """Wait for the answer to the last frame. Return False if none is due."""
-        connection, frame, self._awaited = self._connection, self._awaited, None
+        connection, frame, self._awaited_frame = self._connection, self._awaited_frame, None
         if connection is None:
             raise closed_error()
         if frame is None:
             return False
         try:
-            self._arrived.append((frame, connection.answer()))
+            self._arrived_answers.append((frame, connection.answer()))
         except BaseException:
             self.cut()
             raise

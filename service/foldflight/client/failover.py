@@ -143,7 +143,7 @@ class FailoverExchange(OpenExchange):
         self._clock = clock
         # Chunks with an answer, or before which entries of views are sent, must go as they are.
         self._joins = not (open_request.row_outputs or open_request.maps or open_request.keeps_views)
-        self._joined: list[pa.RecordBatch] = []
+        self._joined_batches: list[pa.RecordBatch] = []
         self._joined_rows = self._joined_bytes = 0
         self._joined_since_s = 0.0
         self._process(ExchangeStarted())
@@ -164,9 +164,9 @@ class FailoverExchange(OpenExchange):
         if self.is_over or not (is_joined and all(call.mode in _LOOPS for call in self.open_reply.calls)):
             super().chunk(batch)
             return
-        if not self._joined:
+        if not self._joined_batches:
             self._joined_since_s = self._clock.now_s()
-        self._joined.append(batch)
+        self._joined_batches.append(batch)
         self._joined_rows += batch.num_rows
         self._joined_bytes += batch.nbytes
         is_full = self._joined_rows >= _JOINED_ROWS_MAX or self._joined_bytes >= bytes_max
@@ -174,7 +174,7 @@ class FailoverExchange(OpenExchange):
             self._send_joined()
 
     def _send_joined(self) -> None:
-        batches, self._joined, self._joined_rows, self._joined_bytes = self._joined, [], 0, 0
+        batches, self._joined_batches, self._joined_rows, self._joined_bytes = self._joined_batches, [], 0, 0
         if batches:
             self._process(FrameSubmitted(Chunk(batches[0] if len(batches) == 1 else concat_batches(batches))))
 
@@ -214,7 +214,7 @@ class FailoverExchange(OpenExchange):
             case Deliver():
                 self._logs += instruction.logs
                 if instruction.answer is not None:
-                    self._arrived.append((instruction.frame, instruction.answer))
+                    self._arrived_answers.append((instruction.frame, instruction.answer))
             case CutConnection():
                 self._leave(is_cut=True)
             case LeaveConnection():

@@ -341,7 +341,7 @@ class FlightConnection(Connection):
         self._url = url
         self._schema = open_request.columns
         self._encode, self._decode = Encoder(open_request.columns), Decoder(Role.SERVER)
-        self._ended = False
+        self._has_ended = False
         descriptor = fl.FlightDescriptor.for_command(encode_open(open_request))
         options = fl.FlightCallOptions(headers=_headers(token))
         self._writer, self._reader = client.do_exchange(descriptor, options)
@@ -355,7 +355,7 @@ class FlightConnection(Connection):
 
     def __del__(self) -> None:
         # Without `_opened_by`, the stream was not opened. After a fork, the stream is the parent's.
-        if self.__dict__.get("_opened_by") == os.getpid() and not self._closed:
+        if self.__dict__.get("_opened_by") == os.getpid() and not self._is_closed:
             warnings.warn(
                 f"an exchange with {self._url} was dropped before it was closed; open it in a `with` statement",
                 ResourceWarning,
@@ -400,11 +400,11 @@ class FlightConnection(Connection):
         return translated_error
 
     def _end(self) -> None:
-        if self._ended:
+        if self._has_ended:
             return
-        self._ended = True
+        self._has_ended = True
         try:
-            if self._failed:
+            if self._has_failed:
                 self._reader.cancel()
             else:
                 self._finish_stream()

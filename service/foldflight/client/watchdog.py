@@ -56,32 +56,32 @@ class Guard:
 class _Watch:
     def __init__(self) -> None:
         self._guards: set[Guard] = set()
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def add(self, guard: Guard) -> None:
-        with self._changed:
+        with self._condition:
             self._guards.add(guard)
-            self._changed.notify()
+            self._condition.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="foldflight-deadlines", daemon=True)
                 self._thread.start()
 
     def remove(self, guard: Guard) -> None:
-        with self._changed:
+        with self._condition:
             self._guards.discard(guard)
             if not self._guards:
-                self._changed.notify()
+                self._condition.notify()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._condition:
                 if not self._guards:
                     self._thread = None
                     return
                 # A copy: the garbage collector may end another exchange, which removes its guard, in any step.
                 shortest = min(guard.deadline_s for guard in list(self._guards))
-                self._changed.wait(min(max(shortest / _LOOKS_PER_DEADLINE, _PAUSE_S_MIN), _PAUSE_S_MAX))
+                self._condition.wait(min(max(shortest / _LOOKS_PER_DEADLINE, _PAUSE_S_MIN), _PAUSE_S_MAX))
                 guards = list(self._guards)
             now = time.monotonic()
             for guard in guards:

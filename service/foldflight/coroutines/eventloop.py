@@ -79,7 +79,7 @@ class Instances:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[int, str, str], _Kept] = OrderedDict()
+        self._kept_instances: OrderedDict[tuple[int, str, str], _Kept] = OrderedDict()
 
     def users(self, loan: object) -> int:
         """Return how many exchanges use the instance of a loan."""
@@ -97,8 +97,8 @@ class Instances:
         # Equal code may refer to different objects, so an instance belongs to one class or function object.
         key = (id(bound.function.source), bound.fingerprint, repr(sorted(job_parameters.items())))
         with self._lock:
-            instance = self._kept.setdefault(key, _Kept(bound))
-            self._kept.move_to_end(key)
+            instance = self._kept_instances.setdefault(key, _Kept(bound))
+            self._kept_instances.move_to_end(key)
             instance.users += 1
         try:
             while not instance.opening.acquire(timeout=_LOOK_S):
@@ -117,19 +117,19 @@ class Instances:
         """End the use of an instance, and close the instances that have been unused for longest."""
         with self._lock:
             instance.users -= 1
-            unused_keys = [key for key, each in self._kept.items() if not each.users]
+            unused_keys = [key for key, each in self._kept_instances.items() if not each.users]
             # One that could not be opened is dropped at once, so that the next exchange tries again.
-            dropped_keys = [key for key in unused_keys if self._kept[key].methods is None]
-            opened_keys = [key for key in unused_keys if self._kept[key].methods is not None]
+            dropped_keys = [key for key in unused_keys if self._kept_instances[key].methods is None]
+            opened_keys = [key for key in unused_keys if self._kept_instances[key].methods is not None]
             dropped_keys += opened_keys[: max(len(opened_keys) - _UNUSED_MAX, 0)]
-            closing = [self._kept.pop(key) for key in dropped_keys]
+            closing = [self._kept_instances.pop(key) for key in dropped_keys]
         _close(closing, coroutines)
 
     def close_unused(self, coroutines: Coroutines) -> None:
         """Close the instances that nobody uses."""
         with self._lock:
-            unused_keys = [key for key, each in self._kept.items() if not each.users]
-            closing = [self._kept.pop(key) for key in unused_keys]
+            unused_keys = [key for key, each in self._kept_instances.items() if not each.users]
+            closing = [self._kept_instances.pop(key) for key in unused_keys]
         _close(closing, coroutines)
 
 

@@ -164,12 +164,12 @@ class Queue:
     running: dict[asyncio.Task[None], Sequence[Queue]] = field(default_factory=dict)
     again: deque[Row] = field(default_factory=deque)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    _left: int = field(init=False)
+    _rows_left: int = field(init=False)
     _begun: int = field(init=False, default=0)  # rows below this one have begun
 
     def __post_init__(self) -> None:
-        self._left = len(self.calls.arguments)
-        if not self._left:
+        self._rows_left = len(self.calls.arguments)
+        if not self._rows_left:
             self._finish()
 
     @property
@@ -197,8 +197,8 @@ class Queue:
         if self.is_over:
             return
         self.calls.answers[row.index] = answer
-        self._left -= 1
-        if not self._left or (answer.error is not None and self.calls.stops):
+        self._rows_left -= 1
+        if not self._rows_left or (answer.error is not None and self.calls.stops):
             self._finish()
 
     def _finish(self) -> None:

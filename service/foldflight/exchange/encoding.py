@@ -416,7 +416,7 @@ class Decoder:
 
     def __init__(self, sender: Role) -> None:
         self._sender = sender
-        self._checked: pa.Schema | None = None
+        self._checked_schema: pa.Schema | None = None
         self._has_lists = True
 
     def __call__(self, message: Message) -> Frame:
@@ -437,9 +437,9 @@ class Decoder:
 
     def _check(self, batch: pa.RecordBatch) -> None:
         schema = batch.schema
-        if self._checked is None or not schema.equals(self._checked):
+        if self._checked_schema is None or not schema.equals(self._checked_schema):
             _check_schema(schema)
-            self._checked = schema
+            self._checked_schema = schema
             self._has_lists = any(map(_has_lists, schema.types))
         batch.validate(full=True)
         if self._has_lists:

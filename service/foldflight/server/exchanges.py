@@ -137,7 +137,7 @@ class Account:
         # Prometheus shows it in the format OpenMetrics.
         # An exemplar costs as much as a short fold, so frames have one as they have spans: the first, and long ones.
         self._exemplar = ids_of(open_request.trace_context) or None
-        self._exemplified: set[type[Frame]] = set()
+        self._exemplified_frames: set[type[Frame]] = set()
         self._metrics = metrics
         self._exchange = exchange
         self._functions = [metrics.function_label(name) for name in open_request.functions]
@@ -152,11 +152,11 @@ class Account:
         # States that consist of numbers have a fixed size.
         states = (field.type for field in exchange.open_reply.schema if field.name.startswith("state_"))
         self._grows = not all(map(is_bounded, states))
-        self._isolated: Counter[str] = Counter()
+        self._isolated_counts: Counter[str] = Counter()
         self._folds: tuple[Mode, ...] = ()
         self._asking: set[str] = set()  # the functions with questions for entries of views
         self._lock = threading.Lock()  # an idle exchange is ended by another thread than its own
-        self._ended = False
+        self._has_ended = False
 
     def begin(self) -> None:
         """Count the exchange as admitted."""
@@ -169,7 +169,7 @@ class Account:
     def count(self, message: Message, frame: Frame, seconds: float) -> None:
         """Count a frame that was answered within `seconds`."""
         with self._lock:
-            if not self._ended:
+            if not self._has_ended:
                 self._count(message, frame, seconds)
                 if self._spans is not None:
                     self._spans.count(message, frame, seconds - self.waited_s)
@@ -200,9 +200,9 @@ class Account:
 
     def _count(self, message: Message, frame: Frame, seconds: float) -> None:
         exemplar = None
-        if self._exemplar is not None and (seconds >= SHORT_S or type(frame) not in self._exemplified):
+        if self._exemplar is not None and (seconds >= SHORT_S or type(frame) not in self._exemplified_frames):
             exemplar = self._exemplar
-            self._exemplified.add(type(frame))
+            self._exemplified_frames.add(type(frame))
         match frame:
             case States() | Entries():
                 self._bytes_since += frame.batch.nbytes
@@ -232,8 +232,10 @@ class Account:
 
     def _count_isolated(self) -> None:
         for function, count in self._exchange.stats.isolated.items():
-            self._metrics.isolated.labels(self._metrics.function_label(function)).inc(count - self._isolated[function])
-            self._isolated[function] = count
+            self._metrics.isolated.labels(self._metrics.function_label(function)).inc(
+                count - self._isolated_counts[function]
+            )
+            self._isolated_counts[function] = count
 
     def _show_folds(self) -> None:
         folds = self._exchange.folds
@@ -246,7 +248,7 @@ class Account:
     def end(self, outcome: str, error: FoldflightError | None = None) -> None:
         """Count the end of the exchange, perhaps with an error, and subtract its contribution to gauges."""
         with self._lock:
-            self._ended = True
+            self._has_ended = True
             if self._spans is not None:
                 self._spans.end(outcome, error, time.monotonic() - self.began_s)
         self._metrics.groups.dec(self._groups)
@@ -313,7 +315,7 @@ class Running:
         self._waiting_since_s = self.opened_at_s
         self._step: GuardedCall | None = None
         self._resident_before = 0
-        self._ended: FoldflightError | None = None
+        self._has_ended: FoldflightError | None = None
         self._is_foreign = is_foreign
         self._has_answered = True
         self._leaving: FoldflightError | None = None
@@ -328,8 +330,8 @@ class Running:
         replies = None
         while True:
             with self._lock:
-                if self._ended is not None:
-                    raise self._ended
+                if self._has_ended is not None:
+                    raise self._has_ended
                 if replies is None:
                     if self._leaving is not None and self._has_answered:
                         raise self._leaving
@@ -359,8 +361,8 @@ class Running:
             finally:
                 self._lock.acquire()
                 self.account.waited_s += time.monotonic() - self._waiting_since_s
-                if self._ended is not None:
-                    raise self._ended
+                if self._has_ended is not None:
+                    raise self._has_ended
 
     def record_replies(self) -> None:
         """Note that all replies to a frame have been sent."""
@@ -392,11 +394,11 @@ class Running:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._ended is not None or self.is_released:
+            if self._has_ended is not None or self.is_released:
                 return False
             if time.monotonic() - self._waiting_since_s < longer_than_s:
                 return False
-            self._ended = error
+            self._has_ended = error
         finally:
             self._lock.release()
         self._hang_up(error)
@@ -458,7 +460,7 @@ class Exchanges:
         self._on_spent = on_spent
         self._logger = logger
         self._open: set[Running] = set()
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._is_draining = False
         self._memory = Memory(memory_limit_of(settings))
         self._relieved_until_s = 0.0
@@ -473,7 +475,7 @@ class Exchanges:
     @property
     def count(self) -> int:
         """Number of open exchanges."""
-        with self._changed:
+        with self._condition:
             return len(self._open)
 
     def admit(self, make: Callable[[], Running]) -> Running:
@@ -483,11 +485,11 @@ class Exchanges:
             RetryableError: DRAINING or OVERLOADED.
             FoldflightError: The error of `make`.
         """
-        with self._changed:
+        with self._condition:
             self._check_admission()
         running = self.watch.run(make)
         try:
-            with self._changed:
+            with self._condition:
                 self._check_admission()
                 self._open.add(running)
                 running.account.begin()
@@ -515,9 +517,9 @@ class Exchanges:
             self._close(running, outcome)
         finally:
             running.account.end(outcome, error)
-            with self._changed:
+            with self._condition:
                 self._open.remove(running)
-                self._changed.notify_all()
+                self._condition.notify_all()
             if outcome == "LIMIT":
                 release_memory()
         running.logger.info(
@@ -532,7 +534,7 @@ class Exchanges:
         error = RetryableError(
             "DRAINING", f"server {self._server_id} is shutting down; send these rows to another server"
         )
-        with self._changed:
+        with self._condition:
             self._is_draining = True
             self._metrics.draining.set(1)
             for running in self._open:
@@ -543,9 +545,9 @@ class Exchanges:
         until_s = time.monotonic() + timeout_s
         self.begin_drain()
         while True:
-            with self._changed:
+            with self._condition:
                 left_s = until_s - time.monotonic()
-                if self._changed.wait_for(lambda: not self._open, min(left_s, _LEAVE_S / 4)):
+                if self._condition.wait_for(lambda: not self._open, min(left_s, _LEAVE_S / 4)):
                     return True
                 still_open = list(self._open)
             if left_s <= 0:
@@ -557,7 +559,7 @@ class Exchanges:
     def close(self) -> None:
         """Refuse new exchanges, and stop monitoring open ones."""
         self.watch.close()
-        with self._changed:
+        with self._condition:
             self._is_draining = True
 
     @staticmethod
@@ -589,7 +591,7 @@ class Exchanges:
             )
 
     def _look(self) -> None:
-        with self._changed:
+        with self._condition:
             running = list(self._open)
         for each in running:
             self._end_if_idle(each)

@@ -80,7 +80,9 @@ class Bundles:
         self._registry = registry
         self._logger = logger
         self._lock = threading.Lock()
-        self._loaded: dict[str, tuple[AnyFunction, ...]] = {}  # by digest, the one that was used last at the end
+        self._loaded_bundles: dict[
+            str, tuple[AnyFunction, ...]
+        ] = {}  # by digest, the one that was used last at the end
 
     @property
     def signing_key(self) -> str | None:
@@ -148,9 +150,9 @@ class Bundles:
     def _load(self, bundle: Bundle) -> tuple[AnyFunction, ...]:
         digest = bundle.digest
         with self._lock:
-            functions = self._loaded.get(digest)
+            functions = self._loaded_bundles.get(digest)
             if functions is not None:
-                self._loaded[digest] = self._loaded.pop(digest)
+                self._loaded_bundles[digest] = self._loaded_bundles.pop(digest)
                 return functions
         # Unpickling runs foreign code, which may take long. The lock is not held, so other exchanges do not wait.
         functions = _functions_of(bundle)
@@ -158,9 +160,9 @@ class Bundles:
             function.code_digest  # noqa: B018 - before functions change variables of their modules
         self._logger.info("bundle unpickled", digest=digest, functions=list(bundle.functions))
         with self._lock:
-            functions = self._loaded.setdefault(digest, functions)  # another thread may have been quicker
-            while len(self._loaded) > _LOADED_MAX:
-                self._loaded.pop(next(iter(self._loaded)))
+            functions = self._loaded_bundles.setdefault(digest, functions)  # another thread may have been quicker
+            while len(self._loaded_bundles) > _LOADED_MAX:
+                self._loaded_bundles.pop(next(iter(self._loaded_bundles)))
         return functions
 
 

@@ -135,7 +135,7 @@ class Watch:
         self._logger = logger
         self._running: set[GuardedCall] = set()
         self._lock = threading.Lock()
-        self._closed = threading.Event()
+        self._closed_event = threading.Event()
         self._is_stuck = False
         shortest_s = min(look_s, fold_s_max / _LOOKS_PER_STEP if fold_s_max else _PAUSE_S_MAX, _PAUSE_S_MAX)
         self._pause_s = max(shortest_s, _PAUSE_S_MIN)
@@ -147,7 +147,7 @@ class Watch:
 
     def close(self) -> None:
         """Stop the monitoring."""
-        self._closed.set()
+        self._closed_event.set()
         self._thread.join()
 
     def run(self, call: Callable[[], R], on_begin: Callable[[GuardedCall], None] | None = None) -> R:
@@ -199,7 +199,7 @@ class Watch:
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closed.wait(self._pause_s):
+        while not self._closed_event.wait(self._pause_s):
             try:
                 self._look_once()
             except Exception:

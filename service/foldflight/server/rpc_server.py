@@ -270,10 +270,10 @@ class CallServer:
         self._admit = admit
         self._refuse = refuse
         self._next: _Begun | None = None
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._threads = dict.fromkeys(methods, 0)
         self._calls: dict[str, set[IncomingCall]] = {path: set() for path in methods}
-        self._closed = threading.Event()
+        self._closed_event = threading.Event()
         self._server = grpc.server(
             _Executor(self._begin),
             handlers=[_Handlers(self._handler_of)],
@@ -298,23 +298,23 @@ class CallServer:
 
     def await_ends(self, timeout_s: float) -> None:
         """Wait until all current calls have ended, except those whose client has not sent anything yet."""
-        with self._changed:
+        with self._condition:
             speaking = {call for call in self._all() if call.silent_since_s == _NEVER}
-            self._changed.wait_for(lambda: speaking.isdisjoint(self._all()), timeout_s)
+            self._condition.wait_for(lambda: speaking.isdisjoint(self._all()), timeout_s)
 
     def close(self) -> None:
         """Stop accepting, cancel the calls that have not ended, and wait until all threads have ended."""
         stopped_event = self._server.stop(_GOODBYE_S)
-        with self._changed:
+        with self._condition:
             calls = self._all()
         for call in calls:
             if not call.has_ended:
                 call.cut()
         stopped_event.wait()
-        self._closed.set()
+        self._closed_event.set()
         self._looker.join()
-        with self._changed:
-            self._changed.wait_for(lambda: not any(self._threads.values()))
+        with self._condition:
+            self._condition.wait_for(lambda: not any(self._threads.values()))
 
     # -- in gRPC's thread --------------------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ class CallServer:
     def _start(self, new_call: _Begun, run: Callable[[], None]) -> CallStatus | None:
         """Start the thread of a call. Return None, or the status with which the call must be refused."""
         calls_max = self._methods[new_call.path].calls_max
-        with self._changed:
+        with self._condition:
             if self._threads[new_call.path] >= calls_max and not self._cut_the_most_silent(new_call.path):
                 return self._overload_error(f"has {calls_max} calls of {new_call.path.rpartition('/')[2]}")
             self._threads[new_call.path] += 1
@@ -378,32 +378,32 @@ class CallServer:
         return self._refuse(RetryableError("OVERLOADED", f"this server {why}; try again, or another server"))
 
     def _leave(self, path: str) -> None:
-        with self._changed:
+        with self._condition:
             self._threads[path] -= 1
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     # -- in other threads --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def looking_after(self, path: str, call: IncomingCall) -> Iterator[None]:
         """Monitor a call while the block runs: cancel it if its client is silent for too long."""
-        with self._changed:
+        with self._condition:
             self._calls[path].add(call)
         try:
             yield
         finally:
-            with self._changed:
+            with self._condition:
                 self._calls[path].discard(call)
-                self._changed.notify_all()
+                self._condition.notify_all()
 
     def _all(self) -> list[IncomingCall]:
         return [call for some in self._calls.values() for call in some]
 
     def _look(self) -> None:
         quiet_since_s = time.monotonic()
-        while not self._closed.wait(_LOOK_S):
+        while not self._closed_event.wait(_LOOK_S):
             now_s = time.monotonic()
-            with self._changed:
+            with self._condition:
                 calls = self._all()
             for call in calls:
                 call.cut_if_overdue(now_s)

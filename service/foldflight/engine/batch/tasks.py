@@ -250,7 +250,7 @@ class _PartialPartition:
         # A flag is needed besides the bytes, because a column of type NULL has no bytes.
         self._is_open = False
         self._folded_bytes = 0
-        self._unseen = 0
+        self._unchecked_pieces = 0
         self._reduction = Reduction()
         widths = [width_of(field.type) for field in task.query.layout.states]
         self._state_bytes = None if None in widths else sum(width for width in widths if width is not None) / 8
@@ -267,8 +267,8 @@ class _PartialPartition:
             yield from self._results()
             piece = block.slice(start, max(self._groups_max(), _FIRST_ROWS))
             start += piece.num_rows
-            if self._unseen:
-                self._unseen -= 1
+            if self._unchecked_pieces:
+                self._unchecked_pieces -= 1
                 yield self._as_it_is(piece)
                 continue
             yield from self._fold(piece)
@@ -286,7 +286,7 @@ class _PartialPartition:
         reduction.rows, reduction.groups = reduction.rows + piece.num_rows, len(groups)
         are_many = reduction.groups >= self._bounds.unfolded_groups_min
         if are_many and not reduction.pays(self._groups_max(), looks_ahead=self._looks_ahead):
-            self._unseen = _UNSEEN_BLOCKS
+            self._unchecked_pieces = _UNSEEN_BLOCKS
             yield self._as_it_is(piece)
         else:
             groups.count(slots, piece)

@@ -380,7 +380,7 @@ class _Growing:
     """A growable array."""
 
     def __init__(self, dtype: Any) -> None:
-        self._reserved = np.zeros(0, dtype)
+        self._memory = np.zeros(0, dtype)
         self._length = 0
 
     def __len__(self) -> int:
@@ -388,7 +388,7 @@ class _Growing:
 
     @property
     def values(self) -> npt.NDArray[Any]:
-        return self._reserved[: self._length]
+        return self._memory[: self._length]
 
     def extend(self, values: npt.NDArray[Any]) -> None:
         length = self._length + len(values)
@@ -398,11 +398,11 @@ class _Growing:
     def reserve(self, more: int) -> npt.NDArray[Any]:
         """Return the values with reserved memory for at least so many more; `lengthen` tells how many are used."""
         length_needed = self._length + more
-        if length_needed > len(self._reserved):
-            larger_array = np.zeros(max(length_needed, 2 * self._length), self._reserved.dtype)
+        if length_needed > len(self._memory):
+            larger_array = np.zeros(max(length_needed, 2 * self._length), self._memory.dtype)
             larger_array[: self._length] = self.values
-            self._reserved = larger_array
-        return self._reserved
+            self._memory = larger_array
+        return self._memory
 
     def lengthen(self, length: int) -> None:
         """Set the number of values. Those that were written into the reserved memory count as values."""

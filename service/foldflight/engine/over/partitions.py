@@ -135,7 +135,7 @@ class Partitions:
     def __init__(self, ordering: Ordering, *, bytes_max: int) -> None:
         self._ordering = ordering
         self._bytes_max = bytes_max
-        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_blocks: list[pa.RecordBatch] = []
         self._file: _File | None = None
         self._last: pa.RecordBatch | None = None  # the keys of the last row
 
@@ -166,12 +166,12 @@ class Partitions:
             yield from self._rest()
             if last_begin > first:
                 yield self._store([block.slice(first, last_begin - first)], begins[:-1] - first)
-        elif self._buffered or last_begin:
-            size = sum(batch.num_rows for batch in self._buffered)
-            pieces = [*self._buffered, *([block.slice(0, last_begin)] if last_begin else [])]
+        elif self._buffered_blocks or last_begin:
+            size = sum(batch.num_rows for batch in self._buffered_blocks)
+            pieces = [*self._buffered_blocks, *([block.slice(0, last_begin)] if last_begin else [])]
             starts = begins[:-1] + size
-            yield self._store(pieces, np.concatenate([[0], starts]) if self._buffered else starts)
-        self._buffered = []
+            yield self._store(pieces, np.concatenate([[0], starts]) if self._buffered_blocks else starts)
+        self._buffered_blocks = []
         self._hold(block.slice(last_begin))
 
     def _begins(self, keys: pa.RecordBatch) -> Positions:
@@ -184,23 +184,23 @@ class Partitions:
 
     def _hold(self, rows: pa.RecordBatch) -> None:
         if self._file is None:
-            self._buffered.append(rows)
-            if sum(batch.nbytes for batch in self._buffered) <= self._bytes_max:
+            self._buffered_blocks.append(rows)
+            if sum(batch.nbytes for batch in self._buffered_blocks) <= self._bytes_max:
                 return
             self._file = _File(rows.schema, self._ordering)
         else:
-            self._buffered = [rows]
-        for batch in self._buffered:
+            self._buffered_blocks = [rows]
+        for batch in self._buffered_blocks:
             self._file.add(batch)
-        self._buffered = []
+        self._buffered_blocks = []
 
     def _rest(self) -> Iterator[Store]:
         """Yield the last partition."""
         if self._file is not None:
             file, self._file = self._file, None
             yield file.store()
-        elif self._buffered:
-            blocks, self._buffered = self._buffered, []
+        elif self._buffered_blocks:
+            blocks, self._buffered_blocks = self._buffered_blocks, []
             yield self._store(blocks, np.zeros(1, np.int64))
 
     def _store(self, pieces: Sequence[pa.RecordBatch], starts: Positions) -> Store:

@@ -315,7 +315,7 @@ class _Nodes:
         bounds = fold.part.query.bounds
         self._adaptive_size = AdaptiveSize(bounds.rows_max, bounds.bytes_max)
         self._leaf_bytes: int | None = None  # of a state of 8 rows, measured
-        self._cut = 0
+        self._cut_level = 0
 
     def begin(self, starts: Positions) -> None:
         """Drop all nodes. From here on partitions begin at these positions; the last one is the end."""
@@ -388,14 +388,16 @@ class _Nodes:
         if self._leaf_bytes is None:
             self._add([(0, pieces[0].nodes[:1] << pieces[0].level)])
         end = max(int(piece.nodes.max() + 1) << piece.level for piece in pieces)
-        self._cut = self._lowest_complete(end - oldest // _NODE_ROWS, levels)
+        self._cut_level = self._lowest_complete(end - oldest // _NODE_ROWS, levels)
         missing = self._missing(pieces, levels)
-        ends = [piece.nodes >> (self._cut - piece.level) for piece in pieces if piece.level < self._cut]
+        ends = [piece.nodes >> (self._cut_level - piece.level) for piece in pieces if piece.level < self._cut_level]
         edges = np.unique(np.concatenate([_NONE, *ends]))
-        self._make_below(missing[: self._cut + 1], edges)
-        self._add(list(enumerate(missing))[self._cut + 1 :])
+        self._make_below(missing[: self._cut_level + 1], edges)
+        self._add(list(enumerate(missing))[self._cut_level + 1 :])
         self._drop(lambda level, nodes: (nodes + 1) * (_NODE_ROWS << level) <= oldest)
-        self._drop(lambda level, nodes: ~_is_below(level, nodes, cut_level=self._cut, above=edges), below=self._cut)
+        self._drop(
+            lambda level, nodes: ~_is_below(level, nodes, cut_level=self._cut_level, above=edges), below=self._cut_level
+        )
 
     def _missing(self, pieces: Sequence[_Piece], levels: int) -> list[Positions]:
         """Return the nodes of each level that are not known, and from which the nodes of the pieces are made."""
@@ -439,7 +441,7 @@ class _Nodes:
             missing: The missing nodes of each of these levels, ascending.
             edges: Nodes of the last level, ascending. Their children are kept.
         """
-        cut_level = self._cut
+        cut_level = self._cut_level
         above = np.unique(np.concatenate([nodes >> (cut_level - level) for level, nodes in enumerate(missing)]))
         leaves_max = self._fold.part.query.bounds.bytes_max // (2 * max(self._leaf_bytes or 0, 1))
         at_once = max(leaves_max >> cut_level, 1)

@@ -62,7 +62,7 @@ class HostCache:
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
         self._folder = folder
         self._bytes_max = bytes_max
-        self._written = 0
+        self._written_bytes = 0
 
     def get(self, run_id: str) -> pa.Buffer | None:
         """Return the bytes of a run, mapped from its file."""
@@ -92,9 +92,9 @@ class HostCache:
             with contextlib.suppress(OSError):
                 draft.unlink()
             return
-        self._written += len(data)
-        if self._written > self._bytes_max // 16:
-            self._written = 0
+        self._written_bytes += len(data)
+        if self._written_bytes > self._bytes_max // 16:
+            self._written_bytes = 0
             self._evict()
 
     def drop(self, run_ids: Sequence[str]) -> None:
@@ -223,7 +223,7 @@ class RunCache:
     def __init__(self, *, bytes_max: int, host_cache: HostCache | None = None, mapped_bytes_max: int = 4 << 30) -> None:
         self.bytes_max = bytes_max
         self.mapped_bytes_max = mapped_bytes_max
-        self._shared = host_cache
+        self._host_cache = host_cache
         self.bytes = 0
         self.mapped_bytes = 0
         self._in_memory: OrderedDict[str, Piece] = OrderedDict()
@@ -244,7 +244,7 @@ class RunCache:
 
         A process checks the bytes of a piece once: pieces are immutable, and files are replaced as a whole.
         """
-        data = None if self._shared is None else self._shared.get(run_id)
+        data = None if self._host_cache is None else self._host_cache.get(run_id)
         if data is None:
             return None
         try:
@@ -260,8 +260,8 @@ class RunCache:
 
     def share(self, run_id: str, data: bytes) -> None:
         """Put the bytes of a piece into the shared cache."""
-        if self._shared is not None:
-            self._shared.put(run_id, data)
+        if self._host_cache is not None:
+            self._host_cache.put(run_id, data)
 
     def put(self, run_id: str, piece: Piece) -> None:
         """Cache a piece; remove others if the limit is exceeded."""
@@ -282,8 +282,8 @@ class RunCache:
         for run_id in run_ids:
             self._forget(run_id)
             self._checked_ids.discard(run_id)
-        if self._shared is not None:
-            self._shared.drop(run_ids)
+        if self._host_cache is not None:
+            self._host_cache.drop(run_ids)
 
     def _put_mapped(self, run_id: str, piece: Piece) -> None:
         size = piece.batch.nbytes
@@ -303,8 +303,8 @@ class RunCache:
 
         The disk space of a removed file is free only when no process maps it.
         """
-        if self._shared is not None:
-            for run_id in [each for each in self._mapped_pieces if not self._shared.has(each)]:
+        if self._host_cache is not None:
+            for run_id in [each for each in self._mapped_pieces if not self._host_cache.has(each)]:
                 self._forget(run_id)
 
     def _forget(self, run_id: str) -> None:

@@ -418,7 +418,9 @@ class Coordinator:
         self._refusals = 0  # consecutive servers with other code
         self._unserved_since_s: float | None = None
         self._is_wait_logged = False
-        self._tried: dict[str, FoldflightError | None] = {}  # servers since one was up to date, and their last errors
+        self._last_errors: dict[
+            str, FoldflightError | None
+        ] = {}  # servers since one was up to date, and their last errors
         self._error: FoldflightError | None = None
         self._lost_at_s: float | None = None  # start of the current interruption
         self._reported_refolds = 0  # value of stats.rows_refolded in the last report
@@ -664,7 +666,7 @@ class Coordinator:
             connection.is_caught_up = True
             self._unserved_since_s = None
             self._is_wait_logged = False
-            self._tried.clear()
+            self._last_errors.clear()
             self._circuits.record_success(connection.url)
         if connection.awaited is not None and (connection.unsent or self._is_answer_requested):
             return [AwaitAnswer(connection.awaited.frame)]
@@ -686,10 +688,10 @@ class Coordinator:
                 is_logged = self._is_wait_logged or logged_at_s <= now_s
                 return [*warnings, Sleep(available_at_s if is_logged else min(available_at_s, logged_at_s))]
             # patience_s is over, but each server is tried once, even if other exchanges made it rest.
-            url = next((url for url in self._circuits.turn(self._urls, now_s) if url not in self._tried), None)
+            url = next((url for url in self._circuits.turn(self._urls, now_s) if url not in self._last_errors), None)
             if url is None:
                 return [self._give_up(f"no server took the exchange within {self._bounds.patience_s:g} s")]
-        self._tried.setdefault(url)
+        self._last_errors.setdefault(url)
         self._connection = _Connection(url)
         return [*warnings, OpenConnection(url, self._open_request)]
 
@@ -788,7 +790,7 @@ class Coordinator:
         if not self._may_succeed_elsewhere(error, connection):
             return [CutConnection(), GiveUp(error)]
         self._circuits.record_failure(connection.url, now_s)
-        self._tried[connection.url] = error
+        self._last_errors[connection.url] = error
         what = "lost" if connection.is_open else "refused by"
         self._record(f"{what} {connection.url}: {error.code}: {error.message}")
         if self._unserved_since_s is None:
@@ -837,7 +839,7 @@ class Coordinator:
 
     def _problems(self) -> dict[str, FoldflightError]:
         """Return the last error of each server that was tried since one was up to date."""
-        return {url: error for url, error in self._tried.items() if error is not None}
+        return {url: error for url, error in self._last_errors.items() if error is not None}
 
     def _open_connection(self) -> _Connection:
         if self._connection is None:

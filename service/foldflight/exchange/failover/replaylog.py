@@ -78,7 +78,7 @@ class ReplayLog:
         self.frame_bytes = 0
         self._returns_states = returns_states
         self._entries: list[ReplayEntry] = []
-        self._changed = SlotSet()  # slots of the next results
+        self._changed_slots = SlotSet()  # slots of the next results
         self._live = SlotSet()  # other slots that may have an accumulator, on whichever server
 
     def __iter__(self) -> Iterator[ReplayEntry]:
@@ -95,16 +95,16 @@ class ReplayLog:
                 entry.bytes += batch.num_columns * _COLUMN_BYTES
                 entry.bytes += max(int(batch.nbytes), batch.num_rows * SLOT_BYTES)
                 if len(slots) and not isinstance(frame, Entries):
-                    self._changed.add(slots, int(np.maximum.reduce(slots)) + 1)
+                    self._changed_slots.add(slots, int(np.maximum.reduce(slots)) + 1)
             case Forget():
                 entry.bytes += int(slots.nbytes)
                 self._live.discard(slots)
-                self._changed.discard(slots)
+                self._changed_slots.discard(slots)
             case Barrier():
-                entry.changed = self._changed.to_numpy()
+                entry.changed = self._changed_slots.to_numpy()
                 if len(entry.changed):
                     self._live.add(entry.changed, int(entry.changed[-1]) + 1)
-                    self._changed.clear()
+                    self._changed_slots.clear()
             case _:
                 pass
         self._entries.append(entry)
@@ -113,7 +113,7 @@ class ReplayLog:
     def is_idle(self) -> bool:
         """Return whether every slot is empty and no answer is due, so that a new server needs nothing."""
         # An answer that is due is one of the newest.
-        if self._live or self._changed:
+        if self._live or self._changed_slots:
             return False
         return all(each.answered or not each.has_answer for each in reversed(self._entries))
 

@@ -47,14 +47,14 @@ class LoopStore:
     """
 
     def __init__(self, folder: Path | Literal["user"], spare: Path | None = None) -> None:
-        self._given = folder
+        self._requested_folder = folder
         self._spare = None if spare is None else LoopStore(spare)
         self._is_reported = False
 
     @functools.cached_property
     def folder(self) -> Path:
         """The folder."""
-        return user_folder() if isinstance(self._given, str) else self._given
+        return user_folder() if isinstance(self._requested_folder, str) else self._requested_folder
 
     @property
     def target(self) -> Path:

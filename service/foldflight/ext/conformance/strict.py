@@ -114,25 +114,25 @@ class Record:
         self.provoked = 0
         self.message_bytes = 0
         self.opens_after_error = 0
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._has_refused = False
         self._now_open = 0
         self._writes: dict[int, float] = {}
 
     def breach(self, rule: str, detail: str) -> None:
         """Record that a rule was broken."""
-        with self._changed:
+        with self._condition:
             self.broken.setdefault(rule, detail)
 
     def provoke(self) -> int:
         """Record that the provocation takes place, and return how often it has."""
-        with self._changed:
+        with self._condition:
             self.provoked += 1
             return self.provoked
 
     def provoke_once(self) -> bool:
         """Record that the provocation takes place, unless it already has. Return whether it takes place now."""
-        with self._changed:
+        with self._condition:
             if self.provoked:
                 return False
             self.provoked = 1
@@ -140,40 +140,40 @@ class Record:
 
     def refusing(self) -> None:
         """Record that an error that is not retryable is sent."""
-        with self._changed:
+        with self._condition:
             self._has_refused = True
 
     def count_open(self) -> None:
         """Record that an exchange was opened."""
-        with self._changed:
+        with self._condition:
             self.opens_after_error += self._has_refused
             self._now_open += 1
             self.seen["Open"] += 1
             self.seen["at once"] = max(self.seen["at once"], self._now_open)
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def count_end(self) -> None:
         """Record that an exchange has ended."""
-        with self._changed:
+        with self._condition:
             self._now_open -= 1
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def settle(self) -> None:
         """Wait up to two seconds for exchanges to end, and record writes that are still blocked."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._now_open, _SETTLE_S)
+        with self._condition:
+            self._condition.wait_for(lambda: not self._now_open, _SETTLE_S)
         for since_s in list(self._writes.values()):
             self._look_at(since_s)
 
     def await_open(self, timeout_s: float) -> bool:
         """Wait until another exchange is opened. Return whether it was within `timeout_s`."""
-        with self._changed:
+        with self._condition:
             before = self.seen["Open"]
-            return self._changed.wait_for(lambda: self.seen["Open"] > before, timeout_s)
+            return self._condition.wait_for(lambda: self.seen["Open"] > before, timeout_s)
 
     def frame(self, name: str, size: int) -> None:
         """Record a frame of the engine and its size in bytes."""
-        with self._changed:
+        with self._condition:
             self.seen[name] += 1
             self.message_bytes = max(self.message_bytes, size)
 

@@ -302,7 +302,7 @@ class ExchangeRecorder:
 
     def _begin(self) -> None:
         self._file = None
-        self._unwritten: list[RecordingPart | tuple[bytes, Frame]] = []
+        self._unwritten_parts: list[RecordingPart | tuple[bytes, Frame]] = []
         self._bytes = self._unwritten_bytes = 0
         self._slots = SlotSet()
         self._names: dict[int, Mapping[str, Any]] = {}
@@ -352,7 +352,7 @@ class ExchangeRecorder:
         self._bytes += size
         fits = _MEMORY_BUDGET.acquire(size, _UNWRITTEN_BYTES_MAX)
         self._unwritten_bytes += size if fits else 0
-        self._unwritten.append(part)
+        self._unwritten_parts.append(part)
         if not fits:
             try:
                 self._write_frames()
@@ -364,12 +364,12 @@ class ExchangeRecorder:
         if self._file is None:
             self._plan.make_folder()
             self._file = tempfile.TemporaryFile(dir=self._plan.folder)  # noqa: SIM115
-        for each in self._unwritten:
+        for each in self._unwritten_parts:
             write_part(
                 each if isinstance(each, RecordingPart) else RecordingPart.of(each[0], self._encode(each[1])),
                 self._file.write,
             )
-        self._unwritten.clear()
+        self._unwritten_parts.clear()
         _MEMORY_BUDGET.release(self._unwritten_bytes)
         self._unwritten_bytes = 0
         return self._file
@@ -415,7 +415,7 @@ class ExchangeRecorder:
     def _end(self, error: FoldflightError | None = None) -> str | None:
         """Write the recording if it is selected. Return the note for the error; None if it is not written."""
         note = None
-        if self._is_wanted and (self._unwritten or self._file is not None):
+        if self._is_wanted and (self._unwritten_parts or self._file is not None):
             try:
                 note = self._keep(error)
             except (OSError, pa.ArrowException, FoldflightError) as problem:

@@ -51,15 +51,15 @@ class RecordedAnswers:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._given: Counter[str] = Counter()
+        self._answer_counts: Counter[str] = Counter()
 
     def answer(self, calls: Calls, check: Check) -> None:  # noqa: ARG002 - nothing waits
         """Give each row the answer that its call had."""
         for index, call_id in enumerate(calls.ids):
             recorded_answers = self._recording.calls.get(call_id, [(None, self._why_none)])
             # Fewer rows, as of a group that shrinks, have the first of the answers; more rows have the last one again.
-            value, error = recorded_answers[min(self._given[call_id], len(recorded_answers) - 1)]
-            self._given[call_id] += 1
+            value, error = recorded_answers[min(self._answer_counts[call_id], len(recorded_answers) - 1)]
+            self._answer_counts[call_id] += 1
             calls.answers[index] = Answer(value, None if error is None else RecordedError(error))
 
     @property

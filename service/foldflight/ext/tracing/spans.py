@@ -235,7 +235,7 @@ class _Outbox(SpanProcessor):
         self._spans: deque[ReadableSpan] = deque(maxlen=_SPANS_MAX)
         self._sending = threading.Lock()
         self._wake_event = threading.Event()
-        self._closed = threading.Event()
+        self._closed_event = threading.Event()
         self._thread = threading.Thread(target=self._run, name="foldflight-traces", daemon=True)
         self._thread.start()
 
@@ -257,16 +257,16 @@ class _Outbox(SpanProcessor):
         return True
 
     def shutdown(self) -> None:
-        self._closed.set()
+        self._closed_event.set()
         self._wake_event.set()
         self._thread.join(2 * _EXPORT_S_MAX)
         self._exporter.shutdown()
 
     def _run(self) -> None:
         next_s, is_connected = 0.0, False
-        while not self._closed.is_set():
+        while not self._closed_event.is_set():
             if self._wake_event.wait(_PAUSE_S):
-                self._closed.wait(max(_GATHER_S, next_s - time.monotonic()))
+                self._closed_event.wait(max(_GATHER_S, next_s - time.monotonic()))
                 self._wake_event.clear()
             began_s, has_spans = time.thread_time(), bool(self.due or self._spans)
             self.force_flush()

@@ -89,8 +89,8 @@ class Bundled(Interpreted):
         ]
 
     def _accumulator_of(self, slot: int) -> list[Any]:
-        if slot in self._lent:
-            return [self._lent[slot]]
+        if slot in self._lent_accumulators:
+            return [self._lent_accumulators[slot]]
         return [self._accumulators[slot]] if slot < len(self._accumulators) and self._present[slot] else []
 
     def load(self, slots: Slots, accumulators: Sequence[Any]) -> None:

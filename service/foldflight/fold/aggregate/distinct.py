@@ -148,7 +148,7 @@ class Distinct(GroupsAccumulator):
         self._failures = failures
         self._ask = ask
         self._rows: dict[int, CachedMap] = {}
-        self._cached: set[int] = set()
+        self._cached_slots: set[int] = set()
 
     @staticmethod
     def state_type(bound: BoundFunction, serializer: RowsSerializer) -> pa.StructType:
@@ -252,10 +252,10 @@ class Distinct(GroupsAccumulator):
 
     def forget_entries(self) -> None:
         """Forget all entries, because the engine has them now."""
-        for slot in self._cached:
+        for slot in self._cached_slots:
             if slot in self._rows:
                 self._rows[slot].forget()
-        self._cached.clear()
+        self._cached_slots.clear()
 
     @property
     def largest_view(self) -> CachedView | None:
@@ -280,12 +280,12 @@ class Distinct(GroupsAccumulator):
     def forget(self, slots: Slots) -> None:
         for slot in slots.tolist():
             self._rows.pop(slot, None)
-        self._cached.difference_update(slots.tolist())
+        self._cached_slots.difference_update(slots.tolist())
         self._inner.forget(slots)
 
     def close(self) -> None:
         self._rows = {}
-        self._cached.clear()
+        self._cached_slots.clear()
         self._inner.close()
 
     def _of(self, slot: int) -> CachedMap:
@@ -296,6 +296,6 @@ class Distinct(GroupsAccumulator):
         return view
 
     def _learn(self, slot: int, part: ViewPart) -> CachedMap:
-        view = CachedMap(Source(self._ask, ROWS, self._serializer, slot, self._cached))
+        view = CachedMap(Source(self._ask, ROWS, self._serializer, slot, self._cached_slots))
         view.learn(part)
         return view

@@ -139,7 +139,9 @@ class Interpreted(GroupsAccumulator):
         # `open` comes after all steps that may fail, because `close` must follow it.
         if self.waits is None:
             call_if_written(self.name, "open", self.methods.open, context)
-        self._lent: dict[int, Any] = {}  # by slot, while values are made of accumulators that nobody else has
+        self._lent_accumulators: dict[
+            int, Any
+        ] = {}  # by slot, while values are made of accumulators that nobody else has
         self._only_reads: dict[type, bool] = {}  # whether get_value only reads accumulators, by their type
         self._vector_types = [type_ for type_ in (*bound.input_types, self.codec.arrow) if has_vectors(type_)]
         self._accumulate = Method(bound, "accumulate", self.methods.accumulate)
@@ -456,12 +458,12 @@ class Interpreted(GroupsAccumulator):
 
     def values_of(self, slots: Slots, accumulators: dict[int, Any]) -> pa.Array:
         """Return the values of n slots. `accumulators` replaces stored ones, and `get_value` may change it."""
-        self._lent = accumulators
+        self._lent_accumulators = accumulators
         try:
             with self._in_methods():
                 return self._compute_half(slots, self._outputs, self.bound.result_type)
         finally:
-            self._lent = {}
+            self._lent_accumulators = {}
 
     def decode(self, slots: Slots, states: pa.Array) -> dict[int, Any]:
         """Return the accumulators of n states, by slot. States that `deserialize` refuses may be left out."""
@@ -526,8 +528,8 @@ class Interpreted(GroupsAccumulator):
 
     def _copy_for_value(self, slot: int) -> Any:
         """Return an accumulator that code may keep while it waits, and change before it is called again."""
-        if slot in self._lent:
-            return self._copy_of(self._lent[slot])
+        if slot in self._lent_accumulators:
+            return self._copy_of(self._lent_accumulators[slot])
         absent = slot >= len(self._accumulators) or self._accumulators[slot] is EMPTY
         return self.methods.create_accumulator() if absent else self._copy_of(self._accumulators[slot])
 
@@ -547,8 +549,8 @@ class Interpreted(GroupsAccumulator):
         self._at_work = slot
         try:
             # An empty slot has the value of a new accumulator, and stays empty.
-            if slot in self._lent:
-                return self.methods.get_value(self._lent[slot])
+            if slot in self._lent_accumulators:
+                return self.methods.get_value(self._lent_accumulators[slot])
             return self.methods.get_value(
                 self.methods.create_accumulator() if absent else self._readable(self._accumulators[slot])
             )

@@ -81,16 +81,16 @@ class Reading:
     fields: Collection[str]
     has_known_types: bool = True
     adds_missing: bool = False
-    _seen: set[Any] = field(default_factory=set)
+    _visited_functions: set[Any] = field(default_factory=set)
 
     def only_reads(self, function: Any) -> bool:
         """Return whether a function changes none of its arguments, as far as its code tells. True is certain."""
         function = getattr(function, "fget", getattr(function, "__func__", function))
         if not isinstance(function, FunctionType) or function.__kwdefaults__:
             return False
-        if function in self._seen:  # it calls itself
+        if function in self._visited_functions:  # it calls itself
             return True
-        self._seen.add(function)
+        self._visited_functions.add(function)
         captured_values = [*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ())]
         codes = (function.__code__, *inner_codes(function.__code__))
         return all(map(is_harmless, captured_values)) and all(self._code_reads(function, code) for code in codes)

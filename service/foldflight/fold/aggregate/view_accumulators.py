@@ -163,7 +163,7 @@ class CachedMap(MapView[Any, Any]):
         self.source = source
         self._entries = {}
         self._absent: set[Any] = set()
-        self._changed: dict[Any, None] = {}
+        self._changed_keys: dict[Any, None] = {}
 
     def learn(self, part: ViewPart) -> None:
         """Take entries from the engine, except entries that are in memory already."""
@@ -188,11 +188,11 @@ class CachedMap(MapView[Any, Any]):
             if present:
                 del self._entries[key]  # an equal key
                 self._entries[key] = value
-        self._changed = dict.fromkeys(part.keys)
+        self._changed_keys = dict.fromkeys(part.keys)
 
     def forget(self) -> None:
         """Forget all entries, because the engine has them."""
-        self._entries, self._absent, self._changed = {}, set(), {}
+        self._entries, self._absent, self._changed_keys = {}, set(), {}
         self._is_whole = self._is_cleared = False
         self._resized += 1
 
@@ -200,7 +200,7 @@ class CachedMap(MapView[Any, Any]):
         if self._is_whole:
             part = super().part()
             return dataclasses.replace(part, cleared=True) if self._is_cleared else part
-        keys, entries = list(self._changed), self._entries
+        keys, entries = list(self._changed_keys), self._entries
         return ViewPart(
             complete=False,
             cleared=False,
@@ -226,14 +226,14 @@ class CachedMap(MapView[Any, Any]):
         if self._readers and self._find(key) is MISSING:
             self._resized += 1
         self._entries[key] = value
-        self._changed[key] = None
+        self._changed_keys[key] = None
         self._absent.discard(key)
         self.source.mark_cached()
 
     def _remove(self, key: Any) -> None:
         self._resized += 1
         del self._entries[key]
-        self._changed[key] = None
+        self._changed_keys[key] = None
         self._absent.add(key)
         self.source.mark_cached()
 
@@ -243,7 +243,7 @@ class CachedMap(MapView[Any, Any]):
         self.source.mark_cached()
 
     def is_empty(self) -> bool:
-        if self._is_whole or any(key in self._entries for key in self._changed):
+        if self._is_whole or any(key in self._entries for key in self._changed_keys):
             return not self._entries
         return super().is_empty()
 
@@ -260,12 +260,12 @@ class CachedMap(MapView[Any, Any]):
 
     def _stored_pairs(self, *, are_held: bool) -> Iterator[tuple[Any, Any]]:
         """Iterate over the entries at the engine, as rows have changed them, then over entries that rows have added."""
-        changed_keys, seen_keys = list(self._changed), set()
+        changed_keys, seen_keys = list(self._changed_keys), set()
         for page in self.source.pages(are_held=are_held):
             for key, value in zip(page.keys, page.values, strict=True):
                 if key in self._absent:
                     continue
-                if key in self._changed:
+                if key in self._changed_keys:
                     seen_keys.add(key)
                 yield key, self._entries.get(key, value)
         # An entry that changes meanwhile is at the engine already, because adding keys ends the iteration.

@@ -74,11 +74,11 @@ class AsyncScalar(Instance, Scalar):
             raise no_coroutines(self.name)
         self._here = _Environment(resources.coroutines, resources.check, resources.call_scope)
         self._log = resources.log
-        self._shared = resources.coroutines.instance(bound, request.job_parameters, context, resources.check)
-        self.methods = self._shared.methods
+        self._instance = resources.coroutines.instance(bound, request.job_parameters, context, resources.check)
+        self.methods = self._instance.methods
 
     def close(self) -> None:
-        self._shared.close()
+        self._instance.close()
 
     @property
     def mode(self) -> Mode:
@@ -100,7 +100,7 @@ class AsyncScalar(Instance, Scalar):
             call_ids(self._here.scope, self.bound.fingerprint, arguments),
             self.bound.result_type,
             again=lambda index: tuple(column.part(index, index + 1).values[0] for column in rows.arguments),
-            shared=self._shared,
+            shared=self._instance,
             stops=not self.failures.isolates,
             log=self._log,
         )

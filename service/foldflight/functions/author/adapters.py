@@ -256,18 +256,18 @@ class Shipped:
     """
 
     def __init__(self, classes: Mapping[type, str]) -> None:
-        self._replaced: dict[tuple[str, str], type] = {}
+        self._replaced_classes: dict[tuple[str, str], type] = {}
         self._declaring: dict[type, tuple[str, ...]] = {}
         for cls, name in classes.items():
             adapter = adapter_named(name)
-            self._replaced.update(adapter.replaced)
+            self._replaced_classes.update(adapter.replaced)
             self._declaring.update(dict.fromkeys(written_by_author(cls, name), adapter.declaring))
 
     def replacement(self, value: Any) -> type | None:
         """Return the class that replaces a system's class; None for all other objects."""
         if not inspect.isclass(value):
             return None
-        return self._replaced.get((value.__module__, value.__qualname__))
+        return self._replaced_classes.get((value.__module__, value.__qualname__))
 
     def removed_attributes(self, cls: type) -> tuple[str, ...]:
         """Return the names of the attributes that shipped code of a class does not have."""

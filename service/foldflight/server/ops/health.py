@@ -40,7 +40,7 @@ class HealthServer:
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._is_serving = {LIVENESS: True, **dict.fromkeys(_READY_SERVICES, False)}
         self._is_closed = False
         try:
@@ -64,20 +64,20 @@ class HealthServer:
 
     def set_ready(self, *, ready: bool) -> None:
         """Publish readiness."""
-        with self._changed:
+        with self._condition:
             self._is_serving.update(dict.fromkeys(_READY_SERVICES, ready))
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def close(self) -> None:
         """Stop at once, and end open watches."""
-        with self._changed:
+        with self._condition:
             self._is_closed = True
-            self._changed.notify_all()
+            self._condition.notify_all()
         self._calls.close()
 
     def _check(self, call: IncomingCall, request: bytes) -> None:
         service = _service(request)
-        with self._changed:
+        with self._condition:
             is_serving = self._is_serving.get(service) if service is not None else None
         if is_serving is None:
             call.end(CallStatus(grpc.StatusCode.NOT_FOUND, "unknown service; the services are liveness and readiness"))
@@ -89,10 +89,10 @@ class HealthServer:
         service = _service(request)
         last_sent: bytes | None = None
         while not (call.is_cancelled() or self._is_closed):
-            with self._changed:
+            with self._condition:
                 answer = _answer(is_serving=self._is_serving.get(service) if service is not None else None)
                 if answer == last_sent:
-                    self._changed.wait(_LOOK_S)
+                    self._condition.wait(_LOOK_S)
                     continue
             call.send(answer)
             last_sent = answer

@@ -278,7 +278,7 @@ class Metrics:
         self._function_distribution = self._histogram("foldflight_function_distribution")
         self._names: dict[str, set[str]] = {}
         self._own: set[str] = set()
-        self._shipped: set[str] = set()
+        self._shipped_names: set[str] = set()
 
     def expect(self, functions: Mapping[str, str]) -> None:
         """Register the server's own functions, kinds by name, and initialise the error counters to 0.
@@ -331,7 +331,7 @@ class Metrics:
 
     def function_label(self, function: str) -> str:
         """Return the label of a function: its name, or (more) if there are too many shipped functions."""
-        return function if function in self._own else _within(self._shipped, function, _SHIPPED_FUNCTIONS_MAX)
+        return function if function in self._own else _within(self._shipped_names, function, _SHIPPED_FUNCTIONS_MAX)
 
     def _bounded_label(self, function: str, metric: str) -> tuple[str, str]:
         function = self.function_label(function)

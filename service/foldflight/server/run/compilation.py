@@ -114,13 +114,13 @@ class Compilation:
         self, settings: Settings, registry: Registry, spare: Path | None, *, metrics: Metrics, logger: Logger
     ) -> None:
         self._settings = settings
-        self._authored = {function.name: function for function in registry.authored}
+        self._authored_functions = {function.name: function for function in registry.authored}
         self._spare = spare
         self._metrics = metrics
         self._logger = logger
         self._programs: Accelerator | None = None
         self._jobs: dict[tuple[str, str, bool], _Job] = {}
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._is_closed = False
         self._cannot_load = False
         self._has_room = True
@@ -135,11 +135,11 @@ class Compilation:
 
     def close(self) -> None:
         """End the process at once, and the thread. What was not compiled stays interpreted."""
-        with self._changed:
+        with self._condition:
             self._is_closed = True
             if self._process is not None:
                 self._process.kill()
-            self._changed.notify_all()
+            self._condition.notify_all()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
 
@@ -147,7 +147,7 @@ class Compilation:
 
     def takes(self, bound: _Bound) -> bool:
         """Return whether the process has this function, too: not if a client has shipped it."""
-        own = self._authored.get(bound.function.name)
+        own = self._authored_functions.get(bound.function.name)
         sources = [own, None if own is None else own.zoned]
         source = bound.function.source
         return not self._cannot_load and any(each is not None and each.source is source for each in sources)
@@ -162,12 +162,12 @@ class Compilation:
         if rows < (HOT_ROWS if bound.literals else 1):
             raise PendingLoop
         key = (bound.function.name, bound.fingerprint, loop.startswith("each"))
-        with self._changed:
+        with self._condition:
             if key not in self._jobs:
                 self._forget_oldest()
                 self._jobs[key] = _Job(bound, loop)
                 self._show_waiting(bound)
-                self._changed.notify_all()
+                self._condition.notify_all()
             job = self._jobs[key]
             job.rows = rows
             if not job.is_done:
@@ -202,18 +202,18 @@ class Compilation:
     def _next(self) -> _Job | None:
         """Return the job with most rows; wait for one. Return None after `close`."""
         while True:
-            with self._changed:
+            with self._condition:
                 waiting = self._open_jobs()
                 if self._is_closed:
                     return None
                 if waiting:
                     return max(waiting, key=lambda job: job.rows)
-                if self._changed.wait(_LINGER_S if self._process is not None else None):
+                if self._condition.wait(_LINGER_S if self._process is not None else None):
                     continue
             self._end_process()
 
     def _open_jobs(self) -> list[_Job]:
-        with self._changed:
+        with self._condition:
             return [job for job in self._jobs.values() if not job.is_done]
 
     def _handle(self, job: _Job) -> None:
@@ -234,9 +234,9 @@ class Compilation:
             return
         except _NoRoomError:
             self._end_process()  # and let another server use the folder
-            with self._changed:
+            with self._condition:
                 if not self._is_closed:
-                    self._changed.wait(_ROOM_S)
+                    self._condition.wait(_ROOM_S)
             return
         except _EndedError as error:
             self._end_process()
@@ -269,7 +269,7 @@ class Compilation:
         return folding is not None
 
     def _end(self, job: _Job, outcome: str, reason: str) -> None:
-        with self._changed:
+        with self._condition:
             job.is_done, job.reason = True, reason
             self._show_waiting(job.bound)
         self._metrics.compilations.labels(outcome).inc()
@@ -315,7 +315,7 @@ class Compilation:
             "folder": self._settings.compiled_folder,
             "spare": None if self._spare is None else str(self._spare),
         }
-        with self._changed:
+        with self._condition:
             if self._is_closed:
                 raise _EndedError("was not started")
             self._process = _Process(task)
@@ -364,9 +364,9 @@ class Compilation:
         for job in self._open_jobs():
             if self._is_stored(job):
                 self._end(job, "found", "")
-        with self._changed:
+        with self._condition:
             if not self._is_closed:
-                self._changed.wait(_LOCK_S)
+                self._condition.wait(_LOCK_S)
 
 
 class _Process:

@@ -86,7 +86,7 @@ class Probes:
         programs: Accelerator,
     ) -> None:
         self._ready = False
-        self._named = {"server_id": server_id, "host": settings.host}
+        self._identity = {"server_id": server_id, "host": settings.host}
         self._functions = sorted(functions)
         self.status = Status(
             server_id,
@@ -127,7 +127,7 @@ class Probes:
     def ready_line(self, port: int) -> dict[str, Any]:
         """Return the ready line: the ports and functions of the server, for programs. `port` is the port of Flight."""
         ports = {"flight": port, "health": self.health_port, "http": self.http_port}
-        return {"event": "ready", **self._named, **ports, "functions": self._functions}
+        return {"event": "ready", **self._identity, **ports, "functions": self._functions}
 
     def set_ready(self, *, ready: bool) -> None:
         """Publish readiness."""
@@ -197,8 +197,10 @@ class ProcessServer:
                 restarts=lambda: 0,
             )
         )
-        self._closed = False
-        self._opened: list[SharedInstance[Opening]] = []  # so that exchanges find the instances of async functions open
+        self._is_closed = False
+        self._open_instances: list[
+            SharedInstance[Opening]
+        ] = []  # so that exchanges find the instances of async functions open
         self.probes = Probes(settings, self.server_id, registry, self.metrics.registry, self.programs)
         try:
             if compiles:
@@ -231,7 +233,7 @@ class ProcessServer:
         try:
             bound: Bound[Opening] = function.bind(function.input_types, {})
             lent_instance: SharedInstance[Opening] = PROCESS_LOOP.instance(bound, {}, context, lambda: None)
-            self._opened.append(lent_instance)
+            self._open_instances.append(lent_instance)
         except FoldflightError as error:
             # It may need job parameters. The first exchange tries again, and gets the error if it does not.
             self.logger.warning("not opened before the server is ready", function=function.name, problem=error.message)
@@ -264,10 +266,10 @@ class ProcessServer:
 
     def close(self) -> None:
         """Stop at once. It is safe to call this twice."""
-        if not self._closed:
-            self._closed = True
+        if not self._is_closed:
+            self._is_closed = True
             self._end_compilation()
-            for each in self._opened:
+            for each in self._open_instances:
                 each.close()
             self.flight.close()
             self.probes.close()

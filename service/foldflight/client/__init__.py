@@ -1,6 +1,6 @@
 """The client: transports to functions, embedded or over Flight, with one interface.
 
-The names of `client.flight` are imported when they are first used. It needs pyarrow.flight and protobuf, and
+The names of `client.flight_transport` are imported when they are first used. It needs pyarrow.flight and protobuf, and
 embedded use does not.
 """
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
+import pytest
 
-from foldflight import connect
+from foldflight import RejectedError, connect, udf
 from foldflight.client.connection import Connection
 from foldflight.exchange.frames import SLOT_BYTES, Chunk, Frame, Open
-from foldflight.functions import Call
+from foldflight.functions import Call, Step, StepArgument
+
+
+@udf
+def upper(v: str) -> str:
+    return v.upper()
 
 
 class Written(Connection):
     """A connection that keeps what is written, to a server that takes messages up to a size."""
 
-    def __init__(self, open_request: Open, message_bytes_max: int) -> None:
+    def __init__(self, open_request: Open, message_bytes_max: int, *functions: object) -> None:
         super().__init__(open_request)
         self.written: list[Frame] = []
-        open_reply = connect("embedded:").transport.describe(open_request)
+        open_reply = connect(*functions or ["embedded:"]).transport.describe(open_request)
         self._replies = [replace(open_reply, limits=replace(open_reply.limits, message_bytes_max=message_bytes_max))]
         self._start()
 
@@ -54,3 +62,22 @@ def test_columns_with_the_same_buffer_are_cut() -> None:
     parts = parts_of(rows, 100_000)
     assert len(parts) > 1
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([rows]))
+
+
+@pytest.mark.parametrize(
+    ("request_of", "slot"),
+    [
+        (partial(Open, (Call("count"),)), 4),
+        (partial(Open, (), steps=(Step("upper", (StepArgument(column="v"),)),), outputs=(0,)), None),
+    ],
+)
+def test_a_row_larger_than_a_message_is_named(request_of: Callable[..., Open], slot: int | None) -> None:
+    """The rows before it are sent. The error has the setting, and the slot, whose group the engine adds."""
+    rows = pa.RecordBatch.from_pydict(
+        {"slot": pa.array([7, 4, 7], pa.int32()), "v": pa.array(["a", "b" * 20_000, "c"])}
+    )
+    connection = Written(request_of(columns=rows.schema), 10_000, upper)
+    with pytest.raises(RejectedError, match=r"one row .* has 200.. bytes, and message_bytes_max is 10000") as caught:
+        connection.send(Chunk(rows))
+    assert (caught.value.code, caught.value.limit, caught.value.slot) == ("LIMIT", "message_bytes_max", slot)
+    assert [frame.batch["v"].to_pylist() for frame in connection.written if isinstance(frame, Chunk)] == [["a"]]

@@ -87,6 +87,7 @@ class Connection(abc.ABC):
         self._functions = open_request.functions
         self._modes: Sequence[Mode | None] = ()
         self._arrays = arrays_in(open_request.columns)
+        self._has_slots = not open_request.maps
         self._has_failed = False  # an error occurred, so the exchange is cancelled and not ended in the regular way
         self._is_closed = False
         self._part_bytes_max: int
@@ -234,20 +235,34 @@ class Connection(abc.ABC):
         part_bytes_max = self._part_bytes_max
         match frame:
             case States():
-                for batch in _slices(frame.batch, part_bytes_max):
+                for batch in self._fitting(_slices(frame.batch, part_bytes_max)):
                     yield States(batch, unanswered=frame.unanswered)
             case Entries():
                 # The first part of a view may say that these are all entries, so it comes last.
                 for batch in reversed(list(self._split_entries(frame.batch))):
                     yield Entries(batch, last=frame.last)
             case Chunk():
-                yield from map(Chunk, _slices(frame.batch, part_bytes_max))
+                yield from map(Chunk, self._fitting(_slices(frame.batch, part_bytes_max)))
             case Forget():
                 size = max(part_bytes_max // _FORGOTTEN_BYTES, 1)
                 for start in range(0, len(frame.slots), size):
                     yield Forget(frame.slots.slice(start, size))
             case _:
                 raise AssertionError(f"{type(frame).__name__} is not sent to an open exchange")
+
+    def _fitting(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield parts. A row too large for a message is an error with its slot, which a server would not know."""
+        bytes_max = self.open_reply.limits.message_bytes_max
+        for part in parts:
+            if part.num_rows == 1 and part.nbytes > bytes_max:
+                raise RejectedError(
+                    "LIMIT",
+                    f"one row of arguments or state has {part.nbytes} bytes, and message_bytes_max is {bytes_max}; "
+                    "shorten its values, leave them out by a FILTER, or raise the setting of the servers",
+                    slot=part.column("slot")[0].as_py() if self._has_slots else None,
+                    limit="message_bytes_max",
+                )
+            yield part
 
     def _is_small(self, frame: EngineFrame) -> bool:
         """Return whether a frame certainly fits into a message. It takes less time than to measure it."""

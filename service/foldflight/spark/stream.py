@@ -6,7 +6,8 @@
 The hash of a group's key determines its bucket. A bucket is one key of Spark's state store and holds a state table (see
 `engine.state`). In an epoch, the buckets of a task share one exchange, one after the other (see
 `engine.keys.group_exchange`). Each bucket loads the states of the groups that its rows touch and commits one new run.
-Spark commits the state together with the epoch, so a rerun starts from the same states and has the same result."""
+Spark commits the state together with the epoch, so a rerun starts from the same states and has the same result.
+"""
 
 from __future__ import annotations
 

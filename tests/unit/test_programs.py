@@ -197,7 +197,7 @@ def warm(cls: type, programs: Programs = PROGRAMS) -> str:
     [
         (Tries, f"interpreted: accumulate uses with ({place(Tries, 1)})"),
         (Texts, f"interpreted: it uses the attribute swapcase of a value ({place(Texts, 1)})"),
-        (Never, "interpreted: compile=False"),
+        (Never, f"interpreted: compile=False ({place(Never)})"),
         (
             HidesNumber,
             f"interpreted: its instance attribute limit hides the class attribute of that name ({place(HidesNumber)})",

@@ -135,9 +135,9 @@ class Accelerator:
         if isinstance(function, ScalarFunction) and function.vectorised is not None:
             return Folding(Mode.VECTORISED)
         if isinstance(function, ScalarFunction) and function.is_table:
-            return Folding(Mode.INTERPRETED, "it is a table function")
+            return _refusal(function, "it is a table function")
         if isinstance(function, Function) and function.adapter:
-            return Folding(Mode.INTERPRETED, f"its class is adapted from {function.adapter}")
+            return _refusal(function, f"its class is adapted from {function.adapter}")
         if isinstance(function, Function) and function.language == "java":
             return _folding_in_java(function)
         if not isinstance(function, ScalarFunction) and function.bundled:
@@ -145,7 +145,7 @@ class Accelerator:
         if isinstance(function, Function) and (views := views_in(function.serializer)):
             return _refusal(function, f"its accumulator has views: {', '.join(views)}", "create_accumulator")
         if function.compile is False:
-            return Folding(Mode.INTERPRETED, "compile=False")
+            return _refusal(function, "compile=False")
         if isinstance(function, ScalarFunction):
             return self.compilable(function, bind_fixed_types(function))
         if function.capabilities.codec == "custom" or (function.capabilities.codec == "pickle" and function.folds_many):
@@ -166,9 +166,11 @@ class Accelerator:
         return Folding(Mode.INTERPRETED, self.reason)
 
 
-def _refusal(function: Function, reason: str, *method_names: str) -> Folding:
+def _refusal(function: AnyFunction, reason: str, *method_names: str) -> Folding:
     """Return that a function is interpreted for a reason, with the line of the first of these methods that it has."""
-    lines = [line for name in (*method_names, "accumulate") if (line := line_of(getattr(function.cls, name, None)))]
+    source: Any = function.source
+    named = [getattr(source, name, None) for name in (*method_names, "accumulate", "eval")]
+    lines = [line for each in (*named, source, *getattr(source, "__dict__", {}).values()) if (line := line_of(each))]
     return Folding(Mode.INTERPRETED, f"{reason} ({lines[0]})" if lines else reason)
 
 

@@ -289,7 +289,64 @@ class Newest:
         return self.name
 
 
-CASES = [Statistics, Deduplicated, Nested, Sessions, Days, Streaks, Correlation, Sides, Newest]
+@udaf
+class Geometric:
+    """A list of several types, with a number that is None at first, which is unpacked."""
+
+    def create_accumulator(self):
+        return [0.0, 0, None, []]
+
+    def accumulate(self, state, value: float, name: str):
+        if value <= 0:
+            return
+        state[0] += math.log(value)
+        state[-3] += 1
+        if state[2] is None or state[2] < value:
+            state[2] = value
+        if not state[3] or state[3][-1] != name:
+            state[3].append(name)
+        if name == "bad":
+            raise ValueError("bad luck")
+
+    def merge(self, state, other):
+        total, count, greatest, names = other
+        state[0] += total
+        state[1] += count
+        state[2] = greatest
+        state[3].extend(names)
+
+    def get_value(self, state) -> float | None:
+        return math.exp(state[0] / state[1]) if state[1] else None
+
+
+@udaf
+class Spans:
+    """The items of a tuple that may be missing, and what follows from parts of texts."""
+
+    def __init__(self):
+        self.spans = {}
+        self.hosts = Counter()
+
+    def accumulate(self, name: str, day: date):
+        seen = self.spans.get(name)
+        if seen is None:
+            self.spans[name] = (day, day, 1)
+        else:
+            self.spans[name] = (min(seen[0], day), max(seen[1], day), seen[2] + 1)
+        parts = name.split("a")
+        self.hosts[parts[0]] += 1
+
+    def merge(self, other):
+        for name, (first, last, days) in other.spans.items():
+            mine = self.spans.get(name)
+            self.spans[name] = (first, last, days if mine is None else days + mine[-1])
+        self.hosts += other.hosts
+
+    def get_value(self) -> int:
+        return sum(days for first, last, days in self.spans.values()) + len(self.hosts)
+
+
+CASES = [Geometric, Spans, Statistics, Deduplicated, Nested, Sessions, Days, Streaks, Correlation, Sides, Newest]
 SAMPLES = {
     **VALUES,
     pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, math.nan]), st.floats(-100, 100)),
@@ -408,6 +465,27 @@ class Counts(Statistics):  # type: ignore[misc]
 
 
 @udaf
+class Either(Sides):  # type: ignore[misc]
+    """One of several objects."""
+
+    def accumulate(self, value: float, name: str):
+        self.left.names.add(name)
+        self.right.names.add(name)
+        side = self.left if value < 0 else self.right
+        side.total = value
+
+
+@udaf
+class Unpacked(Statistics):  # type: ignore[misc]
+    """A dict that is unpacked: its keys, in Python."""
+
+    def accumulate(self, state, value: float):
+        state["mean"] = value
+        total, _, _ = state
+        state["n"] += len(total)
+
+
+@udaf
 class MixedKeys:
     """Keys of two types."""
 
@@ -430,6 +508,8 @@ class MixedKeys:
         (DynamicKey, "it uses a key that is not constant of a dict whose values have several types"),
         (NewKey, "it assigns more, which a new accumulator does not have"),
         (Counts, "it calls len of a dict whose values have several types"),
+        (Either, "it assigns total of one of several objects; assign it in each branch instead"),
+        (Unpacked, "it unpacks a dict"),
         (MixedKeys, "MixedKeys.counts is a defaultdict at first; annotate it"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

@@ -149,6 +149,10 @@ def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> N
 
 def _check_same(what: str, expected: types.Type, actual: types.Type) -> None:
     """Reject a conversion between kinds. Making a value optional is no conversion."""
+    if isinstance(expected, types.Optional) and isinstance(expected.type, types.BaseTuple):
+        if actual == types.none:
+            return
+        expected, actual = expected.type, getattr(actual, "type", actual)
     if isinstance(expected, types.BaseTuple) and isinstance(actual, types.BaseTuple) and len(expected) == len(actual):
         for one_wanted, one_given in zip(expected, actual, strict=True):
             _check_same(f"a member of {what}", one_wanted, one_given)
@@ -195,6 +199,8 @@ def _check_type(type_: types.Type) -> None:
         return
     if isinstance(type_, types.Optional) and isinstance(type_.type, (ContainerType, Struct, VectorType)):
         return
+    if isinstance(type_, types.Optional) and isinstance(type_.type, types.BaseTuple):
+        type_ = type_.type
     if isinstance(type_, types.BaseTuple):
         for each in type_:
             _check_type(each)

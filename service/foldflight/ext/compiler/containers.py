@@ -85,7 +85,10 @@ def describe_type(type_: Any) -> str:
     """Return what messages call a numba type, such as `list[float]` or `the keys of dict[int, float]`."""
     cls = getattr(type_, "cls", None)  # of an object
     if cls is not None:
-        return "a dict whose values have several types" if cls is dict else f"a {cls.__name__}"
+        whose = {dict: " whose values have several types", list: " whose items have several types"}.get(cls, "")
+        return f"a {cls.__name__}{whose}"
+    if hasattr(type_, "kind") and hasattr(type_, "length"):
+        return f"a list of {type_.length} items of type {type_.kind}"
     if not isinstance(type_, ContainerType):
         return str(type_)
     return f"the {type_.view} of {type_.contents}" if type_.view else str(type_.contents)

@@ -40,7 +40,7 @@ def digest_of(plan: CompilePlan, lookups: Lookups) -> str:
     parts.append(repr((sorted(plan.with_self), plan.accumulator_class is None, plan.named_tuple is None)))
     inner = (cls for _, cls in plan.accumulator.parts)
     all_classes = (plan.cls, plan.accumulator_class, plan.named_tuple, *inner)
-    classes = tuple(each for each in all_classes if each is not None and each is not dict)
+    classes = tuple(each for each in all_classes if each not in (None, dict, list))
     for cls in classes:
         lookups.class_entries(cls, (*LOOKED_AT, *(field.name for field in plan.accumulator.fields)))
     if "create_accumulator" in dict(plan.makers) and any("__slots__" in vars(each) for each in plan.cls.__mro__[:-1]):

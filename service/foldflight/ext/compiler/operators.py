@@ -545,6 +545,18 @@ def get_item(items: Any, index: Any) -> Any:
     return lambda items, index: load_item(items, arithmetic.index_of(_int(index), length))
 
 
+@implementation(literal=True)
+def get_constant_item(items: Any, index: Any) -> Any:
+    """Implement `items[0]`: an item of a tuple, also of one that may be None, has the type of its place."""
+    inner = items.type if isinstance(items, types.Optional) else items
+    if not isinstance(inner, types.BaseTuple) or not isinstance(index, types.IntegerLiteral):
+        return lambda items, index: get_item(items, index)
+    position = index.literal_value
+    if not -len(inner) <= position < len(inner):
+        raise Unsupported(f"it takes the item {position} of a tuple of {len(inner)}")
+    return lambda items, index: require_value(items)[position]
+
+
 @overload(operator.getitem, strict=False)
 def _item_in_comprehension(items: Any, index: Any) -> Any:
     """Implement `items[0]` in a comprehension, where numba has replaced it before this package sees the code."""

@@ -160,7 +160,7 @@ def _makers_of_parts(layout: RecordLayout, cls: type) -> dict[str, Any]:
     They have been called to find the objects, as the interpreter calls them.
     """
     makers = {}
-    for inner in {part for _, part in layout.parts if part is not dict}:
+    for inner in {part for _, part in layout.parts if part not in (dict, list)}:
         _check_hooks(inner)
         for what, maker in _makers_of(inner):
             _check_pure(what, maker, {cls, inner})

@@ -127,6 +127,19 @@ class Reference(types.Type):
         }
         super().__init__(name=f"Reference({cls.__qualname__}, {next(_number)})")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the object is a dict or a list, whose members have keys or indexes instead of names."""
+        return self.cls in (dict, list)
+
+    def name_of(self, index: Any) -> str | None:
+        """Return the name of the member with a constant key or index of a dict or list; None if it is none."""
+        if self.cls is dict:
+            return index if type(index) is str else None
+        count = len(self.fields) + len(self.parts)
+        is_known = type(index) is int and -count <= index < count
+        return f"f{index % count}" if is_known else None
+
     def static(self, attribute: str) -> Any:
         """Return the attribute of the class, unbound. Raises Unsupported if it does not exist."""
         try:

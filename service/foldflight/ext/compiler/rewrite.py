@@ -361,16 +361,19 @@ class _Rewriter:
                 self.output.append(ir.Jump(chosen, statement.loc))
             case ir.SetAttr():
                 reference = self.reference(statement.target)
-                if reference is None or not reference.changeable or reference.cls is dict:
+                if reference is None and self.root(statement.target) is None:
+                    raise Unsupported(
+                        f"it assigns {statement.attr} of one of several objects; assign it in each branch instead"
+                    )
+                if reference is None or not reference.changeable or reference.is_plain:
                     raise Unsupported(
                         f"it assigns {statement.attr} to self or in get_value, where only reading is allowed"
                     )
                 self.set_member(statement, reference)
             case ir.SetItem() | ir.StaticSetItem() if self.is_record(statement.target):
                 reference = self.reference(statement.target)
-                index = statement.index_var if isinstance(statement, ir.StaticSetItem) else statement.index
-                name = self.key(index)
                 assert reference is not None
+                name = self.key(reference, statement.index)
                 if not reference.changeable:
                     raise Unsupported(f"it assigns {name} in get_value, where only reading is allowed")
                 self.set_member(ir.SetAttr(statement.target, name, statement.value, statement.loc), reference)
@@ -494,6 +497,11 @@ class _Rewriter:
             if isinstance(self.type_of(expr.value), types.Optional):
                 expr = ir.Expr.getiter(self.call(require_value, (expr.value,), loc), loc)
             self.output.append(ir.Assign(expr, target, loc))
+        elif expr.op == "exhaust_iter" and self.is_record(expr.value):
+            reference = self.reference(expr.value)
+            if reference is None or reference.cls is dict or expr.count != len({*reference.fields, *reference.parts}):
+                raise Unsupported("it unpacks a dict, or a list into another number of variables")
+            self.output.append(ir.Assign(expr.value, target, loc))
         elif expr.op in _ALLOWED:
             self.output.append(statement)
         else:
@@ -503,9 +511,10 @@ class _Rewriter:
         """Replace the use of an item. Return whether there is one; False for an item by an index that numba reads."""
         loc, target = statement.loc, statement.target
         if self.is_record(expr.value):
-            name = expr.index if expr.op == "static_getitem" else self.key(expr.index)
             reference = self.reference(expr.value)
-            if reference is None or reference.type_of(name) is None:
+            assert reference is not None
+            name = self.key(reference, expr.index)
+            if reference.type_of(name) is None:
                 raise Unsupported(f"it uses the key {name!r}, which a new accumulator does not have")
             self.output.append(ir.Assign(ir.Expr.getattr(expr.value, name, loc), target, loc))
         elif expr.op == "getitem" and self.is_member(expr):
@@ -521,7 +530,9 @@ class _Rewriter:
         elif expr.op == "getitem" and self.is_backwards(expr.index):
             self.emit_call(target, operators.reverse, (expr.value,), loc)
         elif expr.op == "getitem":
-            self.emit_call(target, operators.get_item, (expr.value, expr.index), loc)
+            is_constant = type(self.constants.get(expr.index.name)) is int
+            chosen = operators.get_constant_item if is_constant else operators.get_item
+            self.emit_call(target, chosen, (expr.value, expr.index), loc)
         elif expr.index_var is not None and self.holds_items(expr.value):
             self.emit_call(target, operators.get_item, (expr.value, expr.index_var), loc)
         else:
@@ -529,16 +540,18 @@ class _Rewriter:
         return True
 
     def is_record(self, var: ir.Var) -> bool:
-        """Return whether a variable is a dict with fixed keys, which is a record."""
+        """Return whether a variable is a dict with fixed keys, or a list of several types, which is a record."""
         reference = self.reference(var)
-        return reference is not None and reference.cls is dict
+        return reference is not None and reference.is_plain
 
-    def key(self, index: ir.Var) -> str:
-        """Return a key of a dict with fixed keys."""
-        known = self.constants.get(index.name)
-        if type(known) is not str:
-            raise Unsupported("it uses a key that is not constant of a dict whose values have several types")
-        return known
+    def key(self, reference: Reference, index: Any) -> str:
+        """Return the name of the member that an index names, which is a variable or a constant."""
+        known = self.constants.get(index.name) if isinstance(index, ir.Var) else index
+        name = reference.name_of(known)
+        if name is None:
+            what = "key" if reference.cls is dict else "index"
+            raise Unsupported(f"it uses a {what} that is not constant of {containers.describe_type(reference)}")
+        return name
 
     def is_backwards(self, index: ir.Var) -> bool:
         """Return whether an index is `::-1`."""
@@ -744,11 +757,12 @@ class _Rewriter:
         if reference is None:
             self.attribute_of_value(statement, expr)
             return
-        if expr.attr in (*reference.fields, *reference.parts) and reference.cls is not dict:
+        if expr.attr in (*reference.fields, *reference.parts) and not reference.is_plain:
             self.output.append(statement)
             return
-        if reference.cls is dict:
-            raise Unsupported(f"it uses {expr.attr} of a dict whose values have several types; use its keys by name")
+        if reference.is_plain:
+            what = containers.describe_type(reference)
+            raise Unsupported(f"it uses {expr.attr} of {what}; use its items one by one")
         attribute = reference.static(expr.attr)
         if isinstance(attribute, property):
             self.emit_call(statement.target, self.compile_callee(attribute.fget), (expr.value,), statement.loc)
@@ -1028,15 +1042,16 @@ class _Rewriter:
         root = self.root(var)
         if isinstance(root, ir.Arg):
             return self.arguments[root.index]
-        if not isinstance(root, ir.Expr) or root.op not in ("getattr", "getitem", "static_getitem"):
+        if not isinstance(root, ir.Expr) or root.op not in ("exhaust_iter", "getattr", "getitem", "static_getitem"):
             return None
         reference = self.reference(root.value)
-        if reference is None:
-            return None
+        if reference is None or root.op == "exhaust_iter":
+            return reference
         if root.op == "getattr":
             return reference.type_of(root.attr)
         index = root.index if root.op == "static_getitem" else self.constants.get(root.index.name)
-        return reference.type_of(index) if reference.cls is dict and type(index) is str else None
+        name = reference.name_of(index) if reference.is_plain else None
+        return None if name is None else reference.type_of(name)
 
     def struct(self, var: ir.Var) -> structs.Struct | None:
         type_ = self.type_of(var)

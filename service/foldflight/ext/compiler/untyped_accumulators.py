@@ -60,7 +60,7 @@ class Part:
 
     Args:
         path: What stands before the names of its fields: empty for the accumulator, `x.` for its attribute `x`.
-        cls: Its class: an author's, `dict` if its keys are fixed names, or a tuple.
+        cls: Its class: an author's, a tuple, `dict` with fixed names as keys, or `list` with items of several types.
         members: Its attributes, values by key, or items, in their order.
     """
 
@@ -89,7 +89,7 @@ class Part:
         """Return the members of an object by name; None if it has another class or other members."""
         if type(made) is not self.cls:
             return None
-        if isinstance(made, tuple):
+        if isinstance(made, (list, tuple)):
             return dict(zip(self.names, made, strict=True)) if len(made) == len(self.members) else None
         values: dict[str, Any] = made if isinstance(made, dict) else vars(made)
         return values if list(values) == self.names else None
@@ -101,6 +101,8 @@ class Part:
         }
         if self.cls is dict:
             return members
+        if self.cls is list:
+            return [*members.values()]
         if issubclass(self.cls, tuple):
             return self.cls(members.values()) if self.cls is tuple else self.cls(*members.values())
         made: Any = object.__new__(self.cls)
@@ -396,6 +398,8 @@ class _Inference:
         hint = self.hints.get("value") if is_root else hint
         if _is_record(value):
             return self._part(before, dict, value, {})
+        if type(value) is list and len({*map(type, value)}) > 1:
+            return self._part(before, list, {f"f{index}": each for index, each in enumerate(value)}, {})
         if isinstance(value, tuple) and value and is_root and (type(value) is tuple or is_named_tuple(type(value))):
             names = getattr(value, "_fields", [f"f{index}" for index in range(len(value))])
             return self._part(before, type(value), dict(zip(names, value, strict=True)), self.hints)
@@ -418,9 +422,15 @@ class _Inference:
                 raise Unsupported(f"{self.untyped}; {cls.__name__}.{name} is a property")
 
     def _part(self, before: str, cls: type, values: Mapping[str, Any], hints: Mapping[str, Any]) -> Part:
-        label = "it" if issubclass(cls, tuple) else cls.__name__
+        is_named = cls is dict or (issubclass(cls, (list, tuple)) and not is_named_tuple(cls))
         members = [
-            self.member(f"{before}{name}", each, hints.get(name), f"{label}.{name}") for name, each in values.items()
+            self.member(
+                f"{before}{name}",
+                each,
+                hints.get(name),
+                f"the value of {name.removeprefix('f' * (cls is not dict))}" if is_named else f"{cls.__name__}.{name}",
+            )
+            for name, each in values.items()
         ]
         return Part(before, cls, tuple(members))
 
@@ -444,13 +454,11 @@ class _Inference:
         remedy = f"{label} is a {type(value).__name__} at first; annotate it{_AS_IN.get(cls, '')}"
         if value is None:
             remedy = f"{label} is None at first; annotate it, as in float | None"
-        if type(value) is list and len({*map(type, value)}) > 1:
-            remedy = (
-                f"{label} is a list of several types at first; make it a class with an annotated attribute for each"
-            )
+        if label.startswith("the value of "):
+            remedy = f"{label} is a {cls.__name__} at first; make the accumulator a class with annotated attributes"
         why = f"{self.untyped}; {remedy}" if value is not None or label != "it" else self.untyped
         self.missing[path] = Unsupported(why)
-        return RecordField(path, "", optional=value is None)
+        return RecordField(path, _SHAPES.get(cls, ""), optional=value is None)
 
     def _contents(self, path: str, value: Any, hint: Any, label: str) -> Contents | None:
         """Return what a container holds: by its annotation, by what is in it, or by what the code puts into it."""

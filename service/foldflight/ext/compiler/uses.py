@@ -39,6 +39,7 @@ _METHODS: Final[dict[str, str]] = {
     **dict.fromkeys(("count", "find", "index", "isoweekday", "weekday"), "int"),
     "date": "date", "encode": "bytes", "timestamp": "float", "total_seconds": "float",
 }  # fmt: skip
+_SPLITTING: Final = ("split", "rsplit", "partition", "rpartition", "splitlines")
 _ATTRIBUTES: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds")
 _SAME: Final = (abs, max, min, round)  # functions that give what they get
 _BITS: Final = (operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift)
@@ -164,17 +165,19 @@ class _Reader:
 
     def put_item(self, holder: Any, index: ir.Var, value: ir.Var) -> None:
         key = self.of(index)
-        known = key.value if isinstance(key, _Object) else None
-        member = self.member(holder, known) if isinstance(known, str) else None
+        member = self.member_at(holder, key.value if isinstance(key, _Object) else None)
         if member is not None:
             self.store(member, value)
+            return
+        if self.shape_of(holder) == "list":
+            self.put(self.uses.keys, holder, self.of(value))
             return
         self.put(self.uses.keys, holder, key)
         self.put(self.uses.values, holder, self.of(value))
 
     def read_item(self, holder: Any, index: Any) -> None:
         """Record a key that is looked up: a defaultdict and a Counter are read before they are written."""
-        if not (isinstance(index, _Object) and self.member(holder, index.value) is not None):
+        if self.shape_of(holder) == "dict":
             self.put(self.uses.keys, holder, index)
 
     def call(self, call: ir.Expr) -> None:
@@ -193,13 +196,15 @@ class _Reader:
             self.put(self.uses.keys, self.of(call.args[0]), self.of(call.args[1]))
 
     def put(self, into: dict[str, set[Element]], holder: Any, value: Any) -> None:
-        path = self.path_of(holder)
-        contents = getattr(self.fields.get(path), "kind", None)
         found = self.kind(value)
         members = found if isinstance(found, tuple) else (found,)
-        if contents is None or not all(isinstance(each, str) and each != _NONE for each in members):
-            return
-        into[path].add(Element(tuple(map(str, members)), is_tuple=isinstance(found, tuple)))
+        if self.shape_of(holder) and all(isinstance(each, str) and each != _NONE for each in members):
+            into[self.path_of(holder)].add(Element(tuple(map(str, members)), is_tuple=isinstance(found, tuple)))
+
+    def shape_of(self, holder: Any) -> str:
+        """Return `list`, `dict` or `set` if a value is a container of the accumulator; else an empty text."""
+        kind = getattr(self.fields.get(self.path_of(holder)), "kind", "")
+        return kind if kind in ("list", "dict", "set") else ""
 
     def path_of(self, holder: Any) -> str:
         """Return the name of the field of a place."""
@@ -214,6 +219,15 @@ class _Reader:
         is_known = f"{before}{name}" in self.fields or f"{before}{name}." in self.parts
         return _Place(f"{before}{name}") if is_known else None
 
+    def member_at(self, holder: Any, index: Any) -> Any:
+        """Return the place of a member by its key or index; None if it has no such member."""
+        if type(index) is not int or not isinstance(holder, _Place):
+            return self.member(holder, index)
+        count = 0
+        while self.member(holder, f"f{count}") is not None:
+            count += 1
+        return self.member(holder, f"f{index % count}") if -count <= index < count else None
+
     # --- values -------------------------------------------------------------------------------------------------------
 
     def kind(self, value: Any) -> Any:
@@ -227,7 +241,7 @@ class _Reader:
         if isinstance(value, _Place):
             path = self.path_of(value)
             found = self.fields.get(path)
-            if found is None or found.is_container:
+            if found is None or found.is_container or self.shape_of(value):
                 return None
             return found.kind or self.uses.kind(path)
         if isinstance(value, tuple):
@@ -299,9 +313,11 @@ class _Reader:
         known = index.value if isinstance(index, _Object) else None
         if isinstance(holder, _Object) and type(holder.value) is tuple:
             holder = tuple(map(_Object, holder.value))
+        if isinstance(holder, _Many):
+            return holder.value if type(known) is int else None
         if isinstance(holder, tuple):
             return holder[known] if type(known) is int and -len(holder) <= known < len(holder) else None
-        member = self.member(holder, f"f{known}" if type(known) is int else known)
+        member = self.member_at(holder, known)
         return member if member is not None else self.held(holder)
 
     def held(self, holder: Any) -> Any:
@@ -319,7 +335,7 @@ class _Reader:
                 if function.name in ("get", "setdefault", "pop"):
                     return self.held(function.of) or (arguments[1] if len(arguments) > 1 else None)
                 return None
-            return _Many("text") if function.name == "split" else _METHODS.get(function.name)
+            return _Many("text") if function.name in _SPLITTING else _METHODS.get(function.name)
         called = function.value if isinstance(function, _Object) else None
         called = getattr(called, "__func__", called)
         if isinstance(called, FunctionType):

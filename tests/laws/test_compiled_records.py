@@ -518,3 +518,32 @@ def test_what_is_not_compiled_tells_why_with_its_line(cls: Any, why: str, hot: P
     reason = refusal(hot, bound_of(cls))
     assert why in reason
     assert "(test_compiled_records.py:" in reason
+
+
+@udaf
+class CountedNan:
+    """A key that is one object, which Python finds again although it is not equal to itself."""
+
+    def create_accumulator(self) -> dict[float, int]:
+        return {}
+
+    def accumulate(self, counts: dict[float, int], value: float):
+        key = value if value > 0 else math.nan
+        counts[key] = counts.get(key, 0) + 1
+
+    def get_value(self, counts: dict[float, int]) -> int:
+        return len(counts)
+
+
+def test_the_interpreter_keeps_groups_with_keys_that_are_nan(hot: Programs) -> None:
+    """A record would not keep the object, so the next row would add a key."""
+    bound = bound_of(CountedNan)
+    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    slots = np.arange(40, dtype=np.int32) % 4
+    values = [Column("value", pa.array([-1.0 if index % 8 == 0 else 1.0 for index in range(40)]))]
+    for _ in range(2):
+        for each in (one, other):
+            each.update(Rows(slots, None, values))
+        assert one.mode == "compiled"
+        assert one.evaluate(slots[:4]).equals(other.evaluate(slots[:4]))
+    assert one.evaluate(slots[:4]).to_pylist() == [2, 1, 1, 1]

@@ -234,6 +234,14 @@ class Compiled(GroupsAccumulator):
             return None  # a record would make two lists of one list that is shared
         if inferred is None and any(_record_would_change(accumulator, fields) for accumulator in accumulators):
             return None
+        for field in fields:
+            if field.contents is not None and field.contents.shape != "list" and "float" in field.contents.key.kinds:
+                containers = [
+                    _member(each, field.name) if inferred is None else (inferred.members(each) or {}).get(field.name)
+                    for each in accumulators
+                ]
+                if any(map(_has_nan, containers)):
+                    return None  # Python finds a NaN among keys by its identity, which a record does not keep
         try:
             with self.inner.failures.propagate():
                 states = self.inner.state(slots)
@@ -671,6 +679,12 @@ def _member(accumulator: Any, path: str) -> Any:
         return operator.attrgetter(path)(accumulator)
     except AttributeError:
         return accumulator
+
+
+def _has_nan(keys: Any) -> bool:
+    """Return whether one of the keys of a dict or set is NaN, or has one."""
+    members = (each for key in keys or () for each in (key if type(key) is tuple else (key,)))
+    return any(each != each for each in members)  # noqa: PLR0124
 
 
 def _record_would_change(accumulator: Any, fields: Sequence[RecordField]) -> bool:

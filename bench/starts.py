@@ -51,7 +51,7 @@ def measure(sizes: Sizes) -> Iterator[Figure]:  # noqa: ARG001 - every suite is 
     """Measure the imports; then a server when it is ready, after one answer, and when it has compiled all functions."""
     if not Path("/proc/self/stat").exists():
         return  # only Linux reports the CPU time and the memory of another process
-    calls, rows = natural.calls(), natural.table(ROWS)
+    calls, rows = natural.calls(natural.classes.CLASSES), natural.table(ROWS)
     with _process([sys.executable, "-c", _ONLY_IMPORTS, *MODULES]) as (process, _):
         floor_s, floor_mib = _cpu_s(process.pid), _memory_mib(process.pid)
     with _process(_SERVER) as (process, ready):

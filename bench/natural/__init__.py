@@ -1,13 +1,14 @@
 """Classes as people write them: which are compiled, why the others are not, and their rows per second.
 
-The corpus is `bench.natural.classes`, `examples/gallery` and the functions of `examples`, but those of vectors, which
-`bench.vectors` measures.
+The corpus is `bench.natural.classes`, `bench.natural.untyped`, `examples/gallery` and the functions of `examples`, but
+those of vectors, which `bench.vectors` measures.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow as pa
 from bench import gallery
 from bench.data import Figure, Sizes, best_of
 from bench.fold import folded
-from bench.natural.classes import CLASSES
+from bench.natural import classes, untyped
 from foldflight.client.process import PROGRAMS
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import NoProgram
@@ -26,6 +27,7 @@ from foldflight.functions.author.spec import ScalarFunction
 __all__ = ["SUITE", "measure", "reasons"]
 
 SUITE = "natural"
+CLASSES = {**classes.CLASSES, **untyped.CLASSES}
 EXAMPLES = (
     *("different", "euros", "from_beam", "from_snowflake", "largest", "moved", "texts", "weighted_avg"),
     "weighted_mean",
@@ -80,15 +82,15 @@ def registry() -> Registry:
     return Registry.load([*CLASSES, *(f"examples.{name}" for name in EXAMPLES), *modules])
 
 
-def own() -> dict[str, tuple[str, ...]]:
-    """Return the arguments of the classes of this folder, by function."""
-    names = [function.name for function in Registry.load(list(CLASSES)).authored]
-    return dict(zip(names, CLASSES.values(), strict=True))
+def own(named: dict[Any, tuple[str, ...]] = CLASSES) -> dict[str, tuple[str, ...]]:
+    """Return the arguments of the classes of this folder, or of some of them, by function."""
+    names = [function.name for function in Registry.load(list(named)).authored]
+    return dict(zip(names, named.values(), strict=True))
 
 
-def calls() -> list[Call]:
-    """Return calls of all aggregate functions of the corpus."""
-    return [*(Call(name, columns) for name, columns in own().items()), *gallery.CALLS, *CALLS]
+def calls(named: dict[Any, tuple[str, ...]] = CLASSES) -> list[Call]:
+    """Return calls of all aggregate functions of the corpus, or of some classes of this folder and all others."""
+    return [*(Call(name, columns) for name, columns in own(named).items()), *gallery.CALLS, *CALLS]
 
 
 def table(rows: int) -> pa.Table:

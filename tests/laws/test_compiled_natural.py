@@ -9,9 +9,11 @@ from foldflight.functions.author.spec import Function
 from foldflight.testing import check_laws
 from tests.effort import examples_of
 
-# One or two for each type and container: decimals, texts, days, times, dicts, sets and lists.
+# One or two for each type and container: decimals, texts, days, times, dicts, sets, lists and objects.
 NAMES = ("decimal_sum", "price_by_volume", "longest_text", "last_step", "weekend", "active_span", "busy_hours",
-         "count_words", "distinct_days", "top_three", "longest_streak", "weighted_avg")  # fmt: skip
+         "count_words", "distinct_days", "top_three", "longest_streak", "weighted_avg",
+         "running_stats", "sum_of_distinct", "session_length", "share_by_step", "correlation",
+         "retention", "active_days")  # fmt: skip
 FUNCTIONS = {each.name: each for each in natural.registry().authored}
 
 

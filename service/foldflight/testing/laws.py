@@ -11,6 +11,7 @@ import datetime
 import decimal
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -27,6 +28,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.extensions import Extension
 from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls
 from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.aggregate.state_codecs import StateCodec, state_codec
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
 from foldflight.fold.request import Options, Resources
@@ -667,15 +669,19 @@ def _steps(
     batch = subject.chunk_of(parts)
     options = Options(isolate_errors=True)
     fold, merging = (Fold(calls, options, resources) for _ in range(2))
-    unordered_fields = PROGRAMS_AT_ONCE.unordered_fields(subject.calls[0].bound)
+    bound = subject.calls[0].bound
+    unordered_fields = PROGRAMS_AT_ONCE.unordered_fields(bound)
+    codec = (
+        state_codec(bound, bound.instantiate(), _SIGNER) if subject.function.capabilities.codec == "pickle" else None
+    )
     yield "accumulated", _outcome_of(lambda: fold.fold(batch))
-    yield "states and results", _outcome_of(fold.collect, unordered_fields)
+    yield "states and results", _outcome_of(fold.collect, unordered_fields, codec)
     if subject.function.capabilities.retract:
         retracted_chunk = subject.chunk_of(retracted_parts, RowKind.DELETE)
         yield "some rows retracted", _outcome_of(lambda: fold.fold(retracted_chunk))
         yield (
             "states and results after that",
-            _outcome_of(fold.collect, unordered_fields),
+            _outcome_of(fold.collect, unordered_fields, codec),
         )
     states = Fold(calls, options, resources)
     states.fold(batch)
@@ -685,7 +691,7 @@ def _steps(
         yield "the states merged twice", _outcome_of(lambda: merging.merge_states(stored_states))
     yield (
         "states and results of the merged states",
-        _outcome_of(merging.collect, unordered_fields),
+        _outcome_of(merging.collect, unordered_fields, codec),
     )
     for rows, seed in inputs:
         without_nulls = [row for row in rows if None not in row]
@@ -706,13 +712,17 @@ def _after_each_row(calls: list[BoundCall], resources: Resources, batch: pa.Reco
         return concat_batches([fold.fold_each(batch.slice(at, 1)) for at in range(batch.num_rows)])
 
 
-def _outcome_of(run: Callable[[], pa.RecordBatch | None], unordered_fields: frozenset[str] = frozenset()) -> str:
+def _outcome_of(
+    run: Callable[[], pa.RecordBatch | None],
+    unordered_fields: frozenset[str] = frozenset(),
+    codec: StateCodec | None = None,
+) -> str:
     """Return a result or error as text, in which all values have all digits and zeros their signs.
 
     Args:
         run: Makes it.
-        unordered_fields: The attributes of states that are sets, whose order only Python knows; `value` is the
-            whole state.
+        unordered_fields: The attributes of states that are sets, whose order only Python knows; `value` is a state.
+        codec: Reads pickled states. What they hold is compared: their bytes tell which equal texts are one object.
     """
     try:
         results = run()
@@ -723,8 +733,9 @@ def _outcome_of(run: Callable[[], pa.RecordBatch | None], unordered_fields: froz
     rows = results.to_pylist()
     for row in rows:
         state = row.get("state_0")
-        if isinstance(state, bytes) and state[32:36] == b"FFP1":  # the processor chooses the sign of a NaN: not signed
-            row["state_0"] = state[32:].replace(b"G\xff\xf8\0\0\0\0\0\0", b"G\x7f\xf8\0\0\0\0\0\0")
+        if codec is not None and isinstance(state, bytes):
+            (accumulator,) = codec.decode(pa.array([state], pa.binary()))
+            row["state_0"] = _written(accumulator, {})
     for row in rows if unordered_fields else ():
         state = row["state_0"]
         if isinstance(state, list):
@@ -732,6 +743,36 @@ def _outcome_of(run: Callable[[], pa.RecordBatch | None], unordered_fields: froz
         for name in unordered_fields.intersection(state) if isinstance(state, dict) else ():
             state[name] = sorted(state[name], key=repr)
     return repr(rows)
+
+
+def _written(value: Any, known: dict[int, Any]) -> Any:
+    """Return what tells two accumulators apart: types and values, and which objects that can change are one object.
+
+    Args:
+        value: The accumulator, or a part of it.
+        known: The parts that can change, by identity. They are kept, so that no other object gets their identity.
+    """
+    if isinstance(value, (str, bytes, int, float)) or value is None:
+        return type(value).__name__, repr(value)
+    if id(value) in known:
+        return "the same object", list(known).index(id(value))
+    if not isinstance(value, (tuple, frozenset)):
+        known[id(value)] = value
+    parts: list[Any] = [type(value).__qualname__]
+    if isinstance(value, (set, frozenset)):
+        parts += sorted((_written(each, known) for each in value), key=repr)
+    elif isinstance(value, dict):
+        parts += [(_written(key, known), _written(each, known)) for key, each in value.items()]
+        parts.append(repr(getattr(value, "default_factory", None)))
+    elif isinstance(value, (list, tuple, deque)):
+        parts += [_written(each, known) for each in value]
+        parts.append(getattr(value, "maxlen", None))
+    elif not hasattr(value, "__dict__"):
+        known.pop(id(value), None)  # a date, a decimal and the like
+        parts.append(repr(value))
+    if hasattr(value, "__dict__"):
+        parts.append(_written(vars(value), known))
+    return tuple(parts)
 
 
 def _scalar(function: Function) -> Function:

@@ -554,6 +554,67 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str, monkeypa
         read(ROW, missing="zero")
 
 
+def damaged_events(tool: str) -> list[tuple[bytes, str]]:
+    """Return events of one row, which a lenient parser reads, and what is said of each."""
+
+    def of(row: str, old: str = "null", kind: str = "insert") -> bytes:
+        if tool == "canal":
+            row, old, kind = f"[{row}]", old if old == "null" else f"[{old}]", kind.upper()
+        return f'{{"type":"{kind}","isDdl":false,"data":{row},"old":{old}}}'.encode()
+
+    good = of('{"s":"a"}')
+    rows = {
+        '{"s":"\\ud800"}': "half of a surrogate pair",
+        '{"s":"\\\\\\udc00"}': "half of a surrogate pair",
+        '{"f":"16777217"}': "'16777217', which FLOAT does not hold exactly",
+        '{"f":"1e39"}': "'1e39', which FLOAT does not hold exactly",
+        '{"x":"1e400"}': "'1e400', which DOUBLE does not hold exactly",
+        '{"m":"0.0000000000000000000000000000000000000000001"}': "which DECIMAL.10,2. does not hold exactly",
+        '{"n":"2024-01-01 10:00:00+02:00"}': "'2024-01-01 10:00:00.02:00', which cannot be cast to TIMESTAMP_NTZ",
+    }
+    if tool == "maxwell":
+        numbers = {
+            '{"f":16777217}': "'16777217', which FLOAT does not hold exactly",
+            '{"f":1e39}': "which FLOAT does not hold exactly",
+            '{"x":1e400}': "which DOUBLE does not hold exactly",
+            '{"s":1234567890123456.7891}': "a number, of which STRING would keep 1.2345678901234568E15; ",
+        }
+        rows = {row: said for row, said in rows.items() if row[2] not in "fx"} | numbers
+    return [
+        *((of(row), said) for row, said in rows.items()),
+        (good + b"}", "other text behind it"),
+        (good + good, "other text behind it"),
+        (good[:-1] + b',"type":"delete"}', "two members of one name"),
+        (good[:-1] + good[good.index(b',"data"') :], "two members of one name"),
+        (good.replace(b'"a"', b'"\xff"'), "is not UTF-8"),
+        (good.replace(b'"a"', b'"\xed\xa0\x80"'), "is not UTF-8"),
+        (of('{"s":"a"}', '{"S":"b"}', "update"), "the old row of an event has the column S, which the new row lacks"),
+    ]
+
+
+@pytest.mark.every_turn
+@pytest.mark.parametrize("tool", ["canal", "maxwell"])
+def test_what_a_lenient_parser_reads_is_refused(classic: Any, tool: str) -> None:
+    """Spark takes the last of two members, reads no further than an object, and replaces what is no character."""
+    events = damaged_events(tool)
+    fine = r'{"s": "\\ud83d\\ude00 \ud83d\ude00", "x": "0.5"}'
+    fine = fine if tool == "canal" else fine.replace('"0.5"', "0.5")
+    kind, data = ("INSERT", f"[{fine}]") if tool == "canal" else ("insert", fine)
+    texts = [f'{{"type":"{kind}","isDdl":false,"data":{data}}}'.encode(), *(each for each, _ in events)]
+    frame = classic.createDataFrame(
+        classic.sparkContext.parallelize([(bytearray(each),) for each in texts], len(texts))
+    )
+    read = from_canal if tool == "canal" else from_maxwell
+    schema = "s STRING, f FLOAT, x DOUBLE, m DECIMAL(10,2), n TIMESTAMP_NTZ"
+    found = read(frame.toDF("value"), schema, missing="null").rdd
+    (row,) = classic.sparkContext.runJob(found, list, [0])
+    assert (row.s, row.x) == ("\\ud83d\\ude00 \U0001f600", 0.5)
+    for at, (event_, said) in enumerate(events, 1):
+        with pytest.raises(Exception, match=f"foldflight: SCHEMA_MISMATCH: .*{said}") as caught:
+            classic.sparkContext.runJob(found, list, [at])
+        assert "(the event: " in str(caught.value), event_
+
+
 @pytest.mark.parametrize("read", [from_canal, from_maxwell])
 @pytest.mark.parametrize("is_old", [False, True])
 def test_a_column_that_a_row_names_twice_is_refused(classic: Any, read: Any, is_old: bool) -> None:

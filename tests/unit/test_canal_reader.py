@@ -62,7 +62,7 @@ def test_rows_of_each_kind() -> None:
     events = [
         event("INSERT", [new, {"id": "2", "name": None}]),
         truncated,
-        event("UPDATE", [new], [{"name": None, "x": "y"}]),
+        event("UPDATE", [{**new, "x": "z"}], [{"name": None, "x": "y"}]),
     ]
     result = read([*events, event("DELETE", [{**new, "more": "text"}])])
     assert [(row["row_kind"], row["field_0"], row["field_1"]) for row in result] == [
@@ -148,6 +148,9 @@ def test_other_texts_are_left_to_spark(name: str, text: str, is_old: bool) -> No
         event("UPDATE", [{"id": "1", "name": "a"}], [None]),
         event("UPDATE", [{"id": "1", "name": "a"}], [{"name": "b"}, {"name": "c"}]),
         event("UPDATE", [{"id": "1", "name": "a"}], [{"name": 5}]),
+        event("UPDATE", [{"id": "1", "name": "a"}], [{"Name": "b"}]),
+        b'{"type": "INSERT", "data": [{"id": "1", "name": "a"}], "isDdl": false, "type": "DELETE"}',
+        b'{"type": "INSERT", "data": [{"id": "1", "name": "a"}], "isDdl": false, "data": [{"id": "2", "name": "a"}]}',
         event("ALTER", None, isDdl=True),
     ],
 )
@@ -160,6 +163,12 @@ def test_other_events_are_left_to_spark(message: Any, monkeypatch: pytest.Monkey
     (result,) = reader([pa.RecordBatch.from_pydict({"value": pa.array([json.dumps(good).encode()], pa.binary())})])
     assert result.column("row_kind").to_pylist() == [None]
     assert canal_reader(TYPES, fills_missing=False) is None
+
+
+def test_a_column_may_have_the_name_of_a_member() -> None:
+    """Its event has one member of the name, which is not left to Spark."""
+    (row,) = read([event("INSERT", [{"type": "a", "data": "1"}])], {"type": pa.string(), "data": pa.int64()})
+    assert (row["row_kind"], row["field_0"], row["field_1"]) == ("+I", "a", 1)
 
 
 def test_types_without_a_form_are_left_to_spark() -> None:

@@ -8,6 +8,7 @@ it. It leaves any other event to the expressions, and all events of a batch with
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -30,6 +31,7 @@ VALUE: Final = "value"
 
 _MSGSPEC: Final[Any] = importlib.import_module("msgspec") if importlib.util.find_spec("msgspec") else None
 _NOTHING: Final = b"null"
+_MEMBERS: Final = (b'"type"', b'"data"', b'"old"', b'"isDdl"', b'"_tidb"')
 _KINDS: Final = {"INSERT": "+I", "DELETE": "-D", "UPDATE": "+U"}
 _INTEGER: Final = r"^-?[0-9]{1,18}$"
 _DOUBLE: Final = r"^-?[0-9]{1,15}(\.[0-9]{1,30})?$"  # an integer of more digits may be rounded
@@ -122,6 +124,8 @@ class CanalReader:
             old_rows = None if old == _NOTHING else parse_rows(old)
         except UNPARSED:
             return None
+        if _repeats_members(value):
+            return None
         if not new_rows or None in new_rows or _may_repeat_names(data, new_rows, may_have_space=may_have_space):
             return None
         try:
@@ -133,6 +137,8 @@ class CanalReader:
                 return None
             changes: list[tuple[str, _Texts]] = []
             for row, before in zip(new_rows, old_rows, strict=True):
+                if not before.keys() <= row.keys():
+                    return None
                 changes += [("-U", self._texts({**row, **before})), (kind, self._texts(row))]
         except KeyError:  # a column is missing
             return None
@@ -169,6 +175,19 @@ class CanalReader:
         )
         rows = _MSGSPEC.json.Decoder(list[dict[str, str | None] | None] | None)
         return event.decode, rows.decode
+
+
+def _repeats_members(value: bytes) -> bool:
+    """Return whether an event has a member twice, of which a parser keeps the last one."""
+    if all(value.count(name) <= 1 for name in _MEMBERS):
+        return False
+    members: list[tuple[str, Any]] = []
+
+    def note(found: list[tuple[str, Any]]) -> None:
+        members[:] = found  # the event itself comes last
+
+    json.loads(value, object_pairs_hook=note)
+    return len(dict(members)) != len(members)
 
 
 def _may_repeat_names(text: bytes, rows: Sequence[Mapping[str, Any]], *, may_have_space: bool) -> bool:

@@ -38,7 +38,7 @@ from foldflight.spark.dialects import of_columns
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import CHANGES, metadata_of
 from foldflight.spark.versions.sessions import name_key, repeated_name
-from foldflight.spark.versions.types import arrow_type, spark_type
+from foldflight.spark.versions.types import arrow_type, is_utf8, spark_type
 
 # VARCHAR(n) and CHAR(n) are read as STRING: Spark's readers have no such types, and databases check the lengths.
 _BOUNDED_TEXT: Final = re.compile(r"\b(?:var)?char(?:acter)?\s*\(\s*\d+\s*\)", re.IGNORECASE)
@@ -75,6 +75,16 @@ _TIMESTAMP: Final = (
     r"^\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
     r"([ T][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}(\.[0-9]{0,6}0*)?)?\s*([zZ+-].*)?)?\s*$"
 )
+_OFFSET: Final = r":[0-9.]+\s*[+-]"
+_NOT_ZERO: Final = r"^[^eE]*[1-9]"
+_INFINITY: Final = r"^[+-]?(?i:inf|infinity)$"
+# What Spark writes for a number of JSON with a fraction: the digits of the nearest DOUBLE.
+_FRACTION: Final = r"^-?[0-9]+\.[0-9]+(E-?[0-9]+)?$"
+_DOUBLE_DIGITS: Final = 15
+_FRACTIONS: Final = st.DecimalType(38, 18)
+_ESCAPE: Final = r"\\[^u]"
+_PAIR: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF: Final = r"\\u[dD][89a-fA-F]"
 _SHOWN_CHARS: Final = 80
 _TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TEXTS_ONLY: Final = rf"^\s*\[(?:\s*+\{{(?:\s*+{_TEXT}\s*+:\s*+(?:{_TEXT}|null)\s*+,?+)*+\s*+\}}\s*+,?+)*+\s*\]\s*$"
@@ -173,8 +183,9 @@ def from_maxwell(
         missing: What a declared column is that an event lacks: the query fails, or the column is NULL.
 
     Returns:
-        DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is dropped, at a
-            row that names a column twice, and at a value that its declared type does not hold exactly, such as a
+        DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is dropped, at an
+            event that is not one object of JSON in UTF-8, at a row that names a column twice, at an old row with a
+            column that the new row lacks, and at a value that its declared type does not hold exactly, such as a
             DECIMAL that would be rounded, or an integer for a DATE or TIMESTAMP.
 
     Raises:
@@ -207,10 +218,11 @@ def from_maxwell(
     events = _with_event(df)
     event = _name_of(events)
     events = events.select(_VALUE, _EVENT, *(each.alias(name) for name, each in parsed_columns.items()))
-    events = events.select(_kind("texts.type", "Maxwell", event).alias("type"), _EVENT, *parsed_columns)
+    events = events.select(_kind(sf.col("texts.type"), "Maxwell", event).alias("type"), _EVENT, _VALUE, *parsed_columns)
     kind, data_texts, old_texts = sf.col("type"), sf.col("texts.data"), sf.col("texts.old")
     new_values, old_values = (
-        sf.struct(*(sf.col(_place(each.name, strict, of)).alias(each.name) for each in wide)) for of in ("data", "old")
+        sf.struct(*(_exact(sf.col(_place(each.name, strict, of)), each, of, event).alias(each.name) for each in wide))
+        for of in ("data", "old")
     )
     is_row, is_whole = kind.isin([*_MAXWELL]), sf.lit(True) if missing == "refuse" else None
     if strict.names:
@@ -222,8 +234,10 @@ def from_maxwell(
         sf.when(is_row, _convert_row(new_values, data_texts, row, is_whole, event)).alias("data"),
         sf.when(is_row, _convert_row(old_values, old_texts, row, None, event)).alias("old"),
         sf.map_keys(old_texts).alias("names"),
+        sf.map_keys(data_texts).alias("all_names"),
     )
-    before = sf.when(kind == "update", _overlaid(row, sf.col("data"), sf.col("old"), sf.col("names")))
+    names = sf.col("names"), sf.col("all_names")
+    before = sf.when(kind == "update", _overlaid(row, sf.col("data"), sf.col("old"), *names, event))
     changes = read_events.select("type", _EVENT, "data", before.otherwise(sf.col("data")).alias("old"))
     return _split_changes(changes, "type", "old", "data", _MAXWELL, _NO_ROWS_OF_MAXWELL, event)
 
@@ -241,8 +255,9 @@ def from_canal(
 
     Returns:
         DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is truncated or
-            dropped, at a row that names a column twice, and at a value that its declared type does not hold exactly: a
-            DECIMAL or DATE would be cut.
+            dropped, at an event that is not one object of JSON, at a row that names a column twice, at an old row with
+            a column that the new row lacks, and at a value that its declared type does not hold exactly: a DECIMAL or
+            DATE would be cut.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a column is missing or has the wrong type, or if texts cannot be cast to a
@@ -268,7 +283,7 @@ def from_canal(
     name = sf.when(sf.col(_VALUE).isNotNull(), _name_of(events)).alias(_EVENT)
     events = events.select(_VALUE, name, _READ, rows.alias("parsed"))
     event = sf.col(_EVENT)
-    kind = _of_canal(_kind("parsed.type", "Canal", event), event)
+    kind = _of_canal(_kind(sf.col("parsed.type"), "Canal", event), event)
     parts = sf.arrays_zip("parsed.data", sf.coalesce("parsed.old", sf.array()).alias("old"))
     # An event without rows gets one row of NULL, so that the checks below see it: some of these events are refused.
     no_row = sf.lit(None).cast(f"STRUCT<data: {_ANY_ROW}, old: {_ANY_ROW}>")
@@ -285,11 +300,13 @@ def from_canal(
     def convert_part(part: Column) -> Column:
         # One function converts both rows, because long expressions make Spark's planning slow.
         both = sf.transform(sf.array(part["data"], part["old"]), typed_row)
-        return sf.struct(both.alias("rows"), sf.map_keys(part["old"]).alias("names"))
+        names = (sf.map_keys(part[of]).alias(name) for of, name in (("old", "names"), ("data", "all_names")))
+        return sf.struct(both.alias("rows"), *names)
 
     def rows_of(part: Column) -> Column:
         data, old = part["rows"][0], part["rows"][1]
-        before = sf.when(kind == "UPDATE", _overlaid(row, data, old, part["names"])).otherwise(data)
+        names = part["names"], part["all_names"]
+        before = sf.when(kind == "UPDATE", _overlaid(row, data, old, *names, event)).otherwise(data)
         return _rows_of(kind, (before, "old"), (data, "data"), _CANAL, _NO_ROWS_OF_CANAL, event)
 
     # Spark does not compile functions given to `transform` into the code of the whole stage. With the expressions of
@@ -471,15 +488,30 @@ def _raise_damaged_value(columns: st.StructType, event: Column) -> Column:
     )
 
 
-def _kind(type_: str, tool: str, event: Column) -> Column:
-    """Return the type of an event; the query fails at an event without one, or that is not JSON."""
-    shown_value = sf.coalesce(
-        sf.substring(sf.col(_VALUE).cast("string"), 1, _SHOWN_CHARS), sf.lit("bytes that are no text")
+def _kind(type_: Column, tool: str, event: Column) -> Column:
+    """Return the type of an event; the query fails at an event without one, or that is not JSON.
+
+    Spark's parser takes the last of two members of one name, reads no further than the end of an object, and replaces
+    what is no character. So all of these are refused here.
+    """
+    text = sf.col(_VALUE).cast("string")
+    shown = sf.coalesce(sf.substring(text, 1, _SHOWN_CHARS), sf.lit("bytes that are no text"))
+
+    def refuse(what: str) -> Column:
+        return _raise_mismatch(sf.concat(sf.lit(f"an event {what}: "), shown), "", event)
+
+    names = sf.json_object_keys(text)
+    is_alone = sf.json_array_length(sf.concat(sf.lit("["), text, sf.lit("]"))) == 1
+    has_escapes = text.contains("\\ud") | text.contains("\\uD")
+    escapes = sf.regexp_replace(sf.regexp_replace(text, _ESCAPE, ""), _PAIR, "")
+    return (
+        sf.when(type_.isNull(), refuse(f"is not JSON of {tool}, or has no type"))
+        .when(~is_utf8(sf.col(_VALUE)), refuse("is not UTF-8"))
+        .when(sf.size(names) != sf.size(sf.array_distinct(names)), refuse("has two members of one name"))
+        .when(~sf.coalesce(is_alone, sf.lit(False)), refuse("has other text behind it"))
+        .when(has_escapes & escapes.rlike(_HALF), refuse("has half of a surrogate pair, which is no character"))
+        .otherwise(type_)
     )
-    wrong = _raise_mismatch(
-        sf.concat(sf.lit(f"an event is not JSON of {tool}, or has no type: "), shown_value), "", event
-    )
-    return sf.coalesce(type_, wrong)
 
 
 def _of_canal(kind: Column, event: Column) -> Column:
@@ -501,6 +533,26 @@ def _of_canal(kind: Column, event: Column) -> Column:
 def _place(name: str, strict: st.StructType, of: str) -> str:
     """Return the path of a column's value in a parsed event of Maxwell: `of` is data or old."""
     return f"{'nested' if name in strict.names else 'values'}.{of}.{quote_name(name)}"
+
+
+def _exact(value: Column, field: st.StructField, of: str, event: Column) -> Column:
+    """Return a value of a parsed event of Maxwell; the query fails at a number for a text that has lost digits.
+
+    Spark writes a number with a fraction as the nearest DOUBLE. It has the digits that a DECIMAL has, too, or is
+    refused.
+    """
+    if not isinstance(field.dataType, st.StringType):
+        return value
+    name = quote_name(field.name)
+    exact = _json(f"{of} STRUCT<{name}: {_FRACTIONS.simpleString()}>")[of][field.name]
+    may_be_rounded = value.rlike(_FRACTION) & (value.contains("E") | (sf.length(value) > _DOUBLE_DIGITS))
+    wrong = _raise_mismatch(
+        sf.concat(sf.lit(f"the column {field.name} of an event has a number, of which STRING would keep "), value),
+        "; give the column the type DECIMAL or DOUBLE in the schema",
+        event,
+    )
+    is_rounded = may_be_rounded & ~exact.eqNullSafe(value.try_cast(_FRACTIONS))
+    return sf.when(is_rounded, wrong).otherwise(value)
 
 
 def _is_nested(type_: st.DataType) -> bool:
@@ -589,16 +641,21 @@ def _convert_field(value: Column, texts: Column, field: st.StructField, event: C
     is_wrong, why = converted_value.isNull(), f"which cannot be cast to {name}"
     if isinstance(type_, st.DecimalType):
         surplus = text.rlike(rf"^[^.eE]*\.[0-9]{{{type_.scale}}}[0-9]*[1-9][0-9]*\s*$")
-        is_wrong, why = is_wrong | (converted_value != value) | surplus, f"which {name} does not hold exactly"
-    elif isinstance(type_, st.DoubleType):
+        is_lost = (converted_value == 0) & text.rlike(_NOT_ZERO)
+        is_wrong, why = is_wrong | (converted_value != value) | surplus | is_lost, f"which {name} does not hold exactly"
+    elif isinstance(type_, (st.DoubleType, st.FloatType)):
         # MySQL writes a large DOUBLE with an exponent, so plain digits are a value of BIGINT or DECIMAL.
-        is_rounded = text.try_cast(_INTEGERS) != converted_value.try_cast(_INTEGERS)
-        is_wrong, why = is_wrong | (text.rlike(_DIGITS) & is_rounded), f"which {name} does not hold exactly"
+        is_rounded = text.rlike(_DIGITS) & (text.try_cast(_INTEGERS) != converted_value.try_cast(_INTEGERS))
+        is_lost = (converted_value == 0) & text.rlike(_NOT_ZERO)
+        is_lost |= (sf.abs(converted_value) == float("inf")) & ~text.rlike(_INFINITY)
+        is_wrong, why = is_wrong | is_rounded | is_lost, f"which {name} does not hold exactly"
     elif isinstance(type_, st.DateType):
         is_wrong |= ~text.rlike(_DATE)
     elif isinstance(type_, (st.TimestampType, st.TimestampNTZType)):
         # A cast would read 12:30:00 as a time of today, and from_json would read integers as seconds.
         is_wrong |= ~text.rlike(_TIMESTAMP)
+        if isinstance(type_, st.TimestampNTZType):  # a cast would leave out the offset
+            is_wrong |= text.rlike(_OFFSET)
     wrong = _raise_mismatch(
         sf.concat(sf.lit(f"the column {field.name} of an event has the value '"), text, sf.lit("'")),
         f", {why}; give the column another type in the schema, such as STRING",
@@ -619,12 +676,18 @@ def _nearest(name: Column, names: Column) -> Column:
     return sf.when(nearest["distance"] <= few, question).otherwise("")
 
 
-def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> Column:
-    """Return the row before an update: `old` for the fields in `names`, else `data`. NULL if `old` is NULL."""
+def _overlaid(row: st.StructType, data: Column, old: Column, names: Column, all_names: Column, event: Column) -> Column:
+    """Return the row before an update: `old` for the fields in `names`, else `data`. NULL if `old` is NULL.
+
+    The query fails if `names` are not all among `all_names`, those of the new row: a changed value would be left out.
+    """
     fields = (
         sf.when(sf.array_contains(names, name), old[name]).otherwise(data[name]).alias(name) for name in row.names
     )
-    return sf.when(old.isNotNull(), sf.struct(*fields))
+    others = sf.array_except(names, all_names)
+    what = sf.concat(sf.lit("the old row of an event has the column "), others[0], sf.lit(", which the new row lacks"))
+    refused = sf.when(sf.size(others) > 0, _raise_mismatch(what, "", event))
+    return refused.when(old.isNotNull(), sf.struct(*fields))
 
 
 def refuse_taken(column_name: str, names: Iterable[str]) -> None:

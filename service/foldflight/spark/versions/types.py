@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
@@ -51,6 +53,13 @@ UNCOMPARABLE: Final = (st.MapType, _VARIANT, _CALENDAR_INTERVAL, *SPATIAL)
 def collates_by_bytes(type_: st.StringType) -> bool:
     """Return whether texts of a type are equal if and only if their bytes are. Spark has collations since 4.0."""
     return getattr(type_, "collation", "UTF8_BINARY") == "UTF8_BINARY"
+
+
+def is_utf8(value: Column) -> Column:
+    """Return whether bytes or a text are UTF-8. Spark has a function for it since 4.0, whose `decode` may fail."""
+    if hasattr(sf, "is_valid_utf8"):
+        return sf.is_valid_utf8(value.cast("string"))
+    return sf.encode(sf.decode(value.cast("binary"), "UTF-8"), "UTF-8") == value.cast("binary")
 
 
 def arrow_type(type_: st.DataType) -> pa.DataType:

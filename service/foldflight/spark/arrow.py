@@ -95,22 +95,22 @@ def _hashable(column: Column, type_: pa.DataType) -> Column:
     return column.cast("string")
 
 
-def together(rows: DataFrame, hashed: Column | None, order: Sequence[Column]) -> DataFrame:
+def together(rows: DataFrame, hash_column: Column | None, order: Sequence[Column]) -> DataFrame:
     """Return rows partitioned by their hash, with each partition sorted.
 
     Args:
         rows: The rows.
-        hashed: The hash of each row; None: all rows are in one partition.
+        hash_column: The hash of each row; None: all rows are in one partition.
         order: The order within a partition, or nothing for any order. Rows of one hash are together in it.
     """
     if order and not is_spark(rows.sparkSession):
         # Sail's optimiser removes a sort that none of its own operators needs, and a window function needs one.
-        window = Window.partitionBy(sf.lit(1) if hashed is None else hashed).orderBy(*order)
+        window = Window.partitionBy(sf.lit(1) if hash_column is None else hash_column).orderBy(*order)
         # It would reckon with a frame of RANGE, which it does not have for TIME, intervals, BINARY and STRUCT.
         by_rows = window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
         return rows.withColumn(_ROW_NUMBER, sf.row_number().over(by_rows))
-    parted = rows.repartition(1) if hashed is None else rows.repartition(hashed)
-    return parted.sortWithinPartitions(*order) if order else parted
+    partitioned_rows = rows.repartition(1) if hash_column is None else rows.repartition(hash_column)
+    return partitioned_rows.sortWithinPartitions(*order) if order else partitioned_rows
 
 
 def _without_row_number(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -136,8 +136,8 @@ def spark_schema(
     """
     layout = query.layout
     key_types = [nullable(field.dataType) for field in rows.fields[: len(layout.names)]]
-    known = [*key_types, *outputs]
-    types = [*known, *(spark_type(field.type) for field in list(schema)[len(known) :])]
+    known_types = [*key_types, *outputs]
+    types = [*known_types, *(spark_type(field.type) for field in list(schema)[len(known_types) :])]
     if layout.isolates and schema.names[-1] == DEAD_LETTER:
         types[-1] = letter_type(layout, key_types, [rows[name].dataType for name in layout.columns.names])
     return st.StructType([st.StructField(name, type_) for name, type_ in zip(schema.names, types, strict=True)])

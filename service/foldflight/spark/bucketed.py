@@ -116,13 +116,13 @@ def operator_plan(
         has_time: Whether the rows of the operator have the time of the epoch, `EPOCH_US`.
     """
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(buckets)) if keys else sf.lit(0)
-    packed = rows.select("*", bucket.cast("int").alias(BUCKET)).mapInArrow(tasks[0], PACKED)
+    packed_rows = rows.select("*", bucket.cast("int").alias(BUCKET)).mapInArrow(tasks[0], PACKED)
     times = [_epoch_us().alias(EPOCH_US)] if has_time else []
-    by_bucket = packed.select("*", sf.spark_partition_id().alias(_PARTITION), *times).groupBy(BUCKET)
-    folded = transform_with_state(by_bucket, operator, FOLDED, *modes)
+    by_bucket = packed_rows.select("*", sf.spark_partition_id().alias(_PARTITION), *times).groupBy(BUCKET)
+    folded_rows = transform_with_state(by_bucket, operator, FOLDED, *modes)
     sums = (sf.coalesce(sf.sum(each.name), sf.lit(0)).cast(each.dataType).alias(each.name) for each in _FIGURES)
-    observed = folded.observe(_unique(f"{_OBSERVED} {' > '.join(map(','.join, names))}"), *sums)
-    result = observed.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(tasks[1], schema)
+    observed_rows = folded_rows.observe(_unique(f"{_OBSERVED} {' > '.join(map(','.join, names))}"), *sums)
+    result = observed_rows.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(tasks[1], schema)
     setattr(result, OPERATOR, operator)
     return result
 
@@ -183,8 +183,8 @@ def run_cache() -> RunCache:
     """Return this process's cache. Runs are immutable, so its contents are valid for every task."""
     if not _caches:
         folder = private_folder()
-        shared = None if folder is None else HostCache(folder, bytes_max=_HOST_BYTES_MAX)
-        _caches.append(RunCache(bytes_max=_CACHE_BYTES_MAX, host_cache=shared))
+        host_cache = None if folder is None else HostCache(folder, bytes_max=_HOST_BYTES_MAX)
+        _caches.append(RunCache(bytes_max=_CACHE_BYTES_MAX, host_cache=host_cache))
     return _caches[0]
 
 
@@ -361,7 +361,7 @@ class BucketOperator(StatefulProcessor, ABC):
         """Yield the results of the blocks of an epoch."""
 
     @abstractmethod
-    def expire(self, bucket: int, timers: Any, expired: Any) -> Iterator[Row]:
+    def expire(self, bucket: int, timers: Any, timer_info: Any) -> Iterator[Row]:
         """Yield the results of a timer."""
 
     @abstractmethod

@@ -189,15 +189,15 @@ def _closing(
     df: DataFrame, window: Window | None, emit: str, allowed_lateness_s: float, *, is_stream: bool
 ) -> int | None:
     """Return the lateness after which windows close, or None if they never close."""
-    watermarked = window is not None and window.time in df.columns and WATERMARK in df.schema[window.time].metadata
-    if emit == "append" and not (is_stream and watermarked):
+    has_watermark = window is not None and window.time in df.columns and WATERMARK in df.schema[window.time].metadata
+    if emit == "append" and not (is_stream and has_watermark):
         raise RejectedError(
             "SIGNATURE",
             "emit='append' emits a window after the watermark has passed its end, so it needs a stream, a window as in "
             "window=tumble('time', '1 hour') (a key that is made by PySpark's window() is a key like others, and never "
             f"closes), and df.withWatermark({window.time if window else 'time'!r}, ...) on its time column",
         )
-    return int(allowed_lateness_s * 1000) if is_stream and watermarked else None
+    return int(allowed_lateness_s * 1000) if is_stream and has_watermark else None
 
 
 def check_buckets(buckets: object) -> None:
@@ -345,8 +345,8 @@ class GroupedFrame:
         uses = [(each.function, each.columns) for name, each in aggregates.items() if name not in copies]
         results = columns.result_types(uses, schema, query.layout.outputs.types)
         key_types = {name: field.dataType for name, field in zip(self.names, schema, strict=False)}
-        made = dict(zip(query.layout.outputs.names, results, strict=True))
-        types = key_types | {name: made[copies.get(name, name)] for name in aggregates}
+        type_by_output = dict(zip(query.layout.outputs.names, results, strict=True))
+        types = key_types | {name: type_by_output[copies.get(name, name)] for name in aggregates}
         query, reader = self._read(query, columns)
         return Planned(query, columns, schema, types, copies, self.strict, reader)
 
@@ -453,12 +453,12 @@ class Planned:
         if not self._is_without_python:
             check_workers(session)
         if analyse is not None and query.lift_choice.holds:
-            grouped = analyse(self.text(source))
-            result = LIFT.load().finished_by_python(query, grouped, self.schema, self._outputs)
+            groups = analyse(self.text(source))
+            result = LIFT.load().finished_by_python(query, groups, self.schema, self._outputs)
         elif query.stream is None:
-            scanned = self.reader if isinstance(self.reader, Source) else None
+            scan_source = self.reader if isinstance(self.reader, Source) else None
             rows = as_months(self.columns.rows())
-            result = batch_result(query, rows, self._outputs, strict=self.strict, source=scanned)
+            result = batch_result(query, rows, self._outputs, strict=self.strict, source=scan_source)
         else:
             check_provider(self.columns.df)
             result = stream_result(query, as_months(self.columns.rows()), self._outputs)
@@ -501,15 +501,15 @@ class Planned:
             source: A query with the columns of the input, as SQL.
             items: The columns of the result, each with the name that it is given. Default: all, with the query's names.
         """
-        columns = {name: quote_name(written) for name, written in (self.columns.plain or {}).items()}
+        columns = {name: quote_name(column) for name, column in (self.columns.plain or {}).items()}
         session = self.columns.df.sparkSession
-        computed = None if self.copies else items
-        written = LIFT.load().text(self.query, Text(source), columns, self._outputs, session, computed)
+        computed_names = None if self.copies else items
+        plan_text = LIFT.load().text(self.query, Text(source), columns, self._outputs, session, computed_names)
         if not self.copies or not self._is_without_python:
-            return written.sql
-        chosen = [(name, name) for name in self.types] if items is None else items
-        return written.selectExpr(
-            *(f"{quote_name(self.copies.get(name, name))} AS {quote_name(alias)}" for name, alias in chosen)
+            return plan_text.sql
+        output_items = [(name, name) for name in self.types] if items is None else items
+        return plan_text.selectExpr(
+            *(f"{quote_name(self.copies.get(name, name))} AS {quote_name(alias)}" for name, alias in output_items)
         ).sql
 
 
@@ -531,10 +531,10 @@ def _interpreted_functions(query: Query) -> str:
     return ", ".join(name for name in names if (folding := modes.get(name)) is None or folding.mode not in _FAST)
 
 
-def named_outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Aggregate]:
+def named_outputs(aliased_calls: Sequence[Any], calls_by_name: Mapping[str, Any]) -> dict[str, Aggregate]:
     """Return the calls by output name. Raises RejectedError SIGNATURE."""
     outputs: dict[str, Aggregate] = {}
-    for name, call in (*(("an output", each) for each in aliased), *named.items()):
+    for name, call in (*(("an output", each) for each in aliased_calls), *calls_by_name.items()):
         if isinstance(call, FunctionHandle):
             raise RejectedError(
                 "SIGNATURE",
@@ -562,12 +562,12 @@ def named_outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str,
                 f"{name} is {text_of(call)!r}, not a use of a function; write functions.sum('column').alias('name'), "
                 "with functions = connect(...)",
             )
-    for call in aliased:
+    for call in aliased_calls:
         if call.name is None:
             raise RejectedError("SIGNATURE", f"{call!r} has no name; write {call!r}.alias('name'), or name={call!r}")
         refuse_doubles((*outputs, call.name), "is the name of two outputs")
         outputs[call.name] = call
-    for name, call in named.items():
+    for name, call in calls_by_name.items():
         if call.name not in (None, name):
             raise RejectedError("SIGNATURE", f"{name}={call!r} gives one output two names; remove one")
         refuse_doubles((*outputs, name), "is the name of two outputs")

@@ -46,13 +46,13 @@ class SparkPlanner(Protocol):
         """
 
     def finished_by_python(
-        self, query: Query, grouped: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
+        self, query: Query, groups: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
     ) -> DataFrame:
         """Return the result of a batch query that Spark does not finish.
 
         Args:
             query: The query.
-            grouped: What Spark makes of the SQL of `text`.
+            groups: What Spark makes of the SQL of `text`.
             rows: The columns of the input.
             outputs: Spark's types of the outputs.
         """

@@ -127,7 +127,14 @@ def upserts(
 
 
 def last_events(
-    df: DataFrame, *, keys: Sequence[str], sequence: str, deleted: str, unsent: str, ttl: str | None, buckets: int
+    df: DataFrame,
+    *,
+    keys: Sequence[str],
+    sequence: str,
+    deleted: str,
+    unsent: str,
+    ttl: str | None,
+    buckets: int,
 ) -> DataFrame:
     """Return the rows of events as `upserts` does, without the columns that tell what an event does.
 
@@ -149,8 +156,8 @@ def last_events(
     if df.isStreaming:
         check_buckets(buckets)
     ttl_us = None if ttl is None else ttl_us_of(ttl, "ttl")
-    hidden = (sequence, deleted, unsent)
-    changes = _Upserts.of(df, keys, [sequence], deleted, unsent, hidden=hidden, has_positions=True)
+    hidden_names = (sequence, deleted, unsent)
+    changes = _Upserts.of(df, keys, [sequence], deleted, unsent, hidden=hidden_names, has_positions=True)
     return changes.stream(buckets, ttl_us) if df.isStreaming else changes.batch()
 
 
@@ -199,8 +206,8 @@ class _Upserts:
         df: DataFrame,
         keys: Sequence[str],
         sequences: Sequence[str | Column],
-        deleted: str | Column | None,
-        unsent: str | None = None,
+        deletion: str | Column | None,
+        unsent_column: str | None = None,
         *,
         hidden: Sequence[str] = (),
         has_positions: bool = False,
@@ -210,12 +217,12 @@ class _Upserts:
         parts = [column_of(df, each, f"the sequence {each!r}") for each in sequences]
         sequence = parts[0] if len(parts) == 1 else sf.struct(*(part.alias(f"f{at}") for at, part in enumerate(parts)))
         fold = name_key(df.sparkSession)
-        folded = set(map(fold, keys))
+        folded_keys = set(map(fold, keys))
         columns = [each for each in df.schema if each.name not in hidden]
-        others = [each.name for each in columns if fold(each.name) not in folded]
+        others = [each.name for each in columns if fold(each.name) not in folded_keys]
         is_deleted = sf.lit(False)
-        if deleted is not None:
-            condition = column_of(df, deleted, f"the condition {deleted!r}").cast("boolean")
+        if deletion is not None:
+            condition = column_of(df, deletion, f"the condition {deletion!r}").cast("boolean")
             is_deleted = sf.coalesce(condition, sf.lit(False))
         with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the upserts"):
             rows = df.select(
@@ -223,12 +230,12 @@ class _Upserts:
                 _non_null_sequence(sequence, parts, sequences, keys).alias(SEQUENCE),
                 is_deleted.alias(IS_DELETED),
                 *(sf.when(~is_deleted, column_named(name)).alias(f"value_{at}") for at, name in enumerate(others)),
-                *([] if unsent is None else [column_named(unsent).alias(UNSENT)]),
+                *([] if unsent_column is None else [column_named(unsent_column).alias(UNSENT)]),
             )
             schema = rows.schema  # resolves the columns now
         check_keys(schema, keys)
         _check_sequence(schema[SEQUENCE].dataType)
-        return cls(df, rows, tuple(keys), tuple(others), tuple(columns), unsent is not None, has_positions)
+        return cls(df, rows, tuple(keys), tuple(others), tuple(columns), unsent_column is not None, has_positions)
 
     def batch(self) -> DataFrame:
         """Return the last row of each key, without deleted keys."""
@@ -237,7 +244,9 @@ class _Upserts:
         row = sf.struct(*values, sf.lit(True).alias("exists"))
         sparse = self._sparse_columns(values)
         # The greatest and the least hash of the rows with the greatest sequence differ if two of these rows do.
-        hashed = sf.expr(f"xxhash64({', '.join([IS_DELETED, *(equal_by(self.rows.schema[name]) for name in values)])})")
+        hash_column = sf.expr(
+            f"xxhash64({', '.join([IS_DELETED, *(equal_by(self.rows.schema[name]) for name in values)])})"
+        )
         rows = self.rows.select(
             *keys,
             SEQUENCE,
@@ -245,7 +254,7 @@ class _Upserts:
             *values,
             *([self._unsent(sparse)] if self.is_partial else []),
             sf.when(~sf.col(IS_DELETED), row).alias(_ROW),
-            hashed.alias("hash"),
+            hash_column.alias("hash"),
         )
         # The row stands behind what orders it: MAX would compare it, and needs types with an order.
         greatest = sf.struct(SEQUENCE, "hash")
@@ -278,26 +287,28 @@ class _Upserts:
             is_known &= sf.coalesce(~is_other, sf.lit(True))
             is_older = _is_of_other_log(f"greatest.{SEQUENCE}", _LAST_CHANGE)
             places = (sf.to_json(sf.col(each)) for each in (f"greatest.{SEQUENCE}", _LAST_CHANGE))
-            told = (", after a change at ", next(places), " there is an event at ", next(places))
-            other_generation = raise_error("SCHEMA_MISMATCH", "of the key ", text, *told, f", {OTHER_GENERATION}")
+            places_text = (", after a change at ", next(places), " there is an event at ", next(places))
+            other_generation = raise_error(
+                "SCHEMA_MISMATCH", "of the key ", text, *places_text, f", {OTHER_GENERATION}"
+            )
             wrong = sf.when(is_older, other_generation).otherwise(wrong)
             is_known &= sf.coalesce(~is_older, sf.lit(True))
         last = groups.withColumn(_ROW, sf.when(is_known, sf.col(f"greatest.{_ROW}")).otherwise(wrong))
-        found = {value: sf.col(f"{_ROW}.{value}") for value in values} | {
+        values_by_name = {value: sf.col(f"{_ROW}.{value}") for value in values} | {
             each.value: each.last(text) for each in sparse
         }
-        inner = [*map(sf.col, keys), *found.values()]
-        named = zip(self.columns, self._positions, strict=True)
-        columns = (inner[position].alias(column.name) for column, position in named)
+        inner = [*map(sf.col, keys), *values_by_name.values()]
+        columns_and_positions = zip(self.columns, self._positions, strict=True)
+        columns = (inner[position].alias(column.name) for column, position in columns_and_positions)
         return last.where(f"{_ROW} IS NOT NULL").select(sf.lit("+I").alias(ROW_KIND), *columns)
 
     def _unsent(self, sparse: Sequence[_SparseColumn]) -> Column:
         """Return the names of columns that were not sent. The query fails if a column's older value cannot be kept."""
-        unsent = sf.coalesce(sf.col(UNSENT), sf.array().cast("array<string>"))
-        others = sf.array_except(unsent, sf.array(*(sf.lit(each.name) for each in sparse)).cast("array<string>"))
+        unsent_names = sf.coalesce(sf.col(UNSENT), sf.array().cast("array<string>"))
+        others = sf.array_except(unsent_names, sf.array(*(sf.lit(each.name) for each in sparse)).cast("array<string>"))
         what = sf.concat(sf.lit("a change did not send the column "), sf.array_join(others, ", "))
         wrong = raise_error("SCHEMA_MISMATCH", what, ", whose type has no large values; declare STRING")
-        return sf.when(sf.size(others) > 0, wrong).otherwise(unsent).alias(UNSENT)
+        return sf.when(sf.size(others) > 0, wrong).otherwise(unsent_names).alias(UNSENT)
 
     def _sparse_columns(self, values: Sequence[str]) -> list[_SparseColumn]:
         """Return the columns that rows may keep from older ones: those whose values may be large."""
@@ -320,15 +331,15 @@ class _Upserts:
         """Return the changes of each epoch."""
         names = self.rows.columns
         keys, values = names[: len(self.keys)], [f"value_{at}" for at in range(len(self.others))]
-        unsent = [UNSENT] if self.is_partial else []
-        rows = as_months(self.rows.select(*keys, SEQUENCE, IS_DELETED, *values, *unsent))
+        unsent_columns = [UNSENT] if self.is_partial else []
+        rows = as_months(self.rows.select(*keys, SEQUENCE, IS_DELETED, *values, *unsent_columns))
         schema = in_months(rows.schema)
         roles = [
             *map("the key {}".format, self.keys),
             "the sequence",
             "",
             *map("the column {}".format, self.others),
-            *unsent,
+            *unsent_columns,
         ]
         fields = arrow_fields(schema, roles)
         types = {field.name: self.rows.schema[field.name].dataType for field in schema}
@@ -347,12 +358,12 @@ class _Upserts:
         )
         positions, inner = self._positions, [*keys, *values]
         spark_types = [nullable(types[inner[position]]) for position in positions]
-        sent = storage_types_of(spark_types, [fields.field(inner[position]).type for position in positions])
+        sent_types = storage_types_of(spark_types, [fields.field(inner[position]).type for position in positions])
         # A column with a watermark keeps it: its times come from the input, or from older rows.
         sparse = [{key: each.metadata[key] for key in (WATERMARK,) if key in each.metadata} for each in self.columns]
         names = [each.name for each in self.columns]
-        named = zip(names, sent, sparse, strict=True)
-        columns = [st.StructField(name, type_, metadata=metadata) for name, type_, metadata in named]
+        names_types_sparse = zip(names, sent_types, sparse, strict=True)
+        columns = [st.StructField(name, type_, metadata=metadata) for name, type_, metadata in names_types_sparse]
         schema = st.StructType([kind_column(nullable=False), *columns])
         advise(self.df)
         check_provider(self.df)
@@ -378,13 +389,13 @@ class _SparseColumn:
         """The value, in a struct because it may be NULL, and its sequence."""
         is_sent = ~sf.col(IS_DELETED) & ~sf.array_contains(sf.col(UNSENT), self.name)
         sequence = sf.when(is_sent, sf.col(SEQUENCE))
-        sent = sf.max_by(sf.struct(sf.col(self.value).alias("value")), sequence)
-        return [sent.alias(f"{self.value}_sent"), sf.max(sequence).alias(f"{self.value}_at")]
+        sent_value = sf.max_by(sf.struct(sf.col(self.value).alias("value")), sequence)
+        return [sent_value.alias(f"{self.value}_sent"), sf.max(sequence).alias(f"{self.value}_at")]
 
     def last(self, key: Column) -> Column:
         """Return the value; the query fails if no row since the last deletion has sent it."""
-        at, deleted = sf.col(f"{self.value}_at"), sf.col(_LAST_DELETED)
-        is_there = at.isNotNull() & (deleted.isNull() | (at > deleted))
+        at, last_deletion = sf.col(f"{self.value}_at"), sf.col(_LAST_DELETED)
+        is_there = at.isNotNull() & (last_deletion.isNull() | (at > last_deletion))
         wrong = raise_error(
             "SCHEMA_MISMATCH", f"a change did not send the column {self.name} of the key ", key, _NOT_SENT
         )
@@ -443,11 +454,13 @@ def _check_sequence(type_: st.DataType) -> None:
 
 
 def _non_null_sequence(
-    sequence: Column, parts: Sequence[Column], written: Sequence[object], keys: Sequence[str]
+    sequence: Column, parts: Sequence[Column], sequence_names: Sequence[object], keys: Sequence[str]
 ) -> Column:
     """Return the sequence of a row. The query fails if a part of it, or of the key, is NULL."""
-    named = [*zip((f"the key {key}" for key in keys), map(column_named, keys), strict=True)]
-    named += zip((f"the sequence {each}" for each in written), parts, strict=True)
-    what = reduce(lambda rest, each: sf.when(each[1].isNull(), each[0]).otherwise(rest), reversed(named), sf.lit(""))
+    named_parts = [*zip((f"the key {key}" for key in keys), map(column_named, keys), strict=True)]
+    named_parts += zip((f"the sequence {each}" for each in sequence_names), parts, strict=True)
+    what = reduce(
+        lambda rest, each: sf.when(each[1].isNull(), each[0]).otherwise(rest), reversed(named_parts), sf.lit("")
+    )
     error = raise_error("SCHEMA_MISMATCH", what, " of an upsert is NULL; leave such rows out")
-    return sf.when(reduce(or_, (column.isNull() for _, column in named)), error).otherwise(sequence)
+    return sf.when(reduce(or_, (column.isNull() for _, column in named_parts)), error).otherwise(sequence)

@@ -41,8 +41,8 @@ def upsert_stream(
     """
     results = [*layout.keys, *layout.columns]
     names = schema.names[1:]
-    unpacked = [results[position].with_name(name) for position, name in zip(positions, names, strict=True)]
-    unpack = Unpack(pa.schema([pa.field(ROW_KIND, pa.string()), *unpacked]))
+    unpacked_fields = [results[position].with_name(name) for position, name in zip(positions, names, strict=True)]
+    unpack = Unpack(pa.schema([pa.field(ROW_KIND, pa.string()), *unpacked_fields]))
     return operator_plan(
         changes,
         UpsertProcessor(layout, positions),
@@ -93,7 +93,7 @@ class UpsertProcessor(BucketOperator):
         for each in others:
             yield bucket_row(each, EpochStats())
 
-    def expire(self, bucket: int, timers: Any, expired: Any) -> Iterator[Row]:  # noqa: ARG002
+    def expire(self, bucket: int, timers: Any, timer_info: Any) -> Iterator[Row]:  # noqa: ARG002
         """Do nothing: there are no timers."""
         return iter(())
 

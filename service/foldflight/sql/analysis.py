@@ -176,13 +176,13 @@ class Analysis:
 
     def df(self, sql: str) -> DataFrame:
         """Have Spark analyse a query. Raises Spark's errors."""
-        used = {name: self._views[name] for name in _VIEW.findall(sql)}
-        if used:
+        used_views = {name: self._views[name] for name in _VIEW.findall(sql)}
+        if used_views:
             sql = _VIEW.sub(lambda name: f"{{{name[0]}}}", sql.replace("{", "{{").replace("}", "}}"))
         with quiet():
-            if used and self._format_text is not None:
-                sql, used = self._format_text(sql, used), {}
-            return self.analysed(plain_sql(self.spark, sql, self._args, **used))
+            if used_views and self._format_text is not None:
+                sql, used_views = self._format_text(sql, used_views), {}
+            return self.analysed(plain_sql(self.spark, sql, self._args, **used_views))
 
     @staticmethod
     def analysed(df: DataFrame) -> DataFrame:
@@ -221,16 +221,16 @@ class Analysis:
             expressions: The expressions.
         """
         over = rows("")
-        unknown = [each for each in dict.fromkeys(expressions) if (over, each) not in self._types]
-        if unknown:
-            select = ", ".join(f"{each} AS `{number}`" for number, each in enumerate(unknown))
+        unknown_expressions = [each for each in dict.fromkeys(expressions) if (over, each) not in self._types]
+        if unknown_expressions:
+            select = ", ".join(f"{each} AS `{number}`" for number, each in enumerate(unknown_expressions))
             fields = self.df(rows(select)).schema
-            self._types.update(((over, each), field) for each, field in zip(unknown, fields, strict=True))
+            self._types.update(((over, each), field) for each, field in zip(unknown_expressions, fields, strict=True))
         return [self._types[over, each] for each in expressions]
 
-    def below(self, query: ParsedQuery, block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:
+    def below(self, query: ParsedQuery, block: Block, select: str, edits: Edits, *, is_filtered: bool = True) -> str:
         """Return `rows_of` with the common table expressions that the block of this query sees."""
-        sql = self.rows_of(block, select, edits, filtered=filtered)
+        sql = self.rows_of(block, select, edits, filtered=is_filtered)
         return self.seeing(query, block.span.start, sql, edits)
 
     @staticmethod
@@ -262,10 +262,12 @@ class Analysis:
                 is_around = table.span.start <= index < table.span.stop
                 if is_around and {name.casefold(), "identifier"} & names_in(sql):
                     raise CannotFoldError(f"it reads {name}, the recursive common table expression that it is part of")
-            seen = self._tables_named(each, index, sql, edits)
-            if seen:
+            visible_tables = self._tables_named(each, index, sql, edits)
+            if visible_tables:
                 word = "WITH RECURSIVE" if each.is_recursive else "WITH"
-                sql = f"{word} {', '.join(seen)} {f'SELECT * FROM ({sql})' if sql.startswith('WITH') else sql}"
+                sql = (
+                    f"{word} {', '.join(visible_tables)} {f'SELECT * FROM ({sql})' if sql.startswith('WITH') else sql}"
+                )
             each = each.parent
         return sql
 

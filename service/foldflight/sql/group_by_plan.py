@@ -178,37 +178,37 @@ class BlockFold:
         empty = next((name for name, span in ranges.items() if span.is_empty), None)
         if empty is not None:
             raise CannotFoldError(f"{empty}, read as a keyword, has nothing behind it")
-        repeated = nondeterministic_cte_read_twice(self.analysis, self.edits, self.query, self.block)
-        if repeated:
-            raise CannotFoldError(f"it reads {repeated}, whose rows differ each time, and which is read elsewhere, too")
+        cte_name = nondeterministic_cte_read_twice(self.analysis, self.edits, self.query, self.block)
+        if cte_name:
+            raise CannotFoldError(f"it reads {cte_name}, whose rows differ each time, and which is read elsewhere, too")
         own = calls_of_block(self.analysis, self.query, self.block)
         if any(call.is_over for call in own):
             return self._over(own, list_plan_df)
-        written = written_items(self.analysis, self.block)
-        above = None if written is None else self._above(written, own)
+        block_items = written_items(self.analysis, self.block)
+        above = None if block_items is None else self._above(block_items, own)
         is_plain = above is not None and above.is_plain
         if above is None or not is_plain:
             self._names = _Names()
             above = self._above(self._listed_items(list_plan_df()), own)
         source, rows, aggregates = self._rows(above.keys, above.uses)
         is_plain = is_plain and self._has_sure_types(rows, above.uses, aggregates)
-        planned, result = self._group(source, rows, above.keys, aggregates, is_last=is_last)
-        above.prove(planned.types)
-        columns = list(planned.types) if result is None else result.columns
+        group_plan, result = self._group(source, rows, above.keys, aggregates, is_last=is_last)
+        above.prove(group_plan.types)
+        columns = list(group_plan.types) if result is None else result.columns
         items = above.items_of(columns)
         if result is None and items is not None and is_plain:
-            sql = planned.text(source, items)
+            sql = group_plan.text(source, items)
         else:
-            relation = f"({planned.text(source)})" if result is None else self.analysis.add_view(result)
+            relation = f"({group_plan.text(source)})" if result is None else self.analysis.add_view(result)
             sql = (
                 above.sql(relation, columns)
                 if is_plain
                 else above.checked_sql(relation, columns, list_plan_df().schema)
             )
-        choice, is_whole = planned.query.lift_choice, self.query.is_whole(self.block)
+        choice, is_whole = group_plan.query.lift_choice, self.query.is_whole(self.block)
         lifting = "" if self.is_streaming else f"; rows are {'' if choice.holds else 'not '}lifted: {choice.why}"
-        if planned.reader:
-            lifting += f"; reader: {planned.read_by}"
+        if group_plan.reader:
+            lifting += f"; reader: {group_plan.read_by}"
         return BlockPlan(
             sql,
             above.tails,
@@ -450,11 +450,13 @@ class BlockFold:
         self._is_streaming = rows.isStreaming
         self._check_compared(rows, uses, aggregates)
         calls = {output: call for call, output in uses.items()}
-        casts, fitted = self._cast_items(rows, {output: (calls[output], use) for output, use in aggregates.items()})
+        casts, fitted_aggregates = self._cast_items(
+            rows, {output: (calls[output], use) for output, use in aggregates.items()}
+        )
         if not casts:
             self._scan = self._scan_of(source, rows, select)
-            return source, rows, fitted
-        return f"SELECT *, {', '.join(casts)} FROM ({source})", rows.selectExpr("*", *casts), fitted
+            return source, rows, fitted_aggregates
+        return f"SELECT *, {', '.join(casts)} FROM ({source})", rows.selectExpr("*", *casts), fitted_aggregates
 
     def _scan_of(self, source: str, rows: DataFrame, select: Sequence[str]) -> Scan | None:
         """Return the scan with the rows of the block, if it reads only columns of the view of one."""
@@ -489,22 +491,24 @@ class BlockFold:
             CannotFoldError: For a type that is not passed to Python.
         """
         casts: dict[str, str] = {}
-        fitted = {}
+        fitted_aggregates = {}
         for output, (call, use) in uses.items():
             entry = self.analysis.catalog.entries.get(call.name)
             types = entry.types if entry is not None and entry.is_declared else None
             names = [str(each) for each in use.columns]
-            given = [rows.schema[name].dataType for name in names] if types else []
-            renamed = {}
+            argument_types = [rows.schema[name].dataType for name in names] if types else []
+            renamed_columns = {}
             if entry is not None and types and names:
-                wanted = declared_types(self.analysis, entry, call, given)
-                for name, type_ in zip(names, wanted, strict=True):
+                wanted_types = declared_types(self.analysis, entry, call, argument_types)
+                for name, type_ in zip(names, wanted_types, strict=True):
                     if type_ is not None:
-                        renamed[name] = f"{name} as {type_.simpleString()}"
-                        casts[renamed[name]] = f"CAST({quote_name(name)} AS {type_ddl(type_)})"
-            order = tuple(replace(key, column=renamed.get(str(key.column), key.column)) for key in use.order)
-            fitted[output] = replace(use, columns=tuple(renamed.get(name, name) for name in names), order=order)
-        return [f"{cast} AS {quote_name(name)}" for name, cast in casts.items()], fitted
+                        renamed_columns[name] = f"{name} as {type_.simpleString()}"
+                        casts[renamed_columns[name]] = f"CAST({quote_name(name)} AS {type_ddl(type_)})"
+            order = tuple(replace(key, column=renamed_columns.get(str(key.column), key.column)) for key in use.order)
+            fitted_aggregates[output] = replace(
+                use, columns=tuple(renamed_columns.get(name, name) for name in names), order=order
+            )
+        return [f"{cast} AS {quote_name(name)}" for name, cast in casts.items()], fitted_aggregates
 
     def _has_sure_types(
         self, rows: DataFrame, uses: Mapping[ParsedCall, str], aggregates: Mapping[str, Aggregate]
@@ -536,7 +540,7 @@ class BlockFold:
                     "foldflight, as a view",
                     source,
                 ) from None
-            if condition.startswith("UNRESOLVED_COLUMN") and self.analysis.resolves(below(filtered=False)):
+            if condition.startswith("UNRESOLVED_COLUMN") and self.analysis.resolves(below(is_filtered=False)):
                 if self.query.parent is not None:
                     raise correlation_error() from None  # if it is no column that there is not, which Spark tells
                 return
@@ -569,8 +573,8 @@ class BlockFold:
                 raise self.analysis.text.error(error.message, call.head, code=error.code) from None
         else:
             beside = next(iter(calls_of_block(self.analysis, self.query, self.block)), None)
-            connected = self.functions if beside is None else self.analysis.catalog.entries[beside.name].handle
-            twin = connected and self.analysis.catalog.twin(EQUIVALENT_BUILTINS[call.name], connected)
+            handle = self.functions if beside is None else self.analysis.catalog.entries[beside.name].handle
+            twin = handle and self.analysis.catalog.twin(EQUIVALENT_BUILTINS[call.name], handle)
             if not twin:
                 raise _of_spark(call)
             is_all = self.analysis.text.slice(call.arguments[0]) == "*"
@@ -618,14 +622,14 @@ class BlockFold:
         names = [key.name for key in keys if key.window is None]
         index = self.block.span if window is None else self._window_span(keys)
         try:
-            grouped = group_by(self._scan or rows, names, **options)
+            grouped_frame = group_by(self._scan or rows, names, **options)
             index = self.block.span
-            planned = grouped.plan_query(**aggregates)
-            if window is not None or not planned.has_plain_rows:
-                return planned, planned.result()
-            if not planned.is_text:
-                return planned, planned.result(self.df_of, source)
-            return planned, None if is_last else self.df_of(planned.text(source))
+            group_plan = grouped_frame.plan_query(**aggregates)
+            if window is not None or not group_plan.has_plain_rows:
+                return group_plan, group_plan.result()
+            if not group_plan.is_text:
+                return group_plan, group_plan.result(self.df_of, source)
+            return group_plan, None if is_last else self.df_of(group_plan.text(source))
         except FoldflightError as error:
             if self.is_streaming or window is not None:
                 raise self._locate_error(error, index) from None
@@ -668,13 +672,13 @@ class BlockFold:
         if not isinstance(error, RejectedError):
             return error
         own = calls_of_block(self.analysis, self.query, self.block)
-        named = (call.head for call in own if self.analysis.catalog.entries[call.name].handle.name == error.function)
+        heads = (call.head for call in own if self.analysis.catalog.entries[call.name].handle.name == error.function)
         message = error.message
         if (table := self._table()) is not None:
             message = message.replace(f"column {TIME} ", f"column {self.analysis.text.slice(table.time)} ")
         if row_kind := self.options.get("row_kind"):
             message = message.replace("the row kind 'row_kind'", f"the row kind {row_kind!r}")
-        return self.analysis.text.error(message, next(named, index), code=error.code)
+        return self.analysis.text.error(message, next(heads, index), code=error.code)
 
 
 class _Arguments:
@@ -707,8 +711,10 @@ class _Arguments:
         """Return the items of SELECT."""
         guarding = dict.fromkeys(each for guards in self._guards.values() for each in sorted(guards))
         # A column of the rows would come before an item of its name.
-        taken = names_in(self._text.text) if guarding else ()
-        names = (quote_name(name) for number in count() if (name := f"foldflight condition {number}") not in taken)
+        taken_names = names_in(self._text.text) if guarding else ()
+        names = (
+            quote_name(name) for number in count() if (name := f"foldflight condition {number}") not in taken_names
+        )
         conditions = dict(zip(guarding, names, strict=False))
         items = [f"{sql} AS {name}" for sql, name in conditions.items()]
         for sql, name in self._columns.items():
@@ -766,7 +772,7 @@ class _OuterSelect:
                 sql += f" {word} CAST(({self._result_edits.render(span)}) AS BOOLEAN)"
         return sql
 
-    def checked_sql(self, relation: str, names: Sequence[str], wanted: st.StructType) -> str:
+    def checked_sql(self, relation: str, names: Sequence[str], list_schema: st.StructType) -> str:
         """Return the block as `sql` does, after Spark has confirmed that it has these columns, one for each group.
 
         Raises:
@@ -778,14 +784,14 @@ class _OuterSelect:
         output = quote_name(next(name for name in names if name != "row_kind"))
         predicates = "".join(f", {self._result_edits.render(span)}" for span in self._clauses if not span.is_empty)
         try:
-            probed = fold.df_of(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {relation}")
+            probe_df = fold.df_of(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {relation}")
         except REFUSALS as error:
             raise CannotFoldError(f"an item that is not made of keys and aggregates: {spark_message(error)}") from None
-        columns = zip(self._items, probed.schema, wanted, strict=False)
+        columns = zip(self._items, probe_df.schema, list_schema, strict=False)
         types = [(item.name, *(each.dataType.simpleString() for each in fields)) for item, *fields in columns]
-        for name, folded, listed in types if not fold.is_streaming else ():
-            if folded != listed:
-                raise CannotFoldError(f"its column {name} would be {folded} instead of {listed}")
+        for name, folded_type, list_type in types if not fold.is_streaming else ():
+            if folded_type != list_type:
+                raise CannotFoldError(f"its column {name} would be {folded_type} instead of {list_type}")
         return self.sql(relation, names)
 
     def items_of(self, columns: Sequence[str]) -> list[tuple[str, str]] | None:
@@ -802,11 +808,11 @@ class _OuterSelect:
             is_name = len(each.span.indexes) == 1 and text.tokens[each.span.start].name.lower() in self._aliases
             if not is_name or self._result_edits.changes(each.span.start):
                 return None
-        named = {quote_name(column): column for column in columns}
+        column_by_text = {quote_name(column): column for column in columns}
         bodies = [self._result_edits.render(item.body) for item in self._items]
-        if not named.keys() >= set(bodies):
+        if not column_by_text.keys() >= set(bodies):
             return None
-        return [(named[body], item.name) for body, item in zip(bodies, self._items, strict=True)]
+        return [(column_by_text[body], item.name) for body, item in zip(bodies, self._items, strict=True)]
 
     def steps(self, result: DataFrame, items: Sequence[tuple[str, str]]) -> DataFrame | None:
         """Return the whole block as steps over the result; None if it has to be a text, or Spark refuses a step.
@@ -822,9 +828,9 @@ class _OuterSelect:
         if (tails and fold.is_streaming) or any(each.nulls_first is each.descending for each in order):
             return None
         try:
-            named = [f"{quote_name(column)} AS {quote_name(name)}" for column, name in items]
+            renamed_items = [f"{quote_name(column)} AS {quote_name(name)}" for column, name in items]
             is_renamed = [column for column, _ in items] == result.columns
-            result = result.toDF(*(name for _, name in items)) if is_renamed else result.selectExpr(*named)
+            result = result.toDF(*(name for _, name in items)) if is_renamed else result.selectExpr(*renamed_items)
             if order:
                 # PySpark makes a Column of a text by a third of the calls of Java that one of a name takes.
                 by = [sf.expr(quote_name(text.tokens[each.span.start].name)) for each in order]
@@ -851,13 +857,13 @@ class _OuterSelect:
             ]
             if any(has_calls(text, span) for span in spans):
                 return False
-        ordered = [each.span for name in self.tails for each in orderings(text, fold.query.tails[name])]
-        sorting = [call for call in self.uses if any(span.holds(call.span) for span in ordered)]
+        order_spans = [each.span for name in self.tails for each in orderings(text, fold.query.tails[name])]
+        sorting = [call for call in self.uses if any(span.holds(call.span) for span in order_spans)]
         words = {text.tokens[index].name.lower() for call in sorting for part in call.parts for index in part.indexes}
         if sorting and ("HAVING" in fold.block.clauses or not words.isdisjoint(self._aliases)):
             return False  # Spark refuses some of these
         return all(self._is_made_of(each.body) for each in self._items) and all(
-            self._is_made_of(span, self._aliases) for span in (*self._clauses, *ordered)
+            self._is_made_of(span, self._aliases) for span in (*self._clauses, *order_spans)
         )
 
     def _is_made_of(self, span: Span, aliases: Collection[str] = ()) -> bool:
@@ -877,8 +883,8 @@ class _OuterSelect:
         edits = self._fold.edits.copy()
         for call, use in uses.items():
             edits.replace(call.span, use)
-        for span, matched in self._keys_at:
-            replacement = key(span, matched)
+        for span, key_match in self._keys_at:
+            replacement = key(span, key_match)
             if replacement is not None:
                 edits.replace(span, replacement)
         for span, item in self._items_at.items():

@@ -546,7 +546,7 @@ def _foresee_types(
 
 
 def _rows_of(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> Callable[[str], str]:
-    return lambda select: analysis.below(query, block, select, edits, filtered=False)
+    return lambda select: analysis.below(query, block, select, edits, is_filtered=False)
 
 
 def _fields(analysis: Analysis, call: ParsedCall, columns: Sequence[Span]) -> tuple[list[Span], list[int]]:

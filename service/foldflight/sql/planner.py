@@ -116,10 +116,10 @@ class Planner:
         if self.options.get("emit"):
             list_plan_df()
         if self.plan != "lists":
-            folded = self._group_by_plan(query, list_plan_df)
-            if folded is not None:
+            folded_df = self._group_by_plan(query, list_plan_df)
+            if folded_df is not None:
                 self._check_idle(query)
-                return folded
+                return folded_df
         uses = uses_functions(self.analysis.text, self.analysis.catalog.names)
         if list_plan_df().isStreaming and (uses or self.options.get("emit")):
             raise self._refused_stream(query, uses=uses)
@@ -190,10 +190,14 @@ class Planner:
             return None
         if is_compared:
             result = self._with_user_names(result, query)
-            wanted, folded = _shape(self._with_user_names(list_plan_df(), query).schema), _shape(result.schema)
-            if folded != wanted:
+            list_shape, folded_shape = (
+                _shape(self._with_user_names(list_plan_df(), query).schema),
+                _shape(result.schema),
+            )
+            if folded_shape != list_shape:
                 self._reject_folds(
-                    f"its result would be {_column_list(folded, wanted)} instead of {_column_list(wanted, folded)}"
+                    f"its result would be {_column_list(folded_shape, list_shape)} instead of "
+                    f"{_column_list(list_shape, folded_shape)}"
                 )
                 return None
         if self._has_row_kinds and "row_kind" not in result.columns:
@@ -246,7 +250,7 @@ class Planner:
         )
         try:
             alone = cache(partial(self._listed_alone, query, block))
-            folded = fold.plan_block(list_plan_df if query.is_whole(block) else alone, is_last=is_last)
+            block_plan = fold.plan_block(list_plan_df if query.is_whole(block) else alone, is_last=is_last)
         except CannotFoldError as error:
             may_stream = list_plan_df().isStreaming  # raises Spark's refusal of the query as it was written
             self._refuse_unsaid(query, block, self._folds)
@@ -255,26 +259,26 @@ class Planner:
             rewrite_block(self.analysis, self._folds, query, block)
             name_items(self.analysis, self._folds, query, block)
             return False
-        for name, sql in folded.tails.items():
+        for name, sql in block_plan.tails.items():
             self._folds.replace(query.tails[name], sql)
         if query.is_bare_part(self.analysis.text):  # its ORDER BY and LIMIT would belong to the union
-            self._folds.replace(block.span, f"({folded.sql}")
+            self._folds.replace(block.span, f"({block_plan.sql}")
             self._folds.insert(query.span.stop, ")")
         else:
-            self._folds.replace(block.span, folded.sql)
+            self._folds.replace(block.span, block_plan.sql)
         self._folded_blocks.append(block)
         if query.is_whole(block):
-            self._whole = folded.result
-        self._decide(block, folded.plan, folded.why)
+            self._whole = block_plan.result
+        self._decide(block, block_plan.plan, block_plan.why)
         start = block.clause("FROM").start
         self._windows = [table for table in self._windows if table.span.start != start]
-        if folded.is_streaming and folded.plan == "over":
+        if block_plan.is_streaming and block_plan.plan == "over":
             self._has_stream_with_over = True
             self._check_over(query, block)
-        elif folded.is_streaming:
+        elif block_plan.is_streaming:
             self._refuse_items(block)
             self._of_streams.append(block.span)
-            self._has_row_kinds |= folded.has_kinds
+            self._has_row_kinds |= block_plan.has_kinds
         return True
 
     def _refuse_unsaid(self, query: ParsedQuery, block: Block, edits: Edits) -> None:
@@ -285,7 +289,7 @@ class Planner:
                 block,
                 self.options,
                 # The WHERE may refer to a query around the block.
-                lambda more: self.analysis.df(self.analysis.below(query, block, f"1{more}", edits, filtered=False)),
+                lambda more: self.analysis.df(self.analysis.below(query, block, f"1{more}", edits, is_filtered=False)),
             )
         except UNPLANNED:
             return
@@ -320,12 +324,12 @@ class Planner:
             return  # an old value passes a filter or a join again when it is taken back
         text = self.analysis.text
         joins = (at for at in text.flat(block.clause("FROM")) if text.upper(at) in ("JOIN", ","))
-        lost = block.clauses.get("WHERE") or next((Span(at, at + 1) for at in joins), None)
-        if lost is not None:
+        lossy_clause = block.clauses.get("WHERE") or next((Span(at, at + 1) for at in joins), None)
+        if lossy_clause is not None:
             raise text.error(
                 "WHERE or JOIN over a stream of updates would leave rows in the sink that no longer pass; write EMIT "
                 "CHANGES, EMIT ON WINDOW CLOSE, or filter and join where the result is read",
-                lost,
+                lossy_clause,
             )
 
     def _check_over(self, query: ParsedQuery, block: Block) -> None:

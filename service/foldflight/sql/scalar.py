@@ -88,7 +88,7 @@ def check_types(analysis: Analysis, query: ParsedQuery) -> bool:
             ]
             if not calls:
                 continue
-            rows = partial(analysis.below, each, block, edits=analysis.edits, filtered=False)
+            rows = partial(analysis.below, each, block, edits=analysis.edits, is_filtered=False)
             try:
                 arguments_by_call = _arguments_of(analysis, calls, rows)
                 while any(list(itertools.starmap(partial(_with_zone, analysis), arguments_by_call.items()))):
@@ -147,7 +147,7 @@ def check_joins(analysis: Analysis, query: ParsedQuery) -> None:
             if call is None:
                 continue
             try:
-                rows = analysis.below(each, block, "1", analysis.edits, filtered=False)
+                rows = analysis.below(each, block, "1", analysis.edits, is_filtered=False)
                 plan = "\n".join(row[0] for row in analysis.df(f"EXPLAIN {rows}").collect())
             except UNPLANNED:
                 continue  # it is correlated, or Spark refuses the statement in its own words

@@ -213,18 +213,20 @@ class Text:
         self.calls: dict[int, ParsedCall | None] = {}
         self.heads = [index - 1 for index in self.openings if index and self.tokens[index - 1].is_name]
         self.partner: dict[int, int] = {}
-        opened: list[int] = []
+        open_brackets: list[int] = []
         for index, upper in enumerate(self._uppers):
             if upper in ("(", "["):
-                opened.append(index)
+                open_brackets.append(index)
             elif upper in (")", "]"):
-                wanted = "(" if upper == ")" else "["
-                if not opened or self._uppers[opened[-1]] != wanted:
-                    raise SqlError(f"no {wanted} belongs to this {upper}", text, self.tokens[index].start)
-                self.partner[opened[-1]] = index
-                self.partner[index] = opened.pop()
-        if opened:
-            raise SqlError(f"this {self.tokens[opened[-1]].text} is not closed", text, self.tokens[opened[-1]].start)
+                opening_bracket = "(" if upper == ")" else "["
+                if not open_brackets or self._uppers[open_brackets[-1]] != opening_bracket:
+                    raise SqlError(f"no {opening_bracket} belongs to this {upper}", text, self.tokens[index].start)
+                self.partner[open_brackets[-1]] = index
+                self.partner[index] = open_brackets.pop()
+        if open_brackets:
+            raise SqlError(
+                f"this {self.tokens[open_brackets[-1]].text} is not closed", text, self.tokens[open_brackets[-1]].start
+            )
 
     def __len__(self) -> int:
         return len(self.tokens)

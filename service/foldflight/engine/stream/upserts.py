@@ -84,25 +84,29 @@ def last_rows(entries: Entries, order: Indexes, ranks: npt.NDArray[np.int64]) ->
     """
     lasts: list[LastRow] = []
     slot, current, rank = -1, MISSING, MISSING
-    kept: dict[int, int] = {}
+    kept_sources: dict[int, int] = {}
     twins: list[tuple[int, int]] = []
 
     def end() -> None:
         if current != MISSING:
-            lasts.append(LastRow(current, dict(kept), list(twins)))
+            lasts.append(LastRow(current, dict(kept_sources), list(twins)))
 
-    slots, columns, deleted = entries.slots.tolist(), entries.column.tolist(), entries.is_deleted.tolist()
+    slots, columns, deletion_flags = entries.slots.tolist(), entries.column.tolist(), entries.is_deleted.tolist()
     for entry, at in zip(order.tolist(), ranks.tolist(), strict=True):
         if slots[entry] != slot:
             end()
-            slot, current, rank, kept, twins = slots[entry], MISSING, MISSING, {}, []
+            slot, current, rank, kept_sources, twins = slots[entry], MISSING, MISSING, {}, []
         if columns[entry] >= 0:
-            kept[columns[entry]] = entry
+            kept_sources[columns[entry]] = entry
             continue
         if at == rank:
             twins.append((current, entry))
-        before = MISSING if current == MISSING or deleted[current] else current
-        kept = {} if deleted[entry] else {column: kept.get(column, before) for column in entries.unsent[entry]}
+        before = MISSING if current == MISSING or deletion_flags[current] else current
+        kept_sources = (
+            {}
+            if deletion_flags[entry]
+            else {column: kept_sources.get(column, before) for column in entries.unsent[entry]}
+        )
         current, rank = entry, at
     end()
     return lasts
@@ -186,8 +190,8 @@ class UpsertLayout:
         """
         values = [(f"value_{index}", field.type) for index, field in enumerate(self.columns)]
         own = [(SEQUENCE, self.sequence), (IS_DELETED, pa.bool_())]
-        unsent = [(UNSENT, pa.list_(pa.string()))] if self.is_partial else []
-        return pa.schema([*self.keys, *(pa.field(*each) for each in (*own, *values, *unsent))])
+        unsent_fields = [(UNSENT, pa.list_(pa.string()))] if self.is_partial else []
+        return pa.schema([*self.keys, *(pa.field(*each) for each in (*own, *values, *unsent_fields))])
 
     @cached_property
     def table(self) -> TableLayout:
@@ -281,8 +285,8 @@ def _is_expired(rows: pa.RecordBatch, layout: UpsertLayout, now_us: int) -> Mask
     if layout.ttl_us is None:
         return np.zeros(rows.num_rows, np.bool_)
     deleted_us = rows.column("state_2").fill_null(now_us).to_numpy()
-    expired: Mask = deleted_us + layout.ttl_us <= now_us
-    return expired
+    expired_mask: Mask = deleted_us + layout.ttl_us <= now_us
+    return expired_mask
 
 
 @dataclass(frozen=True)
@@ -298,18 +302,18 @@ class _Changes:
 
     @classmethod
     def of(cls, parts: Sequence[_Changes]) -> _Changes:
-        kept = [part.kept for part in parts if part.kept is not None]
+        kept_lists = [part.kept for part in parts if part.kept is not None]
         return cls(
             np.concatenate([part.slots for part in parts]),
             pa.concat_arrays([part.sequence for part in parts]),
             pa.concat_arrays([part.rows for part in parts]),
-            pa.concat_arrays(kept) if kept else None,
+            pa.concat_arrays(kept_lists) if kept_lists else None,
         )
 
     def take(self, indexes: npt.NDArray[np.int64]) -> _Changes:
-        chosen = pa.array(indexes)
-        kept = None if self.kept is None else self.kept.take(chosen)
-        return _Changes(self.slots[indexes], self.sequence.take(chosen), self.rows.take(chosen), kept)
+        index_array = pa.array(indexes)
+        kept_column = None if self.kept is None else self.kept.take(index_array)
+        return _Changes(self.slots[indexes], self.sequence.take(index_array), self.rows.take(index_array), kept_column)
 
 
 class UpsertEpoch:
@@ -390,9 +394,9 @@ class UpsertEpoch:
         before: dict[int, list[dict[str, Any]]] = {}
         for place in np.flatnonzero(np.isin(slots, slots[places])):
             before.setdefault(int(slots[place]), []).append(sequences[place])
-        for slot, found in before.items():
+        for slot, positions in before.items():
             if self._at[slot] >= 0:
-                found.append(self._stored_rows.column(0)[int(self._at[slot])].as_py())
+                positions.append(self._stored_rows.column(0)[int(self._at[slot])].as_py())
         for place in places:
             own = sequences[place]
             is_before = [
@@ -407,69 +411,81 @@ class UpsertEpoch:
 
     def _stored_of(self, slots: Slots) -> tuple[Slots, pa.RecordBatch]:
         """Return the slots that have stored rows, and these rows."""
-        touched = np.unique(slots)
-        touched = touched[self._at[touched] >= 0].astype(np.int32)
-        return touched, self._stored_rows.take(pa.array(self._at[touched]))
+        touched_slots = np.unique(slots)
+        touched_slots = touched_slots[self._at[touched_slots] >= 0].astype(np.int32)
+        return touched_slots, self._stored_rows.take(pa.array(self._at[touched_slots]))
 
-    def _changes(self, slots: Slots, block: pa.RecordBatch, kept: pa.Array | None = None) -> _Changes:
+    def _changes(self, slots: Slots, block: pa.RecordBatch, kept_column: pa.Array | None = None) -> _Changes:
         start = len(self._layout.keys) + 2
         values = block.columns[start : start + len(self._layout.columns)]
         return _Changes(
-            slots, block.column(SEQUENCE), _struct(values, self._layout.columns, block.column(IS_DELETED)), kept
+            slots, block.column(SEQUENCE), _struct(values, self._layout.columns, block.column(IS_DELETED)), kept_column
         )
 
     def _complete(self, slots: Slots, block: pa.RecordBatch) -> _Changes:
         """Return the last row of each key with the values that it keeps from older changes."""
-        touched, stored = self._stored_of(slots)
-        kept = stored.column(4)
-        owners = np.repeat(np.arange(len(touched)), kept.value_lengths().fill_null(0).to_numpy())
-        kept_names, kept_sequences = kept.flatten().flatten()
+        touched_slots, stored_rows = self._stored_of(slots)
+        kept_column = stored_rows.column(4)
+        owners = np.repeat(np.arange(len(touched_slots)), kept_column.value_lengths().fill_null(0).to_numpy())
+        kept_names, kept_sequences = kept_column.flatten().flatten()
         numbers = {name: number for number, name in enumerate(self._layout.columns.names)}
         columns = np.array([numbers.get(name, -1) for name in kept_names.to_pylist()], np.int64)
-        known = np.flatnonzero(columns >= 0)  # a column may have been left out since
-        owners, columns, kept_sequences = owners[known], columns[known], kept_sequences.take(pa.array(known))
-        rows = _Changes.of([_Changes(touched, stored.column(0), stored.column(1)), self._changes(slots, block)])
+        known_columns = np.flatnonzero(columns >= 0)  # a column may have been left out since
+        owners, columns, kept_sequences = (
+            owners[known_columns],
+            columns[known_columns],
+            kept_sequences.take(pa.array(known_columns)),
+        )
+        rows = _Changes.of(
+            [_Changes(touched_slots, stored_rows.column(0), stored_rows.column(1)), self._changes(slots, block)]
+        )
         # The entries are the stored rows, the values that they keep, and the changes.
-        places = np.concatenate([np.arange(len(touched)), owners, len(touched) + np.arange(len(slots))])
-        sequence = pa.concat_arrays([stored.column(0), kept_sequences, block.column(SEQUENCE)])
-        unsent: list[frozenset[int]] = [frozenset(columns[owners == at].tolist()) for at in range(len(touched))]
-        unsent += [frozenset()] * len(owners)
-        unsent += [frozenset(numbers[name] for name in names or ()) for names in block.column(UNSENT).to_pylist()]
-        nothing = np.full(len(touched), -1, np.int64)
+        places = np.concatenate([np.arange(len(touched_slots)), owners, len(touched_slots) + np.arange(len(slots))])
+        sequence = pa.concat_arrays([stored_rows.column(0), kept_sequences, block.column(SEQUENCE)])
+        unsent_columns: list[frozenset[int]] = [
+            frozenset(columns[owners == at].tolist()) for at in range(len(touched_slots))
+        ]
+        unsent_columns += [frozenset()] * len(owners)
+        unsent_columns += [
+            frozenset(numbers[name] for name in names or ()) for names in block.column(UNSENT).to_pylist()
+        ]
+        nothing = np.full(len(touched_slots), -1, np.int64)
         entries = Entries(
             rows.slots[places],
             np.concatenate([nothing, columns, np.full(len(slots), -1, np.int64)]),
-            unsent,
+            unsent_columns,
             rows.rows.is_null().to_numpy(zero_copy_only=False)[places],
         )
         order, ranks = _sort_changes(_Changes(entries.slots, sequence, rows.rows))
         lasts = last_rows(entries, order, ranks)
-        is_change = order >= len(touched) + len(owners)
+        is_change = order >= len(touched_slots) + len(owners)
         last_of = np.zeros(len(self._index), np.int64)
         last_of[entries.slots[[last.entry for last in lasts]]] = [last.entry for last in lasts]
         self._check_generation(sequence, entries.slots, order[is_change], last_of[entries.slots[order[is_change]]])
-        lacks = stored.column(3).to_numpy(zero_copy_only=False)
-        self._check_twins(rows, places, unsent, lasts, lacks)
-        first = len(touched) + len(owners)
-        stored_ranks, stored_at = self._stored_ranks(entries.slots, order, ranks, len(touched))
+        lacks = stored_rows.column(3).to_numpy(zero_copy_only=False)
+        self._check_twins(rows, places, unsent_columns, lasts, lacks)
+        first = len(touched_slots) + len(owners)
+        stored_ranks, stored_at = self._stored_ranks(entries.slots, order, ranks, len(touched_slots))
         stale = (order >= first) & (ranks <= stored_ranks[entries.slots[order]])
         self._leave_out(sequence, entries.slots, order[stale], stored_at)
-        changed = [last for last in lasts if not self._is_as_stored(last, len(touched), len(owners))]
-        for last in changed:
+        changed_rows = [last for last in lasts if not self._is_as_stored(last, len(touched_slots), len(owners))]
+        for last in changed_rows:
             if MISSING in last.kept.values():
                 column = next(column for column, source in last.kept.items() if source == MISSING)
                 raise self._not_sent(self._layout.columns.names[column], rows.slots[places[last.entry]])
-        return self._put_together(rows, places, sequence, changed)
+        return self._put_together(rows, places, sequence, changed_rows)
 
-    def _is_as_stored(self, last: LastRow, stored: int, kept: int) -> bool:
+    def _is_as_stored(self, last: LastRow, stored_count: int, kept_count: int) -> bool:
         """Return whether a last row is a stored one, with its own values."""
-        return last.entry < stored and all(stored <= source < stored + kept for source in last.kept.values())
+        return last.entry < stored_count and all(
+            stored_count <= source < stored_count + kept_count for source in last.kept.values()
+        )
 
     def _put_together(
         self, rows: _Changes, places: npt.NDArray[np.int64], sequence: pa.Array, lasts: Sequence[LastRow]
     ) -> _Changes:
-        chosen = np.array([last.entry for last in lasts], np.int64)
-        whole = rows.rows.take(pa.array(places[chosen]))
+        entries = np.array([last.entry for last in lasts], np.int64)
+        whole = rows.rows.take(pa.array(places[entries]))
         values = []
         for column, of_all in enumerate(rows.rows.flatten()):
             sources = np.array([last.kept.get(column, last.entry) for last in lasts], np.int64)
@@ -477,37 +493,37 @@ class UpsertEpoch:
         pairs = [(column, source) for last in lasts for column, source in last.kept.items()]
         names = pa.array([self._layout.columns.names[column] for column, _ in pairs], pa.string())
         sequences = sequence.take(pa.array([source for _, source in pairs], pa.int64()))
-        kept = pa.StructArray.from_arrays([names, sequences], fields=list(self._layout.kept_type))
+        kept_structs = pa.StructArray.from_arrays([names, sequences], fields=list(self._layout.kept_type))
         offsets = np.concatenate([[0], np.cumsum([len(last.kept) for last in lasts])])
         return _Changes(
-            rows.slots[places[chosen]],
-            sequence.take(pa.array(chosen)),
+            rows.slots[places[entries]],
+            sequence.take(pa.array(entries)),
             _struct(values, self._layout.columns, whole.is_null()),
-            pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), kept),
+            pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), kept_structs),
         )
 
     def _check_twins(
         self,
         rows: _Changes,
         places: npt.NDArray[np.int64],
-        unsent: Sequence[frozenset[int]],
+        unsent_columns: Sequence[frozenset[int]],
         lasts: Sequence[LastRow],
         lacks: Mask,
     ) -> None:
         """Refuse two changes of one sequence that differ in a column that both have sent."""
         for one, other in (pair for last in lasts for pair in last.twins):
             batches = [_unpack(rows.rows.slice(int(places[entry]), 1)) for entry in (one, other)]
-            sent = [
+            sent_names = [
                 name
                 for number, name in enumerate(batches[0].schema.names)
-                if number - 1 not in unsent[one] | unsent[other]
+                if number - 1 not in unsent_columns[one] | unsent_columns[other]
             ]
-            is_same = equal_rows(*(batch.select(sent) for batch in batches))
+            is_same = equal_rows(*(batch.select(sent_names) for batch in batches))
             if not is_same.all() and not (one < len(lacks) and lacks[one]):
                 self._refuse(rows, places[[other]])
 
     def _stored_ranks(
-        self, slots: Slots, order: npt.NDArray[np.int64], ranks: Codes, stored: int
+        self, slots: Slots, order: npt.NDArray[np.int64], ranks: Codes, stored_count: int
     ) -> tuple[Codes, npt.NDArray[np.int64]]:
         """Return for each slot the rank of its stored row, and the place of this row; -1 without one.
 
@@ -515,10 +531,10 @@ class UpsertEpoch:
             slots: The slots of n rows, of which the first ones are the stored rows.
             order: Places of rows, by key and sequence.
             ranks: Their ranks.
-            stored: The number of stored rows.
+            stored_count: The number of stored rows.
         """
         stored_ranks, stored_at = (np.full(len(self._index), -1, np.int64) for _ in range(2))
-        is_stored = order < stored
+        is_stored = order < stored_count
         of = slots[order[is_stored]]
         stored_ranks[of], stored_at[of] = ranks[is_stored], order[is_stored]
         return stored_ranks, stored_at
@@ -585,21 +601,21 @@ class UpsertEpoch:
 
     def _newer_of(self, slots: Slots, block: pa.RecordBatch) -> _Changes:
         """Return the last change of each key, if it is newer than the stored row of the key."""
-        touched, stored = self._stored_of(slots)
-        kept = [pa.nulls(count, pa.list_(self._layout.kept_type)) for count in (len(touched), len(slots))]
-        parts = kept if self._layout.is_partial else [None, None]
+        touched_slots, stored_rows = self._stored_of(slots)
+        kept_columns = [pa.nulls(count, pa.list_(self._layout.kept_type)) for count in (len(touched_slots), len(slots))]
+        parts = kept_columns if self._layout.is_partial else [None, None]
         changes = _Changes.of(
             [
-                _Changes(touched, stored.column(0), stored.column(1), parts[0]),
+                _Changes(touched_slots, stored_rows.column(0), stored_rows.column(1), parts[0]),
                 self._changes(slots, block, parts[1]),
             ]
         )
         order, ranks = _sort_changes(changes)
-        is_stored = order < len(touched)
+        is_stored = order < len(touched_slots)
         of = changes.slots[order]
-        stored_ranks, stored_at = self._stored_ranks(changes.slots, order, ranks, len(touched))
+        stored_ranks, stored_at = self._stored_ranks(changes.slots, order, ranks, len(touched_slots))
         lacks = np.zeros(len(self._index), np.bool_)
-        lacks[touched] = stored.column(3).to_numpy(zero_copy_only=False)
+        lacks[touched_slots] = stored_rows.column(3).to_numpy(zero_copy_only=False)
         again = np.flatnonzero(~is_stored & (ranks == stored_ranks[of]))
         is_same = self._equal(changes, stored_at[of[again]], order[again])
         # A row that was stored before columns were added is completed by the same change.
@@ -649,22 +665,22 @@ class UpsertEpoch:
     @cached_property
     def _nothing(self) -> _Changes:
         states = self._layout.table.states
-        kept = pa.array([], states.field(4).type) if self._layout.is_partial else None
+        kept_column = pa.array([], states.field(4).type) if self._layout.is_partial else None
         sequence, rows = (pa.array([], states.field(index).type) for index in (0, 1))
-        return _Changes(np.zeros(0, np.int32), sequence, rows, kept)
+        return _Changes(np.zeros(0, np.int32), sequence, rows, kept_column)
 
     def _load(self) -> None:
         """Look up the stored rows of keys that are new in this epoch. Tombstones that are too old are not there."""
         fresh = np.arange(len(self._at), len(self._index), dtype=np.int32)
         if not len(fresh):
             return
-        found = self._table.lookup(self._index.keys(pa.array(fresh)))
-        is_there = found.present & ~_is_expired(found.states, self._layout, self._now_us)
-        known = self._stored_rows.num_rows
-        at = np.where(is_there, known + np.cumsum(is_there) - 1, -1)
+        lookup = self._table.lookup(self._index.keys(pa.array(fresh)))
+        is_there = lookup.present & ~_is_expired(lookup.states, self._layout, self._now_us)
+        known_count = self._stored_rows.num_rows
+        at = np.where(is_there, known_count + np.cumsum(is_there) - 1, -1)
         self._at = np.concatenate([self._at, at])
         if is_there.any():
-            self._stored_rows = concat_batches([self._stored_rows, found.states.filter(pa.array(is_there))])
+            self._stored_rows = concat_batches([self._stored_rows, lookup.states.filter(pa.array(is_there))])
 
     def _finish(self, last: _Changes) -> tuple[pa.Array, pa.RecordBatch]:
         at = self._at[last.slots]
@@ -689,8 +705,8 @@ class UpsertEpoch:
                 ],
                 schema=self._layout.table.states,
             )
-            committed = self._table.commit(keys, np.ones(len(exists), np.int64), states)
-            self.stats.runs, self.stats.state_bytes = committed.runs, committed.bytes
+            outcome = self._table.commit(keys, np.ones(len(exists), np.int64), states)
+            self.stats.runs, self.stats.state_bytes = outcome.runs, outcome.bytes
         else:
             self._table.declare()
         return kinds, changes
@@ -726,8 +742,8 @@ def _sort_changes(changes: _Changes) -> tuple[npt.NDArray[np.int64], Codes]:
     order = np.lexsort(columns[::-1])
     differs = np.zeros(len(order), np.bool_)
     for column in columns:
-        ordered = column[order]
-        differs[1:] |= ordered[1:] != ordered[:-1]
+        sorted_codes = column[order]
+        differs[1:] |= sorted_codes[1:] != sorted_codes[:-1]
     return order, np.cumsum(differs)
 
 

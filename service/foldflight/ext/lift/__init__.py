@@ -70,12 +70,12 @@ class _Lift:
         return lifted_text(query, rows, columns, outputs, session, items)
 
     def finished_by_python(
-        self, query: Query, grouped: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
+        self, query: Query, groups: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
     ) -> DataFrame:
         """Return the result of finished groups; see `SparkPlanner.finished_by_python`."""
         from foldflight.ext.lift.spark import finished_by_python
 
-        return finished_by_python(query, grouped, rows, outputs)
+        return finished_by_python(query, groups, rows, outputs)
 
     def form(self, bound: BoundFunction, types: Sequence[pa.DataType]) -> tuple[LiftedForm | None, str]:
         """Return the lifted form of a call, to compare it with the interpreter; or None and the reason."""

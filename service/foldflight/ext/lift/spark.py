@@ -56,28 +56,28 @@ from foldflight.spark.versions.sessions import exact_sums, is_spark
 __all__ = ["Quotient", "alias_of", "constant", "expression", "quotient_key"]
 
 
-def expression(expr: Expr, leaf: Callable[[Expr], str], computed: Mapping[str, str]) -> str:
+def expression(expr: Expr, leaf: Callable[[Expr], str], columns_by_text: Mapping[str, str]) -> str:
     """Return an expression as SQL.
 
     Args:
         expr: The expression.
         leaf: Returns the SQL of an argument or a field.
-        computed: Columns with values that have been computed, by the SQL of the value, or by `quotient_key`.
+        columns_by_text: Columns with values that have been computed, by the SQL of the value, or by `quotient_key`.
     """
-    rendered = _render(expr, leaf, computed)
-    return computed.get(rendered, rendered)
+    sql_text = _render(expr, leaf, columns_by_text)
+    return columns_by_text.get(sql_text, sql_text)
 
 
-def _render(expr: Expr, leaf: Callable[[Expr], str], computed: Mapping[str, str]) -> str:
+def _render(expr: Expr, leaf: Callable[[Expr], str], columns_by_text: Mapping[str, str]) -> str:
     if expr.op in ("arg", "field"):
         return leaf(expr)
     if expr.op == "const":
         return constant(expr.value)
     if expr.op in ("low", "high"):
         one, bits = expr.parts
-        inner = expression(one, leaf, computed)
+        inner = expression(one, leaf, columns_by_text)
         return f"({inner} & {(1 << bits) - 1}L)" if expr.op == "low" else f"shiftright({inner}, {bits})"
-    operands = [expression(each, leaf, computed) for each in expr.parts]
+    operands = [expression(each, leaf, columns_by_text) for each in expr.parts]
     if expr.op in _COMPARISONS:
         return _comparison(expr, operands)
     if expr.op == "and":
@@ -197,8 +197,8 @@ def constant(value: Any) -> str:
 
 def alias_of(expr: str, name: str) -> str:
     """Return an expression with the name of its column, as SQL."""
-    quoted = name.replace("`", "``")
-    return f"{expr} AS `{quoted}`"
+    quoted_name = name.replace("`", "``")
+    return f"{expr} AS `{quoted_name}`"
 
 
 ROWS: Final = "rows"
@@ -302,7 +302,7 @@ _MARK: Final = "\0"  # in the place of a value, to count how often a text uses i
 
 def finish(
     task: LiftedFold,
-    grouped: _Rows,
+    groups: _Rows,
     outputs: Sequence[st.DataType],
     items: Sequence[tuple[str, str]] | None = None,
 ) -> _Rows:
@@ -310,7 +310,7 @@ def finish(
 
     Args:
         task: What Python would do with them.
-        grouped: Keys and aggregates.
+        groups: Keys and aggregates.
         outputs: Spark's types of the outputs.
         items: The columns of the result, each with the name that it is given. Default: all, with the query's names.
     """
@@ -330,11 +330,11 @@ def finish(
         for number, (plan, call) in enumerate(zip(task.plans, query.open_request.calls, strict=True))
     ]
     if layout.has_kinds and keys:
-        grouped = grouped.where(f"{LIVE} > 0")
+        groups = groups.where(f"{LIVE} > 0")
     if all(call.is_state for call in calls):
-        rows, values = grouped, [state for call in calls for state in call.states().values()]
+        rows, values = groups, [state for call in calls for state in call.states().values()]
     else:
-        rows, values = _values(calls, keys, grouped)
+        rows, values = _values(calls, keys, groups)
     columns: dict[str, str] = dict(zip(layout.names, keys, strict=True))
     for name, value, type_ in zip(layout.outputs.names, values, outputs, strict=True):
         columns[name] = f"CAST({value} AS {type_.simpleString()})"
@@ -346,22 +346,22 @@ def finish(
     return rows.selectExpr(*map(alias_of, texts, names))
 
 
-def _values(calls: Sequence[_Finish], keys: Sequence[str], grouped: _Rows) -> tuple[_Rows, list[str]]:
+def _values(calls: Sequence[_Finish], keys: Sequence[str], groups: _Rows) -> tuple[_Rows, list[str]]:
     """Return the results of calls as SQL, and the rows over which they are evaluated, given keys and aggregates."""
-    states = grouped.selectExpr(
+    states = groups.selectExpr(
         *keys, *(f"{state} AS {name}" for call in calls for name, state in call.states().items())
     )
-    computed: dict[str, str] = {}
+    columns_by_text: dict[str, str] = {}
     quotients: list[Quotient] = []
     for call in calls:
         for one, other in call.quotients():
             key = quotient_key(one, other)
-            if key not in computed:
+            if key not in columns_by_text:
                 quotients.append(Quotient(one, other, len(quotients)))
-                computed[key] = f"({quotients[-1].result})"
+                columns_by_text[key] = f"({quotients[-1].result})"
     if quotients:
         states = states.selectExpr("*", *(each.power for each in quotients))
-    values = {call.value_name: call.value(computed) for call in calls}
+    values = {call.value_name: call.value(columns_by_text) for call in calls}
     if all(call.result_text(_MARK).count(_MARK) == 1 for call in calls):
         return states, [call.result_text(values[call.value_name]) for call in calls]
     rows = states.selectExpr(*keys, *(f"{value} AS {name}" for name, value in values.items()))
@@ -408,29 +408,31 @@ class _Finish:
     def quotients(self) -> Iterator[tuple[str, str]]:
         """Yield the operands of each quotient of integers, as SQL."""
         outcome = self.plan.lift.outcome
-        used = [each.when for each in outcome.failures]
-        used += [each for part in outcome.parts for each in (part.when, part.value)]
-        for each in used:
+        expressions = [each.when for each in outcome.failures]
+        expressions += [each for part in outcome.parts for each in (part.when, part.value)]
+        for each in expressions:
             for expr in each.walk():
                 if expr.op == "quotient":
                     one, other = (self._text(operand, {}) for operand in expr.parts)
                     yield one, other
 
-    def value(self, computed: Mapping[str, str]) -> str:
+    def value(self, columns_by_text: Mapping[str, str]) -> str:
         """Return what `get_value` returns, with the quotients that are known, as SQL."""
         outcome = self.plan.lift.outcome
         cases = [
-            f"WHEN {self._text(each.when, computed)} THEN raise_error({self._error('USER_CODE', text(each.text))})"
+            f"WHEN {self._text(each.when, columns_by_text)} THEN "
+            f"raise_error({self._error('USER_CODE', text(each.text))})"
             for each in outcome.failures
         ]
         cases += [
-            f"WHEN {self._text(part.when, computed)} THEN {self._text(part.value, computed)}" for part in outcome.parts
+            f"WHEN {self._text(part.when, columns_by_text)} THEN {self._text(part.value, columns_by_text)}"
+            for part in outcome.parts
         ]
         # Reading all fields that may not fit makes Spark compute, and so check, them all.
-        read = [self._reads(field) for field in self.plan.lift.fields if not self._is_count(field)]
+        read_conditions = [self._reads(field) for field in self.plan.lift.fields if not self._is_count(field)]
         value = f"CASE {' '.join(cases)} END"
-        if any(read):
-            value = f"CASE WHEN {' AND '.join(filter(None, read))} THEN {value} END"
+        if any(read_conditions):
+            value = f"CASE WHEN {' AND '.join(filter(None, read_conditions))} THEN {value} END"
         return value
 
     def result_text(self, value: str) -> str:
@@ -485,8 +487,8 @@ class _Finish:
         index = [each.name for each in self.plan.lift.fields].index(name)
         return f"state_{self.number}_{index}"
 
-    def _text(self, expr: Expr, computed: Mapping[str, str]) -> str:
-        return expression(expr, lambda field: self._column(field.parts[0]), computed)
+    def _text(self, expr: Expr, columns_by_text: Mapping[str, str]) -> str:
+        return expression(expr, lambda field: self._column(field.parts[0]), columns_by_text)
 
     def _error(self, code: str, message: str) -> str:
         """Return the text of an error of a group, as SQL."""
@@ -584,21 +586,21 @@ class _Finish:
 def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
     """Return the result of a batch query that is lifted; see `SparkPlanner.result`."""
     columns = {name: name for name in rows.columns}
-    task, grouped = _aggregate_groups(query, _by_bytes(rows), columns, rows.sparkSession)
+    task, groups = _aggregate_groups(query, _by_bytes(rows), columns, rows.sparkSession)
     if not query.finished_by_host.holds:
-        return finished_by_python(query, grouped, rows.schema, outputs)
+        return finished_by_python(query, groups, rows.schema, outputs)
     if is_spark(rows.sparkSession):
-        grouped = grouped.selectExpr(*query.layout.keys.names, f"{AGGREGATES}.*")
-    return finish(task, grouped, outputs)
+        groups = groups.selectExpr(*query.layout.keys.names, f"{AGGREGATES}.*")
+    return finish(task, groups, outputs)
 
 
 def finished_by_python(
-    query: Query, grouped: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
+    query: Query, groups: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
 ) -> DataFrame:
     """Return the result of finished groups, whose states Python makes; see `SparkPlanner.finished_by_python`."""
     task = LiftedFold(query, merges=True, plans=cast("tuple[LiftPlan, ...]", query.lifting.plans))
     schema = spark_schema(query, rows, query.layout.results, outputs)
-    return grouped.mapInArrow(arrow_function(task, step_of(query, "lifted"), query.trace), schema)
+    return groups.mapInArrow(arrow_function(task, step_of(query, "lifted"), query.trace), schema)
 
 
 def lifted_text(
@@ -610,13 +612,13 @@ def lifted_text(
     items: Sequence[tuple[str, str]] | None = None,
 ) -> Text:
     """Return the result of a batch query as SQL, or the aggregates of its groups; see `SparkPlanner.text`."""
-    task, grouped = _aggregate_groups(query, rows, columns, session)
+    task, groups = _aggregate_groups(query, rows, columns, session)
     if query.finished_by_host.holds:
-        return finish(task, grouped, outputs, items)
+        return finish(task, groups, outputs, items)
     if not is_spark(session):
-        return grouped.selectExpr(*task.input.names)
+        return groups.selectExpr(*task.input.names)
     keys = query.layout.keys.names
-    return grouped.selectExpr(*keys, f"struct({', '.join(task.input.names[len(keys) :])}) AS {AGGREGATES}")
+    return groups.selectExpr(*keys, f"struct({', '.join(task.input.names[len(keys) :])}) AS {AGGREGATES}")
 
 
 def _aggregate_groups(
@@ -629,9 +631,9 @@ def _aggregate_groups(
     plans = cast("tuple[LiftPlan, ...]", query.lifting.plans)  # `lifting_of` has made them
     layout = query.layout
     keys = [columns[name] for name in layout.keys.names]
-    sent = [columns[name] for name in layout.columns.names]
-    input_columns = dict(zip(layout.display_names, sent, strict=True))
-    types = dict(zip(sent, layout.columns.types, strict=True))
+    sent_names = [columns[name] for name in layout.columns.names]
+    input_columns = dict(zip(layout.display_names, sent_names, strict=True))
+    types = dict(zip(sent_names, layout.columns.types, strict=True))
     names = {column: name for name, column in input_columns.items()} | dict(zip(keys, layout.names, strict=True))
     calls = [
         _Call(
@@ -663,17 +665,17 @@ def _aggregate_groups(
         for index, aggregate in enumerate(call.plan.aggregates):
             raises = index == raising and bool(call.plan.lift.failures)
             limb = call.limb(aggregate, parts, raises=raises, skips_null=skips_null)
-            aggregated = aggregations[aggregate.kind].format(limb, rows=call.rows(aggregate))
+            aggregate_sql = aggregations[aggregate.kind].format(limb, rows=call.rows(aggregate))
             if aggregate.kind == "decimal sum":
-                aggregated = f"CAST({aggregated} AS DECIMAL(38, {aggregate.scale}))"
-            aggregates.append(f"{aggregated} AS {aggregate_name(number, index)}")
+                aggregate_sql = f"CAST({aggregate_sql} AS DECIMAL(38, {aggregate.scale}))"
+            aggregates.append(f"{aggregate_sql} AS {aggregate_name(number, index)}")
     return task, _aggregate(with_parts, dict(zip(layout.keys.names, keys, strict=True)), aggregates)
 
 
 def _aggregate(rows: _Rows, keys: Mapping[str, str], aggregates: Sequence[str]) -> _Rows:
     if isinstance(rows, Text):
-        grouped = rows.selectExpr(*(f"{key} AS {name}" for name, key in keys.items()), *aggregates)
-        return Text(f"{grouped.sql} GROUP BY {', '.join(keys.values())}") if keys else grouped
+        groups = rows.selectExpr(*(f"{key} AS {name}" for name, key in keys.items()), *aggregates)
+        return Text(f"{groups.sql} GROUP BY {', '.join(keys.values())}") if keys else groups
     if is_spark(rows.sparkSession):
         return rows.groupBy(*keys).agg(sf.expr(f"struct({', '.join(aggregates)})").alias(AGGREGATES))
     return rows.groupBy(*keys).agg(*map(sf.expr, aggregates))
@@ -682,10 +684,10 @@ def _aggregate(rows: _Rows, keys: Mapping[str, str], aggregates: Sequence[str]) 
 def _by_bytes(rows: DataFrame) -> DataFrame:
     """Return rows whose texts Spark compares by their bytes, as Python does, and not by a collation."""
     texts = (field for field in rows.schema if isinstance(field.dataType, st.StringType))
-    collated = {
+    byte_columns = {
         field.name: sf.expr(f"{field.name} COLLATE UTF8_BINARY") for field in texts if is_collated(field.dataType)
     }
-    return rows.withColumns(collated) if collated else rows
+    return rows.withColumns(byte_columns) if byte_columns else rows
 
 
 _AGGREGATIONS: Final = {
@@ -772,8 +774,8 @@ class _Call:
     def _when(self, condition: Expr, parts: Mapping[str, str]) -> str:
         if self.filter is None:
             return self.text(condition, parts)
-        chosen = f"coalesce({self.filter}, false)"
-        return chosen if condition == TRUE else f"({chosen} AND {self.text(condition, parts)})"
+        filter_text = f"coalesce({self.filter}, false)"
+        return filter_text if condition == TRUE else f"({filter_text} AND {self.text(condition, parts)})"
 
     def text(self, expr: Expr, parts: Mapping[str, str]) -> str:
         """Return an expression as SQL."""
@@ -814,7 +816,7 @@ def _sql_of(kind: str) -> str:
 
 def _parts(calls: Sequence[_Call], inputs: Sequence[str]) -> dict[str, str]:
     """Return the expressions that are cut into several limbs, with names for their columns, unlike those given."""
-    cut: Counter[str] = Counter()
+    part_counts: Counter[str] = Counter()
     for call in calls:
         for aggregate in call.plan.aggregates:
             parts = {
@@ -823,8 +825,8 @@ def _parts(calls: Sequence[_Call], inputs: Sequence[str]) -> dict[str, str]:
                 for each in case.value.walk()
                 if each.op in ("low", "high") and each.parts[0].op in ("mul", "add")
             }
-            cut.update(parts)
-    repeated = [text for text, times in cut.items() if times > 1]
-    used = {name.strip("`").casefold() for name in inputs}
-    names = (name for number in count() if (name := f"foldflight_part_{number}") not in used)
-    return dict(zip(repeated, names, strict=False))
+            part_counts.update(parts)
+    repeated_texts = [text for text, times in part_counts.items() if times > 1]
+    used_names = {name.strip("`").casefold() for name in inputs}
+    names = (name for number in count() if (name := f"foldflight_part_{number}") not in used_names)
+    return dict(zip(repeated_texts, names, strict=False))

@@ -1,7 +1,8 @@
 """Change data: the readers of Debezium's and Canal's events, and upserts, beside what Spark's JVM does with the same.
 
-A figure is the CPU time of an event in all processes: the driver, the JVM, and Spark's Python workers. It is the median
-of alternating rounds. Events are read from uncompressed files, and rows are not written.
+A figure is the CPU time of an event in all processes: the driver, the JVM, and Spark's Python workers. Events without
+schema blocks also have a rate, that of all cores. Both are medians of alternating rounds. Events are read from
+uncompressed files, and rows are not written.
 
 The events are made like those of a real connector (tests/debezium.py): the same members, nine columns, four events of
 nine update or delete a row. Schema blocks are the connector's own.
@@ -14,6 +15,7 @@ import json
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.data import Figure, Sizes
-from bench.spark_batch import ROUNDS, ROW_BYTES, consume, session
+from bench.spark_batch import ROUNDS, ROW_BYTES, consume, medians, session
 from bench.spark_stream import BUCKETS, CORES, epochs
 from examples.flights_stream import SETTINGS
 from foldflight.spark import configure, from_canal, from_debezium, schema_of, upserts
@@ -36,6 +38,8 @@ SAME = "from_json of the same events"
 DEBEZIUM, CANAL, UPSERTS = "from_debezium", "from_canal", "upserts"
 KNOWN = "from_debezium with schema_of"
 LATEST = "Spark's max_by of each key (no Python)"
+CORE_RATE = 75_000  # events a second
+AIMED_RATE = f"{CORE_RATE:,} events a second and core"
 BARE, WITH_BLOCK, OF_CANAL = "Debezium without schema blocks", "Debezium with schema blocks", "Canal"
 
 SCHEMA = (
@@ -87,8 +91,23 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
                 runs = {way: (lambda query=query: consume(query())) for way, query in ways.items()}
                 for way, seconds in cpu_medians(runs).items():
                     yield Figure(SUITE, case, way, seconds / count * 1e6, "us")
+            yield from _rates(cases[BARE], count)
             configure(spark, row_bytes=ROW_BYTES)
             yield from _keyed(spark, folder, count)
+
+
+def _rates(ways: Mapping[str, Way], count: int) -> Iterator[Figure]:
+    """Measure how many events a second all cores read, which have run each way before."""
+
+    def seconds_of(query: Way) -> float:
+        start = time.perf_counter()
+        consume(query())
+        return time.perf_counter() - start
+
+    case = f"{BARE} on {CORES} cores"
+    for way, seconds in medians({way: partial(seconds_of, query) for way, query in ways.items()}).items():
+        yield Figure(SUITE, case, way, count / seconds, "rows/s")
+    yield Figure(SUITE, case, AIMED_RATE, CORE_RATE * CORES, "rows/s")
 
 
 def _keyed(spark: Any, folder: Path, count: int) -> Iterator[Figure]:

@@ -486,6 +486,42 @@ class Unpacked(Statistics):  # type: ignore[misc]
 
 
 @udaf
+class SortedBackwards:
+    """A named argument that compiled code does not know."""
+
+    def __init__(self):
+        self.top = []
+
+    def accumulate(self, value: float):
+        self.top.append(value)
+        self.top.sort(reverse=True)
+
+    def get_value(self) -> float:
+        return self.top[0]
+
+
+class Asking:
+    """An object whose class asks for types."""
+
+    def __init__(self):
+        self.total = 0.0 if isinstance(self, Side) else 1.0
+
+
+@udaf
+class Asked:
+    """A new accumulator whose object is made by code that may have side effects."""
+
+    def __init__(self):
+        self.inner = Asking()
+
+    def accumulate(self, value: float):
+        self.inner.total += value
+
+    def get_value(self) -> float:
+        return self.inner.total
+
+
+@udaf
 class MixedKeys:
     """Keys of two types."""
 
@@ -510,6 +546,8 @@ class MixedKeys:
         (Counts, "it calls len of a dict whose values have several types"),
         (Either, "it assigns total of one of several objects; assign it in each branch instead"),
         (Unpacked, "it unpacks a dict"),
+        (SortedBackwards, "it calls sort with the named argument reverse"),
+        (Asked, "Asked.__init__ uses Asking: Asking.__init__ uses isinstance"),
         (MixedKeys, "MixedKeys.counts is a defaultdict at first; annotate it"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

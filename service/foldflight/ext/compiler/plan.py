@@ -620,8 +620,11 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
                 is_plain = all(plain_kind(each) is not None for each in value)
             is_plain = is_plain or any(value is each for each in (*classes, *_HARMLESS))
             if isinstance(value, type) and value.__flags__ & _HEAP_TYPE and not is_plain:
-                for inner, maker in _makers_of(value):
-                    _check_pure(inner, maker, {*classes, value})
+                try:
+                    for inner, maker in _makers_of(value):
+                        _check_pure(inner, maker, {*classes, value})
+                except Unsupported as unsupported:
+                    raise Unsupported(f"{what} uses {name}: {unsupported.reason}").at(line) from None
                 is_plain = True
             if not is_plain:
                 refused = f"{what} uses {name}"

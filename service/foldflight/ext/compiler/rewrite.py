@@ -966,6 +966,12 @@ class _Rewriter:
             self.any_end(statement, method, self.constants[arguments[0].name])
             return
         actual = arguments if method.receiver is None else (method.receiver, *arguments)
+        if expr.kws and hasattr(dispatcher, "__signature__"):
+            try:
+                dispatcher.__signature__.bind(*actual, **dict(expr.kws))
+            except TypeError:
+                name = getattr(self.root(expr.func), "attr", "a method")
+                raise Unsupported(f"it calls {name} with the named argument {expr.kws[0][0]}") from None
         self.emit_call(statement.target, dispatcher, actual, statement.loc, expr)
 
     def any_end(self, statement: ir.Assign, method: _Method, ends: tuple[Any, ...]) -> None:

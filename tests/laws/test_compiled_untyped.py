@@ -663,7 +663,10 @@ def test_types_that_are_not_certain_are_interpreted(cls: Any, why: str) -> None:
             lambda self: {"a": 0, "b": 0.0},
             "it uses a key that is not constant of a dict whose values have several types",
         ),
-        (lambda self: [0.0, None], "it is a list of several types at first; make it a class with an annotated"),
+        (
+            lambda self: [0.0, None],
+            "the value of 1 is None at first; make the accumulator a class with annotated attributes",
+        ),
     ],
     ids=["dict", "list", "mixed", "several"],
 )

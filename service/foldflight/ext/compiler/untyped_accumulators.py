@@ -455,7 +455,8 @@ class _Inference:
         if value is None:
             remedy = f"{label} is None at first; annotate it, as in float | None"
         if label.startswith("the value of "):
-            remedy = f"{label} is a {cls.__name__} at first; make the accumulator a class with annotated attributes"
+            what = "None" if value is None else f"a {cls.__name__}"
+            remedy = f"{label} is {what} at first; make the accumulator a class with annotated attributes"
         why = f"{self.untyped}; {remedy}" if value is not None or label != "it" else self.untyped
         self.missing[path] = Unsupported(why)
         return RecordField(path, _SHAPES.get(cls, ""), optional=value is None)

@@ -362,6 +362,8 @@ def test_pickles_with_the_modules_of_earlier_releases_are_read(module: str, name
         ("ext.java.machine", "Jar"),
         ("adapters.java.machine", "Jar"),
         ("client.uses", "Use"),
+        ("server.run.program", "Server"),
+        ("spark.stored", "state_table"),
         ("testing.overstream", "run_over_epochs"),
     ],
 )

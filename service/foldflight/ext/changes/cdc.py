@@ -495,10 +495,10 @@ def _kind(type_: Column, tool: str, event: Column) -> Column:
     what is no character. So all of these are refused here.
     """
     text = sf.col(_VALUE).cast("string")
-    shown = sf.coalesce(sf.substring(text, 1, _SHOWN_CHARS), sf.lit("bytes that are no text"))
+    shown_value = sf.coalesce(sf.substring(text, 1, _SHOWN_CHARS), sf.lit("bytes that are no text"))
 
     def refuse(what: str) -> Column:
-        return _raise_mismatch(sf.concat(sf.lit(f"an event {what}: "), shown), "", event)
+        return _raise_mismatch(sf.concat(sf.lit(f"an event {what}: "), shown_value), "", event)
 
     names = sf.json_object_keys(text)
     is_alone = sf.json_array_length(sf.concat(sf.lit("["), text, sf.lit("]"))) == 1

@@ -88,32 +88,32 @@ class Compiled(GroupsAccumulator):
 
     def update(self, rows: Rows) -> None:
         program = self._compiled_for(len(rows))
-        done = 0
+        rows_done = 0
         if program is not None:
             run, unfit = self._loop(program, rows, program.rows)
             if run is not None:
-                done = self._fold_with_fallback(
+                rows_done = self._fold_with_fallback(
                     rows, unfit, run, lambda row: self.inner.update(rows.part(row, row + 1))
                 )
-                if done == len(rows):
+                if rows_done == len(rows):
                     return
         self._leave()
-        self.inner.update(rows.part(done))
+        self.inner.update(rows.part(rows_done))
 
     def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:
         program = self._compiled_for(len(rows))
         shows = np.ones(len(rows), np.bool_) if requested is None else requested
         outputs: list[pa.Array] = []
-        done = 0
+        rows_done = 0
         if program is not None and len(rows):
             run, unfit = self._loop(program, rows, program.each)
             if run is not None:
-                values, known = program.allocate(len(rows))
+                values, known_mask = program.allocate(len(rows))
                 first = 0
 
                 def show(end: int) -> None:
                     part = slice(first, end)
-                    outputs.append(self._cast(values[part][shows[part]], known[part][shows[part]]))
+                    outputs.append(self._cast(values[part][shows[part]], known_mask[part][shows[part]]))
 
                 def interpret(row: int) -> None:
                     nonlocal first
@@ -121,13 +121,15 @@ class Compiled(GroupsAccumulator):
                     first, part = row + 1, slice(row, row + 1)
                     outputs.append(self.inner.running_values(rows.part(row, row + 1), mask[part], shows[part]))
 
-                more = (mask, shows, self._fresh, values, known)
-                done = self._fold_with_fallback(rows, unfit, lambda end: run(end, *more), interpret)
-                show(done)
-                if done == len(rows):
+                more = (mask, shows, self._fresh, values, known_mask)
+                rows_done = self._fold_with_fallback(rows, unfit, lambda end: run(end, *more), interpret)
+                show(rows_done)
+                if rows_done == len(rows):
                     return pa.concat_arrays(outputs)
         self._leave()
-        return pa.concat_arrays([*outputs, self.inner.running_values(rows.part(done), mask[done:], shows[done:])])
+        return pa.concat_arrays(
+            [*outputs, self.inner.running_values(rows.part(rows_done), mask[rows_done:], shows[rows_done:])]
+        )
 
     def _loop(
         self, program: Program, rows: Rows, loop: Callable[..., Any]
@@ -168,27 +170,27 @@ class Compiled(GroupsAccumulator):
         ahead: Any = rows.slots[:0] if unfit is None else np.flatnonzero(unfit)
         if apart is not None:
             ahead = np.union1d(ahead, np.flatnonzero(apart))
-        count, done = len(rows), 0
-        left = count // _INTERPRETED_SHARE + _INTERPRETED_ROWS_MIN
+        count, rows_done = len(rows), 0
+        interpreted_rows_left = count // _INTERPRETED_SHARE + _INTERPRETED_ROWS_MIN
         while True:
             if len(ahead):
-                ahead = ahead[np.searchsorted(ahead, done) :]
-            if len(ahead) > left:
-                return done
+                ahead = ahead[np.searchsorted(ahead, rows_done) :]
+            if len(ahead) > interpreted_rows_left:
+                return rows_done
             end = int(ahead[0]) if len(ahead) else count
-            self._progress[0] = done
+            self._progress[0] = rows_done
             try:
                 run(end)
-                done = end
+                rows_done = end
             except RAISED:
-                done = int(self._progress[0])
-            if done == count or not left:
-                return done
-            left -= 1
-            slot = rows.slots[done : done + 1]
-            if not self._interpret_row(slot, partial(interpret, done)):
-                ahead = np.union1d(ahead, done + np.flatnonzero(rows.slots[done:] == slot))
-            done += 1
+                rows_done = int(self._progress[0])
+            if rows_done == count or not interpreted_rows_left:
+                return rows_done
+            interpreted_rows_left -= 1
+            slot = rows.slots[rows_done : rows_done + 1]
+            if not self._interpret_row(slot, partial(interpret, rows_done)):
+                ahead = np.union1d(ahead, rows_done + np.flatnonzero(rows.slots[rows_done:] == slot))
+            rows_done += 1
 
     def _interpret_row(self, slot: Slots, interpret: Callable[[], None]) -> bool:
         """Fold one row with the interpreter. Return whether the accumulator was converted back to a record.
@@ -225,19 +227,21 @@ class Compiled(GroupsAccumulator):
         """
         assert self._program is not None
         accumulators, fields = self.inner.accumulators_of(slots), self._program.layout.fields
-        inferred = self._program.untyped_accumulators
-        if inferred is not None:
-            objects = [each for accumulator in accumulators for each in inferred.objects(accumulator)]
+        accumulator_types = self._program.untyped_accumulators
+        if accumulator_types is not None:
+            objects = [each for accumulator in accumulators for each in accumulator_types.objects(accumulator)]
         else:
             objects = [each for accumulator in accumulators for each in _objects(accumulator, self._program.layout)]
         if len({*map(id, objects)}) < len(objects):
             return None  # a record would make two lists of one list that is shared
-        if inferred is None and any(_record_would_change(accumulator, fields) for accumulator in accumulators):
+        if accumulator_types is None and any(_record_would_change(accumulator, fields) for accumulator in accumulators):
             return None
         for field in fields:
             if field.contents is not None and field.contents.shape != "list" and "float" in field.contents.key.kinds:
                 containers = [
-                    _member(each, field.name) if inferred is None else (inferred.members(each) or {}).get(field.name)
+                    _member(each, field.name)
+                    if accumulator_types is None
+                    else (accumulator_types.members(each) or {}).get(field.name)
                     for each in accumulators
                 ]
                 if any(map(_has_nan, containers)):
@@ -270,9 +274,9 @@ class Compiled(GroupsAccumulator):
         try:
             self._run(program.merge, slots, records.view(np.uint8), merging=[records])
         except RAISED:
-            done = int(self._progress[0])
+            rows_done = int(self._progress[0])
             self._leave()
-            self.inner.merge(slots[done:], states.slice(done))
+            self.inner.merge(slots[rows_done:], states.slice(rows_done))
 
     def _run(self, loop: Any, *arguments: Any, merging: Sequence[Any] = ()) -> None:
         """Run a loop over the table. `merging`: further records whose containers move when the arena grows."""
@@ -280,13 +284,13 @@ class Compiled(GroupsAccumulator):
         own = (self._table, self._present, self._program.instance, self._progress)
         self._arena.run(loop, (*own, *arguments), lambda: [*self._tables, *merging], self._program.layout.fields)
 
-    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
-        migrated = None if self._program is None else self.inner.convert_states(slots, states, written)
-        if migrated is None:
+    def migrate(self, slots: Slots, states: pa.Array, origin: StateOrigin) -> None:
+        converted_states = None if self._program is None else self.inner.convert_states(slots, states, origin)
+        if converted_states is None:
             self._leave()
-            self.inner.migrate(slots, states, written)
+            self.inner.migrate(slots, states, origin)
         else:
-            self.merge(*migrated)
+            self.merge(*converted_states)
 
     def state(self, slots: Slots) -> pa.Array:
         if self._compiled_for(len(slots)) is not None:
@@ -322,10 +326,12 @@ class Compiled(GroupsAccumulator):
 
     def _interpret_results(self, slots: Slots) -> pa.Array:
         """Return the results of an interpreted get_value, which works on the accumulators as Python objects."""
-        known = np.unique(slots[slots < len(self._present)])
-        known = known[self._present[known]]
+        present_slots = np.unique(slots[slots < len(self._present)])
+        present_slots = present_slots[self._present[present_slots]]
         own = self._instance_text()
-        outputs = self.inner.values_of(slots, dict(zip(known.tolist(), self._accumulators(known), strict=True)))
+        outputs = self.inner.values_of(
+            slots, dict(zip(present_slots.tolist(), self._accumulators(present_slots), strict=True))
+        )
         if own != self._instance_text():
             self._leave()  # compiled code would go on with the numbers from before
         return outputs
@@ -354,12 +360,12 @@ class Compiled(GroupsAccumulator):
         apart = self._interpreted_among(slots)
         if apart is not None:
             self.inner.forget(slots[apart])
-        known = slots[slots < len(self._present)]
-        self._present[known] = False
+        slots_in_range = slots[slots < len(self._present)]
+        self._present[slots_in_range] = False
         if len(self._interpreted_slots):
-            self._interpreted_slots[known] = False
-        bytes_of(self._rows)[known] = bytes_of(self._fresh.view(self._program.dtype))
-        self._start(known)
+            self._interpreted_slots[slots_in_range] = False
+        bytes_of(self._rows)[slots_in_range] = bytes_of(self._fresh.view(self._program.dtype))
+        self._start(slots_in_range)
 
     def close(self) -> None:
         self._table, self._present, self._retained = np.zeros(0, np.uint8), np.zeros(0, np.bool_), []
@@ -432,8 +438,8 @@ class Compiled(GroupsAccumulator):
         if not len(self._interpreted_slots) or not self._interpreted_slots.any():
             return None
         apart = np.zeros(len(slots), np.bool_)
-        known = slots < len(self._interpreted_slots)
-        apart[known] = self._interpreted_slots[slots[known]]
+        in_range_mask = slots < len(self._interpreted_slots)
+        apart[in_range_mask] = self._interpreted_slots[slots[in_range_mask]]
         return apart if apart.any() else None
 
     def _hand_over(self, slots: Slots) -> None:
@@ -445,28 +451,28 @@ class Compiled(GroupsAccumulator):
         assert self._program is not None
         states = self._column_states(slots, narrow=False)
         assert states is not None
-        inferred = self._program.untyped_accumulators
-        return self.inner.codec.decode(states) if inferred is None else inferred.accumulators(states)
+        accumulator_types = self._program.untyped_accumulators
+        return self.inner.codec.decode(states) if accumulator_types is None else accumulator_types.accumulators(states)
 
     def _encode(self, accumulators: pa.Array) -> pa.Array | None:
         """Return a column of accumulators as states; None if they cannot be pickled."""
         assert self._program is not None
-        inferred = self._program.untyped_accumulators
-        if inferred is None:
+        accumulator_types = self._program.untyped_accumulators
+        if accumulator_types is None:
             return accumulators
         try:
-            return self.inner.codec.encode(inferred.accumulators(accumulators))
+            return self.inner.codec.encode(accumulator_types.accumulators(accumulators))
         except UnconvertibleState:
             return None
 
     def _decode(self, states: pa.Array) -> pa.Array | None:
         """Return states as a column of accumulators; None if one has types that compiled code does not have."""
         assert self._program is not None
-        inferred = self._program.untyped_accumulators
-        if inferred is None:
+        accumulator_types = self._program.untyped_accumulators
+        if accumulator_types is None:
             return states
         try:
-            return inferred.column(self.inner.codec.decode(states))
+            return accumulator_types.column(self.inner.codec.decode(states))
         except UnconvertibleState:
             return None
 
@@ -516,11 +522,11 @@ class Compiled(GroupsAccumulator):
         """Enlarge the table for these slots, and reset the progress to row 0 for the next loop."""
         assert self._program is not None
         self._progress[0] = 0
-        needed, count = int(slots.max(initial=-1)) + 1, len(self._present)
-        if needed > count:
-            size = capacity_for(needed, count)
+        slot_count, count = int(slots.max(initial=-1)) + 1, len(self._present)
+        if slot_count > count:
+            size = capacity_for(slot_count, count)
             if self._program.dtype.itemsize > _WIDE_BYTES:
-                size = max(needed, min(size, count + count // 8))
+                size = max(slot_count, min(size, count + count // 8))
             self._present = np.concatenate([self._present, np.zeros(size - count, np.bool_)])
             if len(self._interpreted_slots):
                 self._interpreted_slots = np.concatenate([self._interpreted_slots, np.zeros(size - count, np.bool_)])
@@ -593,7 +599,7 @@ class Compiled(GroupsAccumulator):
             arrays: The arrays.
             may_copy: False in the middle of a chunk, because its later rows refer to the arrays.
         """
-        made = self._arena.take_texts()
+        held_texts = self._arena.take_texts()
         if not program.texts:
             return
         if may_copy and self._retained_bytes > self._retained_bytes_max:
@@ -611,7 +617,7 @@ class Compiled(GroupsAccumulator):
             self._retained, self._retained_sizes = copies, _memory_of(copies)
             self._retained_bytes = sum(self._retained_sizes.values())
             self._retained_bytes_max = max(_RETAINED_BYTES_MIN, 2 * self._retained_bytes)
-        arrays = [*made, *arrays]
+        arrays = [*held_texts, *arrays]
         self._retained += arrays
         for address, size in _memory_of(arrays).items():
             if address not in self._retained_sizes:
@@ -625,11 +631,11 @@ class Compiled(GroupsAccumulator):
         headers = self._rows[field.name][slots]
         expected = self._types[self._program.layout.fields.index(field)]
         column = self._arena.column(headers, field.contents, expected, narrow=False)
-        needed = None if column is None else room(column, field.contents)
-        assert needed is not None
-        offset = self._arena.reserve(self._tables, self._program.layout.fields, needed)
-        written = self._arena.fill(headers, field.contents, column, offset)
-        assert written is not None
+        needed_room = None if column is None else room(column, field.contents)
+        assert needed_room is not None
+        offset = self._arena.reserve(self._tables, self._program.layout.fields, needed_room)
+        new_column = self._arena.fill(headers, field.contents, column, offset)
+        assert new_column is not None
         self._rows[field.name][slots] = headers
         return column
 
@@ -731,9 +737,9 @@ def _memory_of(arrays: Sequence[pa.Array]) -> dict[int, int]:
     return sizes
 
 
-def results_of(values: Any, known: Mask, type_: pa.DataType) -> pa.Array:
-    """Return n results of compiled code as a column; `known` is false for None."""
-    mask = None if known.all() else ~known
+def results_of(values: Any, known_mask: Mask, type_: pa.DataType) -> pa.Array:
+    """Return n results of compiled code as a column; `known_mask` is false for None."""
+    mask = None if known_mask.all() else ~known_mask
     if is_vector(type_):
         return from_matrix(values, type_, mask)
     if text_of(type_) is not None:

@@ -35,7 +35,7 @@ def digest_of(plan: CompilePlan, lookups: Lookups) -> str:
     Raises:
         Unsupported: More than 1000 objects are reached.
     """
-    seen: dict[int, Any] = {}
+    seen_functions: dict[int, Any] = {}
     parts = [repr((plan.accumulator, plan.instance, plan.arguments, plan.kinds, plan.result, plan.result_bits))]
     parts.append(repr((sorted(plan.with_self), plan.accumulator_class is None, plan.named_tuple is None)))
     inner = (cls for _, cls in plan.accumulator.parts)
@@ -47,16 +47,16 @@ def digest_of(plan: CompilePlan, lookups: Lookups) -> str:
         lookups.invalidate()  # create_accumulator may read slots, which are not recorded
     for method_name, function in (*plan.functions, *plan.makers):
         parts.append(method_name)
-        parts.extend(_function(function, classes, seen, lookups))
+        parts.extend(_function(function, classes, seen_functions, lookups))
     return hashlib.sha256("\n".join(parts).encode(errors="backslashreplace")).hexdigest()[:32]
 
 
 def _function(
-    function: FunctionType, classes: tuple[type, ...], seen: dict[int, Any], lookups: Lookups
+    function: FunctionType, classes: tuple[type, ...], seen_functions: dict[int, Any], lookups: Lookups
 ) -> Iterator[str]:
-    if id(function) in seen:
+    if id(function) in seen_functions:
         return
-    seen[id(function)] = function
+    seen_functions[id(function)] = function
     code = lookups.attribute(function, "__code__")
     lookups.places += f"{code.co_filename}:{code.co_firstlineno}\n"
     yield _code(code)
@@ -73,22 +73,24 @@ def _function(
             values.append(lookups.attribute(cls, name))
             yield type(inspect.getattr_static(cls, name, None)).__name__  # a static method has no self
     with at_line_of(function):
-        reached = _reachable(values, names, lookups)
-    for value in reached:
-        called = value.fget if isinstance(value, property) else value
-        if isinstance(called, FunctionType):
-            yield called.__qualname__
-            yield from _function(called, classes, seen, lookups)
+        reached_objects = _reachable(values, names, lookups)
+    for value in reached_objects:
+        called_function = value.fget if isinstance(value, property) else value
+        if isinstance(called_function, FunctionType):
+            yield called_function.__qualname__
+            yield from _function(called_function, classes, seen_functions, lookups)
         else:
             yield _text_of(value)
-        if is_named_tuple(value) and id(value) not in seen:  # its methods also call those that this code does not name
-            seen[id(value)] = value
+        if (
+            is_named_tuple(value) and id(value) not in seen_functions
+        ):  # its methods also call those that this code does not name
+            seen_functions[id(value)] = value
             for name in sorted({*vars(value)} - _GENERATED):
                 method = lookups.item(vars(value), name)
                 method = method.fget if isinstance(method, property) else method
                 if isinstance(method, FunctionType):
                     yield f"{value.__qualname__}.{name}"
-                    yield from _function(method, classes, seen, lookups)
+                    yield from _function(method, classes, seen_functions, lookups)
 
 
 def _reachable(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> list[Any]:
@@ -97,21 +99,21 @@ def _reachable(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> l
     Raises:
         Unsupported: More than 1000 objects are reached.
     """
-    reached = [each for each in values if each is not MISSING]
-    known = {id(each) for each in reached}
-    for value in reached:  # the list grows within the loop
+    reached_objects = [each for each in values if each is not MISSING]
+    known_ids = {id(each) for each in reached_objects}
+    for value in reached_objects:  # the list grows within the loop
         if type(value) in PLAIN or isinstance(value, _WRITTEN_IN_C):
             continue
         for name in names:
             attribute = lookups.attribute(value, name)
             # Values of `PLAIN` types enter the digest at each place, also equal ones, because the digest has no names:
             # the position of a value alone tells whose attribute it is. Other objects need to be visited once.
-            if attribute is not MISSING and (type(attribute) in PLAIN or id(attribute) not in known):
-                known.add(id(attribute))
-                reached.append(attribute)
-        if len(reached) > _REACHED_MAX:
+            if attribute is not MISSING and (type(attribute) in PLAIN or id(attribute) not in known_ids):
+                known_ids.add(id(attribute))
+                reached_objects.append(attribute)
+        if len(reached_objects) > _REACHED_MAX:
             raise Unsupported(f"its code reaches more than {_REACHED_MAX} objects from its globals")
-    return reached
+    return reached_objects
 
 
 # Only code is cached: it cannot change, unlike the objects that its names refer to.

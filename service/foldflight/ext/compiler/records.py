@@ -277,10 +277,10 @@ def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attrib
     if field.optional:
         byte = llvm.IntType(8)
         valid = builder.load(_member(builder, pointer, reference.layout, field.valid, byte))
-        made = context.make_helper(builder, result)
-        made.data = value
-        made.valid = builder.icmp_unsigned("!=", valid, byte(0))
-        value = made._getvalue()
+        helper = context.make_helper(builder, result)
+        helper.data = value
+        helper.valid = builder.icmp_unsigned("!=", valid, byte(0))
+        value = helper._getvalue()
     return impl_ret_untracked(context, builder, result, value)
 
 

@@ -85,13 +85,13 @@ class Part:
         """The names of its members."""
         return [_name_of(each) for each in self.members]
 
-    def values(self, made: Any) -> dict[str, Any] | None:
+    def values(self, instance: Any) -> dict[str, Any] | None:
         """Return the members of an object by name; None if it has another class or other members."""
-        if type(made) is not self.cls:
+        if type(instance) is not self.cls:
             return None
-        if isinstance(made, (list, tuple)):
-            return dict(zip(self.names, made, strict=True)) if len(made) == len(self.members) else None
-        values: dict[str, Any] = made if isinstance(made, dict) else vars(made)
+        if isinstance(instance, (list, tuple)):
+            return dict(zip(self.names, instance, strict=True)) if len(instance) == len(self.members) else None
+        values: dict[str, Any] = instance if isinstance(instance, dict) else vars(instance)
         return values if list(values) == self.names else None
 
     def make(self, values: dict[str, Any]) -> Any:
@@ -105,9 +105,9 @@ class Part:
             return [*members.values()]
         if issubclass(self.cls, tuple):
             return self.cls(members.values()) if self.cls is tuple else self.cls(*members.values())
-        made: Any = object.__new__(self.cls)
-        made.__dict__.update(members)
-        return made
+        instance: Any = object.__new__(self.cls)
+        instance.__dict__.update(members)
+        return instance
 
 
 def _name_of(member: RecordField | Part) -> str:
@@ -192,16 +192,16 @@ class UntypedAccumulators:
 
     def objects(self, accumulator: Any) -> list[Any]:
         """Return the objects and containers within an accumulator, and itself if it is one: all that may be shared."""
-        found: list[Any] = []
+        objects_within: list[Any] = []
         waiting: list[tuple[RecordField | Part, Any]] = [(self.root, accumulator)]
         while waiting:
             each, value = waiting.pop()
             is_object = isinstance(each, Part) and not issubclass(each.cls, tuple)
             if is_object or (isinstance(each, RecordField) and each.is_container):
-                found.append(value)
+                objects_within.append(value)
             own = each.values(value) if isinstance(each, Part) else None
             waiting += () if own is None or not isinstance(each, Part) else zip(each.members, own.values(), strict=True)
-        return found
+        return objects_within
 
     def accumulators(self, column: pa.Array) -> list[Any]:
         """Convert a column to n accumulators with the types that the author's code creates."""
@@ -320,10 +320,16 @@ def accumulator_class(function: Function, create_accumulator: Any) -> type | Non
     if cls is None and "value" in function.accumulator_hints:
         return None  # a container
     if cls is None and isinstance(create_accumulator, FunctionType):
-        known = create_accumulator.__globals__
-        named = [known[name] for name in create_accumulator.__code__.co_names if isinstance(known.get(name), type)]
-        named = [each for each in named if each not in CONTAINERS and each.__flags__ & _HEAP_TYPE]
-        cls = named[0] if len(named) == 1 else None
+        module_names = create_accumulator.__globals__
+        candidate_classes = [
+            module_names[name]
+            for name in create_accumulator.__code__.co_names
+            if isinstance(module_names.get(name), type)
+        ]
+        candidate_classes = [
+            each for each in candidate_classes if each not in CONTAINERS and each.__flags__ & _HEAP_TYPE
+        ]
+        cls = candidate_classes[0] if len(candidate_classes) == 1 else None
     if cls in CONTAINERS:
         return None
     is_own = cls is None or is_named_tuple(cls) or all(each.__flags__ & _HEAP_TYPE for each in cls.__mro__[:-1])
@@ -335,7 +341,7 @@ def accumulator_class(function: Function, create_accumulator: Any) -> type | Non
 def inferred_types(
     cls: type | None,
     fresh: Any,
-    untyped: str,
+    untyped_text: str,
     hints: Mapping[str, Any],
     uses_of: Callable[[Part | RecordField], Uses],
 ) -> UntypedAccumulators:
@@ -344,7 +350,7 @@ def inferred_types(
     Args:
         cls: The expected class; None for a number, a tuple, a dict or a container.
         fresh: The new accumulator.
-        untyped: The reason of `untyped_reason`.
+        untyped_text: The reason of `untyped_reason`.
         hints: The annotations of its attributes, or a container's annotation as `value`.
         uses_of: Returns what the author's code stores in the fields of an accumulator of which not all types are known:
             they are then guesses, and compiling refuses code that stores something else.
@@ -353,18 +359,18 @@ def inferred_types(
         Unsupported: One of the types is not certain.
     """
     if cls is not None and type(fresh) is not cls:
-        raise Unsupported(untyped)
-    known = _Inference(untyped, hints)
-    root = known.member("value", fresh)
-    for _ in range(_ROUNDS_MAX if known.missing else 0):
-        before = set(known.missing)
-        known = _Inference(untyped, hints, uses_of(root))
-        root = known.member("value", fresh)
-        if set(known.missing) == before:
+        raise Unsupported(untyped_text)
+    inference = _Inference(untyped_text, hints)
+    root = inference.member("value", fresh)
+    for _ in range(_ROUNDS_MAX if inference.missing else 0):
+        before = set(inference.missing)
+        inference = _Inference(untyped_text, hints, uses_of(root))
+        root = inference.member("value", fresh)
+        if set(inference.missing) == before:
             break
-    if known.missing:
-        raise next(iter(known.missing.values()))
-    return UntypedAccumulators(root, "".join(known.guesses))
+    if inference.missing:
+        raise next(iter(inference.missing.values()))
+    return UntypedAccumulators(root, "".join(inference.guesses))
 
 
 _ROUNDS_MAX: Final = 3
@@ -384,8 +390,8 @@ class _Inference:
         guesses: What is said before a reason that a guess may have caused.
     """
 
-    def __init__(self, untyped: str, hints: Mapping[str, Any], uses: Uses | None = None) -> None:
-        self.untyped = untyped
+    def __init__(self, untyped_text: str, hints: Mapping[str, Any], uses: Uses | None = None) -> None:
+        self.untyped = untyped_text
         self.hints = hints
         self.uses = Uses() if uses is None else uses
         self.missing: dict[str, Unsupported] = {}
@@ -406,8 +412,8 @@ class _Inference:
         cls = type(value)
         if is_object(value):
             self._check_object(cls, value)
-            annotated = self.hints if is_root and self.hints else hints_of(cls)
-            return self._part(before, cls, vars(value), annotated)
+            member_hints = self.hints if is_root and self.hints else hints_of(cls)
+            return self._part(before, cls, vars(value), member_hints)
         return self._field(path, value, hint, label)
 
     def _check_object(self, cls: type, value: Any) -> None:
@@ -467,22 +473,24 @@ class _Inference:
         shape = _SHAPES.get(cls)
         if shape is None or (shape == "list" and value):
             return None
-        annotated = _parts_of(cls, hint)
-        put = self.uses.elements(path, shape == "dict")
-        held = [_element_of(value)] if shape != "dict" else [_element_of(value), _element_of(value.values())]
+        annotated_elements = _parts_of(cls, hint)
+        put_elements = self.uses.elements(path, shape == "dict")
+        held_elements = [_element_of(value)] if shape != "dict" else [_element_of(value), _element_of(value.values())]
         if cls is Counter:
-            held[1:] = [Element(("int",))]
+            held_elements[1:] = [Element(("int",))]
         if cls is defaultdict and (made_by := _NUMBERS.get(value.default_factory)) is not None:
-            held[1:] = [Element((made_by,))]
-        if value and cls is dict and hint is None and None not in held:
-            annotated = held
-        known = [one or two or three for one, two, three in zip(annotated, held, put, strict=True)]
-        parts = [each for each in known if each is not None]
-        if len(parts) < len(known):
+            held_elements[1:] = [Element((made_by,))]
+        if value and cls is dict and hint is None and None not in held_elements:
+            annotated_elements = held_elements
+        merged_elements = [
+            one or two or three for one, two, three in zip(annotated_elements, held_elements, put_elements, strict=True)
+        ]
+        parts = [each for each in merged_elements if each is not None]
+        if len(parts) < len(merged_elements):
             return None
         if cls is defaultdict and (parts[1].is_tuple or value.default_factory is not _CLASSES[parts[1].kinds[0]]):
             return None
-        if None in annotated and not value:
+        if None in annotated_elements and not value:
             names = ", ".join(map(_name_of_element, parts[: 1 if cls is Counter else 2]))
             name = cls.__name__
             self.guesses.append(
@@ -539,12 +547,12 @@ def _parts_of(cls: type, hint: Any) -> list[Element | None]:
 
 def _element_of(values: Iterable[Any]) -> Element | None:
     """Return the element of which all values are; None if there is none, or none that is certain."""
-    found = set()
+    elements = set()
     for value in values:
         actual = value if type(value) is tuple else (value,)
         kinds = tuple(_plain_kind(each) or "" for each in actual)
-        found.add(Element(kinds, is_tuple=type(value) is tuple) if all(kinds) else None)
-    return found.pop() if len(found) == 1 else None
+        elements.add(Element(kinds, is_tuple=type(value) is tuple) if all(kinds) else None)
+    return elements.pop() if len(elements) == 1 else None
 
 
 def _name_of_element(part: Element) -> str:

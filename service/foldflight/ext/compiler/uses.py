@@ -101,9 +101,9 @@ class Uses:
         return [keys, _only(self.values.get(path, ()))] if is_dict else [keys]
 
 
-def _only(found: Iterable[Any]) -> Any:
-    known = [*found]
-    return known[0] if len(known) == 1 else None
+def _only(values: Iterable[Any]) -> Any:
+    items = [*values]
+    return items[0] if len(items) == 1 else None
 
 
 def find_uses(root: Part | RecordField, cls: type, functions: Iterable[tuple[FunctionType, int]], kinds: Any) -> Uses:
@@ -153,15 +153,15 @@ class _Reader:
                         self.put_item(self.of(statement.target), index, statement.value)
                     case ir.Assign(value=ir.Expr(op="call") as call):
                         self.call(call)
-                    case ir.Assign(value=ir.Expr(op="getitem") as read):
-                        self.read_item(self.of(read.value), self.of(read.index))
-                    case ir.Assign(value=ir.Expr(op="binop") as asked) if asked.fn is operator.contains:
-                        self.put(self.uses.keys, self.of(asked.lhs), self.of(asked.rhs))
+                    case ir.Assign(value=ir.Expr(op="getitem") as item_expr):
+                        self.read_item(self.of(item_expr.value), self.of(item_expr.index))
+                    case ir.Assign(value=ir.Expr(op="binop") as contains_expr) if contains_expr.fn is operator.contains:
+                        self.put(self.uses.keys, self.of(contains_expr.lhs), self.of(contains_expr.rhs))
 
     def store(self, place: Any, value: ir.Var) -> None:
-        found = self.kind(self.of(value))
-        if isinstance(place, _Place) and isinstance(found, str) and found != _NONE:
-            self.uses.stored[place.path].add(found)
+        value_kind = self.kind(self.of(value))
+        if isinstance(place, _Place) and isinstance(value_kind, str) and value_kind != _NONE:
+            self.uses.stored[place.path].add(value_kind)
 
     def put_item(self, holder: Any, index: ir.Var, value: ir.Var) -> None:
         key = self.of(index)
@@ -184,22 +184,22 @@ class _Reader:
         function = self.of(call.func)
         if isinstance(function, _Bound) and function.name in _PUTTING:
             positions = [position for position in _PUTTING[function.name] if position < len(call.args)]
-            found = (self.uses.keys, self.uses.values)
-            for into, position in zip(found, positions, strict=False):
+            targets = (self.uses.keys, self.uses.values)
+            for into, position in zip(targets, positions, strict=False):
                 self.put(into, function.of, self.of(call.args[position]))
         if isinstance(function, _Bound) and function.name in ("extend", "subtract", "update") and len(call.args) == 1:
-            given = self.of(call.args[0])
-            is_text = self.kind(given) == "text"
-            self.put(self.uses.keys, function.of, "text" if is_text else getattr(given, "value", None))
+            argument = self.of(call.args[0])
+            is_text = self.kind(argument) == "text"
+            self.put(self.uses.keys, function.of, "text" if is_text else getattr(argument, "value", None))
         name = getattr(getattr(function, "value", None), "__name__", "")
         if name in ("heappush", "heappushpop", "heapreplace", "insort") and len(call.args) == 2:
             self.put(self.uses.keys, self.of(call.args[0]), self.of(call.args[1]))
 
     def put(self, into: dict[str, set[Element]], holder: Any, value: Any) -> None:
-        found = self.kind(value)
-        members = found if isinstance(found, tuple) else (found,)
+        value_kind = self.kind(value)
+        members = value_kind if isinstance(value_kind, tuple) else (value_kind,)
         if self.shape_of(holder) and all(isinstance(each, str) and each != _NONE for each in members):
-            into[self.path_of(holder)].add(Element(tuple(map(str, members)), is_tuple=isinstance(found, tuple)))
+            into[self.path_of(holder)].add(Element(tuple(map(str, members)), is_tuple=isinstance(value_kind, tuple)))
 
     def shape_of(self, holder: Any) -> str:
         """Return `list`, `dict` or `set` if a value is a container of the accumulator; else an empty text."""
@@ -233,17 +233,17 @@ class _Reader:
     def kind(self, value: Any) -> Any:
         """Return the kind of a value, a tuple of kinds, or None if it is unknown."""
         if isinstance(value, _Object):
-            known = value.value
-            if type(known) is tuple:
-                return tuple(self.kind(_Object(each)) for each in known)
-            moment = number_of(known)
-            return _NONE if known is None else _PLAIN.get(type(known), moment and moment[0])
+            constant_value = value.value
+            if type(constant_value) is tuple:
+                return tuple(self.kind(_Object(each)) for each in constant_value)
+            moment = number_of(constant_value)
+            return _NONE if constant_value is None else _PLAIN.get(type(constant_value), moment and moment[0])
         if isinstance(value, _Place):
             path = self.path_of(value)
-            found = self.fields.get(path)
-            if found is None or found.is_container or self.shape_of(value):
+            known_field = self.fields.get(path)
+            if known_field is None or known_field.is_container or self.shape_of(value):
                 return None
-            return found.kind or self.uses.kind(path)
+            return known_field.kind or self.uses.kind(path)
         if isinstance(value, tuple):
             return tuple(map(self.kind, value))
         return value if isinstance(value, str) else None
@@ -256,11 +256,13 @@ class _Reader:
         try:
             if self.depth > _DEPTH_MAX:
                 return None
-            found = [self.defined_as(each) for each in self.code._definitions.get(var.name, ())]
+            definitions = [self.defined_as(each) for each in self.code._definitions.get(var.name, ())]
         finally:
             self.depth -= 1
-        known = [each for each in found if each is not None]
-        return next((each for each in known if self.kind(each) != _NONE), known[0] if known else None)
+        known_values = [each for each in definitions if each is not None]
+        return next(
+            (each for each in known_values if self.kind(each) != _NONE), known_values[0] if known_values else None
+        )
 
     def defined_as(self, definition: Any) -> Any:
         match definition:
@@ -292,8 +294,8 @@ class _Reader:
             case "cast" | "exhaust_iter" | "getiter" | "iternext":
                 return self.of(expr.value)
             case "pair_first":
-                found = self.of(expr.value)
-                return found.value if isinstance(found, _Many) else None
+                source = self.of(expr.value)
+                return source.value if isinstance(source, _Many) else None
             case "getitem" | "static_getitem":
                 index = self.of(expr.index) if expr.op == "getitem" else _Object(expr.index)
                 return self.item(self.of(expr.value), index)
@@ -310,14 +312,18 @@ class _Reader:
         return "int" if name in _ATTRIBUTES else _Bound(base, name)
 
     def item(self, holder: Any, index: Any) -> Any:
-        known = index.value if isinstance(index, _Object) else None
+        constant_index = index.value if isinstance(index, _Object) else None
         if isinstance(holder, _Object) and type(holder.value) is tuple:
             holder = tuple(map(_Object, holder.value))
         if isinstance(holder, _Many):
-            return holder.value if type(known) is int else None
+            return holder.value if type(constant_index) is int else None
         if isinstance(holder, tuple):
-            return holder[known] if type(known) is int and -len(holder) <= known < len(holder) else None
-        member = self.member_at(holder, known)
+            return (
+                holder[constant_index]
+                if type(constant_index) is int and -len(holder) <= constant_index < len(holder)
+                else None
+            )
+        member = self.member_at(holder, constant_index)
         return member if member is not None else self.held(holder)
 
     def held(self, holder: Any) -> Any:
@@ -336,17 +342,21 @@ class _Reader:
                     return self.held(function.of) or (arguments[1] if len(arguments) > 1 else None)
                 return None
             return _Many("text") if function.name in _SPLITTING else _METHODS.get(function.name)
-        called = function.value if isinstance(function, _Object) else None
-        called = getattr(called, "__func__", called)
-        if isinstance(called, FunctionType):
-            returned = called.__annotations__.get("return")
-            return {**_PLAIN, **{each.__name__: kind for each, kind in _PLAIN.items()}}.get(returned)
-        if called in _SAME:
+        called_function = function.value if isinstance(function, _Object) else None
+        called_function = getattr(called_function, "__func__", called_function)
+        if isinstance(called_function, FunctionType):
+            return_hint = called_function.__annotations__.get("return")
+            return {**_PLAIN, **{each.__name__: kind for each, kind in _PLAIN.items()}}.get(return_hint)
+        if called_function in _SAME:
             same = next((each for each in arguments if self.kind(each) not in (None, _NONE)), None)
-            return "int" if called is round and len(arguments) == 1 else same
-        if getattr(called, "__module__", "") == "math":
-            return _FUNCTIONS.get(called, "float")
-        return _FUNCTIONS.get(called) if callable(called) and called.__hash__ is not None else None
+            return "int" if called_function is round and len(arguments) == 1 else same
+        if getattr(called_function, "__module__", "") == "math":
+            return _FUNCTIONS.get(called_function, "float")
+        return (
+            _FUNCTIONS.get(called_function)
+            if callable(called_function) and called_function.__hash__ is not None
+            else None
+        )
 
 
 def _combined(function: Any, one: Any, other: Any) -> Any:

@@ -87,9 +87,9 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         raise Unsupported(f"its class is adapted from {function.adapter}")
     if function.bundled:
         raise Unsupported("its fold_bundle gets the rows of many groups at once; it is called once for each chunk")
-    untyped = "" if bound.serializer is not None else untyped_reason(function)
-    if untyped and function.capabilities.codec != "pickle":
-        raise Unsupported(untyped)
+    untyped_text = "" if bound.serializer is not None else untyped_reason(function)
+    if untyped_text and function.capabilities.codec != "pickle":
+        raise Unsupported(untyped_text)
     separate = hasattr(function.cls, "create_accumulator")
     functions, with_self = _functions(function.cls, separate=separate)
     parameters, instance = _attributes(methods, function.cls, functions)
@@ -99,7 +99,7 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         and not isinstance(bound.serializer, Nullable)
     )
     cls = function.accumulator_class if has_members else None
-    if untyped:
+    if untyped_text:
         maker = inspect.getattr_static(function.cls, "create_accumulator", None)
         cls = accumulator_class(function, getattr(maker, "__func__", maker))
     _check_hooks(function.cls)
@@ -111,30 +111,32 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
     for what, maker in makers.items():
         try:
             _check_pure(what, maker, {function.cls, cls, named_tuple})
-        except Unsupported as unsupported:
-            unsupported.reason = "; ".join(filter(None, (untyped, unsupported.reason)))
+        except Unsupported as error:
+            error.reason = "; ".join(filter(None, (untyped_text, error.reason)))
             raise
     arguments = [_argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
-    inferred = None
+    accumulator_types = None
     with at_line_of(next(iter(makers.values()), None)):
         accumulators = _fresh(methods, cls)
         if cls is None and has_members and type(accumulators[0]) is not (named_tuple or tuple):
             raise Unsupported("its accumulator is neither a tuple nor an object with annotated attributes")
-        if untyped:
+        if untyped_text:
             kinds = [kind if isinstance(kind, str) else None for _, kind in arguments]
-            read = [(each, int(name in with_self)) for name, each in functions.items() if name in _CHANGING]
-            uses_of = functools.partial(find_uses, cls=function.cls, functions=read, kinds=kinds)
+            changing_methods = [(each, int(name in with_self)) for name, each in functions.items() if name in _CHANGING]
+            uses_of = functools.partial(find_uses, cls=function.cls, functions=changing_methods, kinds=kinds)
             expected = cls or named_tuple
-            inferred = inferred_types(expected, accumulators[0], untyped, function.accumulator_hints, uses_of)
-            cls, named_tuple = inferred.cls, inferred.named_tuple
-        layout = _layout(bound, cls, accumulators[0]) if inferred is None else inferred.layout
+            accumulator_types = inferred_types(
+                expected, accumulators[0], untyped_text, function.accumulator_hints, uses_of
+            )
+            cls, named_tuple = accumulator_types.cls, accumulator_types.named_tuple
+        layout = _layout(bound, cls, accumulators[0]) if accumulator_types is None else accumulator_types.layout
         makers.update(_makers_of_parts(layout, function.cls))
-        fresh = _fresh_record(layout, cls, inferred, accumulators)
-        initial = _initial(layout, cls, accumulators[0], bound if inferred is None else inferred)
+        fresh = _fresh_record(layout, cls, accumulator_types, accumulators)
+        initial = _initial(layout, cls, accumulators[0], bound if accumulator_types is None else accumulator_types)
     try:
-        (kind, bits), unresolved = _result_kind(bound.result_type), ""
-    except Unsupported as unsupported:  # only get_value is interpreted; the other methods are compiled
-        kind, bits, unresolved = "", 0, unsupported.reason
+        (kind, bits), unresolved_reason = _result_kind(bound.result_type), ""
+    except Unsupported as error:  # only get_value is interpreted; the other methods are compiled
+        kind, bits, unresolved_reason = "", 0, error.reason
     plan = CompilePlan(
         functions=tuple(functions.items()),
         makers=tuple(makers.items()),
@@ -148,10 +150,10 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         kinds=tuple(kind for _, kind in arguments),
         result=kind,
         result_bits=bits,
-        unresolved=unresolved,
-        guess="" if inferred is None else inferred.guess,
+        unresolved=unresolved_reason,
+        guess="" if accumulator_types is None else accumulator_types.guess,
     )
-    return plan, Start(fresh, instance, inferred, initial)
+    return plan, Start(fresh, instance, accumulator_types, initial)
 
 
 def _makers_of_parts(layout: RecordLayout, cls: type) -> dict[str, Any]:
@@ -338,9 +340,9 @@ def _encode(value: Any) -> tuple[str, int] | None:
 
 def plain_kind(value: Any) -> str | None:
     """Return the kind of a value of the author's instance; None if compiled code cannot represent it."""
-    encoded = _encode(value) or constant_of(value)
-    if encoded is not None:
-        return encoded[0]
+    kind_and_value = _encode(value) or constant_of(value)
+    if kind_and_value is not None:
+        return kind_and_value[0]
     return type(value).__name__ if _is_plain_number(value) else None
 
 
@@ -367,14 +369,14 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
 
 
 def _members_of(
-    path: str, type_: pa.DataType, cls: type, made: Any, hints: Mapping[str, Any]
+    path: str, type_: pa.DataType, cls: type, instance: Any, hints: Mapping[str, Any]
 ) -> tuple[list[RecordField], list[tuple[str, type]]]:
     """Return the fields of an object with annotations, and the objects within it. `path` stands before their names."""
     fields, parts = [], []
     for member in type_:
         if inspect.isdatadescriptor(getattr(cls, member.name, None)) and not hasattr(cls, "__slots__"):
             raise Unsupported(f"{cls.__name__}.{member.name} is a property")
-        hint, value = hints.get(member.name), getattr(made, member.name)
+        hint, value = hints.get(member.name), getattr(instance, member.name)
         name = f"{path}{member.name}"
         if pa.types.is_struct(member.type) and is_object(value) and hint is type(value):
             inner = type(value)
@@ -449,11 +451,11 @@ def _objects(layout: RecordLayout, cls: type | None, accumulator: Any) -> list[A
 
 
 def _members(
-    layout: RecordLayout, cls: type | None, accumulator: Any, inferred: UntypedAccumulators | None
+    layout: RecordLayout, cls: type | None, accumulator: Any, accumulator_types: UntypedAccumulators | None
 ) -> dict[str, Any]:
     """Return the members of a new accumulator by the names of their fields. Raises Unsupported if it has others."""
-    if inferred is not None:
-        members = inferred.members(accumulator)
+    if accumulator_types is not None:
+        members = accumulator_types.members(accumulator)
         if members is None:
             raise Unsupported("create_accumulator does not always return equal accumulators")
         return members
@@ -484,10 +486,10 @@ def _record(layout: RecordLayout, members: dict[str, Any]) -> Any:
             record[field.name] = words.view("V16")[0]
             continue
         if field.kind in ENCODED:
-            encoded = _encode(member)
-            if encoded is None or encoded[0] != field.kind:
+            kind_and_value = _encode(member)
+            if kind_and_value is None or kind_and_value[0] != field.kind:
                 raise Unsupported(f"the initial value of {field.name} is {member!r}, not a {field.kind}")
-            record[field.name] = encoded[1]
+            record[field.name] = kind_and_value[1]
             continue
         if type(member) is not _KINDS.get(field.kind) or not _is_plain_number(member):
             what = "its accumulator" if field.name == "value" else field.name
@@ -540,16 +542,17 @@ def _fresh(methods: Methods, accumulator_class: type | None) -> tuple[Any, Any]:
 
 
 def _fresh_record(
-    layout: RecordLayout, cls: type | None, inferred: UntypedAccumulators | None, accumulators: tuple[Any, Any]
+    layout: RecordLayout, cls: type | None, accumulator_types: UntypedAccumulators | None, accumulators: tuple[Any, Any]
 ) -> Any:
     """Return the record of a new accumulator. Raises Unsupported if the two differ, or share objects."""
-    one, other = (_members(layout, cls, each, inferred) for each in accumulators)
+    one, other = (_members(layout, cls, each, accumulator_types) for each in accumulators)
     mine, others = (
-        _objects(layout, cls, each) if inferred is None else inferred.objects(each) for each in accumulators
+        _objects(layout, cls, each) if accumulator_types is None else accumulator_types.objects(each)
+        for each in accumulators
     )
     record = _record(layout, one)
-    for each, copied in zip(mine, others, strict=True):
-        if each is copied:
+    for each, counterpart in zip(mine, others, strict=True):
+        if each is counterpart:
             name = next((f" {name}" for name, member in one.items() if member is each), "")
             raise Unsupported(f"all its accumulators share the {type(each).__name__}{name}")
     if len({*map(id, mine)}) < len(mine):
@@ -610,7 +613,7 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
     if not isinstance(function, FunctionType):
         raise Unsupported(f"{what} is not a plain method")
     for effect, name, line in _effects(inspect.unwrap(function).__code__):
-        refused = ""
+        refusal = ""
         if effect == "uses":
             value = function.__globals__.get(name, getattr(builtins, name, None))
             is_plain = plain_kind(value) is not None or (
@@ -627,22 +630,22 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
                     raise Unsupported(f"{what} uses {name}: {unsupported.reason}").at(line) from None
                 is_plain = True
             if not is_plain:
-                refused = f"{what} uses {name}"
+                refusal = f"{what} uses {name}"
         elif effect == "makes":
             module, _, maker = name.partition(".")
             if function.__globals__.get(module) is not np:
-                refused = f"{what} calls or changes {maker}"
+                refusal = f"{what} calls or changes {maker}"
         elif effect == "calls or changes" or what == "create_accumulator":
-            refused = f"{what} {effect} {name}"
-        if refused:
-            raise Unsupported(refused).at(line)
+            refusal = f"{what} {effect} {name}"
+        if refusal:
+            raise Unsupported(refusal).at(line)
 
 
 @functools.lru_cache(maxsize=1024)
 def _effects(code: CodeType) -> tuple[tuple[str, str, ir.Loc], ...]:
     """Return `uses`, `calls` or `changes` (of an attribute of the first parameter), a name and a line, of each."""
     first = code.co_varnames[0] if code.co_argcount else ""
-    effects, loaded, module = [], None, ""
+    effects, loaded_name, module = [], None, ""
     for step in dis.get_instructions(code):
         name, line = step.argval, step.positions.lineno if step.positions is not None else None
         at = ir.Loc(code.co_filename, line or code.co_firstlineno)
@@ -655,10 +658,10 @@ def _effects(code: CodeType) -> tuple[tuple[str, str, ir.Loc], ...]:
             is_method and name != "__init__"
         ):
             effects.append(("calls or changes", str(name), at))
-        elif step.opname == "STORE_ATTR" and loaded == first:
+        elif step.opname == "STORE_ATTR" and loaded_name == first:
             effects.append(("changes", f"{first}.{name}", at))
         module = str(name) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") else ""
-        loaded = None
+        loaded_name = None
         if "LOAD_FAST" in step.opname:  # from Python 3.13 on, a step may load two variables
-            loaded = name[-1] if isinstance(name, tuple) else name
+            loaded_name = name[-1] if isinstance(name, tuple) else name
     return tuple(effects)

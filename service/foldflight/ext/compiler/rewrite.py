@@ -97,10 +97,10 @@ class ClassCompiler:
         key = (function, result)
         if key not in self.dispatchers:
             _check_code(function)
-            copied = readable_copy(function)
-            copied.__dict__["foldflight"] = _Role(self, function, result)
+            function_copy = readable_copy(function)
+            function_copy.__dict__["foldflight"] = _Role(self, function, result)
             self.dispatchers[key] = numba.njit(pipeline_class=_Pipeline, nogil=True, no_cpython_wrapper=True, **INNER)(
-                copied
+                function_copy
             )
         return self.dispatchers[key]
 
@@ -109,8 +109,8 @@ class ClassCompiler:
         _check_code(function)
         code = run_frontend(readable_copy(function))
         inline_comprehensions(code)
-        unknown = (types.undefined,) * (code.arg_count - len(arguments))
-        _Rewriter(_Role(self, function, None), code, (*arguments, *unknown)).run()
+        unknown_types = (types.undefined,) * (code.arg_count - len(arguments))
+        _Rewriter(_Role(self, function, None), code, (*arguments, *unknown_types)).run()
 
     def compile_callee(self, caller: Any, function: Any) -> Any:
         """Return the dispatcher of a function that another one calls."""
@@ -119,11 +119,15 @@ class ClassCompiler:
             raise Unsupported(f"{function.__name__} calls itself")
         return self.compile(function)
 
-    def _reaches(self, start: Any, goal: Any, seen: set[Any]) -> bool:
+    def _reaches(self, start: Any, goal: Any, seen_functions: set[Any]) -> bool:
         if start is goal:
             return True
-        seen.add(start)
-        return any(self._reaches(each, goal, seen) for each in self.calls.get(start, ()) if each not in seen)
+        seen_functions.add(start)
+        return any(
+            self._reaches(each, goal, seen_functions)
+            for each in self.calls.get(start, ())
+            if each not in seen_functions
+        )
 
 
 @dataclass(frozen=True)
@@ -170,11 +174,11 @@ def readable_copy(function: Any) -> Any:
     The interpreter repeats a row that raises, with what `try` does then. So compiled code has no handlers.
     """
     code = _readable(function.__code__.replace(co_exceptiontable=b""))
-    copied = python.FunctionType(
+    function_copy = python.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied
+    function_copy.__kwdefaults__ = function.__kwdefaults__
+    return function_copy
 
 
 class _Format(str):
@@ -194,8 +198,8 @@ def _format_of(step: dis.Instruction, before: dis.Instruction | None) -> type[_F
     is_constant = before is not None and before.opname == "LOAD_CONST"
     if step.opname == "FORMAT_WITH_SPEC":  # since Python 3.13
         return _Format if is_constant else None
-    known = {_HAS_FORMAT: _Format, _HAS_FORMAT | _AS_TEXT: _TextFormat}
-    return known.get(step.arg or 0) if step.opname == "FORMAT_VALUE" and is_constant else None
+    formats = {_HAS_FORMAT: _Format, _HAS_FORMAT | _AS_TEXT: _TextFormat}
+    return formats.get(step.arg or 0) if step.opname == "FORMAT_VALUE" and is_constant else None
 
 
 def _readable(code: python.CodeType) -> python.CodeType:
@@ -208,10 +212,10 @@ def _readable(code: python.CodeType) -> python.CodeType:
     constants = [_readable(each) if isinstance(each, python.CodeType) else each for each in constants]
     before = None
     for step in dis.get_instructions(code):
-        made = _format_of(step, before)
-        if made is not None and before is not None and len(constants) <= _ARGUMENT_MAX:
+        format_type = _format_of(step, before)
+        if format_type is not None and before is not None and len(constants) <= _ARGUMENT_MAX:
             steps[before.offset + 1] = len(constants)
-            constants.append(made(before.argval))
+            constants.append(format_type(before.argval))
             steps[step.offset : step.offset + 2] = bytes((dis.opmap["BUILD_TUPLE"], 2))
         elif step.opname == "FORMAT_VALUE" and step.arg == _AS_TEXT:  # numba reads it as `str` without the argument
             steps[step.offset + 1] = 0
@@ -270,10 +274,10 @@ class _Rewriter:
         # Values on the stack, such as a function to call, are known before they are used, whatever the blocks' numbers:
         # the numbers of comprehensions, and of the code after them, are the highest.
         flow = ir_utils.compute_cfg_from_blocks(self.code.blocks)
-        repeated = {label for loop in flow.loops().values() for label in loop.body}
+        repeated_labels = {label for loop in flow.loops().values() for label in loop.body}
         for label in flow.topo_order():
             block = self.code.blocks[label]
-            self.is_repeated = label in repeated
+            self.is_repeated = label in repeated_labels
             if label in raising_blocks:
                 # The interpreter repeats the row, so the code before the exception need not run.
                 block.body = [ir.StaticRaise(ArithmeticError, None, block.loc)]
@@ -282,8 +286,8 @@ class _Rewriter:
             for statement in block.body:
                 try:
                     self.statement(statement)
-                except Unsupported as unsupported:
-                    raise unsupported.at(statement.loc) from None
+                except Unsupported as error:
+                    raise error.at(statement.loc) from None
             block.body = self.output
         for label in ir_utils.compute_cfg_from_blocks(self.code.blocks).dead_nodes():
             del self.code.blocks[label]
@@ -323,8 +327,8 @@ class _Rewriter:
                 for var in statement.list_vars():
                     own = isinstance(statement, ir.Assign) and var == statement.target
                     if not own and (var.name in self.methods or self.is_opaque(var.name)):
-                        unsupported = Unsupported(f"it uses {self.describe(var.name)} as a value")
-                        raise unsupported.at(statement.loc)
+                        problem = Unsupported(f"it uses {self.describe(var.name)} as a value")
+                        raise problem.at(statement.loc)
 
     def is_opaque(self, name: str) -> bool:
         return name in self.constants and self.is_opaque_object(self.constants[name])
@@ -354,11 +358,11 @@ class _Rewriter:
             case ir.Assign():
                 self.assign(statement)
             case ir.Return() if self.role.result is not None and statement.value.name not in self.returned:
-                wrapped = self.call(self.role.result, (statement.value,), statement.loc)
-                self.output.append(ir.Return(wrapped, statement.loc))
+                result_var = self.call(self.role.result, (statement.value,), statement.loc)
+                self.output.append(ir.Return(result_var, statement.loc))
             case ir.Branch() if statement.cond.name in self.constants:
-                chosen = statement.truebr if self.is_true(statement.cond) else statement.falsebr
-                self.output.append(ir.Jump(chosen, statement.loc))
+                branch = statement.truebr if self.is_true(statement.cond) else statement.falsebr
+                self.output.append(ir.Jump(branch, statement.loc))
             case ir.SetAttr():
                 reference = self.reference(statement.target)
                 if reference is None and self.root(statement.target) is None:
@@ -404,8 +408,8 @@ class _Rewriter:
             raise Unsupported(f"it replaces the list {statement.attr}; only its items can be assigned")
         if reference.fields[statement.attr].contents is not None:
             mine = self.fresh(statement.loc)
-            read = ir.Expr.getattr(statement.target, statement.attr, statement.loc)
-            self.output.append(ir.Assign(read, mine, statement.loc))
+            getattr_expr = ir.Expr.getattr(statement.target, statement.attr, statement.loc)
+            self.output.append(ir.Assign(getattr_expr, mine, statement.loc))
             self.call(containers.put_whole, (mine, statement.value), statement.loc)
             return
         if reference.layout.exact:
@@ -446,11 +450,11 @@ class _Rewriter:
         elif _is_sequence(value):
             self.sequence(statement, value)
         elif type(value) in (str, bytes):
-            function, written = strings.constant_of(value)
-            self.emit_call(statement.target, function, (self.constant(written, statement.loc),), statement.loc)
+            function, literal = strings.constant_of(value)
+            self.emit_call(statement.target, function, (self.constant(literal, statement.loc),), statement.loc)
         elif decimals.constant_of(value) is not None:
-            written = self.constant(str(value), statement.loc)
-            self.emit_call(statement.target, decimals.constant, (written,), statement.loc)
+            literal = self.constant(str(value), statement.loc)
+            self.emit_call(statement.target, decimals.constant, (literal,), statement.loc)
         elif (moment := datetimes.number_of(value)) is not None:
             number = self.constant(moment[1], statement.loc)
             self.emit_call(statement.target, decode_kind(moment[0]), (number,), statement.loc)
@@ -461,8 +465,8 @@ class _Rewriter:
         for value in values:
             items.append(self.fresh(statement.loc))
             self.object(ir.Assign(ir.Const(None, statement.loc), items[-1], statement.loc), value)
-        made = ir.Expr.build_tuple(items, statement.loc)
-        self.output.append(ir.Assign(made, statement.target, statement.loc))
+        tuple_expr = ir.Expr.build_tuple(items, statement.loc)
+        self.output.append(ir.Assign(tuple_expr, statement.target, statement.loc))
 
     def expression(self, statement: ir.Assign, expr: ir.Expr) -> None:
         loc, target = statement.loc, statement.target
@@ -524,8 +528,8 @@ class _Rewriter:
             index = expr.index if expr.op == "static_getitem" else self.constants.get(expr.index.name)
             self.field(statement, expr.value, index)
         elif expr.op == "getitem" and type(self.constants.get(expr.value.name)) is dict:
-            known = self.constants[expr.value.name]
-            find = strings.table_of(tuple(known), tuple(known.values()), without="error")
+            constant_dict = self.constants[expr.value.name]
+            find = strings.table_of(tuple(constant_dict), tuple(constant_dict.values()), without="error")
             self.emit_call(target, find, (expr.index,), loc)
         elif expr.op == "getitem" and self.is_backwards(expr.index):
             self.emit_call(target, operators.reverse, (expr.value,), loc)
@@ -546,8 +550,8 @@ class _Rewriter:
 
     def key(self, reference: Reference, index: Any) -> str:
         """Return the name of the member that an index names, which is a variable or a constant."""
-        known = self.constants.get(index.name) if isinstance(index, ir.Var) else index
-        name = reference.name_of(known)
+        constant_key = self.constants.get(index.name) if isinstance(index, ir.Var) else index
+        name = reference.name_of(constant_key)
         if name is None:
             what = "key" if reference.cls is dict else "index"
             raise Unsupported(f"it uses a {what} that is not constant of {containers.describe_type(reference)}")
@@ -558,8 +562,8 @@ class _Rewriter:
         root = self.root(index)
         if type(root) is slice or isinstance(root, (ir.Const, ir.Global)):
             return getattr(root, "value", root) == slice(None, None, -1)
-        made = self.constants.get(root.func.name) if isinstance(root, ir.Expr) and root.op == "call" else None
-        parts = [self.constants.get(each.name, "") for each in root.args] if made is slice else []
+        called_class = self.constants.get(root.func.name) if isinstance(root, ir.Expr) and root.op == "call" else None
+        parts = [self.constants.get(each.name, "") for each in root.args] if called_class is slice else []
         return parts == [None, None, -1]
 
     def is_format(self, items: list[ir.Var]) -> bool:
@@ -572,17 +576,19 @@ class _Rewriter:
     def join(self, target: ir.Var, pieces: list[Any], loc: Any) -> None:
         """Concatenate constant texts and variables that are texts."""
         parts = [each for each in pieces if each != ""]
-        made: Any = None
+        joined_var: Any = None
         for each in parts:
             part = each
             if isinstance(each, str):
                 part = self.fresh(loc)
-                function, written = strings.constant_of(each)
-                self.emit_call(part, function, (self.constant(written, loc),), loc)
-            made = part if made is None else self.call(operators.OPERATORS[operator.add], (made, part), loc)
-        if made is None:
+                function, literal = strings.constant_of(each)
+                self.emit_call(part, function, (self.constant(literal, loc),), loc)
+            joined_var = (
+                part if joined_var is None else self.call(operators.OPERATORS[operator.add], (joined_var, part), loc)
+            )
+        if joined_var is None:
             raise Unsupported("it writes an empty text with a format")
-        self.output.append(ir.Assign(made, target, loc))
+        self.output.append(ir.Assign(joined_var, target, loc))
 
     def percent(self, statement: ir.Assign, template: str, values: ir.Var) -> None:
         """Replace `template % values`, where `values` is a tuple display or one value that is no tuple."""
@@ -610,7 +616,7 @@ class _Rewriter:
     def template(self, statement: ir.Assign, expr: ir.Expr, template: str) -> None:
         """Replace `template.format(...)`."""
         pieces: list[Any] = []
-        named, numbered = dict(expr.kws), 0
+        keyword_values, field_number = dict(expr.kws), 0
         names = {name for _, name, _, _ in string.Formatter().parse(template)}
         if "" in names and any(name and name.isdecimal() for name in names):
             raise Unsupported(f"it uses the format {template!r}, with numbers and without, which Python refuses")
@@ -622,9 +628,9 @@ class _Rewriter:
                 continue
             if conversion is not None or "{" in (spec or ""):
                 raise Unsupported(f"it uses the format {template!r}, which is not compiled")
-            key = name or str(numbered)
-            numbered += name == ""
-            value = expr.args[int(key)] if key.isdecimal() and int(key) < len(expr.args) else named.get(key)
+            key = name or str(field_number)
+            field_number += name == ""
+            value = expr.args[int(key)] if key.isdecimal() and int(key) < len(expr.args) else keyword_values.get(key)
             if value is None:
                 raise Unsupported(f"it uses {{{name}}} in a format, which is no argument of format")
             pieces.append(self.fresh(statement.loc))
@@ -634,9 +640,9 @@ class _Rewriter:
     def container(self, statement: ir.Assign, shape: str, items: list[Any]) -> None:
         """Replace a list, dict or set display by an empty container to which the items are added."""
         self.emit_call(statement.target, EMPTY[shape], (), statement.loc)
-        put = containers.METHODS[{"list": "append", "dict": "__setitem__", "set": "add"}[shape]]
+        add_method = containers.METHODS[{"list": "append", "dict": "__setitem__", "set": "add"}[shape]]
         for item in items:
-            self.call(put, (statement.target, *(item if isinstance(item, tuple) else (item,))), statement.loc)
+            self.call(add_method, (statement.target, *(item if isinstance(item, tuple) else (item,))), statement.loc)
 
     def binary(self, statement: ir.Assign, expr: ir.Expr) -> None:
         function = expr.immutable_fn if expr.op == "inplace_binop" else expr.fn
@@ -657,20 +663,24 @@ class _Rewriter:
         if function is operator.mod and type(self.constants.get(expr.lhs.name)) is str:
             self.percent(statement, self.constants[expr.lhs.name], expr.rhs)
             return
-        chosen = self.implementation(function)
+        replacement = self.implementation(function)
         if expr.op == "inplace_binop":
-            chosen = operators.IN_PLACE.get(function, chosen)
-        self.emit_call(statement.target, chosen, (expr.lhs, expr.rhs), statement.loc)
+            replacement = operators.IN_PLACE.get(function, replacement)
+        self.emit_call(statement.target, replacement, (expr.lhs, expr.rhs), statement.loc)
 
     def of_vectors(self, statement: ir.Assign, expr: ir.Expr, function: Any) -> None:
         """Replace an operator of vectors."""
         if expr.op == "binop":
             self.make_vector(statement.target, function, (expr.lhs, expr.rhs), statement.loc)
             return
-        read = self.root(expr.lhs)
-        if not (isinstance(read, ir.Expr) and read.op == "getattr" and isinstance(self.type_of(expr.lhs), VectorType)):
+        getattr_expr = self.root(expr.lhs)
+        if not (
+            isinstance(getattr_expr, ir.Expr)
+            and getattr_expr.op == "getattr"
+            and isinstance(self.type_of(expr.lhs), VectorType)
+        ):
             raise Unsupported("it changes a vector in place that is no attribute of the accumulator")
-        self.vectors[statement.target.name] = (self.root(read.value), read.attr)
+        self.vectors[statement.target.name] = (self.root(getattr_expr.value), getattr_expr.attr)
         self.emit_call(statement.target, vectors.IN_PLACE[function], (expr.lhs, expr.rhs), statement.loc)
 
     def make_vector(self, target: ir.Var, function: Any, operands: tuple[ir.Var, ...], loc: Any) -> None:
@@ -700,26 +710,26 @@ class _Rewriter:
 
     def contains(self, statement: ir.Assign, holder: ir.Var, item: ir.Var) -> bool:
         """Replace `item in holder` of a collection of constants. Return whether it is one."""
-        known: Any = self.constants.get(holder.name)
-        if type(known) not in (tuple, list, set, frozenset, dict):
+        constant_items: Any = self.constants.get(holder.name)
+        if type(constant_items) not in (tuple, list, set, frozenset, dict):
             return False
-        if 0 < len(known) <= _CHAINED_MAX and {int, float}.issuperset(map(type, known)):
+        if 0 < len(constant_items) <= _CHAINED_MAX and {int, float}.issuperset(map(type, constant_items)):
             equal, loc = operators.OPERATORS[operator.eq], statement.loc
-            answers = [self.call(equal, (item, self.constant(each, loc)), loc) for each in known]
+            answers = [self.call(equal, (item, self.constant(each, loc)), loc) for each in constant_items]
             for answer in answers[1:]:
                 answers[0] = self.call(operators.OPERATORS[operator.or_], (answers[0], answer), loc)
             self.output.append(ir.Assign(answers[0], statement.target, statement.loc))
             return True
-        find = strings.table_of(tuple(known), (True,) * len(known))
+        find = strings.table_of(tuple(constant_items), (True,) * len(constant_items))
         self.emit_call(statement.target, find, (item, self.constant(False, statement.loc)), statement.loc)
         return True
 
-    def table(self, statement: ir.Assign, expr: ir.Expr, known: dict[Any, Any]) -> None:
+    def table(self, statement: ir.Assign, expr: ir.Expr, constant_dict: dict[Any, Any]) -> None:
         """Replace `known.get(key, default)` of a dict of constants."""
         if not 1 <= len(expr.args) <= 2 or expr.kws:
             raise Unsupported("it calls get of a dict with named arguments")
         without = "none" if len(expr.args) == 1 else "default"
-        find = strings.table_of(tuple(known), tuple(known.values()), without=without)
+        find = strings.table_of(tuple(constant_dict), tuple(constant_dict.values()), without=without)
         self.emit_call(statement.target, find, tuple(expr.args), expr.loc)
 
     def implementation(self, function: Any) -> Any:
@@ -730,20 +740,20 @@ class _Rewriter:
     def attribute(self, statement: ir.Assign, expr: ir.Expr) -> None:
         base = expr.value.name
         if base in self.constants:
-            known = self.constants[base]
-            if type(known) is str and expr.attr == "format":
+            constant_value = self.constants[base]
+            if type(constant_value) is str and expr.attr == "format":
                 self.methods[statement.target.name] = _Method(formats.format_value, expr.value)
                 return
-            if type(known) in (str, bytes) and expr.attr in _OF_VALUES:
+            if type(constant_value) in (str, bytes) and expr.attr in _OF_VALUES:
                 self.methods[statement.target.name] = _Method(_OF_VALUES[expr.attr], expr.value)
                 return
-            if not hasattr(known, expr.attr):
+            if not hasattr(constant_value, expr.attr):
                 raise Unsupported(f"{self.describe(base)} has no attribute {expr.attr}")
-            self.object(statement, getattr(known, expr.attr))
+            self.object(statement, getattr(constant_value, expr.attr))
             return
-        named = self.named_tuple(expr.value)
-        if named is not None:
-            self.member(statement, expr, named)
+        tuple_class = self.named_tuple(expr.value)
+        if tuple_class is not None:
+            self.member(statement, expr, tuple_class)
             return
         reference = self.reference(expr.value)
         if expr.attr == "get" and self.struct(expr.value) is not None:
@@ -780,13 +790,13 @@ class _Rewriter:
         type_, root = self.type_of(var), self.root(var)
         if isinstance(type_, types.BaseTuple):
             return class_of(type_)
-        made = root.func.name if isinstance(root, ir.Expr) and root.op == "call" else ""
-        if made in self.methods:
-            receiver = self.methods[made].receiver
-            if self.methods[made].dispatcher is datetimes.METHODS["isocalendar"]:
+        callee_name = root.func.name if isinstance(root, ir.Expr) and root.op == "call" else ""
+        if callee_name in self.methods:
+            receiver = self.methods[callee_name].receiver
+            if self.methods[callee_name].dispatcher is datetimes.METHODS["isocalendar"]:
                 return datetimes.IsoCalendarDate
-            return self.named_tuple(receiver) if self.methods[made].dispatcher is _REPLACE and receiver else None
-        made_by = self.constants.get(made)
+            return self.named_tuple(receiver) if self.methods[callee_name].dispatcher is _REPLACE and receiver else None
+        made_by = self.constants.get(callee_name)
         return made_by if is_named_tuple(made_by) else None
 
     def member(self, statement: ir.Assign, expr: ir.Expr, cls: Any) -> None:
@@ -806,27 +816,34 @@ class _Rewriter:
 
     def make_named(self, statement: ir.Assign, expr: ir.Expr, cls: Any, members: dict[str, ir.Var]) -> None:
         """Replace a call that makes a NamedTuple; `members` has those that the call need not give."""
-        named = {**members, **dict(zip(cls._fields, expr.args, strict=False)), **dict(expr.kws)}
-        if expr.vararg is not None or len(expr.args) > len(cls._fields) or not named.keys() <= {*cls._fields}:
+        members_by_name = {**members, **dict(zip(cls._fields, expr.args, strict=False)), **dict(expr.kws)}
+        if expr.vararg is not None or len(expr.args) > len(cls._fields) or not members_by_name.keys() <= {*cls._fields}:
             raise Unsupported(f"it makes a {cls.__name__} with unknown or starred arguments")
-        actual, known = [], self.role.author.accumulator
+        actual, accumulator_type = [], self.role.author.accumulator
         for name in cls._fields:
-            if name not in named:
+            if name not in members_by_name:
                 if name not in cls._field_defaults:
                     raise Unsupported(f"it makes a {cls.__name__} without {name}")
-                named[name] = self.fresh(statement.loc)
+                members_by_name[name] = self.fresh(statement.loc)
                 self.object(
-                    ir.Assign(ir.Const(None, statement.loc), named[name], statement.loc), cls._field_defaults[name]
+                    ir.Assign(ir.Const(None, statement.loc), members_by_name[name], statement.loc),
+                    cls._field_defaults[name],
                 )
-                if self.is_opaque(named[name].name):
+                if self.is_opaque(members_by_name[name].name):
                     raise Unsupported(
                         f"it makes a {cls.__name__} with the default of {name}, which is not a plain value"
                     )
             # Members that may be None have the same type in all branches.
-            type_ = None if known is None or known.tuple_class is not cls else known.type_of(name)
+            type_ = (
+                None
+                if accumulator_type is None or accumulator_type.tuple_class is not cls
+                else accumulator_type.type_of(name)
+            )
             if isinstance(type_, types.Optional):
-                named[name] = self.call(OPTIONALS[str(kind_of(type_.type))], (named[name],), statement.loc)
-            actual.append(named[name])
+                members_by_name[name] = self.call(
+                    OPTIONALS[str(kind_of(type_.type))], (members_by_name[name],), statement.loc
+                )
+            actual.append(members_by_name[name])
         self.emit_call(statement.target, cls, tuple(actual), statement.loc)
 
     def attribute_of_value(self, statement: ir.Assign, expr: ir.Expr) -> None:
@@ -892,13 +909,13 @@ class _Rewriter:
             if function in (min, max) and len(arguments) == 1:
                 self.emit_call(statement.target, operators.EXTREMES[function], arguments, statement.loc)
                 return
-            chosen = operators.CALLS[function]
+            implementation = operators.CALLS[function]
             while function in (min, max) and len(arguments) > 2:
-                arguments = (self.call(chosen, arguments[:2], statement.loc), *arguments[2:])
-            if not takes(chosen, len(arguments)):
+                arguments = (self.call(implementation, arguments[:2], statement.loc), *arguments[2:])
+            if not takes(implementation, len(arguments)):
                 remedy = "; round in get_value" if function is round else ""
                 raise Unsupported(f"it calls {function.__name__} with {len(arguments)} arguments{remedy}")
-            self.emit_call(statement.target, chosen, arguments, statement.loc)
+            self.emit_call(statement.target, implementation, arguments, statement.loc)
         elif isinstance(function, python.FunctionType):
             self.emit_call(statement.target, self.compile_callee(function), arguments, statement.loc, expr)
         else:
@@ -922,12 +939,12 @@ class _Rewriter:
         """Replace `sorted(values, reverse=...)`: Python reverses before and after, so equal values keep their order."""
         if reverse.name not in self.constants:
             raise Unsupported("it calls sorted with reverse=, which is not constant")
-        loc, ordered = statement.loc, operators.CALLS[sorted]
+        loc, sorted_call = statement.loc, operators.CALLS[sorted]
         if not self.is_true(reverse):
-            self.emit_call(statement.target, ordered, (values,), loc)
+            self.emit_call(statement.target, sorted_call, (values,), loc)
             return
         backwards = self.call(containers.reversed_of, (self.call(containers.copy_of, (values,), loc),), loc)
-        self.emit_call(statement.target, containers.reversed_of, (self.call(ordered, (backwards,), loc),), loc)
+        self.emit_call(statement.target, containers.reversed_of, (self.call(sorted_call, (backwards,), loc),), loc)
 
     def calling_method(self, statement: ir.Assign, expr: ir.Expr, method: _Method) -> None:
         arguments, dispatcher = tuple(expr.args), method.dispatcher
@@ -935,11 +952,11 @@ class _Rewriter:
             cls: Any = self.named_tuple(method.receiver)
             if arguments:
                 raise Unsupported("it calls _replace with arguments without names")
-            given = {name for name, _ in expr.kws}
-            members = {name: self.fresh(statement.loc) for name in cls._fields if name not in given}
+            keyword_names = {name for name, _ in expr.kws}
+            members = {name: self.fresh(statement.loc) for name in cls._fields if name not in keyword_names}
             for each, target in members.items():
-                read = ir.Expr.getattr(method.receiver, each, statement.loc)
-                self.output.append(ir.Assign(read, target, statement.loc))
+                getattr_expr = ir.Expr.getattr(method.receiver, each, statement.loc)
+                self.output.append(ir.Assign(getattr_expr, target, statement.loc))
             self.make_named(statement, expr, cls, members)
             return
         if dispatcher is formats.format_value and method.receiver is not None:
@@ -981,8 +998,8 @@ class _Rewriter:
             raise Unsupported(f"it compares the start or end of a text with {ends!r}")
         answers = []
         for each in ends:
-            function, written = strings.constant_of(each)
-            text = self.call(function, (self.constant(written, loc),), loc)
+            function, literal = strings.constant_of(each)
+            text = self.call(function, (self.constant(literal, loc),), loc)
             answers.append(self.call(method.dispatcher, (method.receiver, text), loc))
         for answer in answers[1:]:
             answers[0] = self.call(operators.OPERATORS[operator.or_], (answers[0], answer), loc)
@@ -991,9 +1008,13 @@ class _Rewriter:
     def is_utf8(self, expr: ir.Expr) -> bool:
         """Return whether a call of `encode` has the constant arguments that mean UTF-8, whose errors never occur."""
         actual = {**dict(zip(("encoding", "errors"), expr.args, strict=False)), **dict(expr.kws)}
-        known = {name: self.constants.get(value.name) for name, value in actual.items()}
-        is_known = expr.vararg is None and len(expr.args) + len(expr.kws) == len(known) <= 2
-        return is_known and known.get("encoding", "utf-8") in _UTF8 and known.get("errors", "strict") == "strict"
+        constants_by_name = {name: self.constants.get(value.name) for name, value in actual.items()}
+        is_known = expr.vararg is None and len(expr.args) + len(expr.kws) == len(constants_by_name) <= 2
+        return (
+            is_known
+            and constants_by_name.get("encoding", "utf-8") in _UTF8
+            and constants_by_name.get("errors", "strict") == "strict"
+        )
 
     def are_known(self, expr: ir.Expr) -> bool:
         """Return whether all arguments of a call are constants."""
@@ -1013,11 +1034,11 @@ class _Rewriter:
         self, statement: ir.Assign, expr: ir.Expr, parameters: tuple[str, ...], default: int | None
     ) -> tuple[ir.Var, ...]:
         """Return the arguments of a call in the order of the parameters, with defaults for missing ones."""
-        named = dict(expr.kws)
-        ordered = [*expr.args, *(named.pop(name, None) for name in parameters[len(expr.args) :])]
-        if named or expr.vararg is not None or len(ordered) > len(parameters):
+        keyword_values = dict(expr.kws)
+        ordered_arguments = [*expr.args, *(keyword_values.pop(name, None) for name in parameters[len(expr.args) :])]
+        if keyword_values or expr.vararg is not None or len(ordered_arguments) > len(parameters):
             raise Unsupported("it calls a function of datetime with unknown arguments")
-        return tuple(self.constant(default, statement.loc) if each is None else each for each in ordered)
+        return tuple(self.constant(default, statement.loc) if each is None else each for each in ordered_arguments)
 
     def is_instance(self, statement: ir.Assign, value: ir.Var, classes: Any) -> None:
         actual = classes if isinstance(classes, tuple) else (classes,)
@@ -1066,8 +1087,8 @@ class _Rewriter:
 
     def field(self, statement: ir.Assign, struct: ir.Var, name: Any) -> None:
         """Replace the use of a field of a struct, which is an argument. The field exists, so a default is not used."""
-        known = self.struct(struct)
-        if known is None or name not in known.fields:
+        struct_type = self.struct(struct)
+        if struct_type is None or name not in struct_type.fields:
             raise Unsupported(f"it uses {name!r} of a struct, which is not the name of one of its fields")
         self.emit_call(statement.target, structs.field_of, (struct, self.constant(name, statement.loc)), statement.loc)
 

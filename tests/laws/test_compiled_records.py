@@ -412,6 +412,52 @@ def test_no_row_is_interpreted(cls: Any, hot: Programs) -> None:
         assert one.evaluate(slots[:9]).equals(other.evaluate(slots[:9]))
 
 
+class Batches:
+    """The current list, and the one before, which is the same one after a 5."""
+
+    current: list[int]
+    before: list[int]
+
+    def __init__(self):
+        self.current = []
+        self.before = []
+        self.last = None
+
+
+@udaf
+class OneList:
+    """Two members that become one list."""
+
+    def create_accumulator(self):
+        return Batches()
+
+    def accumulate(self, batches, value: int):
+        batches.last = value
+        if value == 5:
+            batches.before = batches.current
+        batches.current.append(value)
+
+    def merge(self, batches, other):
+        batches.current = other.current
+        batches.before = other.before
+
+    def get_value(self, batches) -> int:
+        return 100 * len(batches.before) + len(batches.current)
+
+
+def test_a_list_of_two_members_is_still_one_in_a_state_that_is_read(hot: Programs) -> None:
+    """Pickle keeps that it is one; records would make two lists of it, and only one would have the rows after it."""
+    bound = bound_of(OneList)
+    assert isinstance(hot.program(bound, bound.instantiate()), Program), refusal(hot, bound)
+    slots = np.zeros(1, np.int32)
+    for make in (lambda: interpreted(bound), lambda: hot.accumulators(interpreted(bound))):
+        writer, reader = make(), hot.accumulators(interpreted(bound))
+        writer.update(Rows(slots, None, [Column("c", pa.array([5]))]))
+        reader.merge(slots, writer.state(slots))
+        reader.update(Rows(slots, None, [Column("c", pa.array([2]))]))
+        assert reader.evaluate(slots).to_pylist() == [202]
+
+
 @udaf
 class Shared:
     """Two names of one object."""

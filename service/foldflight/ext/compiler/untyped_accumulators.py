@@ -160,9 +160,15 @@ class UntypedAccumulators:
         return RecordLayout(self.fields, exact=True, parts=tuple((each.path, each.cls) for each in self.parts))
 
     def column(self, accumulators: Sequence[Any]) -> pa.Array | None:
-        """Return n accumulators as a column; None if one has other attributes or types, or too large an int."""
+        """Return n accumulators as a column; None if one has other attributes or types, or too large an int.
+
+        Also None if two members are one list or object, which pickle keeps: a column would make two of it.
+        """
         rows = [self.members(each) for each in accumulators]
         if not all(row and all(_fits(each, row[each.name]) for each in self.fields) for row in rows):
+            return None
+        objects = [each for accumulator in accumulators for each in self.objects(accumulator)]
+        if len({*map(id, objects)}) < len(objects):
             return None
         try:
             columns = [

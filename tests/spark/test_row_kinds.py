@@ -241,6 +241,9 @@ def test_an_unknown_kind_fails_the_query(classic: Any, embedded: Any) -> None:
     df = classic.createDataFrame([("+X", 1)], "kind string, v bigint")
     with pytest.raises(Exception, match=r"SCHEMA_MISMATCH: \+X is no row kind"):
         group_by(df, row_kind="kind").agg(o=embedded["sum"]("v")).collect()
+    long = classic.createDataFrame([("x" * 5000, 1)], "kind string, v bigint")
+    with pytest.raises(Exception, match=r"SCHEMA_MISMATCH: x{80} is no row kind"):
+        group_by(long, row_kind="kind").agg(o=embedded["sum"]("v")).collect()
 
 
 @pytest.mark.parametrize("code", ["DELETE", "-D", "x"])

@@ -337,7 +337,7 @@ def test_times_of_a_day_in_a_table(
         ({"trigger": {"availableNow": False}}, "write '10 seconds', or 'available now'"),
         ({"trigger": {"continuous": "1 second"}}, "which sends each row on its own"),
         ({"trigger": {"realTime": "5 minutes"}}, "which sends each row on its own"),
-        ({"trigger": "ten"}, "Spark cannot read the trigger 'ten'"),
+        ({"trigger": "ten"}, "Spark cannot read the trigger 'ten'; write '10 seconds', or 'available now'"),
         ({"trigger": 10}, "write '10 seconds', or 'available now'"),
         ({"target": "duckdb:///tmp/x"}, "names no table; add .table=NAME"),
         ({"target": "duckdb://host/x?table=t"}, "absolute path behind three slashes"),

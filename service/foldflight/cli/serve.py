@@ -16,7 +16,7 @@ from foldflight.server.run.settings import CONFIG_FLAG, CONFIG_VARIABLE, SETTING
 
 @click.pass_context
 def _serve(_: click.Context, /, modules: tuple[str, ...], **flags: str | None) -> None:
-    """Serve the functions of MODULES, and the built-in ones, over Arrow Flight.
+    """Serve the functions of MODULES, if there are any, and the built-in ones over Arrow Flight.
 
     Example: foldflight serve weighted_avg --port 8815
 
@@ -57,7 +57,7 @@ serve = click.Command(
     callback=_serve,
     help=_serve.__doc__,
     params=[
-        click.Argument(["modules"], nargs=-1, metavar="MODULES..."),
+        click.Argument(["modules"], nargs=-1, metavar="[MODULES]..."),
         click.Option([CONFIG_FLAG, "config"], metavar="FILE", help=f"TOML file with settings.  [{CONFIG_VARIABLE}]"),
         *(_option(setting) for setting in SETTINGS.values() if setting.name != "modules"),
     ],

@@ -45,6 +45,7 @@ _SQLSTATE_PREFIX: Final = re.compile(r".*?SQLSTATE: \w{5}", re.DOTALL)
 # PySpark's messages, without and with Connect, for TIMESTAMP(9): Spark 4.3 has this type, and PySpark no class for it.
 _NANOSECONDS: Final = re.compile(r"timestamp_(ntz|ltz)(?:\(|_nanos\s*\{\s*precision: )(\d)")
 _KINDS = ", ".join(each.short for each in RowKind)
+_KIND_CHARACTERS: Final = 80  # of a text that is no row kind, in its error
 # Expressions that cannot fail: a column, a member of a column, or a constant.
 _SIMPLE: Final = re.compile(r"[\w.]+")
 _WORD: Final = re.compile(r"\w+", re.ASCII)
@@ -675,6 +676,7 @@ def _kind_number(kind: Column) -> Column:
     number = sf.when(sf.lit(False), sf.lit(0))
     for each in RowKind:
         number = number.when(kind.isin(each.short, each.name), sf.lit(int(each)))
-    code_text = sf.coalesce(kind.cast("string"), sf.lit("NULL"))
+    # A wrong format of the source can give a text of any length.
+    code_text = sf.coalesce(sf.substring(kind.cast("string"), 1, _KIND_CHARACTERS), sf.lit("NULL"))
     wrong = raise_error("SCHEMA_MISMATCH", code_text, f" is no row kind; the kinds are {_KINDS}", of_code(kind))
     return number.otherwise(wrong).cast("tinyint")

@@ -42,7 +42,7 @@ from foldflight.spark.versions.facts import TABLES, require
 from foldflight.spark.versions.sessions import is_remote
 from foldflight.spark.versions.types import arrow_type
 
-AVAILABLE_NOW: Final = "available now"
+_TRIGGER_REMEDY: Final = "write '10 seconds', or 'available now'"
 _PART_ROWS: Final = 500_000
 _PAUSE_S: Final = (0.1, 5.0)  # the first pause after a lost connection, and the longest
 _OURS: Final = (DuckDBTable, PostgresTable, DeltaTable, IcebergTable)
@@ -143,7 +143,7 @@ def write_table(
     if name is not None:
         writer = writer.queryName(name)
     if trigger_options:
-        with rejecting("SETTINGS", f"Spark cannot read the trigger {trigger!r}"):
+        with rejecting("SETTINGS", f"Spark cannot read the trigger {trigger!r}; {_TRIGGER_REMEDY}"):
             writer = writer.trigger(**trigger_options)
     return writer.start()
 
@@ -153,7 +153,7 @@ def _trigger(trigger: object) -> dict[str, Any]:
     match trigger:
         case None:
             return {}
-        case str() if trigger in (AVAILABLE_NOW, "availableNow"):
+        case str() if trigger.replace(" ", "").casefold() == "availablenow":
             return {"availableNow": True}
         case str():
             return {"processingTime": trigger}
@@ -167,7 +167,7 @@ def _trigger(trigger: object) -> dict[str, Any]:
                 f"trigger is {trigger!r}, which sends each row on its own, and write_table writes the rows of an epoch "
                 "in one transaction of the table; write '1 second', or leave the trigger out",
             )
-    raise RejectedError("SETTINGS", f"trigger is {trigger!r}; write '10 seconds', or 'available now'")
+    raise RejectedError("SETTINGS", f"trigger is {trigger!r}; {_TRIGGER_REMEDY}")
 
 
 def _check_columns(changes: DataFrame, keys: Sequence[str]) -> None:

@@ -747,7 +747,7 @@ def test_states_with_lists_of_other_lengths_are_interpreted(hot: Programs) -> No
 @pytest.mark.parametrize(
     ("fresh", "body", "why"),
     [
-        ("[0] * 4", "accumulator.items.append(value)", "it uses append of Items"),
+        ("[0] * 4", "accumulator.items.append(value)", "it uses append of a list of 4 items"),
         (
             "[0] * 4",
             "accumulator.items = accumulator.items",
@@ -800,7 +800,7 @@ class Made:
         ),
         ("(0, 0)", "tuple[int, float]", "return accumulator", "the initial value of f1 is 0"),
         ("(0, '')", "tuple[int, str]", "return accumulator[0], value", "a tuple of int, text"),
-        ("[0] * 4", "list[int]", "accumulator.append(value)", "it uses append of Items"),
+        ("[0] * 4", "list[int]", "accumulator.append(value)", "it uses append of a list of 4 items"),
         ("[0] * 4", "list[int]", "return [value] * 4", r"\* of list\[int\]"),
         ("[0] * 65", "list[int]", "accumulator[0] = 1", "makes them with up to 64 items"),
         ("[0.0, 1]", "list[float]", "accumulator[0] = 1.0", "the initial value of value is not a list of 2 items"),

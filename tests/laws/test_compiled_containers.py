@@ -666,4 +666,6 @@ def test_members_of_tuples_are_not_converted(hot: Programs) -> None:
     """Machine code would make a float of the whole number."""
     (function,) = Registry.load([Mixed]).authored
     bound = function.bind([pa.int64()], {})
-    assert "a member of the variable found is a float in one place and a whole number in another" in refusal(hot, bound)
+    assert "a member of the variable result is a float in one place and a whole number in another" in refusal(
+        hot, bound
+    )

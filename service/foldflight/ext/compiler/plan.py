@@ -83,13 +83,7 @@ class Start(typing.NamedTuple):
 def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]:
     """Return the plan of an aggregate function, its new accumulator and its instance. Raises Unsupported."""
     function = bound.function
-    if function.adapter:
-        raise Unsupported(f"its class is adapted from {function.adapter}")
-    if function.bundled:
-        raise Unsupported("its fold_bundle gets the rows of many groups at once; it is called once for each chunk")
-    untyped_text = "" if bound.serializer is not None else untyped_reason(function)
-    if untyped_text and function.capabilities.codec != "pickle":
-        raise Unsupported(untyped_text)
+    untyped_text = _untyped_text(bound)
     separate = hasattr(function.cls, "create_accumulator")
     functions, with_self = _functions(function.cls, separate=separate)
     parameters, instance = _attributes(methods, function.cls, functions)
@@ -154,6 +148,19 @@ def plan_of(bound: BoundFunction, methods: Methods) -> tuple[CompilePlan, Start]
         guess="" if accumulator_types is None else accumulator_types.guess,
     )
     return plan, Start(fresh, instance, accumulator_types, initial)
+
+
+def _untyped_text(bound: BoundFunction) -> str:
+    """Return why states have no types, or "" if they have. Raises Unsupported for a form that is not compiled."""
+    function = bound.function
+    if function.adapter:
+        raise Unsupported(f"its class is adapted from {function.adapter}")
+    if function.bundled:
+        raise Unsupported("its fold_bundle gets the rows of many groups at once; it is called once for each chunk")
+    untyped_text = "" if bound.serializer is not None else untyped_reason(function)
+    if untyped_text and function.capabilities.codec != "pickle":
+        raise Unsupported(untyped_text)
+    return untyped_text
 
 
 def _makers_of_parts(layout: RecordLayout, cls: type) -> dict[str, Any]:

@@ -140,7 +140,8 @@ def test_equal_calls_are_computed_once(spark: Any, functions: Any, capsys: pytes
     df.createOrReplaceTempView("equal_calls")
     planned = group_by(df, "k").plan_query(a=total, n=count(), c=total)
     assert planned.is_text
-    written = planned.text("SELECT * FROM equal_calls", ["k", "x.y", "n", "c"])
+    items = [("k", "k"), ("a", "x.y"), ("n", "n"), ("c", "c")]
+    written = planned.text("SELECT * FROM equal_calls", items)
     assert sorted(map(tuple, spark.sql(written).select("k", "`x.y`", "n", "c").collect())) == [
         (1, 12, 2, 12),
         (2, 9, 1, 9),

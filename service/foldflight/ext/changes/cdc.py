@@ -221,7 +221,7 @@ def from_maxwell(
     events = events.select(_kind(sf.col("texts.type"), "Maxwell", event).alias("type"), _EVENT, _VALUE, *parsed_columns)
     kind, data_texts, old_texts = sf.col("type"), sf.col("texts.data"), sf.col("texts.old")
     new_values, old_values = (
-        sf.struct(*(_exact(sf.col(_place(each.name, strict, of)), each, of, event).alias(each.name) for each in wide))
+        sf.struct(*(_exact(_place(each.name, strict, of), each, of, event).alias(each.name) for each in wide))
         for of in ("data", "old")
     )
     is_row, is_whole = kind.isin([*_MAXWELL]), sf.lit(True) if missing == "refuse" else None
@@ -535,12 +535,13 @@ def _place(name: str, strict: st.StructType, of: str) -> str:
     return f"{'nested' if name in strict.names else 'values'}.{of}.{quote_name(name)}"
 
 
-def _exact(value: Column, field: st.StructField, of: str, event: Column) -> Column:
-    """Return a value of a parsed event of Maxwell; the query fails at a number for a text that has lost digits.
+def _exact(place: str, field: st.StructField, of: str, event: Column) -> Column:
+    """Return the value in a place of a parsed event of Maxwell; the query fails at a number that lost digits as a text.
 
     Spark writes a number with a fraction as the nearest DOUBLE. It has the digits that a DECIMAL has, too, or is
     refused.
     """
+    value = sf.col(place)
     if not isinstance(field.dataType, st.StringType):
         return value
     name = quote_name(field.name)
@@ -551,7 +552,7 @@ def _exact(value: Column, field: st.StructField, of: str, event: Column) -> Colu
         "; give the column the type DECIMAL or DOUBLE in the schema",
         event,
     )
-    is_rounded = may_be_rounded & ~exact.eqNullSafe(value.try_cast(_FRACTIONS))
+    is_rounded = may_be_rounded & ~exact.eqNullSafe(sf.expr(f"try_cast({place} AS {_FRACTIONS.simpleString()})"))
     return sf.when(is_rounded, wrong).otherwise(value)
 
 

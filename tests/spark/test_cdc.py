@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -890,3 +890,18 @@ def test_rows_of_dms_with_keys(classic: Any) -> None:
     frame = classic.createDataFrame(rows, "Op STRING, id INT, v STRING, at INT")
     result = upserts(frame, keys="id", sequence_by="at", deleted="Op = 'D'")
     assert [(row.id, row.v) for row in result.collect()] == [(1, "b")]
+
+
+def test_spark_that_cannot_cast_texts_is_refused(classic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark 3.5 has no cast that gives NULL for a wrong text: its users are told, and what they can do."""
+    event = '{"type": "insert", "data": {"id": 1, "name": "x"}}'
+    df = classic.createDataFrame([(event,)], "value STRING")
+    monkeypatch.delattr(Column, "try_cast", raising=False)
+    remedy = "need Spark 4.0 or later, .*; read the changes with Debezium"
+    with pytest.raises(RejectedError, match=f"the values of from_canal, which are texts, {remedy}") as caught:
+        from_canal(df, "id BIGINT")
+    assert caught.value.code == "SETTINGS"
+    for type_ in ("DECIMAL(10,2)", "FLOAT", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ"):
+        with pytest.raises(RejectedError, match=rf"columns of {re.escape(type_)}, as x of from_maxwell, {remedy}"):
+            from_maxwell(df, f"id BIGINT, x {type_}")
+    assert [tuple(row) for row in from_maxwell(df, "id BIGINT, name STRING").collect()] == [("+I", 1, "x")]

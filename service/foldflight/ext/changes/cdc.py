@@ -37,6 +37,7 @@ from foldflight.spark.columns import column_of, quote_name, rejecting
 from foldflight.spark.dialects import of_columns
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import CHANGES, metadata_of
+from foldflight.spark.versions.facts import TEXT_CASTS, require
 from foldflight.spark.versions.sessions import name_key, repeated_name
 from foldflight.spark.versions.types import arrow_type, is_utf8, spark_type
 
@@ -67,6 +68,7 @@ _PLACES: Final = ("topic", "partition", "offset")
 _LOCATORS: Final = ("database", "table", "position", "gtid", "xid", "id", "es", "ts")
 _PRECISION_MAX: Final = 38
 _TIMES: Final = (st.DateType, st.TimestampType, st.TimestampNTZType)
+_CAST_BY_TEXT: Final = (st.DecimalType, st.DoubleType, st.FloatType, *_TIMES)  # types whose texts are cast by Spark
 _NOT_LATIN_1: Final = r"[^\x00-\xFF]"
 _DIGITS: Final = r"^\s*[-+]?[0-9]+\s*$"
 _INTEGERS: Final = st.DecimalType(38, 0)
@@ -189,7 +191,8 @@ def from_maxwell(
             DECIMAL that would be rounded, or an integer for a DATE or TIMESTAMP.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type; SIGNATURE, for another `missing`.
+        RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type; SIGNATURE, for another `missing`;
+            SETTINGS on Spark 3.5 for a column of DECIMAL, FLOAT, DOUBLE, DATE or a timestamp.
 
     >>> from foldflight.spark import from_maxwell
     >>> event = '{"type": "update", "data": {"id": 1, "amount": 5}, "old": {"amount": 3}}'
@@ -203,6 +206,9 @@ def from_maxwell(
     """
     require_dataframe(df, "from_maxwell")
     row = table_schema(df, schema)
+    for each in row:
+        if isinstance(each.dataType, _CAST_BY_TEXT):
+            require(TEXT_CASTS, f"columns of {each.dataType.simpleString().upper()}, as {each.name} of from_maxwell,")
     _check_missing(missing)
     wide = st.StructType([st.StructField(field.name, _wide(field.dataType)) for field in row])
     require_columns(df, (_VALUE,), "name the column of JSON so")
@@ -261,7 +267,7 @@ def from_canal(
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a column is missing or has the wrong type, or if texts cannot be cast to a
-            type of the schema; SIGNATURE, for another `missing`.
+            type of the schema; SIGNATURE, for another `missing`; SETTINGS on Spark 3.5.
 
     >>> from foldflight.spark import from_canal
     >>> event = '{"type": "INSERT", "data": [{"id": "1", "amount": "3"}], "old": null}'
@@ -273,6 +279,7 @@ def from_canal(
     +--------+---+------+
     """
     require_dataframe(df, "from_canal")
+    require(TEXT_CASTS, "the values of from_canal, which are texts,")
     row = table_schema(df, schema)
     _check_missing(missing)
     require_columns(df, (_VALUE,), "name the column of JSON so")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyspark
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -97,6 +97,12 @@ VARIANTS: Final = Feature(
 TIMES: Final = Feature(
     "results of the type TIME", "4.1", lambda: hasattr(st, "TimeType"), "declare another result_type, as STRING"
 )
+TEXT_CASTS: Final = Feature(
+    "`from_canal`, and `from_maxwell` with columns of DECIMAL, FLOAT, DOUBLE, DATE or timestamps",
+    "4.0",
+    lambda: hasattr(Column, "try_cast"),
+    "read the changes with Debezium; or, from Maxwell, declare such columns STRING and cast the result",
+)
 
 QUALIFY: Final = Feature(
     "QUALIFY in SQL", "4.2", lambda: _is_at_least("4.2"), "filter the rows in a query around this one", plural=False
@@ -129,6 +135,7 @@ FEATURES: Final = (
     PIPES,
     VARIANTS,
     TIMES,
+    TEXT_CASTS,
 )
 
 

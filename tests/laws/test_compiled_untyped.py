@@ -173,18 +173,20 @@ class Unsaid:
         return len(accumulator)
 
 
+def _length(value):  # type: ignore[no-untyped-def]
+    return len(value)
+
+
 @udaf
 class Misjudged:
-    """A Counter in which only merge counts something else."""
+    """A Counter that also counts something else, which only a function's code tells."""
 
     def create_accumulator(self):  # type: ignore[no-untyped-def]
         return Counter()
 
     def accumulate(self, accumulator, value: str):  # type: ignore[no-untyped-def]
         accumulator[value] += 1
-
-    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
-        accumulator[1] += 1
+        accumulator[_length(value)] += 1
 
     def get_value(self, accumulator) -> int:  # type: ignore[no-untyped-def]
         return len(accumulator)
@@ -565,8 +567,56 @@ class Sketched:
         return total + len(accumulator)
 
 
+class Pair:
+    """Two lists, a dict and a number."""
+
+    def __init__(self) -> None:
+        self.mine = []  # type: ignore[var-annotated]
+        self.others = []  # type: ignore[var-annotated]
+        self.counts = {0: 0}
+        self.rows = 0
+
+
+@udaf
+class MergedByPython:
+    """A merge that only Python knows, and that may make two members one list, which rows after it change."""
+
+    def create_accumulator(self) -> Pair:
+        return Pair()
+
+    def accumulate(self, accumulator: Pair, value: int) -> None:
+        accumulator.rows += value
+        accumulator.mine.append(value)
+        if value % 3 == 0:
+            accumulator.others.append(-value)
+        if value == 13:
+            raise ValueError("bad luck")
+
+    def merge(self, accumulator: Pair, other: Pair) -> None:
+        accumulator.rows, accumulator.others = sum(map(int, (accumulator.rows, other.rows))), other.others
+        if accumulator.rows % 5 == 0:
+            accumulator.others = accumulator.mine
+        if accumulator.rows % 7 == 0:
+            raise ValueError("bad luck")
+        if accumulator.rows % 11 == 0:
+            accumulator.counts["rows"] = accumulator.rows  # type: ignore[index]
+        accumulator.mine += other.mine
+
+    def get_value(self, accumulator: Pair) -> int:
+        return accumulator.rows + 100 * len(accumulator.others) + len(accumulator.mine)
+
+
+@udaf
+class MergedInTurns(Tupled):  # type: ignore[misc]
+    """A tuple that is merged by a generator."""
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        return tuple(one + more for one, more in zip(accumulator, other, strict=True))
+
+
 CONTAINERS = [Ranged, Unsaid, Words, Streak, Levels, Recent, Kept, Tallied]
-COMPILED = [Summed, Welford, Unannotated, Tupled, CountedTexts, Defaulted, Windowed, Sketched, *CONTAINERS, Itself]
+ONLY_ROWS = [CountedTexts, MergedInTurns]
+COMPILED = [Summed, Welford, Unannotated, Tupled, Defaulted, Windowed, Sketched, *ONLY_ROWS, *CONTAINERS, Itself]
 FINITE = {
     **VALUES,
     pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, 2.0]), st.floats(-100, 100)),
@@ -625,6 +675,39 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
         assert one.mode == "compiled"
         assert one.state(slots[:9]).equals(other.state(slots[:9]))
         assert one.evaluate(slots[:9]).equals(other.evaluate(slots[:9]))
+
+
+@pytest.mark.slow
+@settings(examples(60), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_an_interpreted_merge_shares_what_python_shares(hot: Programs, data: st.DataObject) -> None:
+    """Members that become one list, or hold other types, stay interpreted, and those that raise have Python's error."""
+    bound = bound_of(MergedByPython)
+    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, FINITE)
+
+
+@pytest.mark.every_turn
+@pytest.mark.parametrize(("value", "mode"), [(1, "compiled"), (5, "interpreted")], ids=["apart", "shared"])
+def test_only_merge_is_interpreted(value: int, mode: str, hot: Programs) -> None:
+    """Compiled code goes on after a merge that is interpreted, unless the merge made two members one list.
+
+    The listing says why it is interpreted.
+    """
+    bound = bound_of(MergedByPython)
+    program = hot.program(bound, bound.instantiate())
+    assert isinstance(program, Program)
+    assert program.interprets.startswith("merge is interpreted: ")
+    assert "it calls map (test_compiled_untyped.py:" in program.interprets
+    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    slots = np.arange(24, dtype=np.int32) % 4
+    rows = Rows(slots, None, [Column("value", pa.array([value] * 24))])
+    for _ in range(2):
+        for each in (one, other):
+            each.update(rows)
+            each.merge(slots[:8], each.state(slots[:8]))
+        assert one.state(slots[:4]).equals(other.state(slots[:4]))
+        assert one.evaluate(slots[:4]).equals(other.evaluate(slots[:4]))
+    assert one.mode == mode
 
 
 @pytest.mark.parametrize(

@@ -265,9 +265,10 @@ class Compiled(GroupsAccumulator):
             self.inner.merge(slots, states)
             return
         self._grow(slots)
-        if not self.inner.bound.function.capabilities.merge:
+        if program.merge is None:
             if self._present[slots].any() or len(np.unique(slots)) < len(slots):
-                raise cannot_merge(self.inner.name)
+                self._interpret_merge(slots, states)
+                return
             self._rows[slots] = records
             self._present[slots] = True
             return
@@ -277,6 +278,32 @@ class Compiled(GroupsAccumulator):
             rows_done = int(self._progress[0])
             self._leave()
             self.inner.merge(slots[rows_done:], states.slice(rows_done))
+
+    def _interpret_merge(self, slots: Slots, states: pa.Array) -> None:
+        """Merge states with an interpreted merge. Accumulators that then do not fit a record stay interpreted."""
+        if not self.inner.bound.function.capabilities.merge:
+            raise cannot_merge(self.inner.name)
+        touched = np.unique(slots)
+        mine, own = touched[self._present[touched]], self._instance_text()
+        self._hand_over(mine)
+        self._present[mine] = False
+        if not len(self._interpreted_slots):
+            self._interpreted_slots = np.zeros(len(self._present), np.bool_)
+        self._interpreted_slots[touched] = True
+        self.inner.merge(slots, states)
+        if own != self._instance_text():
+            self._leave()  # compiled code would go on with the numbers from before
+            return
+        back = np.array([slot for slot in touched.tolist() if slot not in self.inner.failures], np.int32)
+        if len(self.inner.absent(back)):
+            return
+        records = self._records_of_interpreted(back)
+        if records is None:
+            return
+        self._rows[back] = records
+        self._present[back] = True
+        self.inner.forget(back)
+        self._interpreted_slots[back] = False
 
     def _run(self, loop: Any, *arguments: Any, merging: Sequence[Any] = ()) -> None:
         """Run a loop over the table. `merging`: further records whose containers move when the arena grows."""

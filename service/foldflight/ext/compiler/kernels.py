@@ -174,13 +174,13 @@ class Kernels:
     def check(self) -> None:
         """Raise Unsupported for code that cannot be compiled, as far as this is known without compiling it."""
         accumulator_type = _accumulator_type(self.plan, self.accumulator)
-        actual: dict[str, tuple[types.Type, ...]] = {"merge": (accumulator_type, accumulator_type), "eval": ()}
         for method_name, function in self.plan.functions:
-            if method_name == "get_value":
-                continue  # get_value may be interpreted
+            if method_name in ("merge", "get_value"):
+                continue  # they may be interpreted
             own = (self.instance,) if method_name in self.plan.with_self else ()
+            accumulators = () if method_name == "eval" else (accumulator_type,)
             with at_line_of(function):
-                self.author.check(function, (*own, *actual.get(method_name, (accumulator_type,))))
+                self.author.check(function, (*own, *accumulators))
 
     def fold(self, *, nulls: bool) -> Any:
         """Return `fold(table, present, instance, progress, slots, retracts, columns, valid)`.

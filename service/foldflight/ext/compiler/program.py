@@ -95,7 +95,7 @@ class Loops:
         Unsupported: For code that cannot be compiled.
 
     Attributes:
-        interprets: Why get_value is interpreted; empty if it is compiled.
+        interprets: Which methods are interpreted although rows are folded by compiled code, and why; mostly empty.
     """
 
     def __init__(
@@ -162,12 +162,11 @@ class Program(Loops):
         untyped_accumulators: The types of accumulators that are pickled; None if states are typed.
         texts: The fields that refer to texts or bytes, or hold them.
         initial: A column of one new accumulator if a container of it holds something; else None.
+        merge: The loop that merges states; None if there is no such method, or if it is interpreted.
         values: The loop that makes results; None if get_value is interpreted.
     """
 
     def __init__(self, kernels: Kernels, start: Start, on_unsupported: Callable[[str, str, str], None]) -> None:
-        from foldflight.fold.mode import Unsupported
-
         super().__init__(kernels.plan.cls.__name__, kernels, kernels.fold, start.instance, on_unsupported)
         self.fresh = start.fresh
         self.initial = start.initial
@@ -175,21 +174,45 @@ class Program(Loops):
         self.layout = kernels.plan.accumulator
         self.dtype = self.layout.dtype
         self.texts = [each for each in self.layout.fields if each.refers_to_texts]
-        self.merge: Any = kernels.merge() if "merge" in kernels.plan.methods else None
-        self.values: Any = None
+        self.merge: Any = None
+        if "merge" in kernels.plan.methods:
+            self.merge = self._optional("merge", kernels.merge, _has_sets, _has_decimals)
+        self.values: Any = self._optional("get_value", kernels.values, _shows_order, _shows_zeros)
+
+    def _optional(
+        self,
+        method: str,
+        loop: Callable[[], Any],
+        may_show_order: Callable[[CompilePlan], bool],
+        may_show_zeros: Callable[[CompilePlan], bool],
+    ) -> Any:
+        """Return a loop; None if its method cannot be compiled: the interpreter does what is not done for each row.
+
+        Args:
+            method: The name of the method.
+            loop: Returns the loop.
+            may_show_order: Whether its results may depend on the order of a set, which compiled code does not keep.
+            may_show_zeros: Whether they may depend on the zeros that a decimal is written with.
+
+        Raises:
+            Unsupported: The interpreter would have other results.
+        """
+        from foldflight.fold.mode import Unsupported
+
         try:
-            self.values = kernels.values()
+            return loop()
         except PendingLoop:
             raise
-        except Exception as error:  # noqa: BLE001 - the interpreter makes the results that cannot be compiled
-            self.interprets = f"get_value is interpreted: {reason_of(error)}"
-            if _shows_order(kernels.plan):
-                raise Unsupported(
-                    f"{self.interprets}, and may show the order of a set, which only Python knows"
-                ) from None
-            if _shows_zeros(kernels.plan):
-                why = "may show the zeros that a decimal is written with, which only Python knows"
-                raise Unsupported(f"{self.interprets}, and {why}") from None
+        except Exception as error:  # noqa: BLE001 - the interpreter does what cannot be compiled
+            why = f"{method} is interpreted: {reason_of(error)}"
+            plan = self._kernels.plan
+            if may_show_order(plan):
+                raise Unsupported(f"{why}, and may show the order of a set, which only Python knows") from None
+            if may_show_zeros(plan):
+                shows = "may show the zeros that a decimal is written with, which only Python knows"
+                raise Unsupported(f"{why}, and {shows}") from None
+            self.interprets = "; ".join(filter(None, (self.interprets, why)))
+            return None
 
     def each(self, *, nulls: bool) -> Any:
         """Return the loop that gives an output after each row; None if it or get_value cannot be compiled.
@@ -197,6 +220,14 @@ class Program(Loops):
         Also None if it is not there yet.
         """
         return None if self.values is None else self._loop(self._kernels.each, nulls=nulls)
+
+
+def _has_sets(plan: CompilePlan) -> bool:
+    return any(field.kind == "set" for field in plan.accumulator.fields)
+
+
+def _has_decimals(plan: CompilePlan) -> bool:
+    return any(field.kind in DECIMALS for field in plan.accumulator.fields)
 
 
 def _shows_order(plan: CompilePlan) -> bool:
@@ -237,8 +268,7 @@ def _shows_zeros(plan: CompilePlan) -> bool:
 
     False is proven: its code, and the author's functions that it calls, use decimals only as numbers.
     """
-    has_decimals = any(each.kind in DECIMALS for each in plan.accumulator.fields)
-    return has_decimals and _writes(plan, plan.methods["get_value"], set())
+    return _has_decimals(plan) and _writes(plan, plan.methods["get_value"], set())
 
 
 def _writes(plan: CompilePlan, function: FunctionType, visited_functions: set[Any]) -> bool:

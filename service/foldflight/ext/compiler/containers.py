@@ -634,14 +634,16 @@ def _view(name: str) -> Any:
 
 
 @implementation
-def _sort(me: Any) -> Any:
-    """Implement `list.sort`."""
+def _sort(me: Any, reverse: Any = False) -> Any:
+    """Implement `list.sort`. Python reverses before and after, so equal items keep their order."""
     _of(me, "list", "sort", changes=True)
-    sorted_copy, stride = _sorted_of(me), me.contents.stride
+    if _is_given(reverse) and reverse is not False and kind_of(reverse) != "bool":
+        raise Unsupported(f"it calls sort with reverse={reverse}; write True or False")
+    sorted_copy, turned, stride = _sorted_of(me), register_jitable(_backwards(me.contents)), me.contents.stride
     whole = memory.words_tuple(stride)
 
-    def sort(me: Any) -> None:
-        source = sorted_copy(me)
+    def sort(me: Any, reverse: Any = False) -> None:
+        source = header_of(turned(_ordered_list(turned(me)))) if reverse else sorted_copy(me)
         for position in range(load(source + memory.USED)):
             memory.replace_item(header_of(me), position, whole(memory.address_of(source, position * stride)))
 
@@ -1068,6 +1070,28 @@ def _heap(name: str, pushes: bool, pops: bool) -> Any:
     return choose
 
 
+@implementation
+def _push_and_pop(me: Any, item: Any) -> Any:
+    """Implement `heapq.heappushpop`: the item stays outside unless the smallest one is less."""
+    _of(me, "list", "heappushpop", changes=True)
+    part = me.contents.key
+    _check_order(part)
+    words, same = _words_of(part, "the item of heappushpop"), _same_as(part, "the item of heappushpop")
+    is_less = memory.ordering(part.kinds)
+
+    def push_and_pop(me: Any, item: Any) -> Any:
+        header = header_of(me)
+        if load(header + memory.USED) == 0:
+            return same(item)
+        scratch = memory.new_header(header)
+        memory.append(scratch, words(item))
+        if is_less(memory.address_of(header, 0), memory.address_of(scratch, 0)):
+            return _heap_replace(me, item)
+        return same(item)
+
+    return push_and_pop
+
+
 @functools.cache
 def _sifts(part: Element) -> tuple[Any, Any]:
     """Return heapq's `_siftdown(heap, start, position)` and `_siftup(heap, position)`."""
@@ -1123,13 +1147,11 @@ def _any_or_all(*, stops_at: bool) -> Any:
     return choose
 
 
-@implementation
-def reversed_of(me: Any) -> Any:
-    """Implement `me[::-1]` and `reversed(me)` of a list."""
-    _of(me, "list", "reversed")
+def _backwards(contents: Contents) -> Any:
+    """Return a function that copies a list, its items in the opposite order, to a temporary list."""
     as_container, stride = (
-        container_at(ContainerType(Contents("list", me.contents.key), changeable=False)),
-        me.contents.stride,
+        container_at(ContainerType(Contents("list", contents.key), changeable=False)),
+        contents.stride,
     )
     whole = memory.words_tuple(stride)
 
@@ -1141,6 +1163,13 @@ def reversed_of(me: Any) -> Any:
         return as_container(into)
 
     return backwards
+
+
+@implementation
+def reversed_of(me: Any) -> Any:
+    """Implement `me[::-1]` and `reversed(me)` of a list."""
+    _of(me, "list", "reversed")
+    return _backwards(me.contents)
 
 
 def equality(me: Any, other: Any, same: Any) -> Any:
@@ -1229,7 +1258,8 @@ def inserting(less: Any, *, right: bool) -> tuple[Any, Any]:
     return bisect, insort
 
 
-PUSHING: Final = (_heap("heappush", pushes=True, pops=False), _heap("heapreplace", pushes=True, pops=True))
+_heap_replace: Final = _heap("heapreplace", pushes=True, pops=True)
+PUSHING: Final = (_heap("heappush", pushes=True, pops=False), _heap_replace, _push_and_pop)
 CALLS: Final[dict[Any, Any]] = {
     sorted: _ordered_list,
     sum: _total,
@@ -1240,6 +1270,7 @@ CALLS: Final[dict[Any, Any]] = {
     zip: zip,
     heapq.heappush: PUSHING[0],
     heapq.heapreplace: PUSHING[1],
+    heapq.heappushpop: PUSHING[2],
     heapq.heappop: _heap("heappop", pushes=False, pops=True),
 }
 LEAST: Final = _extreme_of("min", "<")

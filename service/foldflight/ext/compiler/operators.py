@@ -352,6 +352,17 @@ def _int_of(a: Any) -> Any:
     return lambda a: _whole(a)
 
 
+_real: Final = _unary("float()", register_jitable(lambda a: builtins.float(a)), _same, of_decimals=decimals.to_float)
+
+
+@implementation
+def _float_of(a: Any) -> Any:
+    """Implement `float(a)`."""
+    if inner_kind(a) in TEXTS:
+        return lambda a: string_ops.float_of(a)
+    return lambda a: _real(a)
+
+
 _round_whole: Final = _unary("round()", _same, arithmetic.round_float)
 
 
@@ -416,7 +427,7 @@ CALLS: Final[dict[Any, Any]] = {
     ord: string_ops.code_of,
     chr: string_ops.character_of,
     reversed: containers.reversed_of,
-    float: _unary("float()", register_jitable(lambda a: builtins.float(a)), _same, of_decimals=decimals.to_float),
+    float: _float_of,
     abs: _unary(
         "abs()",
         arithmetic.abs_int,

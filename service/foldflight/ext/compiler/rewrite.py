@@ -54,6 +54,8 @@ _ALLOWED: Final = (
     *("static_getitem", "undef"),
 )
 _UTF8: Final = ("utf-8", "utf8", "UTF-8", "UTF8")
+# What `encode` does with what UTF-8 cannot write, which texts of compiled code do not hold.
+_ERRORS: Final = ("strict", "ignore", "replace", "backslashreplace", "xmlcharrefreplace", "surrogateescape")
 _AS_TEXT, _HAS_FORMAT = 1, 4  # flags of the argument of FORMAT_VALUE
 _ARGUMENT_MAX: Final = 255  # of a step of one byte code
 _SEQUENCE_MAX: Final = 64  # items of a constant list or tuple
@@ -1013,7 +1015,7 @@ class _Rewriter:
         return (
             is_known
             and constants_by_name.get("encoding", "utf-8") in _UTF8
-            and constants_by_name.get("errors", "strict") == "strict"
+            and constants_by_name.get("errors", "strict") in _ERRORS
         )
 
     def are_known(self, expr: ir.Expr) -> bool:

@@ -39,6 +39,8 @@ from foldflight.fold.mode import Unsupported
 
 _ADDRESS: Final = (1 << ADDRESS_BITS) - 1
 _DIGITS_MAX: Final = 18  # decimal digits that always fit an int64
+_EXACT_DIGITS: Final = 15  # decimal digits of whole numbers that are floats exactly
+_EXACT_POWER: Final = 22  # the largest power of ten that is a float exactly
 
 
 @register_jitable
@@ -315,6 +317,21 @@ def _zfill(a: Any, width: Any) -> Any:
     return zfill
 
 
+@register_jitable
+def _unsigned(text: int) -> tuple[int, int, bool]:
+    """Return where a number begins and ends, without spaces around it and its sign, and whether it is negative."""
+    end = length_of(text)
+    start = _start_of(text, 0, end, True)
+    end = _end_of(text, start, end, True)
+    for offset in range(length_of(text)):
+        if 0x1C <= byte_at(text, offset) <= 0x1F:
+            raise ValueError  # `strip` removes these separators, but `int` and `float` reject them
+    is_negative = start < end and byte_at(text, start) == 0x2D
+    if start < end and byte_at(text, start) in (0x2B, 0x2D):
+        start += 1
+    return start, end, is_negative
+
+
 @implementation
 def number_of(a: Any) -> Any:
     """Implement `int(a)` of a text: up to 18 ASCII digits. The interpreter handles all others."""
@@ -324,15 +341,7 @@ def number_of(a: Any) -> Any:
 
     def number(a: Any) -> int:
         text = as_number(convert(a))
-        end = length_of(text)
-        start = _start_of(text, 0, end, True)
-        end = _end_of(text, start, end, True)
-        for offset in range(length_of(text)):
-            if 0x1C <= byte_at(text, offset) <= 0x1F:
-                raise ValueError  # `strip` removes these separators, but `int` rejects them
-        is_negative = start < end and byte_at(text, start) == 0x2D
-        if start < end and byte_at(text, start) in (0x2B, 0x2D):
-            start += 1
+        start, end, is_negative = _unsigned(text)
         magnitude, digits, may_be_line = 0, 0, False
         for offset in range(start, end):
             byte = byte_at(text, offset)
@@ -347,6 +356,64 @@ def number_of(a: Any) -> Any:
         return -magnitude if is_negative else magnitude
 
     return number
+
+
+@implementation
+def float_of(a: Any) -> Any:
+    """Implement `float(a)` of a text whose digits and power of ten are floats exactly, so that one operation rounds.
+
+    The interpreter handles all others, such as more than fifteen digits, `nan`, and underscores.
+    """
+    if kind_of(a) != "text":
+        raise Unsupported(f"float() of {kind_of(a)}")
+    convert = CONVERTERS["text"]
+
+    def number(a: Any) -> float:
+        text = as_number(convert(a))
+        start, end, is_negative = _unsigned(text)
+        digits, count, power, has_point, offset = 0, 0, 0, False, start
+        while offset < end:
+            byte = byte_at(text, offset)
+            if 0x30 <= byte <= 0x39:
+                digits, count = 10 * digits + byte - 0x30, count + 1
+                power -= has_point
+            elif byte == 0x2E and not has_point:
+                has_point = True
+            else:
+                break
+            offset += 1
+        if count == 0 or count > _EXACT_DIGITS:
+            raise ValueError
+        if offset < end:
+            power += _exponent(text, offset, end)
+        if not -_EXACT_POWER <= power <= _EXACT_POWER:
+            raise ValueError
+        scale = 1.0
+        for _ in range(abs(power)):
+            scale *= 10.0
+        magnitude = digits / scale if power < 0 else digits * scale
+        return -magnitude if is_negative else magnitude
+
+    return number
+
+
+@register_jitable
+def _exponent(text: int, offset: int, end: int) -> int:
+    """Return the number of an exponent such as `e-3`, of at most two digits."""
+    if byte_at(text, offset) not in (0x45, 0x65):
+        raise ValueError
+    offset += 1
+    is_negative = offset < end and byte_at(text, offset) == 0x2D
+    if offset < end and byte_at(text, offset) in (0x2B, 0x2D):
+        offset += 1
+    if not 1 <= end - offset <= 2:
+        raise ValueError
+    exponent = 0
+    while offset < end:
+        if not 0x30 <= byte_at(text, offset) <= 0x39:
+            raise ValueError
+        exponent, offset = 10 * exponent + byte_at(text, offset) - 0x30, offset + 1
+    return -exponent if is_negative else exponent
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -388,6 +455,38 @@ def _split(a: Any, b: Any = None, most: Any = -1) -> Any:
         return as_container(parts)
 
     return split
+
+
+@implementation
+def _split_from_right(a: Any, b: Any = None, most: Any = -1) -> Any:
+    """Implement `a.rsplit()`, `a.rsplit(b)` and `a.rsplit(b, most)`."""
+    kind = text_kind("rsplit", a)
+    if b is None or isinstance(b, (types.Omitted, types.NoneType)):
+        if most != -1 and not isinstance(most, types.Omitted):
+            raise Unsupported("it splits at white space a number of times")
+        return lambda a, b=None, most=-1: _split(a)
+    text_kind("rsplit", a, b)
+    result = ContainerType(Contents("list", Element((kind,))), changeable=True, temporary=True)
+    as_container, convert, count_of_splits = container_at(result), CONVERTERS[kind], CONVERTERS["int"]
+
+    def rsplit(a: Any, b: Any = None, most: Any = -1) -> Any:
+        splits_left = count_of_splits(most)
+        number, other, parts = as_number(convert(a)), as_number(convert(b)), memory.fresh_header()
+        if other == 0:
+            raise ValueError
+        end, width = length_of(number), length_of(other)
+        offset = end - width
+        while offset >= 0 and splits_left != 0:
+            if includes_at(number, other, offset):
+                splits_left -= 1
+                memory.insert(parts, 0, (substring(number, offset + width, end),))
+                end, offset = offset, offset - width
+            else:
+                offset -= 1
+        memory.insert(parts, 0, (substring(number, 0, end),))
+        return as_container(parts)
+
+    return rsplit
 
 
 @implementation
@@ -600,6 +699,7 @@ METHODS: Final = {
     "join": _join,
     "lower": _case_method("lower", 0x41, 0x20),
     "lstrip": _strip_method("lstrip", left=True, right=False),
+    "rsplit": _split_from_right,
     "rstrip": _strip_method("rstrip", left=False, right=True),
     "split": _split,
     "strip": _strip_method("strip", left=True, right=True),

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from examples.weighted_avg import WeightedAvg
 from foldflight.cli import check_command as laws_module
-from foldflight.cli import function_list
+from foldflight.cli import main
 from foldflight.cli.main import cli
 from foldflight.functions import function_of
 from foldflight.server.run.settings import SETTINGS
@@ -117,9 +117,7 @@ def test_functions_lists_a_module_from_the_current_folder(run):
 def test_functions_shows_the_authors_own_first_and_cuts_nothing_off(run, monkeypatch, is_terminal):
     """The author's functions come before the built-in ones, and reasons are not truncated on a narrow terminal."""
     monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.setattr(
-        function_list, "Console", lambda: Console(width=30, force_terminal=is_terminal, color_system=None)
-    )
+    monkeypatch.setattr(main, "Console", lambda: Console(width=30, force_terminal=is_terminal, color_system=None))
     lines = run("functions", "tests.unit.listed_functions").output.splitlines()
     names = [line.partition("(")[0] for line in lines if line and not line.startswith(" ")]
     assert names[:3] == ["careful", "plain", "avg"]

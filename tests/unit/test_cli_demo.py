@@ -14,7 +14,7 @@ from examples import flights_stream
 from foldflight.cli import demo as demo_module
 from foldflight.cli import flights
 from foldflight.cli.demo import EXIT_DIFFERENT, demo, differences, timed_warm, warm_copies
-from foldflight.cli.progress import StageCounts
+from foldflight.cli.local_session import StageCounts
 from foldflight.errors import RejectedError
 from foldflight.ext.compiler.programs import HOT_ROWS
 

@@ -162,7 +162,7 @@ TOLD = (
     + LAYOUT
     + """
 from foldflight import connect
-from foldflight.cli.function_list import function_text
+from foldflight.cli.main import function_text
 from foldflight.engine.query.query import Query
 from foldflight.functions import Call, Registry
 from foldflight.testing.laws import LAWS, _Subject

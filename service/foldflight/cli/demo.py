@@ -29,8 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from foldflight.cli.flights import write_flights
-from foldflight.cli.local_session import errors_as_text, local_spark
-from foldflight.cli.progress import spark_progress
+from foldflight.cli.local_session import errors_as_text, local_spark, spark_progress
 from foldflight.client import FlightTransport, Functions, connect
 from foldflight.errors import RejectedError
 from foldflight.fold.accelerator import HOT_ROWS

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from foldflight.cli.target import target_options
+from foldflight.cli.terminal import target_options
 from foldflight.client.connect import credentials, server_urls
 from foldflight.client.flight_transport import FlightTransport
 from foldflight.errors import FoldflightError

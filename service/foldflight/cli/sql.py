@@ -17,9 +17,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from foldflight.cli.local_session import errors_as_text, local_spark
-from foldflight.cli.progress import spark_progress
-from foldflight.cli.target import target_options
+from foldflight.cli.local_session import errors_as_text, local_spark, spark_progress
+from foldflight.cli.terminal import target_options
 from foldflight.client import connect
 from foldflight.client.connect import EMBEDDED
 from foldflight.errors import FoldflightError, RejectedError

@@ -15,8 +15,7 @@ from rich.filesize import decimal
 from rich.table import Column, Table
 from rich.text import Text
 
-from foldflight.cli.local_session import errors_as_text, local_spark
-from foldflight.cli.progress import spark_progress
+from foldflight.cli.local_session import errors_as_text, local_spark, spark_progress
 from foldflight.errors import RejectedError
 
 if TYPE_CHECKING:

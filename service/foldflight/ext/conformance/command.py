@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from foldflight.cli.target import target_options
+from foldflight.cli.terminal import target_options
 from foldflight.client.connect import credentials, server_url
 
 if TYPE_CHECKING:

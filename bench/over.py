@@ -30,7 +30,7 @@ from bench.spark_batch import BUILT_IN, EMBEDDED, REMOTE, TIME_LIMIT_S, Query, c
 from bench.spark_stream import DDL
 from foldflight.client import Functions, connect
 from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
-from foldflight.engine.over.task import OverFold
+from foldflight.engine.over.window_frame_folds import OverFold
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
 

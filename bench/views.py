@@ -27,8 +27,8 @@ from foldflight import MapView, connect, udaf
 from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
+from foldflight.engine.state.manifest import Storage
 from foldflight.engine.state.runs import HostCache, RunCache
-from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, TableLayout
 from foldflight.engine.state.viewtable import table_of
 from foldflight.engine.stream.epoch import BucketEpoch

@@ -20,8 +20,7 @@ from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state import viewtable
 from foldflight.engine.state.entries import EntryTable
-from foldflight.engine.state.manifest import CurrentViews, Manifest, TableBounds, TableLayout
-from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.manifest import CurrentViews, Manifest, Storage, TableBounds, TableLayout
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.viewtable import ViewTable
 from foldflight.engine.stream.epoch import BucketEpoch

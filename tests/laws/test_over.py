@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from foldflight import Applied, Segment, connect, udaf
 from foldflight.client import Functions
-from foldflight.engine.over import task, window_frame_folds
+from foldflight.engine.over import window_frame_folds
 from foldflight.engine.over.over_query import OverQuery
 from foldflight.engine.query import blocks
 from foldflight.errors import FunctionError, RejectedError
@@ -247,7 +247,7 @@ def run_in_steps(
 ) -> list[dict[str, Any]]:
     """Do the same as `run_over`, for at most `at_once` rows in each step."""
     resolved = over.Resolved.of(calls, rows, types=types or {}, has_ends=True, **options)
-    fold = task.OverFold(OverQuery.of(resolved.transport, resolved.calls, resolved.layout), rows=at_once)
+    fold = window_frame_folds.OverFold(OverQuery.of(resolved.transport, resolved.calls, resolved.layout), rows=at_once)
     outputs = dict(itertools.chain.from_iterable(map(over.outputs_by_row, fold([resolved.sorted_rows()]))))
     return [{**row, **outputs[index]} for index, row in enumerate(rows)]
 

@@ -18,10 +18,8 @@ from foldflight import connect, udaf
 from foldflight.engine.over import bucket
 from foldflight.engine.over import bucket as over_bucket
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
-from foldflight.engine.over.over_state import StoredOver, sizes_of
-from foldflight.engine.over.over_stream import StreamedOver
-from foldflight.engine.state.manifest import TableBounds
-from foldflight.engine.state.storage import Storage
+from foldflight.engine.over.over_stream import StoredOver, StreamedOver, sizes_of
+from foldflight.engine.state.manifest import Storage, TableBounds
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.query.call import Order

@@ -15,8 +15,8 @@ import pytest
 from foldflight import Applied, FunctionError, Segment, connect, udaf, udf, udtf
 from foldflight.client import FunctionHandle
 from foldflight.client.process import PROGRAMS_AT_ONCE
+from foldflight.exchange.server_exchange import bind
 from foldflight.fold.accelerator import INTERPRETER
-from foldflight.fold.evaluators import bind
 from foldflight.fold.request import Request, Resources
 from foldflight.functions import Registry, Step, StepArgument
 from foldflight.functions.author.udaf import function_of

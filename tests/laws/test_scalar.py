@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.errors import FunctionError, RejectedError
+from foldflight.exchange.server_exchange import bind
 from foldflight.fold.accelerator import INTERPRETER
-from foldflight.fold.evaluators import bind
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources
 from foldflight.fold.scalar import evaluation

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from foldflight import CorruptError, RejectedError, connect
 from foldflight.engine.keys.hashes import _text, key_hashes
-from foldflight.engine.state.manifest import Manifest
+from foldflight.engine.state.manifest import Manifest, Storage
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.testing import run_epochs
 from tests.effort import examples

@@ -17,8 +17,7 @@ from foldflight import ListView, MapView, connect, udaf
 from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
-from foldflight.engine.state.manifest import TableBounds, TableLayout
-from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.manifest import Storage, TableBounds, TableLayout
 from foldflight.engine.state.table import MemoryStore, StateTable
 from foldflight.functions import Call
 from tests.effort import examples

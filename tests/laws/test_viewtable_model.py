@@ -19,9 +19,8 @@ from foldflight.engine.keys.hashes import text_hashes
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.layout import CallView
 from foldflight.engine.state import entries as entries_module
-from foldflight.engine.state.manifest import Manifest, manifests_of
+from foldflight.engine.state.manifest import Manifest, Storage, manifests_of
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.engine.state.viewtable import ViewLookup, ViewTable, one_row_each
 from foldflight.exchange.view_columns import split_entries

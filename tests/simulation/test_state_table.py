@@ -13,7 +13,7 @@ import pytest
 from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.keys.hashes import key_hashes
 from foldflight.engine.query.layout import CallView, QueryLayout
-from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.manifest import Storage
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.state.viewtable import ViewTable
 from foldflight.engine.stream.epoch import BucketEpoch

@@ -9,7 +9,7 @@ from bench.call_counts import counted
 from foldflight import RejectedError, connect
 from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.layout import KIND, REAL, QueryLayout
-from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.manifest import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout
 from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.exchange.frames import Open, Returns

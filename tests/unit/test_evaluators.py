@@ -8,8 +8,7 @@ import pytest
 
 from foldflight import RejectedError, udaf
 from foldflight.exchange.frames import Open
-from foldflight.exchange.server_exchange import describe
-from foldflight.fold.evaluators import bind
+from foldflight.exchange.server_exchange import bind, describe
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources
 from foldflight.functions import Call, Registry

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from foldflight.engine.state import runs
+from foldflight.engine.state.manifest import Storage
 from foldflight.engine.state.runs import HostCache, RunCache, private_folder
-from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from tests.laws.test_statetable_model import Store
 

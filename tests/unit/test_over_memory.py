@@ -11,7 +11,7 @@ import pytest
 
 from foldflight import connect
 from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
-from foldflight.engine.over.task import OverFold
+from foldflight.engine.over.window_frame_folds import OverFold
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
 from tests.watched import Watched

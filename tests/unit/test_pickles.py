@@ -334,6 +334,7 @@ def test_what_cannot_travel_is_found_wherever_it_is() -> None:
         ("functions.author.bounds", "CallBounds"),
         ("functions.author.scalar", "ScalarFunction"),
         ("functions.builtin.picked", "First"),
+        ("functions.builtin.variance", "Moments"),
         ("functions.bundled", "Segment"),
         ("functions.author.bundled", "Segment"),
         ("functions.author.bundled", "Applied"),

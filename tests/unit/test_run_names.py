@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from foldflight.engine.state.manifest import Storage
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import TableLayout
 from foldflight.engine.state.viewtable import StateTable, table_of
 from foldflight.errors import CorruptError

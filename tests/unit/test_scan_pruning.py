@@ -16,9 +16,9 @@ import pytest
 from pyarrow import fs
 from pyspark.sql import types as st
 
-from foldflight.spark.scans.folders import _places_of_logs
 from foldflight.spark.scans.footers import ReadRequest, footers
 from foldflight.spark.scans.predicate import Comparison, Either, Predicate, parse
+from foldflight.spark.scans.scan import _places_of_logs
 from tests.spark.scan_tables import table_of
 
 TYPES = {

@@ -14,8 +14,15 @@ import pytest
 from pyarrow import fs
 from pyspark.sql import types as st
 
-from foldflight.spark.scans.column_formats import is_readable, is_rebased, readable_type
-from foldflight.spark.scans.footers import Footer, ReadRequest, _may_be_wide, footer
+from foldflight.spark.scans.footers import (
+    Footer,
+    ReadRequest,
+    _may_be_wide,
+    footer,
+    is_readable,
+    is_rebased,
+    readable_type,
+)
 from foldflight.spark.scans.predicate import Comparison, Predicate
 
 SPARK_TYPES = {

@@ -17,7 +17,7 @@ from foldflight.engine.query.blocks import BlockBounds
 from foldflight.errors import RejectedError
 from foldflight.spark.scans.footers import ReadRequest, footers
 from foldflight.spark.scans.predicate import Predicate
-from foldflight.spark.scans.reader import ReadSplits, Split
+from foldflight.spark.scans.source import ReadSplits, Split
 
 ROWS = 3_000_000
 # The file has 46 MiB, and a batch of two columns 2.

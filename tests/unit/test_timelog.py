@@ -10,9 +10,8 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
-from foldflight.engine.state.manifest import TableBounds
+from foldflight.engine.state.manifest import Storage, TableBounds
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.errors import CorruptError, RejectedError

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError
-from foldflight.engine.state.manifest import TableBounds
-from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.manifest import Storage, TableBounds
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.upserts import (

@@ -1,11 +1,14 @@
-"""The server's side of one exchange: it takes frames and returns frames, without I/O."""
+"""The server's side of one exchange: it takes frames and returns frames, without I/O.
+
+`bind` chooses what evaluates the rows: aggregates or expressions of scalar and table functions.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -42,17 +45,18 @@ from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.view_columns import split_entries
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.aggregate.bound_calls import BoundCall
+from foldflight.fold.aggregate.fold import BoundAggregates
 from foldflight.fold.coroutines import Calls, Coroutines, RecordedCoroutines
-from foldflight.fold.evaluators import BoundRequest, bind
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
-from foldflight.fold.request import CachedView, Resources, Unanswered
-from foldflight.fold.scalar.expressions import BoundStep
+from foldflight.fold.request import CachedView, Request, Resources, Unanswered
+from foldflight.fold.scalar.expressions import BoundExpressions, BoundStep
 from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.query.literals import text_of_literals
 from foldflight.functions.types.sql import check_plain
 
+BoundRequest: TypeAlias = BoundAggregates | BoundExpressions
 _LOG_RECORDS_MAX: Final = 1000
 _CALLS_MAX: Final = 1024
 _BOUND_MAX: Final = 8
@@ -619,4 +623,24 @@ def _open_reply_of(
         # Each call has an accumulator for each slot. The bound applies to the accumulators of all calls together.
         limits=replace(limits, slots_max=max(limits.slots_max // max(len(bound.calls), 1), 1)),
         schema=bound.schema,
+    )
+
+
+def bind(request: Request, registry: Registry, *, where: str = "here") -> BoundRequest:
+    """Bind a request to functions and columns.
+
+    Args:
+        request: The calls or steps, with their options.
+        registry: The functions.
+        where: The location of the functions, for messages, because the servers of a fleet may differ.
+
+    Raises:
+        RejectedError: SIGNATURE, if it has neither calls nor steps; and the errors of the binding.
+    """
+    if request.steps:
+        return BoundExpressions(request, registry, where)
+    if request.calls:
+        return BoundAggregates(request, registry, where)
+    raise RejectedError(
+        "SIGNATURE", "the exchange has no calls and no steps, so there is nothing to evaluate; name a function"
     )

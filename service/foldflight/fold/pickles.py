@@ -44,6 +44,7 @@ _MOVED: Final = {
     "foldflight.functions.author.java": "foldflight.functions.registry",
     "foldflight.functions.author.scalar": "foldflight.functions.author.spec",
     "foldflight.functions.builtin.picked": "foldflight.functions.builtin.numeric",
+    "foldflight.functions.builtin.variance": "foldflight.functions.builtin.numeric",
     "foldflight.functions.bundled": "foldflight.functions.author.segments",
     "foldflight.functions.dialects": "foldflight.ext.dialects.snowflake",
     "foldflight.functions.exact": "foldflight.functions.types.exact",

@@ -1,7 +1,7 @@
 """What the evaluators of aggregates and of expressions take: the request of an exchange and the process's resources.
 
-`evaluators.bind` binds a `Request` to functions and columns, which gives the content of `Opened`. Opening that gives a
-`Fold` or an `OpenExpressions`, which takes rows and, if it has states, states.
+`exchange.server_exchange.bind` binds a `Request` to functions and columns, which gives the content of `Opened`. Opening
+that gives a `Fold` or an `OpenExpressions`, which takes rows and, if it has states, states.
 """
 
 from __future__ import annotations

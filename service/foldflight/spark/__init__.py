@@ -19,11 +19,10 @@ from foldflight.engine.targets import Target
 from foldflight.extensions import Extension
 from foldflight.spark.deadletters import dead_letters, results
 from foldflight.spark.grouping import GroupedFrame, group_by
-from foldflight.spark.lateral import join_lateral
 from foldflight.spark.over import OverFrame, over
 from foldflight.spark.pipelines import with_schema
 from foldflight.spark.rowkinds import DELTA_CHANGES
-from foldflight.spark.scalar import with_columns
+from foldflight.spark.scalar import join_lateral, with_columns
 from foldflight.spark.scans.scan import Scan, scan
 from foldflight.spark.settings import configure
 from foldflight.spark.state_reader import check_checkpoint, state_table

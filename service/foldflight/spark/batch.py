@@ -14,26 +14,28 @@ Of rows with kinds Spark first makes the rows that remain: no group has rows bef
 only if an equal row is accumulated. No later step could tell: sums and states, which Spark or a partial fold makes,
 have netted the rows.
 
+`LIFT` makes the DataFrames and texts of lifted batches.
+
 Without keys there is one partition and one group. A seed row ensures that the group exists for an empty input too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.query.layout import HASH, KIND, LIVE, REAL, RETRACTING
 from foldflight.engine.query.query import Query
+from foldflight.extensions import Extension
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, hash_of, spark_schema, step_of, together
-from foldflight.spark.expressions import SIGN, error_text, text
-from foldflight.spark.lifted import LIFT
+from foldflight.spark.expressions import SIGN, Text, error_text, text
 from foldflight.spark.scans.source import Source
 from foldflight.spark.types import FLOATING, equal_by, is_grouped_as_it_is
 from foldflight.spark.versions.sessions import is_spark
@@ -155,3 +157,51 @@ def _retractions_last(query: Query) -> list[Column]:
     if not query.layout.has_kinds or query.folds_before_shuffle.holds:
         return []
     return [sf.col(KIND).isin(*RETRACTING)]
+
+
+class SparkPlanner(Protocol):
+    """What the extension provides for Spark. A query is lifted only if the extension is there (`Query.lift_choice`)."""
+
+    def result(self, query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
+        """Return the result of a batch query that is lifted.
+
+        Args:
+            query: The query, whose calls all have plans.
+            rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
+            outputs: Spark's types of the outputs.
+        """
+
+    def text(
+        self,
+        query: Query,
+        rows: Text,
+        columns: Mapping[str, str],
+        outputs: Sequence[st.DataType],
+        session: SparkSession,
+        items: Sequence[tuple[str, str]] | None = None,
+    ) -> Text:
+        """Return the same as SQL; for a query that Python finishes, only the aggregates of its groups.
+
+        Args:
+            query: The query.
+            rows: The input, without collated texts.
+            columns: The input's columns that are keys, arguments and filters, as SQL.
+            outputs: Spark's types of the outputs.
+            session: The session.
+            items: The columns of the result, each with the name that it is given. Default: all, with the query's.
+        """
+
+    def finished_by_python(
+        self, query: Query, groups: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
+    ) -> DataFrame:
+        """Return the result of a batch query that Spark does not finish.
+
+        Args:
+            query: The query.
+            groups: What Spark makes of the SQL of `text`.
+            rows: The columns of the input.
+            outputs: Spark's types of the outputs.
+        """
+
+
+LIFT: Final = Extension[SparkPlanner]("lift")

@@ -20,16 +20,14 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.blocks import BlockBounds, gather
 from foldflight.engine.query.layout import BUCKET
-from foldflight.engine.state.manifest import RunStore, TableBounds, naming_bucket
+from foldflight.engine.state.manifest import RunStore, Storage, TableBounds, naming_bucket
 from foldflight.engine.state.runs import HostCache, RunCache, private_folder
-from foldflight.engine.state.storage import Storage
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.engine.stream.packing import BLOB, BLOCK, rows_of
 from foldflight.errors import RejectedError
 from foldflight.exchange.ipc import write_batch
 from foldflight.spark.arrow import ArrowFunction
-from foldflight.spark.attempts import attempt
-from foldflight.spark.task_spans import task_span
+from foldflight.spark.attempts import attempt, task_span
 from foldflight.spark.versions.states import StatefulProcessor, transform_with_state
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 from foldflight.tracing import Span, TraceSettings

@@ -30,9 +30,8 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
 from foldflight.functions.types.arrow import is_json
 from foldflight.functions.types.vectors import is_vector
-from foldflight.spark.dialects import of_code, of_columns
 from foldflight.spark.errors import raise_error
-from foldflight.spark.rowkinds import refuse_several, refuse_updates
+from foldflight.spark.rowkinds import hint_for_code, hint_for_columns, refuse_several, refuse_updates
 from foldflight.spark.types import check_compared, result_type
 from foldflight.spark.versions.sessions import message_of, quiet
 from foldflight.spark.versions.types import arrow_type, spark_type
@@ -651,7 +650,7 @@ def kind_of(df: DataFrame, expression: str | Column | None, meanings: Mapping[st
             "SCHEMA_MISMATCH",
             f"{role} is {type_.simpleString()}, and row kinds are texts ({_KINDS}); map its values to "
             "row kinds: row_kinds={...: '+I', ...: '-D'}"
-            + (f"; {hint}" if isinstance(expression, str) and (hint := of_columns([expression])) else ""),
+            + (f"; {hint}" if isinstance(expression, str) and (hint := hint_for_columns([expression])) else ""),
         )
     refuse_updates(df, kind)
     return kind
@@ -678,5 +677,5 @@ def _kind_number(kind: Column) -> Column:
         number = number.when(kind.isin(each.short, each.name), sf.lit(int(each)))
     # A wrong format of the source can give a text of any length.
     code_text = sf.coalesce(sf.substring(kind.cast("string"), 1, _KIND_CHARACTERS), sf.lit("NULL"))
-    wrong = raise_error("SCHEMA_MISMATCH", code_text, f" is no row kind; the kinds are {_KINDS}", of_code(kind))
+    wrong = raise_error("SCHEMA_MISMATCH", code_text, f" is no row kind; the kinds are {_KINDS}", hint_for_code(kind))
     return number.otherwise(wrong).cast("tinyint")

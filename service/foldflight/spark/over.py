@@ -2,36 +2,46 @@
 
 In a batch the plan is `rows > repartition(hash of keys) > sort within partitions > mapInArrow(OverFold)`. The last step
 computes all window frames in one pass. It is a mapInArrow, because Spark removes a sort below a projection if another
-sort follows. The plan of a stream is in `overstream.py`.
+sort follows. In a stream it is
+
+    rows > mapInArrow(Pack) > groupBy(bucket).transformWithState(OverProcessor) > observe > mapInArrow(Unpack)
+
+The hash of the partition keys determines the bucket of a row. Rows that arrive are stored; a timer of each bucket fires
+when its next row is due, and then the window frames of all due rows are folded (`engine.over.bucket`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import pickle
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
+from foldflight.engine.over.bucket import OverBucket, StreamFolds
 from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.over_stream import StreamedOver
 from foldflight.engine.over.positions import distance_of, end_type
-from foldflight.engine.over.task import OverFold
+from foldflight.engine.over.window_frame_folds import OverFold
 from foldflight.engine.query.layout import EMIT, KIND, ROW_KIND, SLOT
+from foldflight.engine.state.manifest import RunStore
+from foldflight.engine.stream.epoch import EpochStats
+from foldflight.engine.stream.packing import Pack, Unpack
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.arrow import arrow_function, hash_of, step_name, together
-from foldflight.spark.bucketed import OPERATOR
+from foldflight.spark.bucketed import OPERATOR, BucketOperator, blobs_of, bucket_row, operator_plan
 from foldflight.spark.columns import (
     Columns,
     by_text,
@@ -47,7 +57,6 @@ from foldflight.spark.columns import (
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, named_outputs, one_transport, refuse_doubles, unpack_keys
 from foldflight.spark.months import as_intervals, as_months, storage_types_of
-from foldflight.spark.overstream import over_stream
 from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import refuse_unsaid
 from foldflight.spark.scans.scan import Scan, as_dataframe
@@ -449,3 +458,86 @@ def _sort_expression(column: Column, key: OrderKey) -> Column:
     if key.descending:
         return column.desc_nulls_first() if key.nulls_first else column.desc_nulls_last()
     return column.asc_nulls_first() if key.nulls_first else column.asc_nulls_last()
+
+
+def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> DataFrame:
+    """Return the rows of a stream with their outputs.
+
+    Args:
+        over: The query.
+        rows: The input rows, in the schema of its layout.
+        schema: The columns of the result.
+    """
+    query, layout = over.query, over.query.layout
+    functions = [call.function for part in query.parts for call in part.query.open_request.calls]
+    pack = arrow_function(Pack(layout.rows, query.bounds), step_name("pack", functions))
+    unpack = arrow_function(Unpack(query.results), step_name("over", functions))
+    return operator_plan(
+        rows,
+        OverProcessor(over),
+        (pack, unpack),
+        schema,
+        keys=layout.keys.names,
+        buckets=over.buckets,
+        names=(layout.key_names, query.outputs.names),
+    )
+
+
+class OverProcessor(BucketOperator):
+    """The operator of OVER streams.
+
+    Args:
+        over: The query.
+    """
+
+    def __init__(self, over: StreamedOver) -> None:
+        super().__init__(over.query.layout.rows, over.query.bounds, has_names=True, trace=over.query.trace)
+        self._folds = StreamFolds(over, clock=time.perf_counter)
+        self._last_stats: dict[int, EpochStats] = {}
+
+    def arrive(self, bucket: int, blocks: Iterator[pa.RecordBatch], timers: Any) -> Iterator[Row]:
+        """Store the rows of one bucket that arrive in an epoch."""
+        rows = self._bucket()
+        rows.arrive(blocks, timers.getCurrentWatermarkInMs() * 1000)
+        yield from self._end_call(bucket, rows)
+
+    def expire(self, bucket: int, timers: Any, timer_info: Any) -> Iterator[Row]:  # noqa: ARG002
+        """Emit the rows of one bucket that are due."""
+        rows = self._bucket()
+        try:
+            for batch in rows.outputs(timers.getCurrentWatermarkInMs() * 1000):
+                for blob in blobs_of(batch):
+                    yield bucket_row(blob, EpochStats())
+        except BaseException as error:
+            self._folds.__exit__(type(error), error, error.__traceback__)
+            raise
+        yield from self._end_call(bucket, rows)
+
+    def end(self) -> None:
+        """End the exchanges."""
+        self._folds.__exit__(None, None, None)
+
+    def check(self, stores: Callable[[str], RunStore]) -> None:
+        self._bucket(stores)
+
+    def _bucket(self, stores: Callable[[str], RunStore] | None = None) -> OverBucket:
+        store = stores or self.store
+        return OverBucket(self._folds, lambda name: self.storage(store(name)))
+
+    def _end_call(self, bucket: int, rows: OverBucket) -> Iterator[Row]:
+        """Register a timer for the next row that is due, and yield the figures."""
+        if rows.next_us is not None:
+            self.wake(rows.next_us)
+        yield bucket_row(None, self._figures(bucket, rows.stats))
+
+    def _figures(self, bucket: int, stats: EpochStats) -> EpochStats:
+        """Return figures that add up to the latest ones of a bucket, if it is called twice in a task."""
+        before = self._last_stats.get(bucket, EpochStats())
+        self._last_stats[bucket] = stats
+        return replace(
+            stats,
+            buckets=stats.buckets - before.buckets,
+            runs=stats.runs - before.runs,
+            state_bytes=stats.state_bytes - before.state_bytes,
+            waiting_rows=stats.waiting_rows - before.waiting_rows,
+        )

@@ -2,20 +2,68 @@
 
 The mark is metadata of the column, which Spark keeps through SELECT, WHERE, UNION, joins, views, files and new names.
 An expression over the column, such as `upper(row_kind)`, has no mark.
+
+A reader or a column of row kinds may meet change data of other tools by mistake; hints tell what to use for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import ROW_KIND
 from foldflight.errors import RejectedError
 
+_UPSERTS: Final = "upserts(df, keys=[...], sequence_by=...)"
+_SQL_SERVER: Final = (
+    "SQL Server's change tables: group_by(df, ..., row_kind='__$operation', "
+    "row_kinds={'1': '-D', '2': '+I', '3': '-U', '4': '+U'}), from cdc.fn_cdc_get_all_changes with 'all update old'"
+)
+_DMS: Final = (
+    "AWS DMS, whose rows do not hold the old ones: upserts(df, keys=[...], sequence_by=..., deleted=\"Op = 'D'\"), "
+    "with a column of TimestampColumnName, or the file and the row in it, as the sequence"
+)
+_DELTA: Final = (
+    "a change feed: group_by(df, ..., row_kind='_change_type', row_kinds=DELTA_CHANGES) for Delta, without row_kinds "
+    "for Iceberg"
+)
+_GOLDENGATE: Final = (
+    "Oracle GoldenGate: parse them by from_json, and split_changes(df, op='op_type', before='before', after='after', "
+    "row_kinds={'I': '+I', 'U': '+U', 'D': '-D'}), with whole old rows"
+)
+_PAIMON: Final = (
+    "Paimon's audit log: group_by(df, ..., row_kind=...) by the column of row kinds; from a table with "
+    f"changelog-producer=input, which has no old rows, {_UPSERTS}"
+)
+_COLUMNS: Final[Mapping[str, str]] = {
+    "__$operation": _SQL_SERVER,
+    "Op": _DMS,
+    "_change_type": _DELTA,
+    "op_type": _GOLDENGATE,
+    "rowkind": _PAIMON,
+    "_rowkind": _PAIMON,
+}
+# Members that all events of a tool have, and no others. The first that fits is taken.
+_MEMBERS: Final[tuple[tuple[frozenset[str], str], ...]] = (
+    (frozenset({"op_type", "op_ts"}), _GOLDENGATE),
+    (frozenset({"type", "data", "isDdl"}), "Canal: from_canal(df, schema)"),
+    (frozenset({"type", "data", "database", "table", "ts"}), "Maxwell: from_maxwell(df, schema)"),
+    (
+        frozenset({"data", "metadata"}),
+        f"AWS DMS, whose rows do not hold the old ones: parse them by from_json, and {_UPSERTS}",
+    ),
+    (frozenset({"type", "data"}), "Canal's format, as Flink's canal-json: let Flink write debezium-json"),
+)
+_CODES: Final[Mapping[tuple[str, ...], str]] = {
+    ("insert", "update_preimage", "update_postimage", "delete"): f"; this is a code of {_DELTA}",
+    ("I", "U", "D"): f"; this is a code of {_DMS}",
+    ("c", "r", "u", "d"): "; this is a code of Debezium: from_debezium(df)",
+}
 _MARK: Final = "foldflight.row_kinds"
 CHANGES: Final = "changes"
 """Each new row has its old row before it, as `-U` or `-D`."""
@@ -95,3 +143,23 @@ def refuse_several(df: DataFrame) -> None:
 def kind_column(name: str = ROW_KIND, *, nullable: bool = True, kinds: Kinds = CHANGES) -> st.StructField:
     """Return the marked column of a result."""
     return st.StructField(name, st.StringType(), nullable, metadata_of(kinds))
+
+
+def hint_for_columns(names: Collection[str]) -> str:
+    """Return what to use for rows with such columns, as the end of a sentence; an empty text for unknown ones."""
+    return next((f"these rows seem to be of {tool}" for name, tool in _COLUMNS.items() if name in names), "")
+
+
+def hint_for_event(event: Mapping[str, Any]) -> str:
+    """Return what to use for an event in JSON, as the end of a sentence; an empty text for unknown ones."""
+    if not {"op", "__op", "__deleted"}.isdisjoint(event):
+        return ""  # Debezium's, whose columns may have any names
+    return next((f"it seems to be of {tool}" for members, tool in _MEMBERS if members <= event.keys()), "")
+
+
+def hint_for_code(code: Column) -> Column:
+    """Return what to use for rows with such a code in place of a row kind, as the end of a sentence."""
+    hint = sf.when(sf.lit(False), sf.lit(""))
+    for codes, text in _CODES.items():
+        hint = hint.when(code.isin([*codes]), sf.lit(text))
+    return hint.otherwise(sf.lit(""))

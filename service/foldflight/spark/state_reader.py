@@ -20,19 +20,19 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.engine.over.over_state import StoredOver, sizes_of
+from foldflight.engine.over.over_stream import StoredOver, sizes_of
 from foldflight.engine.query.blocks import convert
 from foldflight.engine.query.layout import BUCKET, LIVE, CallView
 from foldflight.engine.state.manifest import (
     CurrentViews,
     Manifest,
+    Storage,
     VersionColumns,
     manifests_of,
     naming_bucket,
     with_older,
 )
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import MemoryStore, StateTable, TableLayout
 from foldflight.engine.state.viewtable import ViewTable, stored_views
 from foldflight.engine.stream.upserts import KIND_OF_TABLE
@@ -41,9 +41,9 @@ from foldflight.spark.arguments import require_session
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import OPERATOR, stored_name
 from foldflight.spark.errors import moved_checkpoint
-from foldflight.spark.overstream import OverProcessor
+from foldflight.spark.over import OverProcessor
 from foldflight.spark.storage_types import storage_type
-from foldflight.spark.upsertstream import UpsertProcessor
+from foldflight.spark.upserts import UpsertProcessor
 from foldflight.spark.versions.facts import STREAMS, require
 from foldflight.spark.versions.states import check_operators, state_reader
 from foldflight.spark.versions.types import spark_type

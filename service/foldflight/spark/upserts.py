@@ -1,26 +1,33 @@
 """Upsert streams, whose rows replace each other by key, as rows with row kinds.
 
-A stream keeps the last row of each key in its state (`foldflight.spark.upsertstream`). A batch is an aggregation of
-Spark: the row with the greatest sequence.
+A batch is an aggregation of Spark: the row with the greatest sequence. A stream keeps the last row of each key in its
+state. The hash of a key determines its bucket, which has a state table of the last rows (`engine.stream.upserts`):
+
+    changes > mapInArrow(Pack) > groupBy(bucket).transformWithState(UpsertProcessor) > observe > mapInArrow(Unpack)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from operator import or_
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.client.functions import OrderKey
 from foldflight.engine.over.over_stream import ttl_us_of
+from foldflight.engine.query.blocks import BlockBounds
 from foldflight.engine.query.layout import ROW_KIND
+from foldflight.engine.state.manifest import RunStore
+from foldflight.engine.stream.epoch import EpochStats
+from foldflight.engine.stream.packing import Pack, Unpack
 from foldflight.engine.stream.upserts import (
     IS_DELETED,
     IS_SNAPSHOT,
@@ -35,10 +42,15 @@ from foldflight.engine.stream.upserts import (
     TIME,
     UNSENT,
     UpsertLayout,
+    epoch_of,
     has_order,
+    upsert_table,
 )
 from foldflight.errors import RejectedError
+from foldflight.functions import RowKind
 from foldflight.spark.arguments import column_names, require_dataframe
+from foldflight.spark.arrow import arrow_function
+from foldflight.spark.bucketed import EPOCH_US, BucketOperator, blobs_of, bucket_row, operator_plan
 from foldflight.spark.columns import column_named, column_of, is_column, rejecting, text_of
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, refuse_doubles
@@ -47,11 +59,11 @@ from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.types import arrow_fields, check_keys, check_returned, equal_by, is_collated
-from foldflight.spark.upsertstream import upsert_stream
 from foldflight.spark.versions.sessions import check_workers, condition_of, name_key
 from foldflight.spark.versions.types import nullable
 from foldflight.spark.windows import WATERMARK
 
+_BOUNDS = BlockBounds()
 _ROW: Final = "row"
 _SNAPSHOT: Final = "last_snapshot"
 _LAST_CHANGE: Final = "last_change"
@@ -464,3 +476,79 @@ def _non_null_sequence(
     )
     error = raise_error("SCHEMA_MISMATCH", what, " of an upsert is NULL; leave such rows out")
     return sf.when(reduce(or_, (column.isNull() for _, column in named_parts)), error).otherwise(sequence)
+
+
+def upsert_stream(
+    layout: UpsertLayout, changes: DataFrame, schema: st.StructType, positions: Sequence[int]
+) -> DataFrame:
+    """Return the changelog of an upsert stream.
+
+    Args:
+        layout: The columns.
+        changes: The input, in the schema of `UpsertLayout.rows`.
+        schema: The columns of the result: the row kind, then the user's.
+        positions: For each column of the user, its position among the keys and the other columns.
+    """
+    results = [*layout.keys, *layout.columns]
+    names = schema.names[1:]
+    unpacked_fields = [results[position].with_name(name) for position, name in zip(positions, names, strict=True)]
+    unpack = Unpack(pa.schema([pa.field(ROW_KIND, pa.string()), *unpacked_fields]))
+    return operator_plan(
+        changes,
+        UpsertProcessor(layout, positions),
+        (arrow_function(Pack(layout.rows, _BOUNDS), "pack_upserts"), arrow_function(unpack, "upserts")),
+        schema,
+        keys=layout.keys.names,
+        buckets=layout.buckets,
+        names=(layout.names, ["upserts"]),
+        modes=("Update", "None"),
+        has_time=True,
+    )
+
+
+class UpsertProcessor(BucketOperator):
+    """The operator of upsert streams.
+
+    Args:
+        layout: The columns.
+        positions: For each column of the result, its position among the keys and the other columns.
+    """
+
+    def __init__(self, layout: UpsertLayout, positions: Sequence[int]) -> None:
+        super().__init__(layout.rows, _BOUNDS, has_names=False)
+        self._layout = layout
+        self._positions = [*positions]
+        self._now_us = 0
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Process the changes of one bucket and epoch. All have the time of the epoch."""
+        first = next(rows)
+        self._now_us = first[EPOCH_US]
+        return super().handleInputRows(key, chain([first], rows), timerValues)
+
+    def arrive(self, bucket: int, blocks: Iterator[pa.RecordBatch], timers: Any) -> Iterator[Row]:  # noqa: ARG002
+        """Store the changes of one bucket and epoch, and return what they change."""
+        storage = self.storage(self.store())
+        first = next(blocks, None)
+        if first is None:  # bucket 0 is always called, to notice another query
+            upsert_table(self._layout, storage).declare()
+            return
+        stats, kinds, changes = epoch_of(self._layout, storage, chain([first], blocks), self._now_us)
+        shorts = pa.array([kind.short for kind in RowKind])  # not at import: pyarrow imports pandas for it
+        columns = [shorts.take(kinds), *(changes.column(position) for position in self._positions)]
+        names = [f"column_{index}" for index in range(len(columns))]
+        blobs: list[bytes | None] = [*blobs_of(pa.RecordBatch.from_arrays(columns, names=names))]
+        first_blob, *others = blobs or [None]
+        yield bucket_row(first_blob, stats)
+        for each in others:
+            yield bucket_row(each, EpochStats())
+
+    def expire(self, bucket: int, timers: Any, timer_info: Any) -> Iterator[Row]:  # noqa: ARG002
+        """Do nothing: there are no timers."""
+        return iter(())
+
+    def check(self, stores: Callable[[str], RunStore]) -> None:
+        upsert_table(self._layout, self.storage(stores("")))
+
+    def end(self) -> None:
+        """Do nothing: there are no exchanges."""

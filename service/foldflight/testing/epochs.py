@@ -18,8 +18,7 @@ from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.layout import KIND, LIVE, REAL, QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.entries import ENTRY, VALUE
-from foldflight.engine.state.manifest import TableBounds, TableLayout
-from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.manifest import Storage, TableBounds, TableLayout
 from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.engine.stream.epoch import BucketEpoch

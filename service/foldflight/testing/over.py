@@ -18,9 +18,8 @@ from foldflight.engine.over.bucket import OverBucket, StreamFolds
 from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.over_stream import StreamedOver
 from foldflight.engine.over.positions import distance_of, end_type
-from foldflight.engine.over.task import OverFold
-from foldflight.engine.state.manifest import TableBounds
-from foldflight.engine.state.storage import Storage
+from foldflight.engine.over.window_frame_folds import OverFold
+from foldflight.engine.state.manifest import Storage, TableBounds
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import RejectedError
 from foldflight.functions.query.call import Order

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from foldflight.client.process import PROGRAMS_AT_ONCE
 from foldflight.errors import RejectedError
+from foldflight.exchange.server_exchange import bind
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
-from foldflight.fold.evaluators import bind
 from foldflight.fold.failures import ERROR
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources

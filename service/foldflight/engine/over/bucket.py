@@ -43,9 +43,8 @@ from foldflight.engine.over.positions import OrderOf, Positions, codes_of, posit
 from foldflight.engine.over.window_frame_folds import fold_of
 from foldflight.engine.query.blocks import AdaptiveSize, BlockBounds, one_batch
 from foldflight.engine.query.layout import KIND, REAL, SLOT, QueryLayout
-from foldflight.engine.state.manifest import TableLayout
+from foldflight.engine.state.manifest import Storage, TableLayout
 from foldflight.engine.state.migration import Migration
-from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.engine.stream.epoch import EpochStats

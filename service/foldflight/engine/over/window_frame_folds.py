@@ -15,13 +15,16 @@ all nodes of a window frame would have more bytes than a block. Then the small o
 window frames, and those that an end reaches later are made again.
 
 *Recompute*: each window frame is folded row by row.
+
+`OverFold` is the task of a batch: called once for each partition of the engine, with sorted rows.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -31,15 +34,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.engine.keys.group_exchange import GroupedExchange
-from foldflight.engine.over.over_query import Part, Strategy
-from foldflight.engine.over.partitions import Store
-from foldflight.engine.over.positions import Positions
-from foldflight.engine.query.blocks import AdaptiveSize, one_batch
+from foldflight.engine.over.over_query import OverQuery, Part, Strategy
+from foldflight.engine.over.partitions import Partitions, Store
+from foldflight.engine.over.positions import Positions, positions_of
+from foldflight.engine.query.blocks import AdaptiveSize, gather, one_batch
 from foldflight.engine.query.layout import KIND, REAL, SLOT
 from foldflight.exchange.frames import Open
 from foldflight.functions import RowKind
 from foldflight.functions.types.arrow import with_column
 
+_ROWS: Final = 1 << 15
 _NODE_ROWS: Final = 8
 _TIER_LEVELS: Final = 3
 _NONE: Final = np.zeros(0, np.int64)
@@ -602,3 +606,57 @@ def _tiers(first: Positions, last: Positions) -> Iterator[_Tier]:
         parts = [piece for piece in left if len(piece.slots)], [piece for piece in reversed(right) if len(piece.slots)]
         yield _Tier(level, begin, indexes, parts[0], slots, parts[1])
         level += _TIER_LEVELS
+
+
+@dataclass(frozen=True)
+class OverFold:
+    """Computes the outputs of each row.
+
+    Args:
+        query: The query.
+        rows: The largest number of rows whose outputs are computed at once. A window frame may need a slot of its own,
+            so the bounds of the query apply, too. Of large outputs fewer are computed.
+    """
+
+    query: OverQuery
+    rows: int = _ROWS
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition of the engine with their outputs, in the order of the rows.
+
+        Args:
+            batches: Rows in the schema of the layout, sorted by the keys of the partition and then by the order.
+        """
+        query = self.query
+        adaptive_size = AdaptiveSize(min(self.rows, query.bounds.rows_max), query.bounds.bytes_max)
+        blocks = gather(batches, query.layout.rows, query.buffer_bounds)
+        with ExitStack() as stack:
+            folds = [stack.enter_context(fold_of(part)) for part in query.parts]
+            for store in Partitions(query.ordering, bytes_max=query.buffer_bounds.bytes_max).stores(blocks):
+                for fold in folds:
+                    fold.begin(store)
+                start = 0
+                while start < len(store):
+                    end = min(start + adaptive_size.items, len(store))
+                    outputs = self._outputs(folds, store, start, end)
+                    yield outputs
+                    adaptive_size.record(end - start, sum(outputs.column(name).nbytes for name in query.outputs.names))
+                    start = end
+
+    def _outputs(self, folds: list[WindowFrameFold], store: Store, start: int, end: int) -> pa.RecordBatch:
+        query, block = self.query, store.slice(start, end)
+        rows = np.arange(start, end)
+        columns: dict[str, pa.Array] = {}
+        for part, fold in zip(query.parts, folds, strict=True):
+            low, high = positions_of(
+                part.window_frame,
+                store.order,
+                rows,
+                None if part.low is None else block.column(part.low),
+                None if part.high is None else block.column(part.high),
+                descending=query.layout.descending,
+            )
+            columns |= zip(part.query.layout.outputs.names, fold.outputs(rows, low, high), strict=True)
+        payload = [block.column(name) for name in query.layout.payload.names]
+        outputs = [columns[name] for name in query.outputs.names]
+        return pa.RecordBatch.from_arrays([*payload, *outputs], schema=query.results)

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from foldflight.engine.keys.hashes import Hashes, key_hashes, text_hashes
 from foldflight.engine.keys.index import KeyIndex
-from foldflight.engine.state.manifest import Committed, TableLayout
-from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.manifest import Committed, Storage, TableLayout
 from foldflight.engine.state.table import StateTable
 from foldflight.functions.types.views import ViewSpec
 

@@ -33,6 +33,7 @@ from foldflight.engine.state.manifest import (
     PieceMeta,
     RunStore,
     SortedRun,
+    Storage,
     TableBounds,
     TableLayout,
     calls_of,
@@ -40,7 +41,6 @@ from foldflight.engine.state.manifest import (
     states_of,
 )
 from foldflight.engine.state.runs import Piece, encode_piece
-from foldflight.engine.state.storage import Storage
 from foldflight.functions.types.arrow import one_array, with_column
 
 __all__ = ["Committed", "Conversion", "Lookup", "MemoryStore", "RunStore", "StateTable", "TableBounds", "TableLayout"]

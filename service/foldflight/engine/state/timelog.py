@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.engine.query.blocks import one_batch
-from foldflight.engine.state.manifest import SortedRun, StoredPiece, check_format, other_query
+from foldflight.engine.state.manifest import SortedRun, Storage, StoredPiece, check_format, other_query
 from foldflight.engine.state.runs import seal, unseal
-from foldflight.engine.state.storage import Storage
 
 TIME: Final = "time"
 """The first column of the rows: int64 without NULLs."""

@@ -39,12 +39,12 @@ from foldflight.engine.state.manifest import (
     Committed,
     Lookup,
     RunStore,
+    Storage,
     TableLayout,
     calls_of,
     manifests_of,
 )
 from foldflight.engine.state.runs import seal
-from foldflight.engine.state.storage import Storage
 from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.functions.types.arrow import with_column
 from foldflight.functions.types.views import ViewSpec

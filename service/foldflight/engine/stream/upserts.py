@@ -27,8 +27,7 @@ from foldflight.engine.keys.index import KeyIndex, canonical
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import Mask, changelog, equal_rows
 from foldflight.engine.query.layout import QueryLayout
-from foldflight.engine.state.manifest import TableLayout, other_query
-from foldflight.engine.state.storage import Storage
+from foldflight.engine.state.manifest import Storage, TableLayout, other_query
 from foldflight.engine.state.table import StateTable
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.errors import RejectedError

@@ -34,9 +34,8 @@ from foldflight.functions import RowKind
 from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.columns import column_of, quote_name, rejecting
-from foldflight.spark.dialects import of_columns
 from foldflight.spark.errors import raise_error
-from foldflight.spark.rowkinds import CHANGES, metadata_of
+from foldflight.spark.rowkinds import CHANGES, hint_for_columns, metadata_of
 from foldflight.spark.versions.facts import TEXT_CASTS, require
 from foldflight.spark.versions.sessions import name_key, repeated_name
 from foldflight.spark.versions.types import arrow_type, is_utf8, spark_type
@@ -711,5 +710,5 @@ def require_columns(df: DataFrame, names: Iterable[str], remedy: str) -> None:
     """Refuse a DataFrame that lacks columns. Raises RejectedError SCHEMA_MISMATCH."""
     missing = [name for name in names if name not in df.columns]
     if missing:
-        hint = of_columns(df.columns) or remedy
+        hint = hint_for_columns(df.columns) or remedy
         raise RejectedError("SCHEMA_MISMATCH", f"there is no column {missing[0]} among {', '.join(df.columns)}; {hint}")

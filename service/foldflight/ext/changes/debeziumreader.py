@@ -53,7 +53,7 @@ from foldflight.ext.changes.debeziumkinds import (
 )
 from foldflight.ext.changes.replicaidentity import OldRows, defaults_of, has_own_values
 from foldflight.ext.changes.tombstones import Tombstones
-from foldflight.spark.dialects import of_event
+from foldflight.spark.rowkinds import hint_for_event
 from foldflight.spark.worker import without_garbage_collection
 
 Row = dict[str, Any]
@@ -770,7 +770,7 @@ class Reader:
         if changes_no_row(event):
             return
         text = _text_of(messages.value(place))
-        if tool := of_event(event):
+        if tool := hint_for_event(event):
             raise _schema_mismatch(f"an event is not of Debezium, {tool}: {text}")
         if self.keys is None:
             raise _schema_mismatch(

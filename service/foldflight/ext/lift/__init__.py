@@ -24,7 +24,7 @@ __all__ = ["provide"]
 
 
 def provide() -> _Lift:
-    """Return an object for the protocols of `lift`, `engine.query.query`, `spark.lifted` and `testing.laws`."""
+    """Return an object for the protocols of `lift`, `engine.query.query`, `spark.batch` and `testing.laws`."""
     return _Lift()
 
 

@@ -4,8 +4,24 @@ Results follow Spark SQL: `sum` of integers is BIGINT and fails on overflow, `av
 digits, NaN is greater than any number, variance and deviation of too few rows are NULL.
 """
 
-from foldflight.functions.builtin.numeric import Avg, BoolAnd, BoolOr, Count, First, Last, Max, Min, StringAgg, Sum
-from foldflight.functions.builtin.variance import Stddev, StddevPop, StddevSamp, Variance, VarPop, VarSamp
+from foldflight.functions.builtin.numeric import (
+    Avg,
+    BoolAnd,
+    BoolOr,
+    Count,
+    First,
+    Last,
+    Max,
+    Min,
+    Stddev,
+    StddevPop,
+    StddevSamp,
+    StringAgg,
+    Sum,
+    Variance,
+    VarPop,
+    VarSamp,
+)
 
 __all__ = [
     "Avg",

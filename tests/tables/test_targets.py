@@ -32,9 +32,9 @@ import pytest
 from examples import json_target
 from foldflight import RejectedError, RetryableError
 from foldflight.engine.targets import offsets_name
-from foldflight.ext.tables.address import Address
 from foldflight.ext.tables.iceberg import IcebergTable
 from foldflight.ext.tables.postgres import PostgresTable
+from foldflight.ext.tables.sink import Address
 from foldflight.testing import TARGET_COLUMNS, TARGET_KEYS, check_target
 from tests.postgres import MISSING, WITH_PASSWORD, programs
 from tests.tables.kinds import DeltaFiles, DuckDBFile, IcebergFiles, Kind, PostgresDatabase

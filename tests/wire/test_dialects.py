@@ -24,7 +24,7 @@ from databend_udf.client import UDFClient
 from bench.environments import NotInstalledError, arrow_udf_server
 from foldflight import Registry, udaf, udf, udtf
 from foldflight.ext.wire import stateless_calls
-from foldflight.ext.wire.adapter import RisingWave
+from foldflight.ext.wire.stateless_calls import RisingWave
 from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import ProcessServer, serving
 from tests import scalar_functions

@@ -1,17 +1,21 @@
-"""Rules for requests outside an exchange: ListFlights, GetFlightInfo, GetSchema, actions and tokens."""
+"""Rules for requests outside an exchange, for opening one, and for messages that are not valid frames.
+
+The requests are ListFlights, GetFlightInfo, GetSchema, actions and tokens.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+import re
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.flight as fl
 from google.protobuf.message import DecodeError
 
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.ipc import app_metadata_in
+from foldflight.exchange.ipc import app_metadata_in, write_batch
 from foldflight.ext.conformance.raw import (
     COLUMNS,
     BrokenError,
@@ -20,6 +24,7 @@ from foldflight.ext.conformance.raw import (
     expect,
     expect_refusal,
     opening,
+    rows_of,
     rule,
 )
 
@@ -178,3 +183,208 @@ def _encodings(server: RawServer) -> None:
     ):
         with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
             server.describe(opening([server.call], pa.schema([("value", pa.int64()), ("odd", odd)])))
+
+
+# Field 1000, a varint: stands for a field of a later version of the protocol.
+_UNKNOWN: Final = b"\xc0\x3e\x07"
+_ERROR: Final = pa.struct([pa.field(name, pa.string()) for name in ("code", "function", "message", "row", "trace")])
+
+
+@rule(
+    "opened-first",
+    "Opened is the first frame of the server, sent before any frame of the engine. It has version 1, the server's "
+    "name, one OpenedCall for each call, and limits above 0.",
+    "Answer as soon as the descriptor and the schema of the stream have arrived. Do not wait for a batch.",
+)
+def _opened_first(server: RawServer) -> None:
+    with server.exchange(server.call, server.call) as exchange:
+        reply = exchange.opened
+        expect(reply.protocol_version, 1, "protocol_version")
+        expect(bool(reply.server_id), True, "that server_id is not empty")
+        expect(len(reply.calls), 2, "the number of calls")
+        for name in ("message_bytes_max", "slots_max", "state_bytes_max", "exchange_state_bytes_max", "exchanges_max"):
+            expect(getattr(reply.limits, name) > 0, True, f"that {name} is above 0")
+
+
+@rule(
+    "result-schema",
+    "The server's batches have the columns `slot` (int32), `state_i` and `output_i` for each call i, and, if errors "
+    "are isolated, `error` (a struct of strings), in this order.",
+    "Build one schema when the exchange opens, and use it for every batch, including those without rows.",
+)
+def _result_schema(server: RawServer) -> None:
+    names = ["slot", "state_0", "output_0", "state_1", "output_1"]
+    with server.exchange(server.call, server.call) as exchange:
+        expect(exchange.schema.names, names, "the columns of the results")
+        expect(exchange.schema.field("slot").type, pa.int32(), "the type of slot")
+    with server.exchange(server.call, server.call, isolate_errors=True) as exchange:
+        expect(exchange.schema.names, [*names, "error"], "the columns of the results where errors are isolated")
+        expect(exchange.schema.field("error").type, _ERROR, "the type of error")
+
+
+@rule(
+    "state-identity",
+    "The metadata of the field `state_i` have the keys function, version, fingerprint and codec. The fingerprint is "
+    "that of Opened, has 16 hexadecimal digits, and depends only on the function, its types and its direct arguments.",
+    "Set the four keys in the metadata of the field, also in the batch of Opened.",
+)
+def _state_identity(server: RawServer) -> None:
+    with server.exchange() as one, server.exchange(server.call, columns=pa.schema([("value", pa.int64())])) as two:
+        about = {key.decode(): value.decode() for key, value in (one.schema.field("state_0").metadata or {}).items()}
+        expect({"function", "version", "fingerprint", "codec"} - about.keys(), set(), "metadata that are missing")
+        expect(about["function"], server.function, "the function")
+        expect(
+            about["codec"] in {"typed", "custom", "pickle", "rows"}, True, f"that the codec {about['codec']!r} is known"
+        )
+        expect(bool(re.fullmatch("[0-9a-f]{16}", about["fingerprint"])), True, "that a fingerprint is 16 digits")
+        expect(about["fingerprint"], one.opened.calls[0].fingerprint, "the fingerprint of the column")
+        expect(two.opened.calls[0].fingerprint, one.opened.calls[0].fingerprint, "the fingerprint of another exchange")
+
+
+@rule(
+    "input-types",
+    "OpenedCall.input_types is an Arrow IPC schema with one field for each argument. Its type is the one to which the "
+    "argument is cast.",
+    "Serialize a schema of the declared types.",
+)
+def _input_types(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        types = pa.ipc.read_schema(pa.py_buffer(exchange.opened.calls[0].input_types)).types
+    expect(len(types), 1, "the number of input types")
+
+
+@rule(
+    "protocol-version",
+    "An Open whose protocol_version is 0 (absent) or unknown is refused with PROTOCOL_VERSION.",
+    "Check the version before the other fields of Open.",
+)
+def _protocol_version(server: RawServer) -> None:
+    for version in (0, 2):
+        with expect_refusal("RejectedError", "PROTOCOL_VERSION"):
+            server.exchange(protocol_version=version)
+
+
+@rule(
+    "unknown-fields",
+    "The server ignores unknown fields in Open, in calls and in frames.",
+    "Use a protobuf parser that skips unknown fields, and do not compare serialized messages.",
+)
+def _unknown_fields(server: RawServer) -> None:
+    command = opening([]).SerializeToString() + _UNKNOWN
+    call = pb.Call(**server.call).SerializeToString() + _UNKNOWN
+    command += b"\x12" + bytes([len(call)]) + call  # field 2, a message: the call
+    with server.exchange_of(command) as exchange:
+        exchange.send(pb.EngineFrame(chunk=pb.Chunk()).SerializeToString() + _UNKNOWN, rows_of([(3, 0, 1)]))
+        exchange.send(pb.EngineFrame(barrier=pb.Barrier(epoch=1)).SerializeToString() + _UNKNOWN)
+        expect(exchange.results(1)["slot"].to_pylist(), [3], "the slots of the results")
+
+
+@rule(
+    "unknown-function",
+    "A call of an unknown function is refused with UNKNOWN_FUNCTION.",
+    "Look up all functions when the exchange opens.",
+)
+def _unknown_function(server: RawServer) -> None:
+    with expect_refusal("RejectedError", "UNKNOWN_FUNCTION", "UNAUTHENTICATED"):
+        server.exchange({**server.call, "function": "no such function"})
+
+
+@rule(
+    "bad-open",
+    "A descriptor whose command is not an Open, and an Open without calls, are refused with BAD_FRAME.",
+    "Catch the parser's error, and send an Error in the details of the Flight error.",
+)
+def _bad_open(server: RawServer) -> None:
+    with expect_refusal("RejectedError", "BAD_FRAME"):
+        server.exchange_of(opening([]))
+    with expect_refusal("RejectedError", "BAD_FRAME", "PROTOCOL_VERSION"):
+        server.exchange_of(b"\xff\xff\xff")
+    with expect_refusal("RejectedError", "BAD_FRAME"):
+        server.exchange_of(pb.Open(protocol_version=1, calls=[pb.Call(**server.call)], columns=b"?"))
+
+
+@rule(
+    "bound-columns",
+    "An argument or filter that is not a column of Open, a wrong number of arguments, and a filter that is not boolean "
+    "are refused with SCHEMA_MISMATCH, before any row is sent.",
+    "Bind calls to Open.columns when the exchange opens.",
+)
+def _bound_columns(server: RawServer) -> None:
+    for wrong in ({"arguments": ["nowhere"]}, {"arguments": ["value"] * 9}, {"filter": "value"}, {"filter": "nowhere"}):
+        with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
+            server.exchange({**server.call, **wrong})
+
+
+@rule(
+    "stream-schema",
+    "The schema of the stream must equal Open.columns. Otherwise it is refused with SCHEMA_MISMATCH.",
+    "Compare names, order and types before the first batch is read.",
+)
+def _stream_schema(server: RawServer) -> None:
+    others = (pa.schema([*COLUMNS][:3]), COLUMNS.set(2, pa.field("value", pa.int32())))
+    for other in others:
+        with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
+            server.exchange(stream_columns=other)
+
+
+@rule(
+    "expected-fingerprint",
+    "A call whose fingerprint is set and differs from that of the bound call is refused with SCHEMA_MISMATCH.",
+    "Compare Call.fingerprint with that of the bound call. An empty one means any.",
+)
+def _expected_fingerprint(server: RawServer) -> None:
+    description, _ = server.describe(opening([server.call]))
+    fingerprint = description.calls[0].fingerprint
+    server.exchange({**server.call, "fingerprint": fingerprint}).cancel()
+    with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
+        server.exchange({**server.call, "fingerprint": fingerprint[::-1].translate(str.maketrans("0f", "f0"))})
+
+
+@rule(
+    "direct-arguments",
+    "Direct arguments are an Arrow IPC stream of one batch with one row, whose columns have the names of the "
+    "parameters. An unknown name is refused with SIGNATURE, another number of rows with BAD_FRAME.",
+    "Check the names when the exchange opens.",
+)
+def _direct_arguments(server: RawServer) -> None:
+    unknown_literal = write_batch(pa.RecordBatch.from_pydict({"no such parameter": [1]}))
+    with expect_refusal("RejectedError", "SIGNATURE"):
+        server.exchange({**server.call, "literals": unknown_literal})
+    with expect_refusal("RejectedError", "BAD_FRAME"):
+        server.exchange({**server.call, "literals": write_batch(pa.RecordBatch.from_pydict({"a": [1, 2]}))})
+
+
+@rule(
+    "slot-and-kind-types",
+    "The column `slot` is int32 and the column `kind` int8. Other types are refused at open with SCHEMA_MISMATCH.",
+    "Check the types of both columns in Open.columns.",
+)
+def _slot_and_kind_types(server: RawServer) -> None:
+    for index, name in ((0, "slot"), (1, "kind")):
+        with expect_refusal("RejectedError", "SCHEMA_MISMATCH"):
+            server.exchange(columns=COLUMNS.set(index, pa.field(name, pa.int64())))
+
+
+@rule(
+    "no-frame",
+    "A message whose app_metadata is absent, empty, or not an EngineFrame is refused with BAD_FRAME.",
+    "Check that the oneof of EngineFrame has a value.",
+)
+def _no_frame(server: RawServer) -> None:
+    wrong_way = pb.ServerFrame(results=pb.Results(epoch=1, last=True)).SerializeToString()
+    for metadata in (b"", wrong_way, b"\xff\xff"):
+        with expect_refusal("RejectedError", "BAD_FRAME"), server.exchange() as exchange:
+            exchange.send(metadata)
+            exchange.barrier(1)
+            exchange.results(1)
+
+
+@rule(
+    "control-frames-have-no-rows",
+    "Only a Chunk may have rows. Any other frame on a batch with rows is refused with BAD_FRAME.",
+    "Refuse rows on Barrier, Forget, Checkpoint and States, because they would be lost silently.",
+)
+def _control_frames_have_no_rows(server: RawServer) -> None:
+    with expect_refusal("RejectedError", "BAD_FRAME"), server.exchange() as exchange:
+        exchange.send(pb.EngineFrame(barrier=pb.Barrier(epoch=1)), rows_of([(0, 0, 1)]))
+        exchange.results(1)

@@ -10,11 +10,11 @@ import pyarrow.flight as fl
 from foldflight.client.flight_errors import translate_error
 from foldflight.errors import RejectedError
 from foldflight.exchange.encoding import decode_error
-from foldflight.ext.conformance import discovery, epoch_rules, opening, state_rules
+from foldflight.ext.conformance import discovery, epoch_rules
 from foldflight.ext.conformance.raw import SERVER_CHECKS, BrokenError, NotTriedError, Outcome, RawServer, ServerCheck
 
 # Importing these modules has added their checks to the table. The table in proto/README.md has the same order.
-_MODULES = (discovery, opening, epoch_rules, state_rules)
+_MODULES = (discovery, epoch_rules)
 SERVER_RULES = tuple(check.rule for check in SERVER_CHECKS)
 
 

@@ -23,8 +23,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from foldflight.ext.wire.adapter import Databend, RisingWave, WireAdapter
-from foldflight.ext.wire.stateless_calls import GroupCall, ScalarCall
+from foldflight.ext.wire.stateless_calls import Databend, GroupCall, RisingWave, ScalarCall, WireAdapter
 from foldflight.functions import AnyFunction
 from foldflight.functions.author.spec import ScalarFunction
 from foldflight.server.stateless import StatelessCall, StatelessClients

@@ -21,8 +21,8 @@ from foldflight.client import Transport
 from foldflight.engine.batch.tasks import PartialFold
 from foldflight.engine.keys.hashes import key_hashes
 from foldflight.engine.query.blocks import BlockBounds
-from foldflight.engine.query.layout import BUCKET, LIVE, QueryLayout
-from foldflight.engine.query.query import HostTypes, Query, StreamOptions
+from foldflight.engine.query.layout import BUCKET, LIVE, HostTypes, QueryLayout
+from foldflight.engine.query.query import Query, StreamOptions
 from foldflight.engine.state.table import TableBounds, TableLayout
 from foldflight.engine.stream.packing import BLOB, Pack, rows_of
 from foldflight.functions import Call

@@ -20,9 +20,9 @@ from foldflight.exchange.frames import Open, Opened
 from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.distinct import key_type
 from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.aggregate.groups_accumulator import CachedView
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
-from foldflight.fold.request import CachedView
 from foldflight.functions import Applied, Call, Order, Registry, Segment
 from foldflight.functions.types.arrow import with_column
 from foldflight.testing.pair import ExchangePair

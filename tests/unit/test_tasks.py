@@ -23,8 +23,8 @@ from foldflight.engine.batch.tasks import FinalFold, PartialFold
 from foldflight.engine.keys import row_buffers
 from foldflight.engine.keys.row_buffers import Overflow
 from foldflight.engine.query.blocks import BlockBounds, gather
-from foldflight.engine.query.layout import HASH, QueryLayout
-from foldflight.engine.query.query import HostTypes, Query
+from foldflight.engine.query.layout import HASH, HostTypes, QueryLayout
+from foldflight.engine.query.query import Query
 from foldflight.functions import Call, parse_type
 from foldflight.functions.types.arrow import with_column
 from foldflight.functions.types.vectors import from_matrix

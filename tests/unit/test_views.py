@@ -23,8 +23,8 @@ from foldflight.client import EmbeddedTransport, embedded_transport
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import UNBOUNDED, Entries, Folded, Open, Results, Returns
 from foldflight.exchange.view_columns import asking, split_entries
+from foldflight.fold.aggregate.groups_accumulator import CachedView
 from foldflight.fold.pickles import StateSigner
-from foldflight.fold.request import CachedView
 from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.functions.types.arrow import JSON, with_column
 from foldflight.functions.types.views import PlainMap, ViewSpec, view_type

@@ -40,7 +40,7 @@ from foldflight.exchange.ipc import arrays_in
 from foldflight.exchange.machine import Answer, EngineExchange, Role
 from foldflight.exchange.view_columns import split_entries
 from foldflight.fold.mode import Mode
-from foldflight.fold.scalar.expressions import ROW
+from foldflight.fold.rows import ROW
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.types.arrow import concat_batches
 

@@ -45,7 +45,7 @@ from foldflight.exchange.frames import (
     States,
     Wanted,
 )
-from foldflight.fold.scalar.expressions import ROW
+from foldflight.fold.rows import ROW
 
 _STORY_STEPS: Final = 20  # steps that an error message lists
 

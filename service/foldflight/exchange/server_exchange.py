@@ -46,10 +46,11 @@ from foldflight.exchange.view_columns import split_entries
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.aggregate.bound_calls import BoundCall
 from foldflight.fold.aggregate.fold import BoundAggregates
+from foldflight.fold.aggregate.groups_accumulator import CachedView
 from foldflight.fold.coroutines import Calls, Coroutines, RecordedCoroutines
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
-from foldflight.fold.request import CachedView, Request, Resources, Unanswered
+from foldflight.fold.request import Request, Resources, Unanswered
 from foldflight.fold.scalar.expressions import BoundExpressions, BoundStep
 from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -24,22 +24,6 @@ class Unanswered(BaseException):
 
     It is no Exception, so that functions do not catch it by accident.
     """
-
-
-class CachedView(NamedTuple):
-    """The entries of a view that are in memory.
-
-    Args:
-        entries: Their number.
-        slot: The slot.
-        function: The name of the function.
-        view: The name of the view.
-    """
-
-    entries: int
-    slot: int
-    function: str
-    view: str
 
 
 class Asking(Protocol):

@@ -31,6 +31,9 @@ _NO_VALUE: Final = (ValueError, TypeError, OverflowError, KeyError, RecursionErr
 
 _MORE_MAX: Final = 1 << 20
 
+ROW: Final = "row"
+"""The column of answers with the number of the row of the chunk. Answers have it if a step is a table function."""
+
 Slots = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 

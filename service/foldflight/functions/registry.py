@@ -99,11 +99,6 @@ def unknown_function(name: str, known_names: Iterable[str], where: str = "here")
     return RejectedError("UNKNOWN_FUNCTION", f"there is no function {name!r} {where}; {hint}", function=name)
 
 
-def is_built_in(function: AnyFunction) -> bool:
-    """Return whether a function is one of this package."""
-    return vars(builtin).get(function.source.__name__) is function.source
-
-
 def can_be_changed(name: str) -> bool:
     """Return whether users can define methods of a function of this name: it is no built-in one."""
     return name not in Registry()

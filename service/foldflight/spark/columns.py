@@ -21,8 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.client import Aggregate, Use, UseMember
-from foldflight.client.functions import OrderKey
+from foldflight.client.functions import Aggregate, OrderKey, Use, UseMember
 from foldflight.engine.query.blocks import without_nullability
 from foldflight.engine.query.layout import KIND, REAL, SLOT, chunk_names
 from foldflight.errors import RejectedError

@@ -7,18 +7,15 @@ is one dead letter, so their number is not limited by the size of a value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql import types as st
 
-from foldflight.engine.query.layout import DEAD_LETTER, QueryLayout
+from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.errors import RejectedError
 from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.columns import column_named
-from foldflight.spark.types import check_returned
 
 OnError = Literal["fail", "isolate"]
 
@@ -106,22 +103,6 @@ def dead_letters(df: DataFrame, *columns: str) -> DataFrame:
         )
     selected = [column_named(name) for name in columns]
     return df.where(sf.col(DEAD_LETTER).isNotNull()).select(*selected, f"{DEAD_LETTER}.*")
-
-
-def letter_type(
-    layout: QueryLayout, key_types: Sequence[st.DataType], column_types: Sequence[st.DataType]
-) -> st.StructType:
-    """Return Spark's type of a query's dead letters. Keys and columns keep their types in the input."""
-    types = {
-        "key": list(zip(layout.names, key_types, strict=True)),
-        "row": list(zip(layout.display_names, column_types, strict=True)),
-    }
-    check_returned((f"{name} of a dead letter", type_) for name, type_ in (*types["key"], *types["row"]))
-    members = []
-    for name in (field.name for field in layout.letter):
-        fields = [st.StructField(*each) for each in types.get(name, ())]
-        members.append(st.StructField(name, st.StructType(fields) if fields else st.StringType()))
-    return st.StructType(members)
 
 
 def _check(df: DataFrame) -> None:

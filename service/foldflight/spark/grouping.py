@@ -12,7 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.client import Aggregate, FunctionHandle, Transport, Use
+from foldflight.client.exchange import Transport
+from foldflight.client.functions import Aggregate, FunctionHandle, Use
 from foldflight.engine.query.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, QueryLayout
 from foldflight.engine.query.query import BatchPlan, Emit, Groups, Query, StreamOptions
 from foldflight.errors import RejectedError

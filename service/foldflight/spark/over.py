@@ -25,8 +25,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.client import Aggregate
-from foldflight.client.functions import OrderKey
+from foldflight.client.functions import Aggregate, OrderKey
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
 from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.over_stream import StreamedOver

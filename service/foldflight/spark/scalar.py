@@ -26,17 +26,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.client import Aggregate, OpenExchange, Transport, Use, UseMember, uses_in
 from foldflight.client.client_logs import log_records
+from foldflight.client.exchange import OpenExchange, Transport
+from foldflight.client.functions import Aggregate, Use, UseMember, uses_in
 from foldflight.engine.batch.scalar_task import ScalarQuery, Steps, transport_of
 from foldflight.engine.query.blocks import convert, gather, without_nullability
 from foldflight.engine.query.layout import DEAD_LETTER, REAL, ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open
 from foldflight.fold.failures import ERROR
+from foldflight.fold.rows import ROW, Rows
 from foldflight.fold.rows import Column as Argument
-from foldflight.fold.rows import Rows
-from foldflight.fold.scalar.expressions import ROW
 from foldflight.functions import Step, StepArgument, can_widen, parse_type
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.literals import check_names

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from foldflight.engine.query.query import HostTypes
+from foldflight.engine.query.layout import HostTypes
 from foldflight.errors import RejectedError
 from foldflight.functions.types.sql import sql_name
 

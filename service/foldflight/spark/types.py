@@ -1,4 +1,4 @@
-"""Spark's types of arguments, keys and results: which are refused, and which results keep."""
+"""Spark's types of arguments, keys, results and dead letters: which are refused, and which results keep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from foldflight.engine.query.blocks import without_nullability
-from foldflight.engine.query.layout import KIND, REAL
+from foldflight.engine.query.layout import KIND, REAL, QueryLayout
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.spark.storage_types import result_storage_type
@@ -338,3 +338,19 @@ def _inner(type_: st.DataType) -> list[st.DataType]:
 
 def _unsupported_type(role: str, type_: st.DataType, why: str) -> RejectedError:
     return RejectedError("SCHEMA_MISMATCH", f"{role} is {type_.simpleString()}, which {why}")
+
+
+def letter_type(
+    layout: QueryLayout, key_types: Sequence[st.DataType], column_types: Sequence[st.DataType]
+) -> st.StructType:
+    """Return Spark's type of a query's dead letters. Keys and columns keep their types in the input."""
+    types = {
+        "key": list(zip(layout.names, key_types, strict=True)),
+        "row": list(zip(layout.display_names, column_types, strict=True)),
+    }
+    check_returned((f"{name} of a dead letter", type_) for name, type_ in (*types["key"], *types["row"]))
+    members = []
+    for name in (field.name for field in layout.letter):
+        fields = [st.StructField(*each) for each in types.get(name, ())]
+        members.append(st.StructField(name, st.StructType(fields) if fields else st.StringType()))
+    return st.StructType(members)

@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as st
 
-from foldflight.client import Transport
-from foldflight.client.exchange import OpenExchange
+from foldflight.client.exchange import OpenExchange, Transport
 from foldflight.engine.query.blocks import convert, without_nullability
 from foldflight.engine.query.layout import SLOT
 from foldflight.errors import FoldflightError, RejectedError

@@ -19,7 +19,7 @@ from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.failures import ERROR
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources
-from foldflight.fold.scalar.expressions import ROW
+from foldflight.fold.rows import ROW
 from foldflight.functions import AnyFunction, Registry, ScalarFunction, Step, StepArgument
 from foldflight.shipping.pickling import unpickled_copy
 

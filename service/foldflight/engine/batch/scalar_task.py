@@ -13,10 +13,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from foldflight.client import EmbeddedTransport, OpenExchange, Transport, Use, UseMember, uses_in
 from foldflight.client.client_logs import log_records
+from foldflight.client.embedded_transport import EmbeddedTransport
+from foldflight.client.exchange import OpenExchange, Transport
+from foldflight.client.functions import Use, UseMember, uses_in
 from foldflight.engine.query.blocks import AdaptiveSize, BlockBounds
-from foldflight.engine.query.query import ARROW, HostTypes
+from foldflight.engine.query.layout import ARROW, HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
 from foldflight.functions import Step, StepArgument

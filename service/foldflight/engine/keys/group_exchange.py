@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.client import OpenExchange, Transport
 from foldflight.client.client_logs import log_records
+from foldflight.client.exchange import OpenExchange, Transport
 from foldflight.engine.keys.hashes import Hashes, key_hashes
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.keys.row_buffers import BufferedRows

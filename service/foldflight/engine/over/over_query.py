@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from foldflight.client import Transport
+from foldflight.client.exchange import Transport
 from foldflight.engine.over.partitions import Ordering
 from foldflight.engine.query.blocks import BlockBounds
-from foldflight.engine.query.layout import EMIT, QueryLayout
-from foldflight.engine.query.query import ARROW, HostTypes, Query, describe_call, mode_of
+from foldflight.engine.query.layout import ARROW, EMIT, HostTypes, QueryLayout
+from foldflight.engine.query.query import Query, describe_call, mode_of
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, OpenedCall, Returns
 from foldflight.fold.coroutines import no_running_values

@@ -31,11 +31,11 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from foldflight.client import Transport
+from foldflight.client.exchange import Transport
 from foldflight.engine.keys.group_exchange import Groups
 from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery, Part, Strategy
-from foldflight.engine.query.layout import QueryLayout
-from foldflight.engine.query.query import ARROW, HostTypes, refuse_views
+from foldflight.engine.query.layout import ARROW, HostTypes, QueryLayout
+from foldflight.engine.query.query import refuse_views
 from foldflight.engine.state.manifest import (
     Manifest,
     Storage,

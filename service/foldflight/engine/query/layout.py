@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,23 @@ RETRACTING = tuple(int(kind) for kind in RowKind if kind.retracts)
 
 
 _NOTHING = pa.schema([])
+
+
+class HostTypes(NamedTuple):
+    """The storage types of states and results in the host of an engine.
+
+    Args:
+        storage: Returns the host's type for states of a type.
+        results: Returns the host's types for outputs of these names and types. Raises RejectedError SCHEMA_MISMATCH,
+            naming an output whose type the host cannot represent.
+    """
+
+    storage: Callable[[pa.DataType], pa.DataType]
+    results: Callable[[list[str], list[pa.DataType]], list[pa.DataType]]
+
+
+ARROW = HostTypes(storage=lambda type_: type_, results=lambda _names, types: types)
+"""A host that supports every Arrow type."""
 
 
 def chunk_names(texts: Iterable[str], reserved_names: Collection[str] = (SLOT, KIND)) -> list[str]:

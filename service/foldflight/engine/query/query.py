@@ -8,16 +8,16 @@ The extension `lift` decides whether the rows of a batch can be lifted: aggregat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from foldflight.client import Transport
+from foldflight.client.exchange import Transport
 from foldflight.engine.query.blocks import BlockBounds
-from foldflight.engine.query.layout import EMITTED, CallView, QueryLayout
+from foldflight.engine.query.layout import ARROW, EMITTED, CallView, HostTypes, QueryLayout
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open, Opened, OpenedCall, Returns
 from foldflight.extensions import Extension
@@ -100,23 +100,6 @@ _LIFT: Final = Extension[Planner]("lift")
 
 
 Emit = Literal["update", "changelog", "append"]
-
-
-class HostTypes(NamedTuple):
-    """The storage types of states and results in the host of an engine.
-
-    Args:
-        storage: Returns the host's type for states of a type.
-        results: Returns the host's types for outputs of these names and types. Raises RejectedError SCHEMA_MISMATCH,
-            naming an output whose type the host cannot represent.
-    """
-
-    storage: Callable[[pa.DataType], pa.DataType]
-    results: Callable[[list[str], list[pa.DataType]], list[pa.DataType]]
-
-
-ARROW = HostTypes(storage=lambda type_: type_, results=lambda _names, types: types)
-"""A host that supports every Arrow type."""
 
 
 class Choice(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foldflight.client import Transport
+from foldflight.client.exchange import Transport
 from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.blocks import BlockBounds, one_batch
 from foldflight.engine.query.layout import SLOT, CallView, QueryLayout

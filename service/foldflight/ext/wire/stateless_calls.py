@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, Forget, Open, Returns
 from foldflight.fold.failures import ERROR
-from foldflight.fold.scalar.expressions import ROW
+from foldflight.fold.rows import ROW
 from foldflight.functions import can_widen
 from foldflight.functions.author.spec import AnyFunction, FunctionKind
 from foldflight.functions.query.call import Call, Step, StepArgument

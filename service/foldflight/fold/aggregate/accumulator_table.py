@@ -250,7 +250,7 @@ class Vectorised(GroupsAccumulator):
             self.inner.update(rows)
             return
         if rows.retracts is not None and not self.inner.bound.function.capabilities.retract:
-            raise cannot_retract(self._name)
+            raise cannot_retract(self.inner.bound.function)
         top = self._grow(rows.slots)
         slots = rows.slots.astype(np.intp)
         signs = 1 if rows.retracts is None else 1 - 2 * rows.retracts.astype(np.int64)
@@ -266,7 +266,7 @@ class Vectorised(GroupsAccumulator):
             return self.inner.running_values(rows, mask, requested)
         can_retract = self.inner.bound.function.capabilities.retract
         if rows.retracts is not None and not can_retract and (rows.retracts & mask).any():
-            raise cannot_retract(self._name)
+            raise cannot_retract(self.inner.bound.function)
         values = self._running(rows, mask, requested)
         if values is None:
             return self._fold_each_scalar(rows, mask, requested)

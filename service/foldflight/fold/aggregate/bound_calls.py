@@ -26,7 +26,7 @@ from foldflight.fold.request import Options, Resources
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction, BoundScalar, Function
 from foldflight.functions.query.call import Call, Step
-from foldflight.functions.registry import Registry, is_built_in, unknown_function
+from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.types.arrow import is_nested
 from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.values import exact_types
@@ -131,7 +131,7 @@ class BoundCall:
     @property
     def value_varies(self) -> bool:
         """Whether the values of one state may differ. Values of built-in functions depend on the order of rows only."""
-        return not self.bound.function.is_deterministic and not is_built_in(self.bound.function)
+        return not self.bound.function.is_deterministic and not self.bound.function.is_built_in
 
     @property
     def rows_at_once(self) -> int:

@@ -80,7 +80,7 @@ class Bundled(Interpreted):
 
     def _check_retracts(self, retracts: Mask | None) -> None:
         if retracts is not None and self._retract is None:
-            raise cannot_retract(self.name)
+            raise cannot_retract(self.bound.function)
 
     def _segments(self, bundle: _Bundle, *, wants_each: bool = False) -> list[Segment[Any]]:
         return [

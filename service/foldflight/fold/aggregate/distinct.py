@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
-from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
+from foldflight.fold.aggregate.groups_accumulator import CachedView, GroupsAccumulator
 from foldflight.fold.aggregate.interpreter import cannot_merge
 from foldflight.fold.aggregate.state_codecs import StateOrigin, unreadable
 from foldflight.fold.aggregate.view_accumulators import (
@@ -32,7 +32,6 @@ from foldflight.fold.aggregate.view_accumulators import (
 )
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
-from foldflight.fold.request import CachedView
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.serializer import StateSerializer, ViewSerializer, record_of, serializer_of_type

@@ -16,13 +16,13 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls, demand_instance, result_schema, written_by
 from foldflight.fold.aggregate.distinct import Distinct
-from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
+from foldflight.fold.aggregate.groups_accumulator import CachedView, GroupsAccumulator
 from foldflight.fold.aggregate.interpreter import Interpreted, cannot_retract
 from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.aggregate.view_accumulators import Viewed
 from foldflight.fold.failures import ERROR, Failures, close_all
 from foldflight.fold.mode import Mode
-from foldflight.fold.request import CachedView, Options, Request, Resources
+from foldflight.fold.request import Options, Request, Resources
 from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
 from foldflight.functions.query.call import RowKind
 from foldflight.functions.registry import Registry
@@ -447,7 +447,7 @@ class Fold:
         if retracts is not None:
             for call in self.calls:
                 if not call.can_retract:
-                    raise cannot_retract(call.bound.function.name)
+                    raise cannot_retract(call.bound.function)
         self._touch(slots)
         return slots, retracts
 

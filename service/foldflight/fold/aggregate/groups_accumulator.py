@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
+
+
+class CachedView(NamedTuple):
+    """The entries of a view that are in memory.
+
+    Args:
+        entries: Their number.
+        slot: The slot.
+        function: The name of the function.
+        view: The name of the view.
+    """
+
+    entries: int
+    slot: int
+    function: str
+    view: str
 
 
 class GroupsAccumulator(ABC):

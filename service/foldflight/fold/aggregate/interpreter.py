@@ -27,8 +27,7 @@ from foldflight.fold.rows import Mask, Rows, Slots, capacity_for
 from foldflight.fold.scalar.evaluation import cast_around
 from foldflight.functions.author.adapters import adapter_named
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.spec import BoundFunction, Methods
-from foldflight.functions.registry import can_be_changed
+from foldflight.functions.author.spec import BoundFunction, Function, Methods
 from foldflight.functions.types.serializer import field_names, has_plain_parts
 from foldflight.functions.types.values import CastError, cast_results, exact_types
 from foldflight.functions.types.vectors import has_vectors, ignore_float_errors, is_vector
@@ -274,7 +273,7 @@ class Interpreted(GroupsAccumulator):
 
     def _run_kinds(self, steps: Iterator[tuple[int, Any, bool]]) -> None:
         if self._retract is None:
-            raise cannot_retract(self.name)
+            raise cannot_retract(self.bound.function)
         accumulators, methods = self._accumulators, (self._accumulate, self._retract)
         for slot, arguments, retracting in steps:
             method = methods[retracting]
@@ -285,7 +284,7 @@ class Interpreted(GroupsAccumulator):
         if self.waits is not None:
             raise no_running_values(self.name)
         if self._retract is None and rows.retracts is not None and (rows.retracts & mask).any():
-            raise cannot_retract(self.name)
+            raise cannot_retract(self.bound.function)
         self._grow(rows.slots)
         self._create(rows.slots[mask])
         columns = [column.values for column in rows.arguments]
@@ -682,14 +681,14 @@ class Interpreted(GroupsAccumulator):
         self.mark_present(fresh[~self.failures.among(fresh)])
 
 
-def cannot_retract(function: str) -> RejectedError:
+def cannot_retract(function: Function) -> RejectedError:
     """Return the error for a retracting row of an append-only function."""
     return RejectedError(
         "CANNOT_RETRACT",
-        f"{function} is append-only (it has no retract), but the input retracts a row; "
-        f"{'define retract' if can_be_changed(function) else 'let groups keep their rows (materialize=True)'}, or "
+        f"{function.name} is append-only (it has no retract), but the input retracts a row; "
+        f"{'let groups keep their rows (materialize=True)' if function.is_built_in else 'define retract'}, or "
         "aggregate an input without updates and deletes",
-        function=function,
+        function=function.name,
     )
 
 

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FunctionError, RejectedError
+from foldflight.fold.aggregate.groups_accumulator import CachedView
 from foldflight.fold.aggregate.interpreter import EMPTY, Interpreted, cannot_merge
 from foldflight.fold.aggregate.state_codecs import StateOrigin, unreadable
 from foldflight.fold.failures import Failures
 from foldflight.fold.pickles import StateSigner
-from foldflight.fold.request import CachedView
 from foldflight.fold.rows import Slots
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction

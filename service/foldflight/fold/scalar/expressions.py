@@ -24,7 +24,7 @@ from foldflight.fold.coroutines import Answer, Calls, Check, Coroutines, call_id
 from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, close_all
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Request, Resources, Stateless
-from foldflight.fold.rows import Column, Rows, Slots
+from foldflight.fold.rows import ROW, Column, Rows, Slots
 from foldflight.fold.scalar.evaluation import (
     Instance,
     InterpretedScalar,
@@ -376,9 +376,6 @@ def _needed_after(steps: Sequence[Step], outputs: Sequence[int]) -> list[frozens
         needed_steps |= {each.step for each in step.arguments if each.step is not None}
     return needed_after[::-1]
 
-
-ROW: Final = "row"
-"""The column of answers with the number of the row of the chunk. Answers have it if a step is a table function."""
 
 # Arrow reads types that are nested up to 64 times.
 _TYPE_DEPTH_MAX: Final = 48

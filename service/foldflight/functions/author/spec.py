@@ -313,6 +313,11 @@ class Registered(ABC):
         return f"{self.source.__module__}.{self.source.__qualname__}"
 
     @property
+    def is_built_in(self) -> bool:
+        """Whether it is one of this package, to which users cannot add methods."""
+        return self.source.__module__.startswith("foldflight.functions.builtin.")
+
+    @property
     def version(self) -> str:
         """The version for display where the input types are not known."""
         return "by type" if callable(self.declared_version) else self.declared_version

@@ -12,7 +12,7 @@ import pytest
 
 from foldflight import connect
 from foldflight.client.flight_errors import translate_error
-from foldflight.client.watchdog import Guard
+from foldflight.client.flight_transport import Guard
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.encoding import encode_error
 from foldflight.server.error_translation import ERROR_BYTES_MAX, to_flight_error

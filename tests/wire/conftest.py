@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foldflight.client import EmbeddedTransport, FlightTransport, Transport, close_connections, watchdog
+from foldflight.client import EmbeddedTransport, FlightTransport, Transport, close_connections, flight_transport
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import ProcessServer, serving
@@ -77,5 +77,5 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 def deadlines(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[threading.Thread]]:
     """The watchdog's threads of this test: it gets a watchdog of its own, whatever other tests have left open."""
     before = set(threading.enumerate())
-    monkeypatch.setattr(watchdog, "_watches", {})
+    monkeypatch.setattr(flight_transport, "_watches", {})
     return lambda: {each for each in set(threading.enumerate()) - before if each.name == "foldflight-deadlines"}

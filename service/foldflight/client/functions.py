@@ -18,8 +18,8 @@ from foldflight.client.exchange import Transport
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions.author.spec import FunctionKind
+from foldflight.functions.query.call import check_known, check_names
 from foldflight.functions.query.frame import ForcedWay, FrameBound, WindowFrame
-from foldflight.functions.query.literals import check_known, check_names
 from foldflight.functions.registry import Registry
 
 if TYPE_CHECKING:

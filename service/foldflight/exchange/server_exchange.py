@@ -54,7 +54,7 @@ from foldflight.fold.request import Request, Resources, Unanswered
 from foldflight.fold.scalar.expressions import BoundExpressions, BoundStep
 from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction
-from foldflight.functions.query.literals import text_of_literals
+from foldflight.functions.query.call import text_of_literals
 from foldflight.functions.types.sql import check_plain
 
 BoundRequest: TypeAlias = BoundAggregates | BoundExpressions

@@ -19,7 +19,7 @@ from foldflight.engine.query.query import BatchPlan, Emit, Groups, Query, Stream
 from foldflight.errors import RejectedError
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call
-from foldflight.functions.query.literals import text_of_literals
+from foldflight.functions.query.call import text_of_literals
 from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.batch import LIFT, batch_result
 from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quote_name, text_of

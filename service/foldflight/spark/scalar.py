@@ -39,7 +39,7 @@ from foldflight.fold.rows import ROW, Rows
 from foldflight.fold.rows import Column as Argument
 from foldflight.functions import Step, StepArgument, can_widen, parse_type
 from foldflight.functions.author.spec import FunctionKind
-from foldflight.functions.query.literals import check_names
+from foldflight.functions.query.call import check_names
 from foldflight.functions.types.sql import sql_name
 from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.arrow import arrow_function, step_name

@@ -31,12 +31,24 @@ from foldflight.spark.scans.predicate import NO_COLUMNS
 from foldflight.spark.scans.scan import Scan, view_of
 from foldflight.spark.versions.sessions import condition_of, same_plan
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, correlation_error, spark_message
+from foldflight.sql.analysis import (
+    KEYWORDS,
+    REFUSALS,
+    Analysis,
+    CannotFoldError,
+    Item,
+    correlation_error,
+    has_calls,
+    item_names,
+    named_items,
+    spark_message,
+    star_of,
+    written_items,
+)
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in, orderings
 from foldflight.sql.catalog import type_ddl
 from foldflight.sql.changes import read_checked_rows
-from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, named_items, star_of, written_items
 from foldflight.sql.list_plan import (
     arguments_of,
     calls_of_block,

@@ -21,18 +21,27 @@ from pyspark.sql import types as st
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
-from foldflight.functions.query.literals import check_known
+from foldflight.functions.query.call import check_known
 from foldflight.functions.types.arrow import is_nested
 from foldflight.spark.columns import quote_name, spark_name, zone_remedy
 from foldflight.spark.months import interval_text, is_months, months_text
 from foldflight.spark.storage_types import result_storage_type
 from foldflight.spark.types import arrow_fields, check_compared
 from foldflight.spark.versions.types import spark_type
-from foldflight.sql.analysis import REFUSALS, UNPLANNED, Analysis, CannotFoldError, spark_message
+from foldflight.sql.analysis import (
+    REFUSALS,
+    UNPLANNED,
+    Analysis,
+    CannotFoldError,
+    has_calls,
+    item_names,
+    named_by_text,
+    spark_message,
+    strip_alias,
+)
 from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import Entry
-from foldflight.sql.items import has_calls, item_names, named_by_text, strip_alias
 from foldflight.sql.text import Edits, Span, Text
 
 _STAND_IN: Final = "size"  # a function over lists, for a call that cannot be described

@@ -27,11 +27,22 @@ from foldflight.functions.query.frame import FrameBound, WindowFrame, interval_o
 from foldflight.spark.columns import quote_name
 from foldflight.spark.over import over
 from foldflight.spark.versions.sessions import same_plan
-from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, spark_message
+from foldflight.sql.analysis import (
+    KEYWORDS,
+    REFUSALS,
+    Analysis,
+    CannotFoldError,
+    Item,
+    has_calls,
+    item_names,
+    spark_message,
+    star_of,
+    strip_alias,
+    written_items,
+)
 from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orderings
 from foldflight.sql.changes import ALL_COLUMNS, read_checked_rows
-from foldflight.sql.items import KEYWORDS, Item, has_calls, item_names, star_of, strip_alias, written_items
 from foldflight.sql.list_plan import guard_calls
 from foldflight.sql.text import Edits, Span, Text
 from foldflight.sql.windows import in_units

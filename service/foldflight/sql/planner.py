@@ -19,12 +19,19 @@ from pyspark.sql import types as st
 from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
 from foldflight.spark.versions.sessions import check_workers, is_case_sensitive
-from foldflight.sql.analysis import REFUSALS, UNPLANNED, Analysis, CannotFoldError, correlation_error, spark_message
+from foldflight.sql.analysis import (
+    REFUSALS,
+    UNPLANNED,
+    Analysis,
+    CannotFoldError,
+    correlation_error,
+    item_names,
+    spark_message,
+)
 from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
 from foldflight.sql.changes import read_checked_rows, refuse_changes_as_rows
 from foldflight.sql.group_by_plan import BlockFold
-from foldflight.sql.items import item_names
 from foldflight.sql.list_plan import (
     block_alone,
     calls_of_block,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from foldflight.engine.query.blocks import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.functions import can_widen, parse_type
-from foldflight.functions.query.literals import check_names
+from foldflight.functions.query.call import check_names
 from foldflight.spark.columns import spark_name
 from foldflight.spark.versions.facts import PLAIN_TABLES
 from foldflight.spark.versions.types import arrow_type

@@ -22,7 +22,7 @@ from foldflight.engine.query.layout import ARROW, HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
 from foldflight.functions import Step, StepArgument
-from foldflight.functions.query.literals import text_of_literals
+from foldflight.functions.query.call import text_of_literals
 from foldflight.tracing import TraceSettings, planning
 
 # Exchanges of a task with servers. One block is sent while another one is evaluated. More would gain little, and

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 from google.protobuf.message import DecodeError
 
-from foldflight.client.watchdog import Guard
+from foldflight.client.flight_transport import Guard
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.ipc import app_metadata_in, write_batch
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.spec import Declared, Function, Parameter, ScalarFunction
-from foldflight.functions.query.literals import names_values
+from foldflight.functions.query.call import names_values
 from foldflight.functions.types.annotations import annotations_of, signature_of
 from foldflight.functions.types.serializer import StateSerializer, Untyped, serializer_of_annotation
 from foldflight.functions.types.sql import is_spark_type, parse_type, type_variables

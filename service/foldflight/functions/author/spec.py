@@ -26,7 +26,7 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.functions.author.codedigest import code_digest
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.query.literals import check_names, fits
+from foldflight.functions.query.call import check_names, fits
 from foldflight.functions.types.annotations import signature_of
 from foldflight.functions.types.serializer import StateSerializer, serializer_of_type, views_in
 from foldflight.functions.types.sql import can_widen, needs_zone, parse_type, sql_name, type_variables

@@ -18,6 +18,7 @@ import cloudpickle
 from foldflight.errors import RejectedError
 from foldflight.fold.pickles import named
 from foldflight.functions.author.adapters import Shipped, systems, written_by_author
+from foldflight.functions.author.codedigest import names_in
 from foldflight.functions.author.spec import AnyFunction, Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickle
 from foldflight.shipping.secrets import secrets_of_environment
@@ -249,7 +250,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _variables(function: FunctionType) -> Iterator[tuple[str, object]]:
-    for name in sorted(_names_in(function.__code__)):
+    for name in sorted(names_in(function.__code__)):
         if name in function.__globals__:
             yield f"the variable {name}", function.__globals__[name]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -262,8 +263,3 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, object]]:
     wrapped_function: Callable[..., Any] | None = getattr(function, "__wrapped__", None)
     if wrapped_function is not None:
         yield "the wrapped function", wrapped_function
-
-
-def _names_in(code: CodeType) -> set[str]:
-    inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))

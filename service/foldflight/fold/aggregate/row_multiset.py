@@ -29,6 +29,7 @@ from foldflight.fold.rows import Codes, Column, Mask, Positions, Rows, Slots, co
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.query.call import Order
+from foldflight.functions.types.lists import indexes_of_ranges
 from foldflight.functions.types.serializer import StateSerializer, list_of_tuples
 
 _COUNT: Final = "times"
@@ -203,7 +204,7 @@ class Counted(GroupsAccumulator):
         of_slots = table.slots[order]
         starts = np.searchsorted(of_slots, slots)
         counts = np.searchsorted(of_slots, slots, side="right") - starts
-        rows = order[_ranges(starts, counts)]
+        rows = order[indexes_of_ranges(starts, counts)]
         columns = [*_narrow(_take(table.columns, rows), self._types), pa.array(table.times[rows])]
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         members = pa.StructArray.from_arrays(columns, fields=list(self._state_type.value_type))
@@ -375,7 +376,7 @@ class _Versions:
             before = int(ends[start - 1]) if start else 0
             stop = max(int(np.searchsorted(ends, before + rows_max, side="right")), start + 1)
             first, last = np.clip(low, start, stop), np.clip(high, start, stop)
-            numbers = _ranges(first - start, last - first)
+            numbers = indexes_of_ranges(first - start, last - first)
             versions = np.repeat(np.arange(len(low)), last - first)
             order, _ = sort([codes_of_numbers(numbers), codes_of_numbers(versions)])
             yield slice(start, stop), numbers[order], versions[order]
@@ -392,12 +393,6 @@ def _table_of(rows: Rows) -> _Table:
 def _latest(starts: Mask) -> Positions:
     """Return for each of n places the last one up to it at which something starts."""
     return np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))
-
-
-def _ranges(starts: Positions, counts: Positions) -> Positions:
-    """Return the numbers from each start on, as many as its count, one range after the other."""
-    ends = np.cumsum(counts)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
 
 
 def _take(columns: Sequence[pa.Array], rows: Positions) -> list[pa.Array]:

@@ -174,7 +174,7 @@ class _Walk:
         self._add_all("function", function.__code__, function.__defaults__, function.__kwdefaults__)
         for cell in function.__closure__ or ():
             self._add_all("closure", *_contents(cell))
-        names = _names_in(function.__code__)
+        names = names_in(function.__code__)
         for name in sorted(names & function.__globals__.keys()):
             self._add_texts("variable", name)
             self._variable(function.__globals__[name], names)
@@ -270,9 +270,10 @@ def _contents(cell: CellType) -> tuple[Any, ...]:
         return ()
 
 
-def _names_in(code: CodeType) -> set[str]:
+def names_in(code: CodeType) -> set[str]:
+    """Return the names that code looks up, of inner functions too."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))
+    return set(code.co_names).union(*map(names_in, inner))
 
 
 def _imports_in(code: CodeType, package: str) -> list[str]:

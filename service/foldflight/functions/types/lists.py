@@ -175,7 +175,7 @@ class Lists(AttributeColumn):
         self._insert_pending()
         result = self._empty()
         result._lengths = self._lengths[slots]  # noqa: SLF001
-        result._items = self._items[_ranges(self.starts[slots], result._lengths)]  # noqa: SLF001
+        result._items = self._items[indexes_of_ranges(self.starts[slots], result._lengths)]  # noqa: SLF001
         return result
 
     def put(self, slots: Any, others: Self) -> None:
@@ -259,7 +259,7 @@ class Lists(AttributeColumn):
         backwards = len(self) - 1 - self._owners()[::-1]
         items = self._items[::-1][_by_item(backwards, self._items[::-1])[::-1]]
         lengths = np.minimum(self._lengths, largest)
-        self._items = items[_ranges(np.cumsum(self._lengths) - self._lengths, lengths)]
+        self._items = items[indexes_of_ranges(np.cumsum(self._lengths) - self._lengths, lengths)]
         self._lengths = lengths
 
     def _change(self, slots: Any, items: Any, signs: Any) -> Any:
@@ -315,7 +315,7 @@ def _by_item(owners: Any, items: Any, *, stable: bool = False) -> Any:
     return order[_order_by_slot(owners[order])]
 
 
-def _ranges(starts: Any, lengths: Any) -> Any:
+def indexes_of_ranges(starts: Any, lengths: Any) -> Any:
     """Return the indexes of n ranges, one after the other."""
     ends = np.cumsum(lengths)
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)

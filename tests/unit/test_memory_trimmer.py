@@ -34,12 +34,12 @@ def test_what_stays_is_asked_for_less_and_less_often() -> None:
         return [round(each - given[0]) for each in given]
 
     assert looks(5) == []
-    resident += 80 << 20
+    resident += 40 << 20
     assert looks(20) == [0, 2, 6, 14]
-    resident -= 80 << 20
+    resident -= 40 << 20
     assert looks(5) == []
     now_s += 1000
-    resident += 80 << 20
+    resident += 40 << 20
     assert looks(3) == [0, 2]
 
 

@@ -256,7 +256,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 _STATM_BYTES_MAX = 256
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Less than this amount of freed memory is not returned to the system.
-_SURPLUS_BYTES = 64 << 20
+_SURPLUS_BYTES = 32 << 20
 _PAUSE_S_FIRST = 2.0
 _TRIM_PAUSE_S_MAX = 600.0
 # Share of the container's memory. The rest is for memory outside of processes, and for growth between two checks.

@@ -19,7 +19,7 @@ which keeps the last row of each primary key: an update must retract the old row
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -187,7 +187,8 @@ def from_maxwell(
         DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is dropped, at an
             event that is not one object of JSON in UTF-8, at a row that names a column twice, at an old row with a
             column that the new row lacks, and at a value that its declared type does not hold exactly, such as a
-            DECIMAL that would be rounded, or an integer for a DATE or TIMESTAMP.
+            DECIMAL that would be rounded, or an integer for a DATE or TIMESTAMP; also within an ARRAY, STRUCT or MAP.
+            A STRING of an object or array is its JSON, in which numbers with a fraction are DOUBLE.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type; SIGNATURE, for another `missing`;
@@ -206,33 +207,26 @@ def from_maxwell(
     require_dataframe(df, "from_maxwell")
     row = table_schema(df, schema)
     for each in row:
-        if isinstance(each.dataType, _CAST_BY_TEXT):
-            require(TEXT_CASTS, f"columns of {each.dataType.simpleString().upper()}, as {each.name} of from_maxwell,")
+        for leaf in _leaves(each.dataType):
+            if isinstance(leaf, _CAST_BY_TEXT):
+                require(TEXT_CASTS, f"columns of {leaf.simpleString().upper()}, as {each.name} of from_maxwell,")
     _check_missing(missing)
     wide = st.StructType([st.StructField(field.name, _wide(field.dataType)) for field in row])
     require_columns(df, (_VALUE,), "name the column of JSON so")
-    strict = st.StructType([each for each in wide if _is_nested(each.dataType)])
-    # Spark's own error for a damaged value names no column, so damaged values are read as NULL, and checked later. In
-    # arrays, maps and structs this NULL would look like any other, so Spark marks rows with damaged values in a column.
-    damaged_field = st.StructField(_DAMAGED, st.StringType())
+    # Spark's own error for a damaged value names no column, so damaged values are read as NULL, and checked later.
     parsed_columns = {
-        "texts": _json(f"type STRING, data {_ANY_ROW}, old {_ANY_ROW}"),
+        "texts": _strict_json(f"type STRING, data {_ANY_ROW}, old {_ANY_ROW}"),
         "values": _json(_event_type(wide)),
-        "nested": _json(_event_type(strict).add(damaged_field)) if strict.names else sf.lit(None),
     }
     events = _with_event(df)
     event = _name_of(events)
     events = events.select(_VALUE, _EVENT, *(each.alias(name) for name, each in parsed_columns.items()))
-    events = events.select(_kind(sf.col("texts.type"), "Maxwell", event).alias("type"), _EVENT, _VALUE, *parsed_columns)
+    events = events.select(_kind(sf.col("texts"), "Maxwell", event).alias("type"), _EVENT, _VALUE, *parsed_columns)
     kind, data_texts, old_texts = sf.col("type"), sf.col("texts.data"), sf.col("texts.old")
     new_values, old_values = (
-        sf.struct(*(_exact(_place(each.name, strict, of), each, of, event).alias(each.name) for each in wide))
-        for of in ("data", "old")
+        sf.struct(*(_exact(each, of, event).alias(each.name) for each in wide)) for of in ("data", "old")
     )
     is_row, is_whole = kind.isin([*_MAXWELL]), sf.lit(True) if missing == "refuse" else None
-    if strict.names:
-        is_damaged = is_row & sf.col(f"nested.{_DAMAGED}").isNotNull()
-        events = events.withColumn("type", sf.when(is_damaged, _raise_damaged_value(strict, event)).otherwise(kind))
     read_events = events.select(
         "type",
         _EVENT,
@@ -260,9 +254,9 @@ def from_canal(
 
     Returns:
         DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is truncated or
-            dropped, at an event that is not one object of JSON, at a row that names a column twice, at an old row with
-            a column that the new row lacks, and at a value that its declared type does not hold exactly: a DECIMAL or
-            DATE would be cut.
+            dropped, at an event that is not one object of JSON, at a row that names a column twice or has a value that
+            is no text, at an old row with a column that the new row lacks, and at a value that its declared type does
+            not hold exactly: a DECIMAL or DATE would be cut.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, if a column is missing or has the wrong type, or if texts cannot be cast to a
@@ -283,13 +277,13 @@ def from_canal(
     _check_missing(missing)
     require_columns(df, (_VALUE,), "name the column of JSON so")
     of_tidb = "isDdl STRING, _tidb STRING"
-    rows = _json(f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>, {of_tidb}")
+    rows = _strict_json(f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>, {of_tidb}")
     events = _read_of_canal(df, row, missing)
     # The name is a column, because each error contains it, and long expressions make Spark's planning slow.
     name = sf.when(sf.col(_VALUE).isNotNull(), _name_of(events)).alias(_EVENT)
     events = events.select(_VALUE, name, _READ, rows.alias("parsed"))
     event = sf.col(_EVENT)
-    kind = _of_canal(_kind(sf.col("parsed.type"), "Canal", event), event)
+    kind = _of_canal(_kind(sf.col("parsed"), "Canal", event), event)
     parts = sf.arrays_zip("parsed.data", sf.coalesce("parsed.old", sf.array()).alias("old"))
     # An event without rows gets one row of NULL, so that the checks below see it: some of these events are refused.
     no_row = sf.lit(None).cast(f"STRUCT<data: {_ANY_ROW}, old: {_ANY_ROW}>")
@@ -474,27 +468,19 @@ def _parse_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
 
 def _json(type_: st.StructType | str) -> Column:
     """Return the JSON in the column `value`; NULL for values of another type."""
-    return sf.from_json(sf.col(_VALUE).cast("string"), type_, {"columnNameOfCorruptRecord": _DAMAGED})
+    return sf.from_json(sf.col(_VALUE).cast("string"), type_)
 
 
-def _raise_damaged_value(columns: st.StructType, event: Column) -> Column:
-    """Return an expression that fails the query, and shows the texts of the columns, one of which is damaged."""
-    texts = [
-        sf.concat(sf.lit(f"{of}.{name} = "), sf.col(f"texts.{of}")[name])
-        for of in ("data", "old")
-        for name in columns.names
-    ]
-    return _raise_mismatch(
-        sf.concat(
-            sf.lit(f"a value within the columns {', '.join(columns.names)} of an event is not of its declared type: "),
-            sf.concat_ws(", ", *texts),
-        ),
-        "; give it another type in the schema, such as STRING",
-        event,
-    )
+def _strict_json(fields: str) -> Column:
+    """Return the JSON in the column `value`, with a field `_DAMAGED`, which is not NULL for what is not such JSON.
+
+    Spark's parser also reads single quotes, and names such as NaN and -Infinity without quotes, which are no JSON.
+    """
+    options = {"columnNameOfCorruptRecord": _DAMAGED, "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+    return sf.from_json(sf.col(_VALUE).cast("string"), f"{fields}, `{_DAMAGED}` STRING", options)
 
 
-def _kind(type_: Column, tool: str, event: Column) -> Column:
+def _kind(parsed: Column, tool: str, event: Column) -> Column:
     """Return the type of an event; the query fails at an event without one, or that is not JSON.
 
     Spark's parser takes the last of two members of one name, reads no further than the end of an object, and replaces
@@ -506,12 +492,13 @@ def _kind(type_: Column, tool: str, event: Column) -> Column:
     def refuse(what: str) -> Column:
         return _raise_mismatch(sf.concat(sf.lit(f"an event {what}: "), shown_value), "", event)
 
+    type_ = parsed["type"]
     names = sf.json_object_keys(text)
     is_alone = sf.json_array_length(sf.concat(sf.lit("["), text, sf.lit("]"))) == 1
     has_escapes = text.contains("\\ud") | text.contains("\\uD")
     escapes = sf.regexp_replace(sf.regexp_replace(text, _ESCAPE, ""), _PAIR, "")
     return (
-        sf.when(type_.isNull(), refuse(f"is not JSON of {tool}, or has no type"))
+        sf.when(type_.isNull() | parsed[_DAMAGED].isNotNull(), refuse(f"is not JSON of {tool}, or has no type"))
         .when(~is_utf8(sf.col(_VALUE)), refuse("is not UTF-8"))
         .when(sf.size(names) != sf.size(sf.array_distinct(names)), refuse("has two members of one name"))
         .when(~sf.coalesce(is_alone, sf.lit(False)), refuse("has other text behind it"))
@@ -525,48 +512,68 @@ def _of_canal(kind: Column, event: Column) -> Column:
     remedy = "; let it write Debezium's format (protocol=debezium), and use from_debezium(df, schema, keys=...)"
     is_tidb = sf.col("parsed._tidb").isNotNull() | (kind == "TIDB_WATERMARK")
     tidb = _raise_mismatch(sf.lit("an event is of TiCDC, which sends rows again in the format of Canal"), remedy, event)
-    # Canal's own events have the member isDdl, and their values are texts.
+    # Canal's own events have the member isDdl, and their values are texts or null.
     values = sf.get_json_object(sf.col(_VALUE).cast("string"), "$.data")
-    is_flink = sf.col("parsed.isDdl").isNull() & kind.isin([*_CANAL]) & ~values.rlike(_TEXTS_ONLY)
+    old_values = sf.get_json_object(sf.col(_VALUE).cast("string"), "$.old")
+    are_other = kind.isin([*_CANAL]) & ~(
+        values.rlike(_TEXTS_ONLY) & sf.coalesce(old_values.rlike(_TEXTS_ONLY), sf.lit(True))
+    )
+    what = sf.lit("the values of an event are not all texts")
     remedy = (
         ", as Flink's canal-json writes it, with BINARY in another form than Canal's; let Flink write debezium-json, "
         "and use from_debezium(df, schema, binary='base64')"
     )
-    flink = _raise_mismatch(sf.lit("the values of an event are not all texts"), remedy, event)
-    return sf.when(is_tidb, tidb).when(is_flink, flink).otherwise(kind)
+    flink = _raise_mismatch(what, remedy, event)
+    # Spark would write a number as a text with the digits of the nearest DOUBLE.
+    other = _raise_mismatch(what, ", as Canal writes them; what writes the events must write each as a text", event)
+    is_flink = sf.col("parsed.isDdl").isNull()
+    return sf.when(is_tidb, tidb).when(are_other & is_flink, flink).when(are_other, other).otherwise(kind)
 
 
-def _place(name: str, strict: st.StructType, of: str) -> str:
-    """Return the path of a column's value in a parsed event of Maxwell: `of` is data or old."""
-    return f"{'nested' if name in strict.names else 'values'}.{of}.{quote_name(name)}"
-
-
-def _exact(place: str, field: st.StructField, of: str, event: Column) -> Column:
-    """Return the value in a place of a parsed event of Maxwell; the query fails at a number that lost digits as a text.
+def _exact(field: st.StructField, of: str, event: Column) -> Column:
+    """Return a value of a parsed event of Maxwell; the query fails at a number that lost digits as a text.
 
     Spark writes a number with a fraction as the nearest DOUBLE. It has the digits that a DECIMAL has, too, or is
     refused.
+
+    Args:
+        field: The column.
+        of: The row, data or old.
+        event: The name of the event, for errors.
     """
+    name = quote_name(field.name)
+    place = f"values.{of}.{name}"
     value = sf.col(place)
     if not isinstance(field.dataType, st.StringType):
         return value
-    name = quote_name(field.name)
     exact = _json(f"{of} STRUCT<{name}: {_FRACTIONS.simpleString()}>")[of][field.name]
+    is_other = ~exact.eqNullSafe(sf.expr(f"try_cast({place} AS {_FRACTIONS.simpleString()})"))
+    return _refuse_rounded(value, is_other, field.name, event)
+
+
+def _refuse_rounded(value: Column, is_other: Column, name: str, event: Column) -> Column:
+    """Return a text; the query fails if it is that of a number with many digits, and `is_other` holds."""
     may_be_rounded = value.rlike(_FRACTION) & (value.contains("E") | (sf.length(value) > _DOUBLE_DIGITS))
     wrong = _raise_mismatch(
-        sf.concat(sf.lit(f"the column {field.name} of an event has a number, of which STRING would keep "), value),
+        sf.concat(sf.lit(f"the column {name} of an event has a number, of which STRING would keep "), value),
         "; give the column the type DECIMAL or DOUBLE in the schema",
         event,
     )
-    is_rounded = may_be_rounded & ~exact.eqNullSafe(sf.expr(f"try_cast({place} AS {_FRACTIONS.simpleString()})"))
-    return sf.when(is_rounded, wrong).otherwise(value)
+    return sf.when(may_be_rounded & is_other, wrong).otherwise(value)
 
 
-def _is_nested(type_: st.DataType) -> bool:
-    """Return whether values of a type have members, in which a damaged value would silently become NULL."""
-    while isinstance(type_, st.ArrayType):
-        type_ = type_.elementType
-    return isinstance(type_, (st.StructType, st.MapType))
+def _leaves(type_: st.DataType) -> Iterator[st.DataType]:
+    """Yield the types of the values in a type that are no arrays, structs or maps."""
+    match type_:
+        case st.ArrayType():
+            yield from _leaves(type_.elementType)
+        case st.MapType():
+            yield from _leaves(type_.valueType)
+        case st.StructType():
+            for field in type_:
+                yield from _leaves(field.dataType)
+        case _:
+            yield type_
 
 
 def _event_type(rows: st.DataType) -> st.StructType:
@@ -583,8 +590,15 @@ def _check_missing(missing: object) -> None:
 def _wide(type_: st.DataType) -> st.DataType:
     """Return the type with which from_json reads a value, before it is cast: a longer DECIMAL, and STRING for times."""
     # from_json rounds a DECIMAL to its scale without an error, and fails at dates with an error that names no column.
-    if isinstance(type_, st.DecimalType):
-        return st.DecimalType(_PRECISION_MAX, _PRECISION_MAX - (type_.precision - type_.scale))
+    match type_:
+        case st.DecimalType():
+            return st.DecimalType(_PRECISION_MAX, _PRECISION_MAX - (type_.precision - type_.scale))
+        case st.ArrayType():
+            return st.ArrayType(_wide(type_.elementType))
+        case st.MapType():
+            return st.MapType(type_.keyType, _wide(type_.valueType))
+        case st.StructType():
+            return st.StructType([st.StructField(each.name, _wide(each.dataType)) for each in type_])
     return st.StringType() if isinstance(type_, _TIMES) else type_
 
 
@@ -616,7 +630,10 @@ def _convert_row(values: Column, texts: Column, row: st.StructType, is_whole: Co
         is_whole: A condition: where it holds, the query fails at a column that `texts` lacks. None: it never does.
         event: The name of the event, for errors.
     """
-    fields = (_convert_field(values[field.name], texts, field, event).alias(field.name) for field in row)
+    fields = (
+        _convert_value(values[each.name], texts[each.name], each.dataType, each.name, event).alias(each.name)
+        for each in row
+    )
     names = sf.map_keys(texts)
     names_text = sf.concat_ws(", ", names)
     repetition_error = _raise_mismatch(
@@ -641,11 +658,64 @@ def _convert_row(values: Column, texts: Column, row: st.StructType, is_whole: Co
     return checked_row.when(texts.isNotNull(), sf.struct(*fields))
 
 
-def _convert_field(value: Column, texts: Column, field: st.StructField, event: Column) -> Column:
-    type_, text = field.dataType, texts[field.name]
+def _convert_nested(value: Column, text: Column, type_: st.DataType, name: str, event: Column) -> Column:
+    """Return an array, struct or map with the values that `_convert_value` returns; the query fails likewise.
+
+    A damaged value is NULL, as a value that is there as null; only the text, which is JSON, tells which one it is.
+    """
+
+    def convert_item(item: Column, item_text: Column, item_type: st.DataType, item_name: str) -> Column:
+        if isinstance(item_type, st.StringType):
+            # Within JSON a text has quotes, and a number none.
+            is_number = ~text.contains(sf.concat(sf.lit('"'), item_text, sf.lit('"')))
+            return _refuse_rounded(item, is_number, item_name, event)
+        return _convert_value(item, item_text, item_type, item_name, event, is_nested=True)
+
+    if isinstance(type_, st.ArrayType):
+        element = type_.elementType
+        texts = sf.from_json(text, "ARRAY<STRING>")
+        result = sf.transform(texts, lambda each, at: convert_item(sf.get(value, at), each, element, name))
+        return sf.when(value.isNotNull(), result)
+    texts = sf.from_json(text, _ANY_ROW)
+    names = sf.map_keys(texts)
+    if isinstance(type_, st.MapType):
+        of_map = type_.valueType
+        result = sf.transform_values(texts, lambda key, each: convert_item(value[key], each, of_map, name))
+    else:
+        assert isinstance(type_, st.StructType)
+        result = sf.struct(
+            *(
+                convert_item(value[each.name], texts[each.name], each.dataType, f"{name}.{each.name}").alias(each.name)
+                for each in type_
+            )
+        )
+    repetition_error = _raise_mismatch(
+        sf.concat(sf.lit(f"the column {name} of an event has an object with a name twice: "), text),
+        "; what writes the events must name each once",
+        event,
+    )
+    is_repeated = sf.size(names) != sf.size(sf.array_distinct(names))
+    return sf.when(is_repeated, repetition_error).when(value.isNotNull(), result)
+
+
+def _convert_value(
+    value: Column, text: Column, type_: st.DataType, column_name: str, event: Column, *, is_nested: bool = False
+) -> Column:
+    """Return a value with a type; the query fails at one that the type does not hold exactly.
+
+    Args:
+        value: The value, of the type `_wide`. NULL if it is of another one.
+        text: The text of it.
+        type_: The type.
+        column_name: The name of the column, for errors.
+        event: The name of the event, for errors.
+        is_nested: Whether it is within another value.
+    """
     name = type_.simpleString().upper()
     converted_value = value.try_cast(type_) if isinstance(type_, (st.DecimalType, *_TIMES)) else value
     is_wrong, why = converted_value.isNull(), f"which cannot be cast to {name}"
+    if isinstance(type_, (st.ArrayType, st.MapType, st.StructType)):
+        converted_value = _convert_nested(value, text, type_, column_name, event)
     if isinstance(type_, st.DecimalType):
         surplus = text.rlike(rf"^[^.eE]*\.[0-9]{{{type_.scale}}}[0-9]*[1-9][0-9]*\s*$")
         is_lost = (converted_value == 0) & text.rlike(_NOT_ZERO)
@@ -654,7 +724,9 @@ def _convert_field(value: Column, texts: Column, field: st.StructField, event: C
         # MySQL writes a large DOUBLE with an exponent, so plain digits are a value of BIGINT or DECIMAL.
         is_rounded = text.rlike(_DIGITS) & (text.try_cast(_INTEGERS) != converted_value.try_cast(_INTEGERS))
         is_lost = (converted_value == 0) & text.rlike(_NOT_ZERO)
-        is_lost |= (sf.abs(converted_value) == float("inf")) & ~text.rlike(_INFINITY)
+        # Within JSON, a number that is too large has become the text Infinity.
+        is_named = sf.lit(False) if is_nested else text.rlike(_INFINITY)
+        is_lost |= (sf.abs(converted_value) == float("inf")) & ~is_named
         is_wrong, why = is_wrong | is_rounded | is_lost, f"which {name} does not hold exactly"
     elif isinstance(type_, st.DateType):
         is_wrong |= ~text.rlike(_DATE)
@@ -664,7 +736,7 @@ def _convert_field(value: Column, texts: Column, field: st.StructField, event: C
         if isinstance(type_, st.TimestampNTZType):  # a cast would leave out the offset
             is_wrong |= text.rlike(_OFFSET)
     wrong = _raise_mismatch(
-        sf.concat(sf.lit(f"the column {field.name} of an event has the value '"), text, sf.lit("'")),
+        sf.concat(sf.lit(f"the column {column_name} of an event has the value '"), text, sf.lit("'")),
         f", {why}; give the column another type in the schema, such as STRING",
         event,
     )

@@ -50,6 +50,63 @@ def test_a_forgotten_return_is_an_error(zero: Any, state_type: str | None) -> No
     assert excinfo.value.row == "x=1"
 
 
+@pytest.mark.parametrize("first", ["accumulate", "get_value"])
+def test_create_accumulator_without_a_return_is_named(first: str) -> None:
+    """The method that fails is another one, where nothing is wrong; an error of NULLs is not said to be of this."""
+
+    class Forgetful:
+        def create_accumulator(self) -> list[int]:  # type: ignore[return]
+            [0]  # noqa: B018 - the mistake that the test is about
+
+        def accumulate(self, total: list[int], value: int) -> None:
+            if first == "accumulate":
+                total[0] += value
+
+        def get_value(self, total: list[int]) -> int:
+            return total[0] + None if total else total[0]  # type: ignore[operator]
+
+    def fold_rows(cls: type) -> None:
+        fold = fold_of(udaf(cls))
+        fold.fold(BATCH)
+        fold.outputs(pa.array([0], pa.int32()))
+
+    said = "; create_accumulator returned None: does it lack a return"
+    with pytest.raises(FunctionError, match=f"{first} raised TypeError: 'NoneType' object is not.*{said}"):
+        fold_rows(Forgetful)
+
+    def create_accumulator(self: Any) -> list[int]:
+        return [0]
+
+    Forgetful.create_accumulator = create_accumulator  # type: ignore[method-assign]
+    with pytest.raises(FunctionError, match=r"get_value raised TypeError: .*NoneType") as excinfo:
+        fold_rows(Forgetful)
+    assert said not in excinfo.value.message
+
+
+def test_a_float_in_a_state_of_integers_says_what_to_do() -> None:
+    """The state is written after the rows, so the error has the group, and no row."""
+
+    @udaf
+    class Total:
+        total: int
+
+        def __init__(self) -> None:
+            self.total = 0
+
+        def accumulate(self, price: int) -> None:
+            self.total += price + 0.5  # type: ignore[assignment]
+
+        def get_value(self) -> int:
+            return self.total
+
+    fold = fold_of(Total)
+    fold.fold(BATCH)
+    said = r"total: 4\.0 \(float\) does not fit int64; annotate it with the type of its values, or convert them"
+    with pytest.raises(FunctionError, match=said) as excinfo:
+        fold.collect()
+    assert excinfo.value.slot == 0
+
+
 def test_a_list_handed_out_is_not_the_next_rows() -> None:
     """The value after each row is the value at that time, even if get_value returns the accumulator itself."""
 

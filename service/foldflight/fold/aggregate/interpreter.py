@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import decimal
 import numbers
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
-from contextlib import contextmanager, nullcontext
 from itertools import repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
@@ -88,10 +88,6 @@ class Method:
                 function=self.function,
             )
         return accumulator
-
-    def function_error(self, error: BaseException) -> FunctionError:
-        """Return the FunctionError of an exception."""
-        return error if isinstance(error, FunctionError) else user_failure(self.function, self.method_name, error)
 
 
 class Interpreted(GroupsAccumulator):
@@ -182,10 +178,13 @@ class Interpreted(GroupsAccumulator):
         finally:
             self._at_work = None
 
-    @contextmanager
+    @contextlib.contextmanager
     def _in_methods(self) -> Iterator[None]:
         """Enclose calls of the author's methods."""
-        with nullcontext() if self.waits is None else self.waits.logging(), ignore_float_errors(self._vector_types):
+        with (
+            contextlib.nullcontext() if self.waits is None else self.waits.logging(),
+            ignore_float_errors(self._vector_types),
+        ):
             yield
 
     def _ran(self, rows: Rows, steps: Iterator[Any], slots: list[int], progress: Iterator[int]) -> bool:
@@ -200,7 +199,7 @@ class Interpreted(GroupsAccumulator):
             method_name = self._retract if rows.retracts is not None and rows.retracts[index] else self._accumulate
             if isinstance(error, RejectedError) or method_name is None:
                 raise
-            self._fail(method_name.function_error(error), error, int(slots[index]), rows.describe(index))
+            self._fail(self._failure_of(method_name.method_name, error), error, int(slots[index]), rows.describe(index))
             return False
         return True
 
@@ -231,8 +230,16 @@ class Interpreted(GroupsAccumulator):
             except FunctionError as none:
                 error = none
         assert error is not None
+        self._fail(self._failure_of(method_name, error), error, slot, row)
+
+    def _failure_of(self, method_name: str, error: BaseException) -> FunctionError:
+        """Return the error for an exception in a method, which says so if the accumulator was None from the start."""
         failure = error if isinstance(error, FunctionError) else user_failure(self.name, method_name, error)
-        self._fail(failure, error, slot, row)
+        if "NoneType" in failure.message:
+            with contextlib.suppress(Exception):
+                if self.methods.create_accumulator() is None:
+                    failure.message += "; create_accumulator returned None: does it lack a return?"
+        return failure
 
     def _fail(self, failure: FunctionError, error: BaseException, slot: int, row: str | None = None) -> None:
         failure.slot = slot
@@ -319,7 +326,7 @@ class Interpreted(GroupsAccumulator):
                     if result is not accumulator and not (is_unchecked and result is None):
                         accumulators[slot] = method.accumulator_after(accumulator, result)
                 except (Exception, SystemExit) as error:
-                    failure = method.function_error(error)
+                    failure = self._failure_of(method.method_name, error)
                     failure.slot, failure.row = slot, rows.describe(row)
                     raise failure from error
             if not shows:
@@ -330,7 +337,7 @@ class Interpreted(GroupsAccumulator):
                     self.methods.create_accumulator() if accumulators[slot] is EMPTY else readable(accumulators[slot])
                 )
             except (Exception, SystemExit) as error:
-                failure = user_failure(self.name, "get_value", error)
+                failure = self._failure_of("get_value", error)
                 failure.slot = slot
                 raise failure from error
             if is_vector_result and isinstance(value, (np.ndarray, list)):
@@ -416,7 +423,7 @@ class Interpreted(GroupsAccumulator):
                         by_slot[slot], self._merge.call(by_slot[slot], accumulator)
                     )
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - `_fail` raises it
-                    self._fail(self._merge.function_error(error), error, slot)
+                    self._fail(self._failure_of("merge", error), error, slot)
 
     def state(self, slots: Slots) -> pa.Array:
         return self._compute_half(slots, self._states, self.codec.arrow)
@@ -554,7 +561,7 @@ class Interpreted(GroupsAccumulator):
                 self.methods.create_accumulator() if absent else self._readable(self._accumulators[slot])
             )
         except (Exception, SystemExit) as error:
-            failure = user_failure(self.name, "get_value", error)
+            failure = self._failure_of("get_value", error)
             failure.slot = slot
             raise failure from error
 

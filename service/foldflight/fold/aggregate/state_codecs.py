@@ -77,6 +77,7 @@ class StateCodec(ABC):
         return self.decode(self.encode([accumulator]))[0]
 
 
+_FITTING: Final = "annotate it with the type of its values, or convert them in the method"
 _WIDER: Final = (
     'give the attribute, or the accumulator, a wider type: Annotated[Decimal, "DECIMAL(38, 0)"] in place of int, float '
     "in place of FLOAT"
@@ -98,7 +99,7 @@ class Typed(StateCodec):
         try:
             return self.serializer.to_arrow(accumulators)
         except CastError as error:
-            remedy = f"; {_WIDER}" if error.code == "OVERFLOW" else ""
+            remedy = f"; {_WIDER}" if error.code == "OVERFLOW" else "" if ";" in str(error) else f"; {_FITTING}"
             message = f"its accumulator does not fit its state: {error}{remedy}"
             raise UnconvertibleState(error.index, FunctionError(error.code, message, function=self.function)) from None
 

@@ -142,6 +142,22 @@ def test_results_that_no_array_holds(
     assert (excinfo.value.code, excinfo.value.slot) == ("LIMIT", slot)
 
 
+def test_a_result_that_no_array_holds_is_not_said_to_be_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a call with DISTINCT, too, whose state is its rows."""
+    fold = new_fold(Call("count", ("x",), distinct=True))
+    fold.fold(chunk((0, INSERT, 5, 1, 1.0)))
+    (accumulators,) = fold._accumulators
+
+    def too_large(*_: Any) -> Any:
+        raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+
+    for method in ("evaluate", "evaluate_states"):
+        monkeypatch.setattr(accumulators, method, too_large)
+    for states in (True, False):
+        with pytest.raises(RejectedError, match="a state or result of count has more than 2 GiB"):
+            fold.collect(states=states)
+
+
 def test_forgotten_slots_are_empty_again() -> None:
     """A forgotten slot is clean and has no accumulator."""
     fold = new_fold(WEIGHTED)

@@ -399,7 +399,8 @@ class Fold:
                 "of Arrow cannot hold; fold fewer groups at once: use more buckets or partitions, or smaller epochs",
                 function=name,
             )
-        if self.calls[index].is_counted:  # its state is the rows
+        is_state = states and self._results_of(index, slots, states=True, outputs=False) is None
+        if is_state and self.calls[index].is_counted:  # its state is the rows
             what = f"the rows that a group keeps for {name} (materialize, DISTINCT or ORDER BY) have"
             remedy = "leave out rows by a FILTER, shorten their values, or write a function that needs no rows"
         else:

@@ -103,6 +103,28 @@ def test_the_checker_finds_what_breaks_a_law(law: str) -> None:
     assert results[law].detail.startswith("rows [")
 
 
+def test_the_rows_that_break_a_law_are_few() -> None:
+    """The search of hypothesis stops early, and leaves rows that the law does not need."""
+
+    @udaf
+    class LastPrice:
+        def create_accumulator(self) -> list[float]:
+            return [0.0]
+
+        def accumulate(self, last: list[float], price: float, weight: int) -> None:
+            last[0] = price * weight
+
+        def merge(self, last: list[float], other: list[float]) -> None:
+            last[0] += other[0]
+
+        def get_value(self, last: list[float]) -> float:
+            return last[0]
+
+    (broken,) = [result for result in check_laws(udaf(skip_nulls=True)(LastPrice)) if result.passed is False]
+    assert broken.law == "merge of parts"
+    assert broken.detail.split(";")[0].count("(") == 2, broken.detail
+
+
 def test_the_checker_takes_the_values_of_an_argument() -> None:
     """All laws that apply, those of compiled and lifted forms too, are tried on these values and no others."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import sys
 from pathlib import Path
@@ -274,6 +275,8 @@ def test_check_tells_one_cause_once_and_quietly_what_is_broken_only(run):
     assert result.exit_code == 1, result.output
     assert result.output.count("same error as in") == 3
     assert result.output.count("BROKEN") == 4
+    assert "4 broken, by 1 cause\n" in result.output
+    assert re.search(r"row: +value=\d+", re.sub(r"[\s│]+", " ", result.output))
     assert "lawful(" not in result.output
     assert "holds" not in result.output
     loud = run("check", "unlawful_loud", "--examples", "50", unlawful_loud=UNLAWFUL)

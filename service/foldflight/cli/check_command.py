@@ -94,6 +94,7 @@ def check(
     count, values = _examples_in(examples)
     console = Console()
     broken_count, held_count, unchecked_functions = 0, 0, []
+    causes: set[tuple[str, str]] = set()
     in_java = [name for name in modules if "::" in name]
     sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
     registries = [Registry.load([source]) for source in (*sources, *java_functions(in_java))]
@@ -126,6 +127,7 @@ def check(
                 console.print(text, soft_wrap=True)
                 continue
             broken_count += sum(result.passed is False for result in results)
+            causes |= {(title, result.cause or result.law) for result in results if result.passed is False}
             held_count += sum(result.passed is True for result in results)
             if len({result.detail for result in results}) == 1 and results[0].passed is None:
                 text = Text.assemble((title, "italic"), "\n", (f"no law applies: {results[0].detail}", "yellow"))
@@ -138,7 +140,7 @@ def check(
                 reason = f"its states are pickled: {function.capabilities.codec_reason}. {_PICKLED}"
                 console.print(Text(reason, style="yellow"), soft_wrap=True)
     if broken_count:
-        console.print(f"{broken_count} broken", style="bold red")
+        console.print(f"{broken_count} broken, by {len(causes)} cause{'s' * (len(causes) > 1)}", style="bold red")
     if unchecked_functions:
         console.print(f"not checked: {', '.join(unchecked_functions)}", style="bold red")
     if broken_count or unchecked_functions:

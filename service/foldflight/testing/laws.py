@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky, NoSuchExample
 
 from foldflight.client.process import PROGRAMS, PROGRAMS_AT_ONCE
+from foldflight.engine.query.layout import chunk_names
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.extensions import Extension
 from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls
@@ -55,6 +56,7 @@ _S = TypeVar("_S")
 Known = Mapping[int, Sequence[Any]]
 """The values of some arguments, by place; the others are generated."""
 _Draw = Callable[[Sequence[pa.DataType], Known], st.SearchStrategy[Rows]]
+_SEEDS: Final = 5  # other ones that are tried for each row that may be left out
 EXAMPLES: Final = 100
 _NONE: Final[Known] = MappingProxyType({})
 _SIGNER = StateSigner([b"the key of the law checks only!!"])
@@ -241,7 +243,11 @@ class _Subject:
     ) -> None:
         self.function = function
         self.types = argument_types(function, literals) if types is None else list(types)
-        self.names = tuple(f"argument_{index}" for index in range(len(self.types)))
+        names = function.input_names
+        # Errors show the names. A bundle of more arguments than names has the others numbered.
+        self.names = tuple(
+            chunk_names(names[at] if at < len(names) else f"argument {at + 1}" for at in range(len(self.types)))
+        )
         self.schema = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), *zip(self.names, self.types, strict=True)])
         self.registry = Registry() if function.name in Registry() else Registry([function])
         self.calls: list[BoundCall] = bind_calls(
@@ -992,9 +998,10 @@ def _try_law(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: 
         try:
             broken_example = inputs.first(lambda example: broken_by(example)[0] is not None)
         except NoSuchExample:  # The search draws other inputs, so the one that broke the law is reduced.
-            broken_example = _without_rows(broken_example, lambda example: broken_by(example)[0] is not None)
+            pass
         except Flaky:
             return LawResult(name, False, _FLAKY)
+        broken_example = _without_rows(broken_example, lambda example: broken_by(example)[0] is not None)
     difference, cause = broken_by(broken_example)
     if cause:
         inputs.broken.append(broken_example)
@@ -1005,12 +1012,13 @@ def _try_law(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: 
 
 
 def _without_rows(example: Drawn, condition: Callable[[Drawn], bool]) -> Drawn:
-    """Return an input without the rows that a condition does not need."""
+    """Return an input without the rows that a condition does not need. Fewer rows may need another seed."""
     rows, seed = example
     for place in reversed(range(len(rows))):
         fewer = rows[:place] + rows[place + 1 :]
-        if condition((fewer, seed)):
-            rows = fewer
+        other_seed = next((each for each in (seed, *range(_SEEDS)) if condition((fewer, each))), None)
+        if other_seed is not None:
+            rows, seed = fewer, other_seed
     return rows, seed
 
 

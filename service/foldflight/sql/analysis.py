@@ -346,6 +346,10 @@ def refusal(
             )
         elif close:
             message += f" Did you mean {close}?"
+        else:
+            message += (
+                f" If {own} is a function of yours, make it known: register(spark, functions), or CREATE AGGREGATE."
+            )
     offsets = _offsets(error, sql)
     if offsets is None:
         return text.error(message, Span(span.start, span.start + 1), condition=condition)

@@ -50,7 +50,7 @@ class Collector:
     def take(self, path: str, body: bytes) -> None:
         assert path == "/v1/traces"
         with self._arrived:
-            self.spans += _decoded(body)
+            self.spans += _decode(body)
             self._arrived.notify_all()
 
     def wait(self, condition: Callable[[list[Seen]], Any]) -> list[Seen]:
@@ -90,7 +90,7 @@ def collecting() -> Iterator[Collector]:
             thread.join()
 
 
-def _decoded(body: bytes) -> Iterator[Seen]:
+def _decode(body: bytes) -> Iterator[Seen]:
     for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
         service = _values(resource.resource.attributes)["service.name"]
         for scope in resource.scope_spans:

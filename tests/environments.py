@@ -27,13 +27,13 @@ def run(
     command: list[str],
     limit_s: int,
     *,
-    given: str = "",
+    stdin_text: str = "",
     env: dict[str, str] | None = None,
     folder: Path | None = None,
 ) -> str:
     """Return what a command prints. A failure of it is one of the test."""
-    done = subprocess.run(
-        command, input=given, capture_output=True, text=True, check=False, timeout=limit_s, cwd=folder, env=env
+    process = subprocess.run(
+        command, input=stdin_text, capture_output=True, text=True, check=False, timeout=limit_s, cwd=folder, env=env
     )
-    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
+    assert process.returncode == 0, f"{' '.join(command)}:\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
+    return process.stdout

@@ -69,13 +69,13 @@ def jar(
         (folder / f"{each}.java").write_text(text, encoding="utf-8")
     classes.mkdir()
     (_javac if javac else _janino)([folder / f"{each}.java" for each in sources], classes)
-    packed = folder / f"{name}.jar"
-    with zipfile.ZipFile(packed, "w") as archive:
-        for compiled in sorted(classes.rglob("*.class")):
-            archive.write(compiled, compiled.relative_to(classes))
-        archive.writestr("META-INF/where", str(packed))  # each jar is a new one for the cache of loaded jars
+    jar_file = folder / f"{name}.jar"
+    with zipfile.ZipFile(jar_file, "w") as archive:
+        for class_file in sorted(classes.rglob("*.class")):
+            archive.write(class_file, class_file.relative_to(classes))
+        archive.writestr("META-INF/where", str(jar_file))  # each jar is a new one for the cache of loaded jars
     assert (classes / package.replace(".", "/") / f"{simple}.class").is_file()
-    return packed
+    return jar_file
 
 
 def _javac(files: list[Path], classes: Path) -> None:
@@ -102,10 +102,10 @@ def _janino(files: list[Path], classes: Path) -> None:
 
 def compile_loops(folder: Path) -> Path:
     """Return a folder with the compiled `Loops`: the build's if it is up to date, otherwise this one."""
-    built = LOOPS.parents[2] / "compiled"
-    made = built / "foldflight" / "Loops.class"
-    if made.is_file() and made.stat().st_mtime > LOOPS.stat().st_mtime:
-        return built
+    build_folder = LOOPS.parents[2] / "compiled"
+    class_file = build_folder / "foldflight" / "Loops.class"
+    if class_file.is_file() and class_file.stat().st_mtime > LOOPS.stat().st_mtime:
+        return build_folder
     subprocess.run(["javac", "--release", "17", "-d", folder, LOOPS], check=True)
     return folder
 

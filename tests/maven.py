@@ -36,16 +36,16 @@ def jars(lock: Path) -> list[Path]:
     if not folder.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as work:
-            fetched = Path(work) / "jars"
-            fetch([name for name, _ in locked(lock)], fetched)
-            for name, digest in locked(lock):
-                result = _digest(_path(fetched, name))
+            jar_folder = Path(work) / "jars"
+            fetch([name for name, _ in locked_jars(lock)], jar_folder)
+            for name, digest in locked_jars(lock):
+                result = _digest(_path(jar_folder, name))
                 assert result == digest, f"{lock.name}: {name} has the SHA-256 {result}, not {digest}"
-            fetched.rename(folder)
-    return [_path(folder, name) for name, _ in locked(lock)]
+            jar_folder.rename(folder)
+    return [_path(folder, name) for name, _ in locked_jars(lock)]
 
 
-def locked(lock: Path) -> list[tuple[str, str]]:
+def locked_jars(lock: Path) -> list[tuple[str, str]]:
     """Return the coordinates and the hash of each jar."""
     lines = [line.split() for line in lock.read_text().splitlines() if line and not line.startswith("#")]
     return [(name, digest) for name, digest in lines]
@@ -58,8 +58,8 @@ def fetch(names: list[str], folder: Path) -> None:
     with tempfile.TemporaryDirectory() as project:
         (Path(project) / "pom.xml").write_text(_project(names))
         command = [client_, "--batch-mode", "--quiet", _COPY, f"-DoutputDirectory={folder}"]
-        done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=_FETCH_S)
-    assert done.returncode == 0, f"{done.stdout[-4000:]}{done.stderr[-2000:]}"
+        process = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=_FETCH_S)
+    assert process.returncode == 0, f"{process.stdout[-4000:]}{process.stderr[-2000:]}"
 
 
 def _project(names: list[str]) -> str:
@@ -93,8 +93,8 @@ def main(lock: Path) -> None:
     names = [line.split()[0] for line in lines if line and not line.startswith("#")]
     with tempfile.TemporaryDirectory() as work:
         fetch(names, Path(work))
-        written = [f"{name} {_digest(_path(Path(work), name))}" for name in names]
-    lock.write_text("\n".join([*comments, *written, ""]))
+        lock_lines = [f"{name} {_digest(_path(Path(work), name))}" for name in names]
+    lock.write_text("\n".join([*comments, *lock_lines, ""]))
 
 
 if __name__ == "__main__":

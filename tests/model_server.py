@@ -62,19 +62,19 @@ class _Handler(BaseHTTPRequestHandler):
     server: ModelServer
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        prompt, model = asked["prompt"], self.server
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        prompt, model = request["prompt"], self.server
         with model.lock:
             before = model.asked[prompt]
             model.asked[prompt] += 1
             model.times.append(time.monotonic())
-            model.ids.setdefault(prompt, set()).add(asked["id"])
+            model.ids.setdefault(prompt, set()).add(request["id"])
         what = model.behave(prompt, before)
         if what == "hold":
-            leaving = select.poll()
-            leaving.register(self.connection, select.POLLIN)
+            disconnects = select.poll()
+            disconnects.register(self.connection, select.POLLIN)
             while not model.released.is_set():
-                if leaving.poll(_LOOK_MS):  # it sends nothing more, so it has left
+                if disconnects.poll(_LOOK_MS):  # it sends nothing more, so it has left
                     with model.lock:
                         model.left[prompt] += 1
                     return

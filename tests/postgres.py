@@ -41,7 +41,7 @@ def private_postgres(**settings: object) -> Iterator[str]:
     data = folder / "data"
     try:
         port = free_port()
-        made = subprocess.run(
+        process = subprocess.run(
             [binaries / "initdb", "--pgdata", data, "--username", USER, "--auth", "trust", "--no-sync", "-E", "UTF8"],
             cwd=folder,
             check=False,
@@ -49,7 +49,7 @@ def private_postgres(**settings: object) -> Iterator[str]:
             text=True,
             **owner,
         )
-        assert made.returncode == 0, made.stderr
+        assert process.returncode == 0, process.stderr
         access = data / "pg_hba.conf"
         access.write_text(f"host all {WITH_PASSWORD} all scram-sha-256\n{access.read_text()}")
         options = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}

@@ -49,10 +49,10 @@ def lend(monkeypatch: pytest.MonkeyPatch, command: ModuleType, session: Callable
     """Let a command use a session of the tests: stopping one of its own would stop theirs."""
 
     @contextmanager
-    def lent(*_arguments: Any, **_options: Any) -> Iterator[Any]:
+    def lend_session(*_arguments: Any, **_options: Any) -> Iterator[Any]:
         yield session()
 
-    monkeypatch.setattr(command, "local_spark", lent)
+    monkeypatch.setattr(command, "local_spark", lend_session)
 
 
 def local_builder(folder: Path) -> Any:
@@ -104,8 +104,8 @@ def leave_to_ci(item: pytest.Item) -> None:
     What differs there is the way to Spark and to the functions, and a few tests go all ways of these.
     """
     callspec = getattr(item, "callspec", None)
-    chosen = {} if callspec is None else callspec.params
-    is_another_way = chosen.get("spark") == "connect" or chosen.get("functions") == "remote"
+    parameters = {} if callspec is None else callspec.params
+    is_another_way = parameters.get("spark") == "connect" or parameters.get("functions") == "remote"
     if is_another_way and item.get_closest_marker("every_way") is None:
         item.add_marker(pytest.mark.slow)
 

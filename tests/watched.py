@@ -10,7 +10,7 @@ from typing import Any
 from foldflight.client import Aggregate, OpenExchange, Transport
 from foldflight.exchange.frames import Open, Opened
 
-__all__ = ["Watched", "watched"]
+__all__ = ["Watched", "watch_calls"]
 
 Seen = Callable[[str, Any, Any], object]
 
@@ -26,76 +26,76 @@ class Watched:
 
     Args:
         transport: The transport.
-        seen: Called after each operation of an exchange with its name, with what the engine gives or, if the operation
-            returns something, gets, and with the exchange. Also called before `describe`, with the Open and None, and
-            for `wanted`, the entries of views that the server asks for.
+        observe: Called after each operation of an exchange with its name, its argument (or its result, if it has one)
+            and the exchange. Also called before `describe`, with the Open and None, and, as `wanted`, when the server
+            requests entries of views.
         limits: Limits that are smaller than those of the server, by name.
     """
 
     otlp_endpoint = None
 
-    def __init__(self, transport: Transport, seen: Seen = lambda *_: None, **limits: int) -> None:
-        self._transport, self._seen, self._limits = transport, seen, limits
+    def __init__(self, transport: Transport, observe: Seen = lambda *_: None, **limits: int) -> None:
+        self._transport, self._observe, self._limits = transport, observe, limits
         _transports[id(self)] = self
 
     def infos(self, *, look: bool = False) -> Any:
         return self._transport.infos(look=look)
 
     def describe(self, open: Open) -> Opened:  # noqa: A002 (the frame's name)
-        self._seen("describe", open, None)
-        return self._limited(self._transport.describe(open))
+        self._observe("describe", open, None)
+        return self._with_limits(self._transport.describe(open))
 
     def open(self, open: Open, **options: Any) -> OpenExchange:  # noqa: A002 (the frame's name)
         if options.get("resolve") is not None:
-            options["resolve"] = self._asking(options["resolve"])
+            options["resolve"] = self._observe_request(options["resolve"])
         exchange: Any = self._transport.open(open, **options)
-        self._seen("open", open, exchange)
-        exchange.open_reply = self._limited(exchange.open_reply)
+        self._observe("open", open, exchange)
+        exchange.open_reply = self._with_limits(exchange.open_reply)
         for name in GIVING:
-            setattr(exchange, name, self._giving(exchange, name))
+            setattr(exchange, name, self._observe_operation(exchange, name))
         for name in ENDING:
-            setattr(exchange, name, self._ending(exchange, name))
+            setattr(exchange, name, self._observe_end(exchange, name))
         for name in ANSWERING:
-            setattr(exchange, name, self._answering(exchange, name))
+            setattr(exchange, name, self._observe_answer(exchange, name))
         return exchange
 
-    def _limited(self, open_reply: Opened) -> Opened:
+    def _with_limits(self, open_reply: Opened) -> Opened:
         return dataclasses.replace(open_reply, limits=dataclasses.replace(open_reply.limits, **self._limits))
 
-    def _giving(self, exchange: Any, name: str) -> Any:
+    def _observe_operation(self, exchange: Any, name: str) -> Any:
         operation = getattr(exchange, name)
 
-        def giving(given: Any, **options: Any) -> None:
-            operation(given, **options)
-            self._seen(name, given, exchange)
+        def give(argument: Any, **options: Any) -> None:
+            operation(argument, **options)
+            self._observe(name, argument, exchange)
 
-        return giving
+        return give
 
-    def _answering(self, exchange: Any, name: str) -> Any:
+    def _observe_answer(self, exchange: Any, name: str) -> Any:
         operation = getattr(exchange, name)
 
-        def answering(*given: Any) -> Any:
-            answer = operation(*given)
-            self._seen(name, answer, exchange)
-            return answer
+        def answer(*arguments: Any) -> Any:
+            result = operation(*arguments)
+            self._observe(name, result, exchange)
+            return result
 
-        return answering
+        return answer
 
-    def _ending(self, exchange: Any, name: str) -> Any:
+    def _observe_end(self, exchange: Any, name: str) -> Any:
         operation = getattr(exchange, name)
 
-        def ending() -> None:
+        def end() -> None:
             operation()
-            self._seen(name, None, exchange)
+            self._observe(name, None, exchange)
 
-        return ending
+        return end
 
-    def _asking(self, resolve: Any) -> Any:
-        def asking(wanted: Any) -> Any:
-            self._seen("wanted", wanted, None)
-            return resolve(wanted)
+    def _observe_request(self, resolve: Any) -> Any:
+        def ask(request: Any) -> Any:
+            self._observe("wanted", request, None)
+            return resolve(request)
 
-        return asking
+        return ask
 
     def __reduce__(self) -> Any:
         return _of, (id(self),)
@@ -105,8 +105,8 @@ def _of(number: int) -> Watched:
     return _transports[number]
 
 
-def watched(calls: Mapping[str, Aggregate], seen: Seen = lambda *_: None, **limits: int) -> dict[str, Aggregate]:
+def watch_calls(calls: Mapping[str, Aggregate], observe: Seen = lambda *_: None, **limits: int) -> dict[str, Aggregate]:
     """Return calls of one transport over a watched one."""
     (transport,) = {each.transport for each in calls.values()}
-    through = Watched(transport, seen, **limits)
+    through = Watched(transport, observe, **limits)
     return {name: dataclasses.replace(each, transport=through) for name, each in calls.items()}

@@ -30,14 +30,14 @@ def private_broker() -> Iterator[str]:
         address, controller = (f"127.0.0.1:{free_port()}" for _ in range(2))
         settings.write_text(_settings(address, controller, folder / "data"))
         cluster = ("--cluster-id", "AAAAAAAAAAAAAAAAAAAAAQ", "--config", str(settings))
-        made = subprocess.run(
+        process = subprocess.run(
             [*java, "kafka.tools.StorageTool", "format", *cluster],
             capture_output=True,
             text=True,
             check=False,
             cwd=folder,
         )
-        assert made.returncode == 0, made.stdout + made.stderr
+        assert process.returncode == 0, process.stdout + process.stderr
         command = [*java, "kafka.Kafka", str(settings)]
         with private_server(command, folder, lambda: _listens(address), timeout_s=120):
             yield address

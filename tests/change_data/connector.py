@@ -72,16 +72,16 @@ class ToKafka(BasePythonChangeHandler):
             self.producer.initTransactions()
 
     def handleJsonBatch(self, records: Any) -> None:  # noqa: N802 - the engine's name
-        sent = [(record.destination(), record.key(), record.value()) for record in records]
+        sent_rows = [(record.destination(), record.key(), record.value()) for record in records]
         for ends in ("abortTransaction", "commitTransaction") if self.aborts else ("flush",):
             if self.aborts:
                 self.producer.beginTransaction()
-            futures = [self.producer.send(ProducerRecord(topic, key, value)) for topic, key, value in sent]
+            futures = [self.producer.send(ProducerRecord(topic, key, value)) for topic, key, value in sent_rows]
             self.producer.flush()
             for future in futures:
                 future.get()  # raises the error of a send
             getattr(self.producer, ends)()
-        for topic, key, _ in sent:
+        for topic, key, _ in sent_rows:
             if str(topic).endswith(".marker") and key is not None:
                 read = json.loads(str(key))
                 say(self.name, read.get("payload", read)["id"])
@@ -90,11 +90,11 @@ class ToKafka(BasePythonChangeHandler):
 def main() -> None:
     create_topics()
     for name, engine in SETTINGS["engines"].items():
-        running = DebeziumEngine(engine["properties"], ToKafka(name, aborts=engine["aborts"]))
+        engine_of_name = DebeziumEngine(engine["properties"], ToKafka(name, aborts=engine["aborts"]))
 
-        def run(name: str = name, running: DebeziumEngine = running) -> None:
+        def run(name: str = name, server: DebeziumEngine = engine_of_name) -> None:
             try:
-                running.run()
+                server.run()
             finally:
                 say(name, "ended")
 

@@ -56,7 +56,7 @@ def orders_to_table(spark: Any, broker: str, topic: str, target: str, checkpoint
     changes = from_debezium(events(spark, broker, topic, is_stream=True), ORDERS, **words)
     apply = DuckDBTable.apply
 
-    def killing(table: DuckDBTable, query: str, epoch: int, parts: Iterable[Any], *more: Any) -> None:
+    def apply_and_kill(table: DuckDBTable, query: str, epoch: int, parts: Iterable[Any], *more: Any) -> None:
         read = list(parts)  # the states of the epoch are in the state store now
         if kill == BEFORE_TABLE:
             os.killpg(os.getpid(), signal.SIGKILL)
@@ -64,9 +64,9 @@ def orders_to_table(spark: Any, broker: str, topic: str, target: str, checkpoint
         os.killpg(os.getpid(), signal.SIGKILL)
 
     if kill:
-        DuckDBTable.apply = killing  # type: ignore[method-assign] # the process does not live on
-    written = {"keys": ["customer"], "checkpoint": checkpoint, "trigger": "available now", "create": True}
-    write_table(totals(changes), target, **written).awaitTermination()
+        DuckDBTable.apply = apply_and_kill  # type: ignore[method-assign] # the process does not live on
+    options = {"keys": ["customer"], "checkpoint": checkpoint, "trigger": "available now", "create": True}
+    write_table(totals(changes), target, **options).awaitTermination()
 
 
 def totals_everywhere(spark: Any, broker: str, folder: Path, deaths: dict[str, str]) -> dict[str, str]:
@@ -81,39 +81,41 @@ def totals_everywhere(spark: Any, broker: str, folder: Path, deaths: dict[str, s
     Returns:
         dict[str, str]: Why the queries ended that did not end well.
     """
-    started, ended = {}, {}
+    start_times, end_times = {}, {}
     spark.conf.set("spark.sql.shuffle.partitions", 1)  # the partitions of a checkpoint stay, and these are many starts
     with dying_table(deaths.get(TABLE, "")):
         for target, death in deaths.items():
-            started[target] = _to_target(spark, broker, folder, target, death)
-        for target, query in started.items():
+            start_times[target] = _to_target(spark, broker, folder, target, death)
+        for target, query in start_times.items():
             try:
                 query.awaitTermination()
             except Exception as error:
-                ended[target] = str(error)  # errors of Spark cannot go to another process
+                end_times[target] = str(error)  # errors of Spark cannot go to another process
     spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
     for target in (EVENTS, UPSERTS):
-        if deaths.get(target) == LAST and target not in ended:
+        if deaths.get(target) == LAST and target not in end_times:
             # As if the driver had died before this file was written: Spark repeats the epoch.
             commits = (folder / target / "commits").glob("[0-9]*")
             max(commits, key=lambda path: int(path.name)).unlink()
-            ended[target] = LAST
-    return ended
+            end_times[target] = LAST
+    return end_times
 
 
 def _to_target(spark: Any, broker: str, folder: Path, target: str, death: str) -> Any:
     if target == TABLE:
         changes = from_debezium(events(spark, broker, SOURCES[target], is_stream=True), ORDERS, **WORDS)
-        url, written = f"duckdb://{folder / 'totals.duckdb'}?table=totals", {"trigger": "available now", "create": True}
-        return write_table(totals(changes), url, keys=["customer"], checkpoint=folder / target, **written)
+        url, options = f"duckdb://{folder / 'totals.duckdb'}?table=totals", {"trigger": "available now", "create": True}
+        return write_table(totals(changes), url, keys=["customer"], checkpoint=folder / target, **options)
     read = events(spark, broker, SOURCES[target], is_stream=True)
     keys = "id" if target == EVENTS else None
     changes = totals(from_debezium(read, ORDERS, keys=keys, **WORDS), emit="changelog")
-    sent = (to_debezium if target == EVENTS else to_upserts)(changes, keys="customer")
+    events_to_send = (to_debezium if target == EVENTS else to_upserts)(changes, keys="customer")
     if death in (FIRST, AMID):
-        sent = sent.mapInArrow(_dying(death), sent.schema)
+        events_to_send = events_to_send.mapInArrow(_dying(death), events_to_send.schema)
     topic = {"kafka.bootstrap.servers": broker, "topic": topic_of(target, folder)}
-    writer = sent.writeStream.format("kafka").options(**topic).option("checkpointLocation", str(folder / target))
+    writer = (
+        events_to_send.writeStream.format("kafka").options(**topic).option("checkpointLocation", str(folder / target))
+    )
     return writer.outputMode("update").trigger(availableNow=True).start()
 
 
@@ -157,15 +159,18 @@ def dying_table(point: str) -> Iterator[None]:
 
 def totals_in_kafka(spark: Any, broker: str, target: str, folder: Path) -> list[tuple[Any, ...]]:
     """Return the totals that a query has written to Kafka, as the next system reads them."""
-    sent = events(spark, broker, topic_of(target, folder), is_stream=False)
+    stored_events = events(spark, broker, topic_of(target, folder), is_stream=False)
     if target == EVENTS:
-        rows = from_debezium(sent, schema_of(sent), keys="customer")
+        rows = from_debezium(stored_events, schema_of(stored_events), keys="customer")
     else:
         key = sf.from_json(sf.col("key").cast("string"), "customer STRING")["customer"].alias("customer")
         value = sf.from_json(sf.col("value").cast("string"), TOTALS).alias("row")
-        parsed = sent.select(key, "offset", sf.col("value").isNull().alias("gone"), value)
+        parsed_events = stored_events.select(key, "offset", sf.col("value").isNull().alias("gone"), value)
         rows = upserts(
-            parsed.select("customer", "offset", "gone", "row.*"), keys="customer", sequence_by="offset", deleted="gone"
+            parsed_events.select("customer", "offset", "gone", "row.*"),
+            keys="customer",
+            sequence_by="offset",
+            deleted="gone",
         )
     return [tuple(row) for row in rows.select("customer", "amount", "orders", "last").collect()]
 
@@ -184,21 +189,21 @@ def values(
     spark: Any, broker: str, topic: str, types: dict[str, str], words: dict[str, Any], *, is_stream: bool
 ) -> Any:
     """Return how often each column has each value, as texts: the columns `name`, `value`, `rows`."""
-    declared = ", ".join(f"{name} {type_}" for name, type_ in types.items())
+    columns_ddl = ", ".join(f"{name} {type_}" for name, type_ in types.items())
     source = events(spark, broker, topic, is_stream=is_stream)
     # Rows of this table are mostly NULL, so deletes of them look like those that hold the key only.
     whole = {} if "keys" in words else {"replica_identity": "full"}
-    rows = from_debezium(source, f"id BIGINT, {declared}", **whole, **words)
+    rows = from_debezium(source, f"id BIGINT, {columns_ddl}", **whole, **words)
     pairs = ", ".join(f"STRUCT('{name}' AS name, {in_spark(name, type_)} AS value)" for name, type_ in types.items())
     cells = rows.selectExpr("row_kind", f"explode(ARRAY({pairs})) AS cell").select("row_kind", "cell.*")
-    counted = group_by(cells, "name", "value", row_kind="row_kind", **({"buckets": 1} if is_stream else {}))
-    return counted.agg(rows=connect("embedded:")["count"]())
+    counts = group_by(cells, "name", "value", row_kind="row_kind", **({"buckets": 1} if is_stream else {}))
+    return counts.agg(rows=connect("embedded:")["count"]())
 
 
 def values_in_batch(spark: Any, *arguments: Any) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
     """Return what `values` has of the columns that can be read, and why each other one is refused."""
     broker, topic, types, words = arguments
-    types, refused = dict(types), {}
+    types, refusal_of = dict(types), {}
     while True:
         try:
             result = values(spark, broker, topic, types, words, is_stream=False).collect()
@@ -207,9 +212,9 @@ def values_in_batch(spark: Any, *arguments: Any) -> tuple[list[tuple[Any, ...]],
             name = re.search(r"the column (\w+)", message)
             if name is None or types.pop(name[1], None) is None:
                 raise RuntimeError(message) from None  # errors of Spark cannot go to another process
-            refused[name[1]] = message.partition("\n")[0]
+            refusal_of[name[1]] = message.partition("\n")[0]
             continue
-        return [tuple(row) for row in result], refused
+        return [tuple(row) for row in result], refusal_of
 
 
 def values_to_table(
@@ -217,5 +222,5 @@ def values_to_table(
 ) -> None:
     """Bring a table of `values` up to date with all that is in Kafka."""
     changes = values(spark, broker, topic, types, words, is_stream=True)
-    written = {"keys": ["name", "value"], "checkpoint": checkpoint, "trigger": "available now", "create": True}
-    write_table(changes, target, **written).awaitTermination()
+    options = {"keys": ["name", "value"], "checkpoint": checkpoint, "trigger": "available now", "create": True}
+    write_table(changes, target, **options).awaitTermination()

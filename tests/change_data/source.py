@@ -124,9 +124,9 @@ class Source:
         self.ask(f"INSERT INTO {SCHEMA}.marker VALUES ({self._mark})")
         while any(self._marks[name] < self._mark for name in self._engines):
             with contextlib.suppress(queue.Empty):
-                name, said = self._said.get(timeout=_WAIT_S)
-                assert said != "ended", f"{name} ended:\n{self._log()}"
-                self._marks[name] = max(self._marks[name], int(said))
+                name, mark = self._said.get(timeout=_WAIT_S)
+                assert mark != "ended", f"{name} ended:\n{self._log()}"
+                self._marks[name] = max(self._marks[name], int(mark))
                 continue
             raise AssertionError(f"{self._mark} is missing of {dict(self._marks)}:\n{self._log()}")
 

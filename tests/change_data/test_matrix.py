@@ -46,7 +46,7 @@ def only_in(one: dict[str | None, int], other: dict[str | None, int]) -> str:
     return repr(sorted((text for text, rows in one.items() if other.get(text) != rows), key=repr))
 
 
-def said(message: str) -> str:
+def message_of(message: str) -> str:
     """Return the value that a message names, and why it is refused, without the remedy."""
     result = re.search(r"has the value (.+?)(?=;| \(the event|$)", message)
     assert result is not None, message
@@ -57,18 +57,18 @@ def types_of(mode: str) -> dict[str, str]:
     return {name: "STRING" if name in MODES[mode].texts else type_ for name, type_ in TYPES.items()}
 
 
-def lines_of(mode: str, expected: Values, found: Values, refused: dict[str, str]) -> list[str]:
+def lines_of(mode: str, expected: Values, actual: Values, refusal_of: dict[str, str]) -> list[str]:
     """Return the lines of the table about a mode."""
     lines = []
     for name, type_ in types_of(mode).items():
-        theirs, ours = of(expected, name), of(found, name)
-        if name in refused:
-            outcome, database, sent = "refused", "", said(refused[name])
+        theirs, ours = of(expected, name), of(actual, name)
+        if name in refusal_of:
+            outcome, database, sent_value = "refused", "", message_of(refusal_of[name])
         elif theirs == ours:
-            outcome, database, sent = "equal", "", ""
+            outcome, database, sent_value = "equal", "", ""
         else:
-            outcome, database, sent = "lost", only_in(theirs, ours), only_in(ours, theirs)
-        lines.append(f"{mode}\t{name}\t{type_}\t{outcome}\t{database}\t{sent}")
+            outcome, database, sent_value = "lost", only_in(theirs, ours), only_in(ours, theirs)
+        lines.append(f"{mode}\t{name}\t{type_}\t{outcome}\t{database}\t{sent_value}")
     return lines
 
 
@@ -79,12 +79,12 @@ def canonical_values(rows: list[tuple[str, str | None, int]]) -> Values:
     return result
 
 
-def committed(mode: str) -> list[str]:
+def committed_lines(mode: str) -> list[str]:
     return [line for line in FILE.read_text().splitlines() if line.startswith(f"{mode}\t")]
 
 
 @pytest.fixture(scope="module")
-def streamed(source: Source, spark: SparkProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def stream_lines(source: Source, spark: SparkProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Run all phases, with streams into tables that follow some modes; return where a table differed."""
     folder = tmp_path_factory.mktemp("streams")
     differences: dict[str, list[str]] = {mode: [] for mode in STREAMS}
@@ -93,7 +93,7 @@ def streamed(source: Source, spark: SparkProcess, tmp_path_factory: pytest.TempP
         source.caught_up()
         expected = in_the_database(source)
         for mode in STREAMS:
-            outcomes = {line.split("\t")[1]: line.split("\t")[3] for line in committed(mode)}
+            outcomes = {line.split("\t")[1]: line.split("\t")[3] for line in committed_lines(mode)}
             types = {name: type_ for name, type_ in types_of(mode).items() if outcomes.get(name) != "refused"}
             file = folder / f"{mode}.duckdb"
             spark.ask(
@@ -116,23 +116,23 @@ def streamed(source: Source, spark: SparkProcess, tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.parametrize("mode", STREAMS)
-def test_a_stream_equals_the_database(streamed: dict[str, list[str]], mode: str) -> None:
+def test_a_stream_equals_the_database(stream_lines: dict[str, list[str]], mode: str) -> None:
     """After each phase a table has what the database answers, for all columns that the connector sends whole."""
-    assert streamed[mode] == []
+    assert stream_lines[mode] == []
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_batch_equals_the_database(
-    source: Source, spark: SparkProcess, streamed: dict[str, list[str]], mode: str
+    source: Source, spark: SparkProcess, stream_lines: dict[str, list[str]], mode: str
 ) -> None:
     """After all phases each column is equal, refused or lost, as the table says."""
-    assert streamed is not None
+    assert stream_lines is not None
     types = types_of(mode)
-    rows, refused = spark.ask(
+    rows, refusal_of = spark.ask(
         jobs.values_in_batch, source.broker, f"{mode}.inv.kinds", types, MODES[mode].words_for(types)
     )
-    lines = lines_of(mode, in_the_database(source), canonical_values(rows), refused)
+    lines = lines_of(mode, in_the_database(source), canonical_values(rows), refusal_of)
     if WRITES:
         others = [line for line in FILE.read_text().splitlines()[1:] if not line.startswith(f"{mode}\t")]
         FILE.write_text("\n".join([HEAD, *sorted([*others, *lines]), ""]))
-    assert sorted(lines) == sorted(committed(mode))
+    assert sorted(lines) == sorted(committed_lines(mode))

@@ -100,11 +100,11 @@ def round_of_changes(number: int) -> list[str]:
 def end(source: Source, spark: SparkProcess, folder: Path, points: dict[str, str]) -> None:
     """Run queries into targets until each has ended at its point. On a busy machine some end elsewhere before."""
     while points:
-        ended = spark.ask(jobs.totals_everywhere, source.broker, folder, points)
-        again = {target: point for target, point in points.items() if NOT_CONNECTED in ended.get(target, "")}
+        ends = spark.ask(jobs.totals_everywhere, source.broker, folder, points)
+        again = {target: point for target, point in points.items() if NOT_CONNECTED in ends.get(target, "")}
         for target in points.keys() - again.keys():
-            assert (target in ended) == bool(points[target]), f"{target}: {ended}"
-            assert points[target] in ended.get(target, ""), f"{target}: {ended[target]}"
+            assert (target in ends) == bool(points[target]), f"{target}: {ends}"
+            assert points[target] in ends.get(target, ""), f"{target}: {ends[target]}"
         points = again
 
 

@@ -22,13 +22,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     if _TOLD:
         pytest.skip(f"as the test that failed first: {_TOLD[0]}")
-    missing = _missing()
+    missing = _missing_tool()
     if missing is not None:
         _TOLD.append(missing)
         pytest.fail(f"the slow tests of tests/deploy cannot run: {missing}; {REMEDY}", pytrace=False)
 
 
-def _missing() -> str | None:
+def _missing_tool() -> str | None:
     """Return what the slow tests lack; None if they have all."""
     if _READY:
         return None

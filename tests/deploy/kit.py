@@ -38,11 +38,11 @@ def tool(name: str) -> str:
 
 def run(*command: str, timeout_s: float = 600, check: bool = True, **more: Any) -> str:
     """Run a command and return what it prints."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, **more)
-    assert not check or done.returncode == 0, (
-        f"{command}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    process = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, **more)
+    assert not check or process.returncode == 0, (
+        f"{command}: {process.returncode}\n{process.stdout[-2000:]}{process.stderr[-4000:]}"
     )
-    return done.stdout + ("" if check else done.stderr)
+    return process.stdout + ("" if check else process.stderr)
 
 
 def docker(*arguments: str, **more: Any) -> str:
@@ -184,10 +184,10 @@ class Load:
         if self.problems:
             raise self.problems[0]
         before, self._before = getattr(self, "_before", [-1] * len(self.epochs)), list(self.epochs)
-        moved = [now > then for now, then in zip(self._before, before, strict=True)]
-        if not all(moved):
+        has_grown = [now > then for now, then in zip(self._before, before, strict=True)]
+        if not all(has_grown):
             self._before = before
-        return all(moved)
+        return all(has_grown)
 
     def check(self) -> None:
         """Raise the first problem."""

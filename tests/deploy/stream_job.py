@@ -88,19 +88,19 @@ def main(folder: Path, servers: str) -> None:
         .foreachBatch(take)
         .start()
     )
-    orders, written = Orders(), 0
+    orders, file_number = Orders(), 0
     while not (folder / "stop").exists() and query.isActive:
         pq.write_table(orders.epoch(), work / "draft")
-        os.utime(work / "draft", (written, written))  # Spark takes files by their time
-        (work / "draft").rename(work / "input" / f"{written:05}.parquet")
-        written += 1
-        while written > epochs + 1 and query.isActive:
+        os.utime(work / "draft", (file_number, file_number))  # Spark takes files by their time
+        (work / "draft").rename(work / "input" / f"{file_number:05}.parquet")
+        file_number += 1
+        while file_number > epochs + 1 and query.isActive:
             time.sleep(0.05)
     query.processAllAvailable()
     query.stop()
-    assert epochs == written, (epochs, written)
+    assert epochs == file_number, (epochs, file_number)
     assert result == orders.totals()
-    print(f"{written} epochs, {len(result)} customers: every total is right", flush=True)
+    print(f"{file_number} epochs, {len(result)} customers: every total is right", flush=True)
     spark.stop()
 
 

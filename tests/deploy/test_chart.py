@@ -117,12 +117,12 @@ def test_lint_is_strict_and_finds_nothing(tmp_path: Path) -> None:
 def test_kubernetes_takes_the_objects(objects: list[dict[str, Any]], version: str, tmp_path: Path) -> None:
     """Each object conforms to the schema of its kind, without unknown fields."""
     foreign = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "GRPCRoute", "HTTPRoute"}
-    known = [each for each in objects if each["kind"] not in foreign]
+    known_values = [each for each in objects if each["kind"] not in foreign]
     file = tmp_path / "objects.yaml"
-    file.write_text(yaml.safe_dump_all(known), encoding="utf-8")
+    file.write_text(yaml.safe_dump_all(known_values), encoding="utf-8")
     validate = Path(sys.executable).with_name("kubernetes-validate")
-    said = run(str(validate), "-k", version, "--strict", str(file))
-    assert said.count("passed for resource") == len(known)
+    output = run(str(validate), "-k", version, "--strict", str(file))
+    assert output.count("passed for resource") == len(known_values)
 
 
 def test_pods_ask_for_a_device_as_the_page_says(tmp_path: Path) -> None:
@@ -216,12 +216,12 @@ def test_values_reach_the_server(tmp_path: Path) -> None:
     pod = pod_of(objects)
     (server,) = pod["containers"]
     assert server["args"] == ["serve", "my_functions", "more.functions"]
-    mounted = {mount["mountPath"]: mount["name"] for mount in server["volumeMounts"]}
+    volume_of_path = {mount["mountPath"]: mount["name"] for mount in server["volumeMounts"]}
     secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
-    assert secrets[mounted[str(Path(settings["tokens_file"]).parent)]] == "tokens"
-    assert secrets[mounted[str(Path(settings["bundle_keys_file"]).parent)]] == "bundle-keys"
-    assert secrets[mounted[str(Path(settings["tls_cert_file"]).parent)]] == "certificate"
-    assert secrets[mounted[str(Path(settings["tls_client_ca_file"]).parent)]] == "ca"
+    assert secrets[volume_of_path[str(Path(settings["tokens_file"]).parent)]] == "tokens"
+    assert secrets[volume_of_path[str(Path(settings["bundle_keys_file"]).parent)]] == "bundle-keys"
+    assert secrets[volume_of_path[str(Path(settings["tls_cert_file"]).parent)]] == "certificate"
+    assert secrets[volume_of_path[str(Path(settings["tls_client_ca_file"]).parent)]] == "ca"
     (keys,) = [each for each in server["env"] if each["name"] == "FOLDFLIGHT_STATE_KEYS"]
     assert keys["valueFrom"]["secretKeyRef"] == {"name": "keys", "key": "state-keys"}
     ports = [port for each in of_kind(objects, "Service") for port in each["spec"]["ports"] if port["name"] == "flight"]
@@ -239,8 +239,8 @@ def test_servers_reach_the_collector_of_traces(endpoint: str, port: int, tmp_pat
     objects = render({"traces": {"endpoint": endpoint}}, tmp_path)
     assert settings_of(objects)["otlp_endpoint"] == endpoint
     (policy,) = of_kind(objects, "NetworkPolicy")
-    added = [each for each in policy["spec"]["egress"] if each not in without["spec"]["egress"]]
-    assert added == [{"ports": [{"port": port, "protocol": "TCP"}]}]
+    added_rules = [each for each in policy["spec"]["egress"] if each not in without["spec"]["egress"]]
+    assert added_rules == [{"ports": [{"port": port, "protocol": "TCP"}]}]
 
 
 def test_servers_record_into_a_volume(tmp_path: Path) -> None:
@@ -268,9 +268,9 @@ def test_a_change_of_settings_makes_new_pods(tmp_path: Path) -> None:
 
 def test_an_upgrade_changes_nothing_that_cannot_change(tmp_path: Path) -> None:
     """Fields that Kubernetes does not allow to change stay the same for all values, also in the next version."""
-    fixed = {"nameOverride": "", "fullnameOverride": ""}
+    fixed_values = {"nameOverride": "", "fullnameOverride": ""}
 
-    def lasting(objects: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
+    def immutable_fields(objects: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
         result: dict[tuple[str, str], Any] = {}
         for each in objects:
             spec = each.get("spec", {})
@@ -280,10 +280,13 @@ def test_an_upgrade_changes_nothing_that_cannot_change(tmp_path: Path) -> None:
                 result["Service", each["metadata"]["name"]] = (spec.get("clusterIP"), spec["selector"])
         return result
 
-    before = lasting(render({}, tmp_path))
+    before = immutable_fields(render({}, tmp_path))
     assert len(before) == 4
     for values in SETS.values():
-        assert before.items() <= lasting(render({**values, **fixed, "image": {"tag": "9.9.9"}}, tmp_path)).items()
+        assert (
+            before.items()
+            <= immutable_fields(render({**values, **fixed_values, "image": {"tag": "9.9.9"}}, tmp_path)).items()
+        )
 
 
 def test_a_digest_selects_the_image(tmp_path: Path) -> None:
@@ -299,8 +302,8 @@ def test_a_digest_selects_the_image(tmp_path: Path) -> None:
 
 def test_scaling_owns_the_number_of_servers(tmp_path: Path) -> None:
     """With autoscaling the Deployment has no number of replicas. Both kinds scale by open exchanges, down slowly."""
-    (fixed,) = of_kind(render({"replicas": 7}, tmp_path), "Deployment")
-    assert fixed["spec"]["replicas"] == 7
+    (deployment_of_seven,) = of_kind(render({"replicas": 7}, tmp_path), "Deployment")
+    assert deployment_of_seven["spec"]["replicas"] == 7
     for kind, name in (("hpa", "HorizontalPodAutoscaler"), ("keda", "ScaledObject")):
         objects = render({"autoscaling": {"enabled": True, "kind": kind}}, tmp_path)
         (deployment,) = of_kind(objects, "Deployment")
@@ -425,8 +428,8 @@ class Cluster(ThreadingHTTPServer):
 
 
 def _group(version: str) -> dict[str, Any]:
-    preferred = {"groupVersion": version, "version": version.partition("/")[2]}
-    return {"name": version.partition("/")[0], "versions": [preferred], "preferredVersion": preferred}
+    preferred_version = {"groupVersion": version, "version": version.partition("/")[2]}
+    return {"name": version.partition("/")[0], "versions": [preferred_version], "preferredVersion": preferred_version}
 
 
 class _Api(BaseHTTPRequestHandler):
@@ -434,11 +437,17 @@ class _Api(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         result = self.server.answers.get(self.path.partition("?")[0])
-        missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+        not_found_status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "reason": "NotFound",
+            "code": 404,
+        }
         self.send_response(404 if result is None else 200)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
-        self.wfile.write(json.dumps(missing if result is None else result).encode())
+        self.wfile.write(json.dumps(not_found_status if result is None else result).encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class names it)
         pass
@@ -461,8 +470,8 @@ def test_a_rotated_secret_makes_new_pods(tmp_path: Path) -> None:
             }
             file = tmp_path / "kubeconfig"
             file.write_text(yaml.safe_dump(config), encoding="utf-8")
-            asking = ("--dry-run=server", "--disable-openapi-validation", "--kubeconfig", str(file))
-            (deployment,) = of_kind(render(values, tmp_path, *asking), "Deployment")
+            cluster_options = ("--dry-run=server", "--disable-openapi-validation", "--kubeconfig", str(file))
+            (deployment,) = of_kind(render(values, tmp_path, *cluster_options), "Deployment")
             cluster.shutdown()
         result: str | None = deployment["spec"]["template"]["metadata"]["annotations"].get("checksum/secrets")
         return result
@@ -479,8 +488,8 @@ def test_the_operators_objects(tmp_path: Path) -> None:
     """The scrape selects the Service of the peers by its labels. Rules and dashboard equal the files."""
     objects = render(FULL, tmp_path)
     (monitor,) = of_kind(objects, "ServiceMonitor")
-    wanted = monitor["spec"]["selector"]["matchLabels"]
-    result = [each for each in of_kind(objects, "Service") if wanted.items() <= each["metadata"]["labels"].items()]
+    expected = monitor["spec"]["selector"]["matchLabels"]
+    result = [each for each in of_kind(objects, "Service") if expected.items() <= each["metadata"]["labels"].items()]
     assert [each["metadata"]["name"] for each in result] == ["folds-foldflight-peers"]
     assert result[0]["spec"]["publishNotReadyAddresses"] is True
     (endpoint,) = monitor["spec"]["endpoints"]
@@ -508,7 +517,7 @@ def test_the_network_lets_in_who_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("value", "complaint"),
     [
         ("replica=3", "replica"),
         ("settings.exchange_max=3", "exchange_max"),
@@ -526,12 +535,12 @@ def test_the_network_lets_in_who_is_named(tmp_path: Path) -> None:
         ("extraEnv[0].nmae=X", "extraEnv"),
     ],
 )
-def test_the_schema_refuses(given: str, complaint: str) -> None:
+def test_the_schema_refuses(value: str, complaint: str) -> None:
     """An unknown or invalid value is refused before anything is installed, and the error names it."""
-    command = [tool("helm"), "template", "folds", str(CHART), "--set", given]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode != 0
-    assert complaint in done.stderr
+    command = [tool("helm"), "template", "folds", str(CHART), "--set", value]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode != 0
+    assert complaint in process.stderr
 
 
 def test_names_of_services_have_no_dots() -> None:
@@ -557,11 +566,11 @@ def test_notes_say_where_to_connect(tmp_path: Path) -> None:
     plain = helm("install", "folds", str(CHART), "--dry-run=client", "--namespace", "jobs")
     assert 'connect("grpc://folds-foldflight.jobs:8815")' in plain
     assert "auth.tokensSecret" in plain
-    closed = helm(
+    notes_without_network = helm(
         *("install", "folds", str(CHART), "--dry-run=client", "--set", "auth.tokensSecret=t", "--set", "tls.secret=c")
     )
-    assert 'connect("grpc+tls://' in closed.partition("NOTES:")[2]
-    assert "auth.tokensSecret" not in closed.partition("NOTES:")[2]
+    assert 'connect("grpc+tls://' in notes_without_network.partition("NOTES:")[2]
+    assert "auth.tokensSecret" not in notes_without_network.partition("NOTES:")[2]
     assert "networkPolicy" not in plain.partition("NOTES:")[2]
     shut = ("install", "folds", str(CHART), "--dry-run=client", "--set", "metrics.serviceMonitor.enabled=true")
     notes = helm(*shut, "--set", "service.type=LoadBalancer").partition("NOTES:")[2]
@@ -592,5 +601,5 @@ def test_promtool_takes_rules_dashboard_and_configuration(tmp_path: Path) -> Non
 
 def test_envoy_takes_its_configuration() -> None:
     """Envoy accepts the file."""
-    said = run(tool("envoy"), "--mode", "validate", "--config-path", str(ROOT / "deploy/envoy.yaml"), check=False)
-    assert "configuration 'deploy/envoy.yaml' OK" in said.replace(str(ROOT) + "/", "")
+    output = run(tool("envoy"), "--mode", "validate", "--config-path", str(ROOT / "deploy/envoy.yaml"), check=False)
+    assert "configuration 'deploy/envoy.yaml' OK" in output.replace(str(ROOT) + "/", "")

@@ -64,11 +64,11 @@ def names_in(expression: str) -> set[str]:
 
 def test_rules_name_exported_metrics() -> None:
     """Each rule uses metrics that a server exports or an earlier rule records, and alerts have a remedy."""
-    known = set(EXPORTED)
+    known_values = set(EXPORTED)
     for rule in RULES:
         assert names_in(rule["expr"]), rule
-        assert names_in(rule["expr"]) <= known, rule
-        known.add(rule.get("record", rule.get("alert")))
+        assert names_in(rule["expr"]) <= known_values, rule
+        known_values.add(rule.get("record", rule.get("alert")))
         if "alert" in rule:
             assert rule["labels"]["severity"] in {"warning", "critical"}
             assert set(rule["annotations"]) == {"summary", "remedy"}
@@ -76,8 +76,8 @@ def test_rules_name_exported_metrics() -> None:
 
 def test_every_rule_has_a_test() -> None:
     """The tests of promtool name each alert and each recorded series."""
-    tested = (ROOT / "tests/deploy/rules_test.yml").read_text(encoding="utf-8")
-    assert [rule for rule in RULES if rule.get("record", rule.get("alert")) not in tested] == []
+    tests_text = (ROOT / "tests/deploy/rules_test.yml").read_text(encoding="utf-8")
+    assert [rule for rule in RULES if rule.get("record", rule.get("alert")) not in tests_text] == []
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -88,28 +88,28 @@ def test_the_dashboard_asks_for_exported_metrics(expression: str) -> None:
     assert names <= EXPORTED
     assert expression.count('job=~"$job",instance=~"$server"') == len(re.findall(r"\{[^}]*\}", expression))
     labels = {label for name in names for label in METRICS[re.sub(r"_(bucket|sum|count)$", "", name)].labels}
-    asked = {label.strip() for each in re.findall(r"by \(([^)]*)\)", expression) for label in each.split(",")}
-    assert asked <= labels | {"instance", "job", "le"}
+    grouping_labels = {label.strip() for each in re.findall(r"by \(([^)]*)\)", expression) for label in each.split(",")}
+    assert grouping_labels <= labels | {"instance", "job", "le"}
 
 
 def test_the_dashboard_shows_every_metric() -> None:
     """Every exported metric is on the dashboard, except parts of others."""
-    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for each in EXPRESSIONS for name in names_in(each)}
+    shown_metrics = {re.sub(r"_(bucket|sum|count)$", "", name) for each in EXPRESSIONS for name in names_in(each)}
     details = {name for name in METRICS if name.startswith("process_")} - {"process_cpu_seconds_total"}
-    assert set(METRICS) - shown - details == set()
+    assert set(METRICS) - shown_metrics - details == set()
 
 
 def test_panels_have_names_places_and_ids_of_their_own() -> None:
     """No panel hides another."""
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
-    taken: set[tuple[int, int]] = set()
+    taken_cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
         cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
-        assert not cells & taken, panel["title"]
+        assert not cells & taken_cells, panel["title"]
         assert at["x"] + at["w"] <= 24
-        taken |= cells
+        taken_cells |= cells
     titles = [panel["title"] for panel in PANELS]
     assert len(set(titles)) == len(titles)
 
@@ -117,18 +117,18 @@ def test_panels_have_names_places_and_ids_of_their_own() -> None:
 def test_the_charts_values_keep_their_schema() -> None:
     """The defaults are valid, and every value of values.yaml is described."""
     jsonschema.validate(VALUES, SCHEMA)
-    assert described(VALUES, SCHEMA) == set()
+    assert described_paths(VALUES, SCHEMA) == set()
 
 
-def described(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> set[str]:
+def described_paths(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> set[str]:
     """Return values that the schema lacks, and names in the schema without a value."""
-    named = schema.get("properties")
-    if named is None or path == ".settings":
+    properties = schema.get("properties")
+    if properties is None or path == ".settings":
         return set()
-    wrong = {f"{path}.{name}" for name in set(values) ^ set(named)}
+    wrong = {f"{path}.{name}" for name in set(values) ^ set(properties)}
     for name, value in values.items():
-        if isinstance(value, dict) and name in named:
-            wrong |= described(value, named[name], f"{path}.{name}")
+        if isinstance(value, dict) and name in properties:
+            wrong |= described_paths(value, properties[name], f"{path}.{name}")
     return wrong
 
 
@@ -172,9 +172,9 @@ def test_versions_agree() -> None:
 
 def test_compose_publishes_on_the_loopback_only() -> None:
     """All published ports are bound to the loopback address."""
-    published = [port for service in COMPOSE["services"].values() for port in service.get("ports", ())]
-    assert len(published) == 3
-    assert all(port.startswith("127.0.0.1:") for port in published)
+    published_ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", ())]
+    assert len(published_ports) == 3
+    assert all(port.startswith("127.0.0.1:") for port in published_ports)
 
 
 def test_compose_gives_a_drain_its_time() -> None:
@@ -256,8 +256,8 @@ def test_a_bill_of_materials_is_that_of_the_lock(bill: str, lock: str) -> None:
     content = json.loads((ROOT / f"deploy/{bill}.cdx.json").read_text(encoding="utf-8"))
     components = {(canonicalize_name(each["name"]), each["version"]) for each in content["components"]}
     assert components == set(locked_packages(lock))
-    named = {each["bom-ref"] for each in content["components"]} | {content["metadata"]["component"]["bom-ref"]}
-    assert {ref for each in content["dependencies"] for ref in each.get("dependsOn", ())} <= named
+    names = {each["bom-ref"] for each in content["components"]} | {content["metadata"]["component"]["bom-ref"]}
+    assert {ref for each in content["dependencies"] for ref in each.get("dependsOn", ())} <= names
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert content["metadata"]["component"]["version"] == project["version"]
 

@@ -52,10 +52,10 @@ def test_streams_of_one_client_spread_over_all_servers(fleet: Fleet) -> None:
     with ExitStack() as stack:
         exchanges = [stack.enter_context(transport.open(open_request(COUNT))) for _ in range(20)]
         by_server = Counter(exchange.open_reply.server_id for exchange in exchanges)
-        shown = {each["server_id"]: each["exchanges"]["open"] for each in fleet.status()}
+        exchanges_of_server = {each["server_id"]: each["exchanges"]["open"] for each in fleet.status()}
     assert len(by_server) == 2
     assert min(by_server.values()) >= 6, by_server
-    assert shown == by_server
+    assert exchanges_of_server == by_server
 
 
 def test_prometheus_has_what_was_sent(fleet: Fleet) -> None:
@@ -165,13 +165,13 @@ def test_a_server_that_is_silent(fleet: Fleet, harm: Callable[[str], Callable[[]
 
 def test_a_server_that_is_killed(fleet: Fleet) -> None:
     """The exchanges of a killed server continue on another one, each row once, and the restarted server is used."""
-    killed, _ = fleet.servers()
+    killed_server, _ = fleet.servers()
     with Load(fleet.url, 6) as load:
         assert eventually(load.goes_on, SOON_S)
-        docker("kill", killed)
+        docker("kill", killed_server)
         assert eventually(load.goes_on, SOON_S)
         assert eventually(load.goes_on, SOON_S)
-        docker("start", killed)
+        docker("start", killed_server)
         assert eventually(lambda: fleet.are_balanced(2), SOON_S)
         assert eventually(load.goes_on, SOON_S)
     load.check()
@@ -179,7 +179,7 @@ def test_a_server_that_is_killed(fleet: Fleet) -> None:
 
 def test_a_server_that_dies_comes_up_again(fleet: Fleet) -> None:
     """The container engine restarts a server whose process has ended. It compiles nothing again."""
-    died, _ = fleet.servers()
+    dead_server, _ = fleet.servers()
 
     def logs_after_use(text: str) -> bool:
         transport = FlightTransport([fleet.url], deadline_s=60)
@@ -189,14 +189,14 @@ def test_a_server_that_dies_comes_up_again(fleet: Fleet) -> None:
             for exchange in exchanges:
                 exchange.chunk(rows((0, 0, 5)))
                 end_epoch(exchange, 1)
-        return re.search(text, docker("logs", died, check=False)) is not None
+        return re.search(text, docker("logs", dead_server, check=False)) is not None
 
     assert eventually(lambda: logs_after_use('"function": "weighted_avg".*"event": "compiled"'), SOON_S)
-    before = docker("inspect", "--format", "{{.State.StartedAt}}", died)
-    os.kill(int(docker("inspect", "--format", "{{.State.Pid}}", died)), signal.SIGKILL)
-    assert eventually(lambda: docker("inspect", "--format", "{{.State.StartedAt}}", died) != before, SOON_S)
+    before = docker("inspect", "--format", "{{.State.StartedAt}}", dead_server)
+    os.kill(int(docker("inspect", "--format", "{{.State.Pid}}", dead_server)), signal.SIGKILL)
+    assert eventually(lambda: docker("inspect", "--format", "{{.State.StartedAt}}", dead_server) != before, SOON_S)
     assert eventually(lambda: fleet.are_balanced(2), SOON_S)
-    assert docker("inspect", "--format", "{{.RestartCount}}", died) == "1"
+    assert docker("inspect", "--format", "{{.RestartCount}}", dead_server) == "1"
     assert eventually(lambda: logs_after_use("weighted_avg is compiled, and was loaded from a file"), SOON_S)
 
 
@@ -226,12 +226,12 @@ def test_a_streaming_query_outlives_every_server(fleet: Fleet, tmp_path: Path) -
 def await_epochs(job: str, number: int) -> None:
     """Wait until a job has reported this many more epochs."""
 
-    def ended() -> int:
+    def ended_epochs() -> int:
         assert docker("inspect", "--format", "{{.State.Status}}", job) == "running", docker("logs", job, check=False)
         return docker("logs", job, check=False).count("epoch ")
 
-    before = ended()
-    assert eventually(lambda: ended() >= before + number, 2 * SOON_S), docker("logs", job, check=False)
+    before = ended_epochs()
+    assert eventually(lambda: ended_epochs() >= before + number, 2 * SOON_S), docker("logs", job, check=False)
 
 
 def test_a_job_in_a_container_uses_the_fleet(fleet: Fleet) -> None:
@@ -239,15 +239,15 @@ def test_a_job_in_a_container_uses_the_fleet(fleet: Fleet) -> None:
     job = f"{fleet.project}-job"
     fleet.compose("run", "--detach", "--no-deps", *JAVA, "--name", job, "spark")
 
-    def printed() -> str:
-        said = docker("logs", job, check=False)
-        assert docker("inspect", "--format", "{{.State.Status}}", job) == "running", said
-        return said
+    def read_log() -> str:
+        output = docker("logs", job, check=False)
+        assert docker("inspect", "--format", "{{.State.Status}}", job) == "running", output
+        return output
 
     try:
         # Then the job goes on with streams in its own workers, as `make demo` does.
-        assert eventually(lambda: "every value of" in printed(), 5 * SOON_S), printed()
-        assert "folding at grpc://balancer:8815" in printed()
-        assert "every value of 36 groups equals Spark SQL's, embedded and remote" in printed()
+        assert eventually(lambda: "every value of" in read_log(), 5 * SOON_S), read_log()
+        assert "folding at grpc://balancer:8815" in read_log()
+        assert "every value of 36 groups equals Spark SQL's, embedded and remote" in read_log()
     finally:
         docker("rm", "--force", job)

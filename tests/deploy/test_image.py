@@ -107,9 +107,11 @@ def test_its_bill_of_materials_lists_what_is_installed() -> None:
         "print(json.dumps([sorted(listed - installed), sorted({name for name, _ in installed - listed})]))"
     )
     for image in (IMAGE, "foldflight/spark"):
-        missing, unlisted = json.loads(docker("run", "--rm", "--entrypoint", "python", image, "-c", program))
-        assert missing == []
-        assert set(unlisted) <= {"foldflight", "pip", "setuptools"}
+        missing_names, unlisted_names = json.loads(
+            docker("run", "--rm", "--entrypoint", "python", image, "-c", program)
+        )
+        assert missing_names == []
+        assert set(unlisted_names) <= {"foldflight", "pip", "setuptools"}
 
 
 def test_it_folds_without_rights_and_with_a_bounded_share_of_the_machine() -> None:
@@ -180,9 +182,9 @@ def test_any_user_may_run_it() -> None:
 
 def test_a_module_that_is_not_there_ends_the_container_with_the_reason() -> None:
     """A wrong module name is one line of the log, and the server ends."""
-    said = docker("run", "--rm", IMAGE, "serve", "no_such_module", check=False)
-    assert "no_such_module" in said
-    assert "Traceback" not in said
+    output = docker("run", "--rm", IMAGE, "serve", "no_such_module", check=False)
+    assert "no_such_module" in output
+    assert "Traceback" not in output
 
 
 def test_health_from_start_to_drain() -> None:

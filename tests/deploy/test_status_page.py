@@ -72,10 +72,10 @@ def fleet() -> Iterator[ProcessServer]:
                 wire_functions, state_keys=STATE_KEY, server_id="folds-0", http_port=0, peers=peers, memory_limit="8GiB"
             )
         )
-        failing = FlightTransport([server.url], deadline_s=60, bounds=FailoverBounds(patience_s=0))
+        failing_transport = FlightTransport([server.url], deadline_s=60, bounds=FailoverBounds(patience_s=0))
         with (
             contextlib.suppress(FunctionError),
-            failing.open(open_request(Call("fails_to_accumulate", ("value",)))) as exchange,
+            failing_transport.open(open_request(Call("fails_to_accumulate", ("value",)))) as exchange,
         ):
             exchange.chunk(rows((0, 0, 13)))
             end_epoch(exchange, 1)
@@ -116,21 +116,21 @@ def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: Proc
     (silent,) = [row for row in servers.values() if row[0].startswith("no answer")]
     assert "timed out" in silent[0]
     functions = cells(page, "functions")
-    answered = FlightTransport([fleet.url], deadline_s=60).status()["servers"]
-    one, two = (each["code_digests"] for each in answered if "problem" not in each)
+    servers_of_fleet = FlightTransport([fleet.url], deadline_s=60).status()["servers"]
+    one, two = (each["code_digests"] for each in servers_of_fleet if "problem" not in each)
     assert functions["count"] == ["aggregate", "1", one["count"], "all servers", "vectorised", "-"]
     assert functions["weighted_avg"][2] == " and ".join(sorted([one["weighted_avg"], two["weighted_avg"]]))
-    differing = page.locator("#functions tr", has_text=one["weighted_avg"]).locator("td").nth(3)
-    expect(differing).to_have_class("left bad")
-    expect(differing).to_have_attribute("title", re.compile(rf"{two['weighted_avg']} on folds-1"))
+    differing_cell = page.locator("#functions tr", has_text=one["weighted_avg"]).locator("td").nth(3)
+    expect(differing_cell).to_have_class("left bad")
+    expect(differing_cell).to_have_attribute("title", re.compile(rf"{two['weighted_avg']} on folds-1"))
     assert functions["talks"][:2] == ["aggregate", "1"]
     assert functions["talks"][3] == "folds-0"
     assert functions["fails_to_accumulate"][4:] == ["interpreted", "USER_CODE 1"]
     assert re.fullmatch(r"\d+ MiB / 8\.0 GiB", both[0]["memory"])
     first = both[0]["rows"]
     expect(page.locator("#servers tr", has_text="folds-0")).not_to_contain_text(f" {first} ")
-    drawn = re.compile(r"^(\S+,\S+ ){3}")
-    expect(page.locator("#chart polyline")).to_have_attribute("points", drawn)
+    points_of_line = re.compile(r"^(\S+,\S+ ){3}")
+    expect(page.locator("#chart polyline")).to_have_attribute("points", points_of_line)
     assert cells(page, "servers")["folds-0"][head.index("rows")] != first
     page.screenshot(path=picture("status"), full_page=True)
 

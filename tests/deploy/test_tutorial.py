@@ -56,8 +56,8 @@ def test_the_commands_of_the_tutorial_do_what_it_shows(fleet: Fleet) -> None:
     """The job prints the quoted table, and the fleet grows to four servers and shows its function."""
     command, *table = block_with("spark python job.py", "text").splitlines()
     assert command == "$ docker compose run --rm --no-deps spark python job.py"
-    printed = fleet.compose(*command.split()[3:], timeout_s=900)
-    assert "\n".join(table) in printed
+    output = fleet.compose(*command.split()[3:], timeout_s=900)
+    assert "\n".join(table) in output
     grow = "$ docker compose up --detach --scale server=4 server"
     assert grow in TEXT
     fleet.compose(*grow.split()[3:])

@@ -46,12 +46,12 @@ def run(path: Path) -> None:
         linecache.cache[name] = (len(cell.code), None, cell.code.splitlines(keepends=True), name)
         body = ast.parse(cell.code, name).body
         last = body[-1] if body else None
-        shown = last if isinstance(last, ast.Expr) else None
-        statements = ast.Module(body[:-1] if shown is not None else body, [])
+        last_expression = last if isinstance(last, ast.Expr) else None
+        statements = ast.Module(body[:-1] if last_expression is not None else body, [])
         # The cells do not inherit this module's `from __future__ import annotations`.
         exec(compile(statements, name, "exec", dont_inherit=True), vars(main))
-        if shown is not None:
-            value = eval(compile(ast.Expression(shown.value), name, "eval", dont_inherit=True), vars(main))
+        if last_expression is not None:
+            value = eval(compile(ast.Expression(last_expression.value), name, "eval", dont_inherit=True), vars(main))
             if value is not None:
                 print(repr(value), flush=True)
 

@@ -22,7 +22,7 @@ HANDED_OVER = {
 }
 
 
-def crossed() -> list[str]:
+def crossed_modules() -> list[str]:
     """Return the modules of the package in the caller's stack, outermost first. A module may be there twice."""
     names: list[str] = []
     frame: FrameType | None = sys._getframe(1)
@@ -34,7 +34,7 @@ def crossed() -> list[str]:
     return [name for name, _ in groupby(reversed(names))]
 
 
-def missing(modules: list[str], stack: list[str]) -> list[str]:
+def missing_modules(modules: list[str], stack: list[str]) -> list[str]:
     """Return the modules of a table that are not on a stack, or not in the table's order. Others may be between."""
     rest = iter(stack)
     return [module for module in modules if module not in HANDED_OVER and module not in rest]
@@ -47,8 +47,8 @@ def way(column: int, *, remote: bool) -> list[str]:
     assert len(rows) > 10
     modules = []
     for step, batch, stream in rows:
-        skipped = "*embedded:*" if remote else "*remote"
-        if skipped not in step:
+        skipped_mark = "*embedded:*" if remote else "*remote"
+        if skipped_mark not in step:
             cell = batch if column == 2 or "the same" in stream else stream.partition("(")[0]
             modules += MODULE.findall(cell)
     return modules

@@ -20,7 +20,7 @@ from foldflight.exchange.encoding import Encoder
 from foldflight.exchange.frames import Chunk
 from foldflight.functions import Call
 from foldflight.server.run.lifecycle import serving
-from tests.docs.crossing import MODULE, PACKAGE, crossed, missing, way
+from tests.docs.crossing import MODULE, PACKAGE, crossed_modules, missing_modules, way
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ class Witness:
         return [0]
 
     def accumulate(self, accumulator, value):
-        stacks.append(crossed())
+        stacks.append(crossed_modules())
         accumulator[0] += value
 
     def merge(self, accumulator, other):
@@ -60,9 +60,9 @@ def fold_one_row(functions: Functions) -> None:
 def test_modules_and_files_that_are_named_exist():
     """Each path in ARCHITECTURE.md and in the explanations is a file of the package or of the repository."""
     pages = [TEXT, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "explanation").glob("*.md"))]
-    named = {name for page in pages for name in MODULE.findall(page)}
-    assert named
-    assert [name for name in sorted(named) if not ((PACKAGE / name).exists() or (ROOT / name).exists())] == []
+    names = {name for page in pages for name in MODULE.findall(page)}
+    assert names
+    assert [name for name in sorted(names) if not ((PACKAGE / name).exists() or (ROOT / name).exists())] == []
 
 
 def test_each_package_has_a_section():
@@ -91,25 +91,25 @@ def test_a_row_crosses_the_modules_that_are_named_embedded():
     """The call stack below the author's `accumulate` has the modules of the table, in its order."""
     stacks.clear()
     fold_one_row(connect(Witness))
-    assert missing(way(2, remote=False), stacks[0]) == []
+    assert missing_modules(way(2, remote=False), stacks[0]) == []
 
 
 def test_a_row_crosses_the_modules_that_are_named_remote(monkeypatch):
     """The stacks where a chunk is encoded, and below `accumulate` on the server, have the modules of the table."""
-    sent = []
+    sent_rows = []
     encode = Encoder.__call__
 
-    def noting(encoder, frame):
+    def note(encoder, frame):
         if isinstance(frame, Chunk):
-            sent.append(crossed())
+            sent_rows.append(crossed_modules())
         return encode(encoder, frame)
 
-    monkeypatch.setattr(Encoder, "__call__", noting)
+    monkeypatch.setattr(Encoder, "__call__", note)
     stacks.clear()
     with serving(Witness, http_port=0, health_port=0) as server:
         fold_one_row(connect(server.url))
         close_connections()
-    assert missing(way(2, remote=True), sent[0] + stacks[0]) == []
+    assert missing_modules(way(2, remote=True), sent_rows[0] + stacks[0]) == []
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_the_glossary_has_each_term_once():
     assert [term for term, meaning in rows if ";" in meaning or "," in term] == []
     words = {word for term in terms for word in term.split()}
     frames = {name for name, value in vars(exchange_frames).items() if isinstance(value, type)}
-    named = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", TEXT + ROOMS)) - frames
-    named = {name for name in named if not name.endswith("Error")}
-    parts = {name: {part.lower().removesuffix("s") for part in re.findall("[A-Z][a-z]+", name)} for name in named}
-    assert [name for name in sorted(named) if not parts[name] & words] == []
+    names = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", TEXT + ROOMS)) - frames
+    names = {name for name in names if not name.endswith("Error")}
+    parts = {name: {part.lower().removesuffix("s") for part in re.findall("[A-Z][a-z]+", name)} for name in names}
+    assert [name for name in sorted(names) if not parts[name] & words] == []
 
 
 def test_frames_and_engines_have_the_meaning_of_the_glossary():
@@ -148,14 +148,14 @@ def test_frames_and_engines_have_the_meaning_of_the_glossary():
     for folder in ("engine/over", "functions", "ext/lift", "spark", "sql"):
         for path in (PACKAGE / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                texts = [*_defined(node), *_documented(node)]
+                texts = [*_defined_names(node), *_documented_names(node)]
                 loose += [(path.name, text) for text in texts if LOOSE_FRAME.search(text)]
     assert loose == []
     pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md"), *PACKAGE.rglob("*.py")]
     assert [page.name for page in pages if OTHER_ENGINE.search(page.read_text(encoding="utf-8"))] == []
 
 
-def _defined(node: ast.AST) -> list[str]:
+def _defined_names(node: ast.AST) -> list[str]:
     """Return the names that a node defines, as words."""
     match node:
         case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
@@ -169,7 +169,7 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.replace("_", " "))
 
 
-def _documented(node: ast.AST) -> list[str]:
+def _documented_names(node: ast.AST) -> list[str]:
     if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
         return []
     return [" ".join((ast.get_docstring(node) or "").split())]

@@ -34,14 +34,14 @@ def blocks(what: str) -> dict[str, str]:
     return {match["file"]: match["text"] for match in SAVED.finditer(GUIDE) if match["what"] == what}
 
 
-def python(folder: Path, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+def python(folder: Path, *words: str, stdin_text: str = "") -> subprocess.CompletedProcess[str]:
     """Run Python in a folder, and return its output."""
     environment = {**os.environ, "COLUMNS": "120", "PYTHONPATH": str(ROOT / "service")}
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,
         env=environment,
-        input=typed,
+        input=stdin_text,
         capture_output=True,
         text=True,
         timeout=300,
@@ -83,32 +83,33 @@ def test_from_a_failing_stream_to_a_tested_function(tmp_path: Path) -> None:
             assert server.stdout is not None
             job = job.replace(port, str(json.loads(server.stdout.readline())["flight"]))
         (tmp_path / "stream_job.py").write_text(job)
-        failed = python(tmp_path, "stream_job.py")
-    assert failed.returncode == 1
+        failed_run = python(tmp_path, "stream_job.py")
+    assert failed_run.returncode == 1
     recordings = list((tmp_path / "recordings").glob("*.recording"))
     assert_prints(
-        failed.stderr, ["get_value raised OverflowError: date value out of range", "group: user='user", "recorded: "]
+        failed_run.stderr,
+        ["get_value raised OverflowError: date value out of range", "group: user='user", "recorded: "],
     )
-    assert any(f"foldflight replay {path} --function streaks:LongestStreak" in failed.stderr for path in recordings)
+    assert any(f"foldflight replay {path} --function streaks:LongestStreak" in failed_run.stderr for path in recordings)
 
-    (debugged, shrunk, passed) = REPLAYED.finditer(GUIDE)
-    replay(tmp_path, debugged, recordings[0])
-    replay(tmp_path, shrunk, recordings[0])
+    (debug_session, shrunk_session, passed_session) = REPLAYED.finditer(GUIDE)
+    replay(tmp_path, debug_session, recordings[0])
+    replay(tmp_path, shrunk_session, recordings[0])
     text = (tmp_path / "test_streaks.py").read_text()
-    shown = blocks("written")["test_streaks.py"]
-    varying = r"From \S+|'slot': \d+"
-    assert re.sub(varying, "", text) == re.sub(varying, "", shown)
+    documented_test = blocks("written")["test_streaks.py"]
+    varying_text = r"From \S+|'slot': \d+"
+    assert re.sub(varying_text, "", text) == re.sub(varying_text, "", documented_test)
     assert "OverflowError" in python(tmp_path, "-m", "pytest", "-q", "test_streaks.py").stdout
     wrong, right, _ = blocks("mend")["streaks.py"].split("\n")
     (tmp_path / "streaks.py").write_text(files["streaks.py"].replace(wrong, right))
-    tested = python(tmp_path, "-m", "pytest", "-q", "test_streaks.py")
-    assert tested.returncode == 0, tested.stdout
-    replay(tmp_path, passed, recordings[0])
+    test_run = python(tmp_path, "-m", "pytest", "-q", "test_streaks.py")
+    assert test_run.returncode == 0, test_run.stdout
+    replay(tmp_path, passed_session, recordings[0])
 
 
-def replay(folder: Path, shown: re.Match[str], path: Path) -> None:
+def replay(folder: Path, session: re.Match[str], path: Path) -> None:
     """Run a command of the guide, and look for the lines that it shows."""
-    words = shown["command"].replace("FILE.recording", str(path)).split()[1:]
-    typed = f"{shown['typed']}\nq\n" if shown["typed"] else ""
-    run = python(folder, "-m", "foldflight.cli.main", *words, typed=typed)
-    assert_prints(run.stdout, shown["lines"].splitlines())
+    words = session["command"].replace("FILE.recording", str(path)).split()[1:]
+    stdin_text = f"{session['typed']}\nq\n" if session["typed"] else ""
+    run = python(folder, "-m", "foldflight.cli.main", *words, stdin_text=stdin_text)
+    assert_prints(run.stdout, session["lines"].splitlines())

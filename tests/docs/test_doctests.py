@@ -52,5 +52,5 @@ def test_every_public_name_has_an_example_that_runs() -> None:
     examples = {name: [each for test in examples_of(name, {}) for each in test.examples] for name in PUBLIC}
     assert {name for name, each in examples.items() if not each} == {*_SHOWN_BY, *_WITHOUT}
     assert all(examples[name] for name in _SHOWN_BY.values())
-    skipped = {name for name, each in examples.items() if any(doctest.SKIP in one.options for one in each)}
-    assert skipped == {*_SKIPPED}
+    skipped_names = {name for name, each in examples.items() if any(doctest.SKIP in one.options for one in each)}
+    assert skipped_names == {*_SKIPPED}

@@ -16,7 +16,7 @@ from examples.weighted_avg import WeightedAvg
 from foldflight.cli.main import cli
 from foldflight.server.run.lifecycle import serving
 from tests.docs.running import printed_by
-from tests.docs.wheels import built, run
+from tests.docs.wheels import build, run
 from tests.spark_sessions import NOT_CONNECTED
 
 ROOT = Path(__file__).parents[2]
@@ -93,18 +93,18 @@ def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
     and the project of `foldflight init` only; the guides also use the examples of a clone.
     """
     site, project = tmp_path / "site", tmp_path / "orders"
-    wheel = built("wheel", tmp_path / "dist")
+    wheel = build("wheel", tmp_path / "dist")
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel)
     run(sys.executable, "-m", "foldflight.cli.main", "init", project, PYTHONPATH=str(site))
     before = {path.name for path in project.iterdir()}
-    shown = [
+    documented_output = [
         (document, match["text"], (match["printed"] or "").splitlines())
         for document in ("README.md", *EXECUTED)
         for match in FENCE.finditer((ROOT / document).read_text(encoding="utf-8"))
         if match["language"] == "python"
     ]
-    readme = sum(document == "README.md" for document, _, _ in shown)
-    texts = [text for _, text, _ in shown]
+    readme = sum(document == "README.md" for document, _, _ in documented_output)
+    texts = [text for _, text, _ in documented_output]
     texts[readme] = f"import sys\nsys.path.append({str(ROOT)!r})\n{texts[readme]}"
     code = f"\nprint({MARK!r}, flush=True)\n".join(["", *texts, "spark.stop()"])
     script = project / "blocks.py"
@@ -117,12 +117,14 @@ def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
         output = printed_by("-u", script, folder=project, environment=environment)
     left = {path.name for path in project.iterdir()} - before
     assert left <= {script.name, ".hypothesis", "__pycache__", "artifacts", "spark-warehouse"}
-    printed = output.split(f"{MARK}\n")[1:-1]
-    assert len(printed) == len(shown)
-    for (document, text, lines), output in zip(shown, printed, strict=True):
-        remaining = iter(output.splitlines())
+    printed_blocks = output.split(f"{MARK}\n")[1:-1]
+    assert len(printed_blocks) == len(documented_output)
+    for (document, text, lines), output in zip(documented_output, printed_blocks, strict=True):
+        remaining_lines = iter(output.splitlines())
         for line in lines:
-            assert any(line.strip() == each.strip() for each in remaining), f"{document}:\n{text}\n{line}\n\n{output}"
+            assert any(line.strip() == each.strip() for each in remaining_lines), (
+                f"{document}:\n{text}\n{line}\n\n{output}"
+            )
 
 
 def test_the_blocks_of_other_guides_are_not_said_to_be_python():
@@ -138,9 +140,11 @@ def test_the_blocks_of_other_guides_are_not_said_to_be_python():
 
 def test_blocks_that_show_a_file_show_that_file():
     """A block under `<!-- file: ... -->` equals the code of the file, except for docstrings and layout."""
-    shown = [(file, text) for document in DOCUMENTS for file, text in blocks(document, "python") if file is not None]
-    assert shown, "the README shows no file"
-    for file, text in shown:
+    file_blocks = [
+        (file, text) for document in DOCUMENTS for file, text in blocks(document, "python") if file is not None
+    ]
+    assert file_blocks, "the README shows no file"
+    for file, text in file_blocks:
         assert plain(text) == plain((ROOT / file).read_text(encoding="utf-8")), file
 
 
@@ -179,8 +183,8 @@ def test_the_help_of_a_command_has_an_example(command, path):
     assert example is not None, path
     words = example[1].split(" -- ")[0].split()
     assert words[: len(path)] == path
-    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
-    assert {word for word in words if word.startswith("-")} <= known
+    known_values = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    assert {word for word in words if word.startswith("-")} <= known_values
 
 
 def test_the_documents_show_every_command():
@@ -192,16 +196,16 @@ def test_the_readme_is_short_and_shows_how_to_begin():
     """It has at most 150 lines, and the two commands for a fresh clone."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
-    shown = [words for document, words in command_lines() if document == "README.md"]
-    assert [words for words in shown if words[0] == "make"] == [["make", "demo"], ["make", "test"]]
+    readme_commands = [words for document, words in command_lines() if document == "README.md"]
+    assert [words for words in readme_commands if words[0] == "make"] == [["make", "demo"], ["make", "test"]]
 
 
 def test_make_goals_and_scripts_that_are_shown_exist():
     """The goals of `make` and the scripts in the documents exist."""
     goals = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    shown = [words for _, words in command_lines() if words[0] != "foldflight"]
-    assert shown
-    for words in shown:
+    other_commands = [words for _, words in command_lines() if words[0] != "foldflight"]
+    assert other_commands
+    for words in other_commands:
         assert words[1] in goals if words[0] == "make" else (ROOT / words[1]).is_file(), words
 
 

@@ -20,17 +20,17 @@ def test_each_diagram_is_drawn_with_all_its_words() -> None:
     result = re.findall(r"```mermaid\n(.*?)```", TEXT, re.DOTALL)
     assert result
     for block in result:
-        shown = {text.text for text in ElementTree.fromstring(draw(block)).iter(f"{SVG}text")}
-        assert set(re.findall(r">>\w+: (.+)", block)) <= shown
-        assert {part for name in re.findall(r" as (.+)", block) for part in name.split("<br>")} <= shown
-        assert set(re.findall(r"loop (.+)", block)) <= shown
+        words = {text.text for text in ElementTree.fromstring(draw(block)).iter(f"{SVG}text")}
+        assert set(re.findall(r">>\w+: (.+)", block)) <= words
+        assert {part for name in re.findall(r" as (.+)", block) for part in name.split("<br>")} <= words
+        assert set(re.findall(r"loop (.+)", block)) <= words
 
 
 def test_an_arrow_leads_from_lane_to_lane() -> None:
     """A message begins at the lane of its sender and its head is at the lane of its receiver."""
-    drawn = ElementTree.fromstring(draw("sequenceDiagram\nparticipant A as a\nparticipant B as b\nB-->>A: go\n"))
-    paths = {path.get("class"): path.get("d") or "" for path in drawn.iter(f"{SVG}path")}
-    boxes = sorted(float(box.get("x", "")) + float(box.get("width", "")) / 2 for box in drawn.iter(f"{SVG}rect"))
+    drawing = ElementTree.fromstring(draw("sequenceDiagram\nparticipant A as a\nparticipant B as b\nB-->>A: go\n"))
+    paths = {path.get("class"): path.get("d") or "" for path in drawing.iter(f"{SVG}path")}
+    boxes = sorted(float(box.get("x", "")) + float(box.get("width", "")) / 2 for box in drawing.iter(f"{SVG}rect"))
     numbers = [float(each) for each in re.findall(r"[\d.]+", paths["answer"])]
     assert [numbers[0], numbers[2]] == [boxes[1], boxes[0]]
     assert f"L{boxes[0]:.0f} " in paths["head"]

@@ -71,7 +71,7 @@ class Connections(html.parser.HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the documentation, built by the command of `make docs`; links that lead nowhere are warnings."""
     folder = tmp_path_factory.mktemp("site")
     recipe = re.search(r"^docs:.*\n\t\$\(BIN\)/python (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -86,9 +86,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(built: Path) -> Iterator[str]:
+def site(built_folder: Path) -> Iterator[str]:
     """The URL of the documentation."""
-    handler = functools.partial(Quiet, directory=built)
+    handler = functools.partial(Quiet, directory=built_folder)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -135,7 +135,7 @@ def test_the_home_page_cuts_nothing(page: Page, site: str) -> None:
 def test_a_block_of_code_is_copied_by_its_button(page: Page, site: str) -> None:
     """Each block of code has a button, which copies the whole block; of a terminal's session, the commands alone."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    for name, text, copied in (
+    for name, text, clipboard_text in (
         ("index", "make demo", "make demo"),
         (
             "tutorials/06-fleet-with-compose",
@@ -148,20 +148,20 @@ def test_a_block_of_code_is_copied_by_its_button(page: Page, site: str) -> None:
         block.hover()
         block.get_by_role("button", name="copy").click()
         expect(block.get_by_role("button")).to_have_text("copied")
-        assert page.evaluate("navigator.clipboard.readText()") == copied
+        assert page.evaluate("navigator.clipboard.readText()") == clipboard_text
 
 
-def test_each_link_inside_the_site_leads_somewhere(built: Path) -> None:
+def test_each_link_inside_the_site_leads_somewhere(built_folder: Path) -> None:
     """Each link and picture of each page is a file of the site, and each anchor exists on its page.
 
     CI has no general internet. `make links` also asks the other hosts.
     """
     pages = {}
-    for path in built.rglob("*.html"):
+    for path in built_folder.rglob("*.html"):
         pages[path] = Connections()
         pages[path].feed(path.read_text(encoding="utf-8"))
     assert len(pages) > 50
-    broken = []
+    broken_links = []
     for path, page in pages.items():
         for target in page.targets:
             url = urllib.parse.urlsplit(target)
@@ -170,8 +170,8 @@ def test_each_link_inside_the_site_leads_somewhere(built: Path) -> None:
             file = (path.parent / urllib.parse.unquote(url.path)).resolve() if url.path else path
             anchor = urllib.parse.unquote(url.fragment)
             if not file.is_file() or (anchor and file in pages and anchor not in pages[file].anchors):
-                broken.append(f"{path.relative_to(built)}: {target}")
-    assert broken == []
+                broken_links.append(f"{path.relative_to(built_folder)}: {target}")
+    assert broken_links == []
 
 
 def test_diagrams_are_drawn(page: Page, site: str) -> None:
@@ -207,5 +207,5 @@ def test_the_reference_has_every_public_name(page: Page, site: str) -> None:
     """Each name that the packages export has an entry."""
     page.goto(f"{site}/reference/api.html")
     entries = set(page.locator("dl.py > dt").evaluate_all("found => found.map(each => each.id.split('.').pop())"))
-    exported = {*foldflight.__all__, *foldflight.spark.__all__, *foldflight.testing.__all__} - {"__version__"}
-    assert exported - entries == set()
+    exported_names = {*foldflight.__all__, *foldflight.spark.__all__, *foldflight.testing.__all__} - {"__version__"}
+    assert exported_names - entries == set()

@@ -39,10 +39,10 @@ def test_the_generated_pages() -> None:
     program = (
         "import json; from docs.generate import PAGES; print(json.dumps({k: page() for k, page in PAGES.items()}))"
     )
-    written = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    pages: dict[str, str] = json.loads(written.stdout)
+    pages: dict[str, str] = json.loads(process.stdout)
     assert len(pages) > 5
     for name, page in pages.items():
         assert page == (ROOT / "docs" / "reference" / name).read_text(), f"{name}: run `make reference`"
@@ -54,8 +54,8 @@ def test_the_names_of_types_are_those_of_spark() -> None:
 
     for type_ in TYPES:
         assert parse_type(sql_name(type_)) == type_
-        named = from_arrow_type(type_, prefer_timestamp_ntz=True).simpleString().upper()
-        assert spark_word(type_) == named
+        spark_name = from_arrow_type(type_, prefer_timestamp_ntz=True).simpleString().upper()
+        assert spark_word(type_) == spark_name
 
 
 def test_each_code_of_an_error_is_explained() -> None:
@@ -86,27 +86,27 @@ def test_the_errors_of_the_contract() -> None:
 def test_the_transitions_of_the_exchange() -> None:
     """The table in the document is the one of the code, printed by the command that the document names."""
     assert transitions_table() in CONTRACT
-    printed = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "foldflight.exchange.machine"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert printed.stdout.strip() == transitions_table()
+    assert process.stdout.strip() == transitions_table()
 
 
 def test_the_figures_of_a_stream() -> None:
     """The reference has a line for each value of an epoch, and for that of the events of a table."""
-    shown = re.findall(r"^\| `foldflight_stream_\w+` \| \w+ \| `(\w+)` \|", SPARK, re.MULTILINE)
-    assert sorted(shown) == sorted([*(each.name for each in fields(EpochStats)), "table_rows"])
+    documented_metrics = re.findall(r"^\| `foldflight_stream_\w+` \| \w+ \| `(\w+)` \|", SPARK, re.MULTILINE)
+    assert sorted(documented_metrics) == sorted([*(each.name for each in fields(EpochStats)), "table_rows"])
 
 
 def test_each_failure_has_its_test() -> None:
     """The tests that the failure matrix names exist."""
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", FAILURES)
-    assert len(named) > 10
+    names = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", FAILURES)
+    assert len(names) > 10
     root = Path(__file__).parents[2]
-    for path, test in named:
+    for path, test in names:
         assert f"def {test}(" in (root / path).read_text(), f"{path}::{test}"
 
 

@@ -22,15 +22,15 @@ def quotes_of(page: str) -> list[tuple[int, str]]:
     return [(page.count("\n", 0, match.start()) + 1, match[1]) for match in SAMPLE.finditer(page)]
 
 
-def outputs_of(printed: str) -> list[tuple[int, str]]:
+def outputs_of(output: str) -> list[tuple[int, str]]:
     """Return the output of each cell: (line of the cell, text)."""
-    parts = (part.partition("\n") for part in printed.split(cells.CELL)[1:])
+    parts = (part.partition("\n") for part in output.split(cells.CELL)[1:])
     return [(int(line), text) for line, _, text in parts]
 
 
-def unfounded(page: str, printed: str) -> list[str]:
+def unprinted_lines(page: str, output: str) -> list[str]:
     """Return the quotations that no cell before them has printed."""
-    outputs = outputs_of(printed)
+    outputs = outputs_of(output)
     return [
         f"line {line}: {quotation}"
         for line, quotation in quotes_of(page)
@@ -52,7 +52,7 @@ def test_a_quotation_needs_a_cell_before_it() -> None:
     page = "```{code-cell} python\n:tags: [x]\n\n1 + 1\n```\n\nIt is {samp}`2`, not {samp}`3`.\n\n"
     page += "```{code-cell} python\n3\n```\n"
     assert [(cell.line, cell.code) for cell in cells.cells_of(page)] == [(4, "1 + 1\n"), (10, "3\n")]
-    assert unfounded(page, f"{cells.CELL}4\n2\n{cells.CELL}10\n3\n") == ["line 7: 3"]
+    assert unprinted_lines(page, f"{cells.CELL}4\n2\n{cells.CELL}10\n3\n") == ["line 7: 3"]
 
 
 @pytest.mark.slow
@@ -67,5 +67,5 @@ def test_a_tutorial_runs_and_prints_what_its_text_quotes(path: Path, tmp_path: P
         "PYTHONPATH": str(ROOT / "service"),
         "TMPDIR": str(temporary),
     }
-    printed = printed_by(cells.__file__, path, folder=tmp_path, environment=environment)
-    assert unfounded(path.read_text(encoding="utf-8"), printed) == []
+    output = printed_by(cells.__file__, path, folder=tmp_path, environment=environment)
+    assert unprinted_lines(path.read_text(encoding="utf-8"), output) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.wheels import ROOT, built, run
+from tests.docs.wheels import ROOT, build, run
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
@@ -31,7 +31,7 @@ INTERPRETERS = {version: found for version in PYTHONS if (found := interpreter(v
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
-    return built("sdist", tmp_path_factory.mktemp("sdist"))
+    return build("sdist", tmp_path_factory.mktemp("sdist"))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def wheel(sdist, tmp_path_factory):
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (source,) = folder.iterdir()
-    return built("wheel", folder / "dist", source)
+    return build("wheel", folder / "dist", source)
 
 
 @pytest.mark.slow
@@ -52,8 +52,8 @@ def test_the_wheel_has_the_package_only(wheel):
         "foldflight",
         wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info",
     }
-    tracked = run("git", "ls-files", "service/foldflight", folder=ROOT).split()
-    assert {each.removeprefix("service/") for each in tracked} <= names
+    tracked_files = run("git", "ls-files", "service/foldflight", folder=ROOT).split()
+    assert {each.removeprefix("service/") for each in tracked_files} <= names
 
 
 @pytest.mark.slow

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["built", "run"]
+__all__ = ["build", "run"]
 
 ROOT = Path(__file__).parents[2]
 
 
-def built(kind: str, folder: Path, root: Path = ROOT) -> Path:
+def build(kind: str, folder: Path, root: Path = ROOT) -> Path:
     """Build the wheel or the sdist of a source tree into a folder, and return its path."""
     run(sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", folder, folder=root)
     (path,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")

@@ -21,15 +21,15 @@ class Adapted:
 
     Args:
         function: The function of foldflight.
-        asked: Returns what the engine answers for parts of the rows of a group, which it folds separately and merges.
+        evaluate: Returns the answer of the engine for parts of the rows of a group, which it folds apart and merges.
     """
 
     function: Function
-    asked: Callable[[Sequence[Rows]], Any]
+    evaluate: Callable[[Sequence[Rows]], Any]
 
 
 def _flink(cls: type) -> Callable[[Sequence[Rows]], Any]:
-    def asked(parts: Sequence[Rows]) -> Any:
+    def evaluate(parts: Sequence[Rows]) -> Any:
         it = cls()
         accumulators = []
         for rows in parts:
@@ -40,11 +40,11 @@ def _flink(cls: type) -> Callable[[Sequence[Rows]], Any]:
             it.merge(accumulators[0], accumulators[1:])
         return it.get_value(accumulators[0])
 
-    return asked
+    return evaluate
 
 
 def _beam(cls: type) -> Callable[[Sequence[Rows]], Any]:
-    def asked(parts: Sequence[Rows]) -> Any:
+    def evaluate(parts: Sequence[Rows]) -> Any:
         it = cls()
         if hasattr(it, "setup"):
             it.setup()
@@ -56,25 +56,25 @@ def _beam(cls: type) -> Callable[[Sequence[Rows]], Any]:
             accumulators.append(it.compact(accumulator) if hasattr(it, "compact") else accumulator)
         return it.extract_output(it.merge_accumulators(accumulators))
 
-    return asked
+    return evaluate
 
 
 def _spark(cls: type) -> Callable[[Sequence[Rows]], Any]:
-    def asked(parts: Sequence[Rows]) -> Any:
+    def evaluate(parts: Sequence[Rows]) -> Any:
         it = cls()
-        merged = it.zero()
+        merged_buffer = it.zero()
         for rows in parts:
             buffer = it.zero()
             for row in rows:
                 buffer = it.reduce(buffer, row)
-            merged = it.merge(merged, buffer)
-        return it.finish(merged)
+            merged_buffer = it.merge(merged_buffer, buffer)
+        return it.finish(merged_buffer)
 
-    return asked
+    return evaluate
 
 
 def _snowflake(cls: type) -> Callable[[Sequence[Rows]], Any]:
-    def asked(parts: Sequence[Rows]) -> Any:
+    def evaluate(parts: Sequence[Rows]) -> Any:
         parent = cls()
         for rows in parts:
             child = cls()
@@ -83,11 +83,11 @@ def _snowflake(cls: type) -> Callable[[Sequence[Rows]], Any]:
             parent.merge(pickle.loads(pickle.dumps(child.aggregate_state)))
         return parent.finish()
 
-    return asked
+    return evaluate
 
 
 def _arrow_udf(cls: type) -> Callable[[Sequence[Rows]], Any]:
-    def asked(parts: Sequence[Rows]) -> Any:
+    def evaluate(parts: Sequence[Rows]) -> Any:
         it = cls()
         states = []
         for rows in parts:
@@ -99,7 +99,7 @@ def _arrow_udf(cls: type) -> Callable[[Sequence[Rows]], Any]:
             state = it.merge(state, each)
         return it.finish(state) if hasattr(it, "finish") else state
 
-    return asked
+    return evaluate
 
 
 _WAYS = {
@@ -111,7 +111,7 @@ _WAYS = {
 }
 
 
-def _adapted(functions: Iterable[tuple[type, dict[str, Any]]]) -> dict[str, Adapted]:
+def _adapt(functions: Iterable[tuple[type, dict[str, Any]]]) -> dict[str, Adapted]:
     result = {}
     for cls, options in functions:
         function = aggregate_of(cls, skip_nulls=True, **options)
@@ -119,7 +119,7 @@ def _adapted(functions: Iterable[tuple[type, dict[str, Any]]]) -> dict[str, Adap
     return result
 
 
-ADAPTED = _adapted(
+ADAPTED = _adapt(
     [
         (flink.WeightedAvg, {"input_types": ["INT", "INT"]}),
         (flink.ListViewConcat, {"input_types": ["TEXT", "TEXT"]}),

@@ -23,13 +23,13 @@ Engine = Callable[[str, str, Any], Any]
 def engine() -> Engine:
     """Return `ask(environment, program, given)`, which runs a program of this folder and returns what it answers."""
 
-    def ask(name: str, program: str, given: Any) -> Any:
+    def ask(name: str, program: str, request: Any) -> Any:
         python = environment(HERE / f"requirements-{name}.txt")
         env = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
         prepare_local(env)
         env["PYFLINK_CLIENT_EXECUTABLE"] = str(python)
-        printed = run([str(python), str(HERE / program)], RUN_S, given=json.dumps(given), env=env, folder=HERE)
-        return json.loads(printed.strip().splitlines()[-1])
+        output = run([str(python), str(HERE / program)], RUN_S, stdin_text=json.dumps(request), env=env, folder=HERE)
+        return json.loads(output.strip().splitlines()[-1])
 
     return ask
 

@@ -104,9 +104,11 @@ class MedianUDAF:
     def finish(self):
         if not self.values:
             return None
-        ordered = sorted(self.values)
-        middle = len(ordered) // 2
-        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+        sorted_values = sorted(self.values)
+        middle = len(sorted_values) // 2
+        return (
+            sorted_values[middle] if len(sorted_values) % 2 else (sorted_values[middle - 1] + sorted_values[middle]) / 2
+        )
 
     @property
     def aggregate_state(self):

@@ -38,14 +38,14 @@ def row(each: tuple[int, str, int, int, str]) -> dict[str, Any]:
 
 def changes() -> list[tuple[str, dict[str, Any]]]:
     """Return the last row of each id as a changelog."""
-    known: dict[int, Any] = {}
+    known_values: dict[int, Any] = {}
     result = []
     for each in ROWS:
-        if each[0] in known:
-            result += [("-U", row(known[each[0]])), ("+U", row(each))]
+        if each[0] in known_values:
+            result += [("-U", row(known_values[each[0]])), ("+U", row(each))]
         else:
             result.append(("+I", row(each)))
-        known[each[0]] = each
+        known_values[each[0]] = each
     return result
 
 
@@ -70,7 +70,7 @@ def flink_calls(functions: Any) -> dict[str, Any]:
     }
 
 
-def shown(values: list[Any]) -> dict[str, Any]:
+def json_of(values: list[Any]) -> dict[str, Any]:
     average, distinct, (low, high), *concat = values
     result = {"average": average, "distinct": distinct, "spread": {"low": low, "high": high}}
     return {**result, "concat": concat[0]} if concat and concat[0] is not None else result
@@ -79,12 +79,12 @@ def shown(values: list[Any]) -> dict[str, Any]:
 def test_streams_of_pyflink_have_equal_results(engine: Engine) -> None:
     """PyFlink's stream answers the same, over inserts and over updates, with rows, views and lists as accumulators."""
     theirs = engine("flink", "flink_job.py", {"rows": ROWS})
-    inserted = ours(
+    inserted_rows = ours(
         lambda functions: {**flink_calls(functions), "concat": functions["list_view_concat"]("word", "sep")},
         [row(each) for each in ROWS],
     )
-    assert inserted == {key: shown(values) for key, values in theirs["final"].items()}
-    assert ours(flink_calls, changes()) == {key: shown(values) for key, values in theirs["updating"].items()}
+    assert inserted_rows == {key: json_of(values) for key, values in theirs["final"].items()}
+    assert ours(flink_calls, changes()) == {key: json_of(values) for key, values in theirs["updating"].items()}
 
 
 def test_beams_direct_runner_has_equal_results(engine: Engine) -> None:
@@ -146,8 +146,8 @@ def test_the_base_class_of_pyflink_is_recognised(beside: Callable[[str, str], st
 def test_the_base_class_of_beam_is_recognised(beside: Callable[[str, str], str]) -> None:
     """Classes that derive from Beam's own class are adapted, and shipped without Beam."""
     types = "{'input_types': ['DOUBLE'], 'result_type': 'DOUBLE'}"
-    typed = "with_input_types(float)(type('Typed', (AverageFn,), {}))"
-    classes = f"[(AverageFn, {types}), ({typed}, {types}), (WeightedMeanFn, {{}})]"
+    typed_class = "with_input_types(float)(type('Typed', (AverageFn,), {}))"
+    classes = f"[(AverageFn, {types}), ({typed_class}, {types}), (WeightedMeanFn, {{}})]"
     program = PROGRAM.format(
         package="apache_beam",
         module="tests.engines.beam_functions",

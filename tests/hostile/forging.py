@@ -25,14 +25,14 @@ __all__ = [
     "IpcMessage",
     "claiming_rows",
     "every_column",
-    "forged",
+    "forge",
     "forged_pack",
     "forged_stream",
     "in_format_v4",
     "messages_of",
-    "packed",
+    "pack",
     "stream_of_messages",
-    "unpacked",
+    "unpack",
 ]
 
 CLAIMED_ROWS = 2_147_483_646
@@ -82,7 +82,7 @@ def _field(header: bytes, table: int, place: int) -> int:
     return table + offset if offset else 0
 
 
-def _followed(header: bytes, at: int) -> int:
+def _end_of_field(header: bytes, at: int) -> int:
     return int(at + struct.unpack_from("<I", header, at)[0])
 
 
@@ -91,7 +91,7 @@ def _vector(header: bytes, table: int, place: int, width: int, names: tuple[str,
     at = _field(header, table, place)
     if not at:
         return
-    start = _followed(header, at)
+    start = _end_of_field(header, at)
     count = Number(f"count of {names[0]}", start, "<I")
     yield count
     room = (len(header) - start - 4) // width  # an earlier lie may have made the count longer
@@ -122,20 +122,20 @@ def _numbers(header: bytes) -> list[Number]:
     kind = header[kind_at] if kind_at else 0
     if kind not in (_DICTIONARY, _BATCH):
         return result
-    table = _followed(header, _field(header, root, _HEADER))
+    table = _end_of_field(header, _field(header, root, _HEADER))
     if kind == _DICTIONARY:
         if at := _field(header, table, 0):
             result.append(Number("dictionary id", at, "<q"))
         if at := _field(header, table, 2):
             result.append(Number("is delta", at, "<B"))
-        table = _followed(header, _field(header, table, 1))
+        table = _end_of_field(header, _field(header, table, 1))
     if at := _field(header, table, _ROWS):
         result.append(Number("rows", at, "<q"))
     result += _vector(header, table, _NODES, 16, ("node length", "null count"))
     result += _vector(header, table, _BUFFERS, 16, ("buffer offset", "buffer length"))
     result += _vector(header, table, _VARIADIC, 8, ("variadic count",))
     if at := _field(header, table, _COMPRESSION):
-        codec = _field(header, _followed(header, at), 0)
+        codec = _field(header, _end_of_field(header, at), 0)
         if codec:
             result.append(Number("codec", codec, "<B"))
     return result
@@ -155,7 +155,7 @@ def in_format_v4(header: bytes) -> bytes:
     result = bytearray(header)
     root = struct.unpack_from("<I", header, 0)[0]
     struct.pack_into("<h", result, _field(header, root, _VERSION), _V4)
-    table = _followed(header, _field(header, root, _HEADER))
+    table = _end_of_field(header, _field(header, root, _HEADER))
     vtable = table - struct.unpack_from("<i", header, table)[0]
     struct.pack_into("<H", result, vtable + 4 + 2 * _COMPRESSION, 0)
     return bytes(result)
@@ -180,31 +180,31 @@ def stream_of_messages(messages: list[IpcMessage]) -> bytes:
     )
 
 
-def forged(messages: list[IpcMessage], chosen: random.Random, others: list[list[IpcMessage]]) -> list[IpcMessage]:
+def forge(messages: list[IpcMessage], rng: random.Random, others: list[list[IpcMessage]]) -> list[IpcMessage]:
     """Return the messages of a stream with some false numbers."""
     result = list(messages)
-    for _ in range(chosen.choice((1, 1, 1, 2, 2, 3, 5))):
+    for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 5))):
         # The batch, most of the time: it is what is read last, behind all checks of the others.
-        place = len(result) - 1 if chosen.random() < 0.75 else chosen.randrange(len(result))
+        place = len(result) - 1 if rng.random() < 0.75 else rng.randrange(len(result))
         message = result[place]
-        match chosen.choice((0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 5)):
+        match rng.choice((0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 5)):
             case 0:
-                result[place] = _lie(message, chosen)
+                result[place] = _lie(message, rng)
             case 1:
-                result[place] = _lie_in_body(message, chosen)
+                result[place] = _lie_in_body(message, rng)
             case 2:
-                result[place] = claiming_rows(message, chosen.choice((*_EXTREMES, CLAIMED_ROWS, 4, 1000)))
+                result[place] = claiming_rows(message, rng.choice((*_EXTREMES, CLAIMED_ROWS, 4, 1000)))
             case 3:
-                result[place] = chosen.choice(chosen.choice(others))
+                result[place] = rng.choice(rng.choice(others))
             case 4:
-                cut = chosen.choice((0, 1, 8, len(message.body) // 2, max(len(message.body) - 8, 0)))
+                cut = rng.choice((0, 1, 8, len(message.body) // 2, max(len(message.body) - 8, 0)))
                 result[place] = replace(message, body=message.body[:cut])
             case _:
-                result.insert(place, chosen.choice(result))
+                result.insert(place, rng.choice(result))
     return result
 
 
-def packed(messages: list[IpcMessage]) -> bytes:
+def pack(messages: list[IpcMessage]) -> bytes:
     """Return concatenated messages with correct lengths, as Flight sends them, whatever their headers say."""
     return b"".join(
         struct.pack("<II", len(message.header), len(message.body)) + message.header + message.body
@@ -212,8 +212,8 @@ def packed(messages: list[IpcMessage]) -> bytes:
     )
 
 
-def unpacked(data: bytes) -> list[IpcMessage]:
-    """Return messages that were concatenated by `packed`."""
+def unpack(data: bytes) -> list[IpcMessage]:
+    """Return messages that were concatenated by `pack`."""
     result, at = [], 0
     while at < len(data):
         header, body = struct.unpack_from("<II", data, at)
@@ -223,14 +223,14 @@ def unpacked(data: bytes) -> list[IpcMessage]:
     return result
 
 
-def forged_pack(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
+def forged_pack(valid: bytes, rng: random.Random, others: list[bytes]) -> bytes:
     """Return packed messages with false numbers."""
-    return packed(forged(unpacked(valid), chosen, [unpacked(each) for each in chosen.sample(others, 3)]))
+    return pack(forge(unpack(valid), rng, [unpack(each) for each in rng.sample(others, 3)]))
 
 
-def forged_stream(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
+def forged_stream(valid: bytes, rng: random.Random, others: list[bytes]) -> bytes:
     """Return an IPC stream with false numbers in its messages; the given streams are valid."""
-    return stream_of_messages(forged(_split(valid), chosen, [_split(each) for each in chosen.sample(others, 3)]))
+    return stream_of_messages(forge(_split(valid), rng, [_split(each) for each in rng.sample(others, 3)]))
 
 
 @functools.cache
@@ -246,19 +246,19 @@ def _split(stream: bytes) -> list[IpcMessage]:
         result.append(IpcMessage(message.metadata.to_pybytes(), body))
 
 
-def _lie(message: IpcMessage, chosen: random.Random) -> IpcMessage:
+def _lie(message: IpcMessage, rng: random.Random) -> IpcMessage:
     places = numbers(message.header)
     if not places:
         return message
     # Each kind of number as often as the others, however many there are of it.
-    name = chosen.choice(sorted({number.name for number in places}))
-    number = chosen.choice([each for each in places if each.name == name])
+    name = rng.choice(sorted({number.name for number in places}))
+    number = rng.choice([each for each in places if each.name == name])
     true = number.read(message.header)
-    lie = chosen.choice((*_EXTREMES, true + 1, true - 1, true + 8, true - 8, true * 2, -true, len(message.body)))
+    lie = rng.choice((*_EXTREMES, true + 1, true - 1, true + 8, true - 8, true * 2, -true, len(message.body)))
     return replace(message, header=number.written(message.header, lie))
 
 
-def _lie_in_body(message: IpcMessage, chosen: random.Random) -> IpcMessage:
+def _lie_in_body(message: IpcMessage, rng: random.Random) -> IpcMessage:
     spans = [
         (offset.read(message.header), length.read(message.header))
         for offset, length in zip(
@@ -270,10 +270,10 @@ def _lie_in_body(message: IpcMessage, chosen: random.Random) -> IpcMessage:
     spans = [(offset, length) for offset, length in spans if length > 0 and 0 <= offset < len(message.body)]
     if not spans:
         return message
-    offset, length = chosen.choice(spans)
-    width = chosen.choice((1, 2, 4, 4, 4, 8, 8))
-    at = offset + width * chosen.randrange(max(length // width, 1))
-    value = chosen.choice(_EXTREMES) & (256**width - 1)
+    offset, length = rng.choice(spans)
+    width = rng.choice((1, 2, 4, 4, 4, 8, 8))
+    at = offset + width * rng.randrange(max(length // width, 1))
+    value = rng.choice(_EXTREMES) & (256**width - 1)
     body = message.body[:at] + value.to_bytes(width, "little") + message.body[at + width :]
     return replace(message, body=body[: len(message.body)])
 

@@ -66,9 +66,9 @@ from tests.hostile.forging import (
     forged_pack,
     forged_stream,
     messages_of,
-    packed,
+    pack,
     stream_of_messages,
-    unpacked,
+    unpack,
 )
 
 GROWTH_BYTES_MAX = 256 << 20
@@ -98,33 +98,33 @@ ANY_CALLS = (
 )
 
 
-def damaged(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
+def damaged_input(valid: bytes, rng: random.Random, others: list[bytes]) -> bytes:
     """Return valid bytes with some damage: flipped bits, extreme numbers, cuts, repeats, pieces of other inputs."""
     data = bytearray(valid)
-    for _ in range(chosen.choice((1, 1, 1, 2, 3, 8))):
-        place = chosen.randrange(len(data) + 1)
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+        place = rng.randrange(len(data) + 1)
         # Most damage leaves everything in its place: it gets furthest.
-        match chosen.choice((0, 0, 0, 1, 1, 2, 2, 2, 3, 4, 5, 6, 7)):
+        match rng.choice((0, 0, 0, 1, 1, 2, 2, 2, 3, 4, 5, 6, 7)):
             case 0 if data:
-                data[place % len(data)] ^= 1 << chosen.randrange(8)
+                data[place % len(data)] ^= 1 << rng.randrange(8)
             case 1 if data:
-                data[place % len(data)] = chosen.randrange(256)
+                data[place % len(data)] = rng.randrange(256)
             case 2:
-                width = chosen.choice((1, 2, 4, 8))
-                number = chosen.choice((0, 1, -1, 2**31 - 1, -(2**31), 2**62, chosen.randrange(1 << 16)))
+                width = rng.choice((1, 2, 4, 8))
+                number = rng.choice((0, 1, -1, 2**31 - 1, -(2**31), 2**62, rng.randrange(1 << 16)))
                 data[place : place + width] = (number & (256**width - 1)).to_bytes(width, "little")
             case 3:
                 del data[place:]
             case 4:
-                del data[place : place + chosen.randrange(1, 17)]
+                del data[place : place + rng.randrange(1, 17)]
             case 5:
-                data[place:place] = data[place : place + chosen.randrange(1, 65)]
+                data[place:place] = data[place : place + rng.randrange(1, 65)]
             case 6:
-                other = chosen.choice(others)
-                start = chosen.randrange(len(other) + 1)
-                data[place : place + chosen.randrange(64)] = other[start : start + chosen.randrange(64)]
+                other = rng.choice(others)
+                start = rng.randrange(len(other) + 1)
+                data[place : place + rng.randrange(64)] = other[start : start + rng.randrange(64)]
             case _:
-                data[place:place] = chosen.randbytes(chosen.randrange(1, 9))
+                data[place:place] = rng.randbytes(rng.randrange(1, 9))
     return bytes(data)
 
 
@@ -135,9 +135,9 @@ def exchange() -> ServerExchange:
 
 def a_states_batch() -> pa.RecordBatch:
     """Return states from an exchange."""
-    folding = exchange()
-    list(folding.handle(Chunk(ROWS)))
-    results = [frame.batch for frame in folding.handle(Barrier(1))]  # type: ignore[union-attr]
+    server_exchange = exchange()
+    list(server_exchange.handle(Chunk(ROWS)))
+    results = [frame.batch for frame in server_exchange.handle(Barrier(1))]  # type: ignore[union-attr]
     return results[-1].select(["slot", *(f"state_{place}" for place in range(len(CALLS)))])
 
 
@@ -153,14 +153,14 @@ def stream_of(batch: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def handled(frame: Any) -> None:
+def handle(frame: Any) -> None:
     """Pass a frame to a new exchange, and end its epoch."""
-    folding = exchange()
+    server_exchange = exchange()
     try:
-        list(folding.handle(frame))
-        list(folding.handle(Barrier(2)))
+        list(server_exchange.handle(frame))
+        list(server_exchange.handle(Barrier(2)))
     finally:
-        folding.close()
+        server_exchange.close()
 
 
 def open_(data: bytes) -> None:
@@ -168,7 +168,7 @@ def open_(data: bytes) -> None:
 
 
 def engine_frame(data: bytes) -> None:
-    handled(decode(Message(data, NOTHING), Role.ENGINE))
+    handle(decode(Message(data, NOTHING), Role.ENGINE))
 
 
 def server_frame(data: bytes) -> None:
@@ -177,7 +177,7 @@ def server_frame(data: bytes) -> None:
 
 def states(data: bytes) -> None:
     frame = pb.EngineFrame(states=pb.States(batch=data))
-    handled(decode(Message(frame.SerializeToString(), NOTHING), Role.ENGINE))
+    handle(decode(Message(frame.SerializeToString(), NOTHING), Role.ENGINE))
 
 
 def envelopes(data: bytes) -> None:
@@ -186,8 +186,10 @@ def envelopes(data: bytes) -> None:
     column = STATES.column(place)
     if column.type != pa.binary():
         place = STATES.schema.get_field_index("state_1")
-    changed = STATES.set_column(place, STATES.schema.field(place), pa.array([data[1:]] * STATES.num_rows, pa.binary()))
-    handled(States(changed))
+    changed_states = STATES.set_column(
+        place, STATES.schema.field(place), pa.array([data[1:]] * STATES.num_rows, pa.binary())
+    )
+    handle(States(changed_states))
 
 
 def chunks(data: bytes) -> None:
@@ -196,14 +198,14 @@ def chunks(data: bytes) -> None:
             batch = reader.read_next_batch()
     except (pa.ArrowException, OSError, StopIteration, KeyError):
         return  # this far Flight itself reads
-    handled(decode(Message(encode(Chunk(ROWS), COLUMNS).metadata, batch), Role.ENGINE))
+    handle(decode(Message(encode(Chunk(ROWS), COLUMNS).metadata, batch), Role.ENGINE))
 
 
 def any_chunks(data: bytes) -> None:
     """Fold a chunk of any Arrow type, with calls that read its values one by one."""
     reader = BatchReader(LIMITS.message_bytes_max)
     batch = None
-    for message in unpacked(data):
+    for message in unpack(data):
         try:
             batch = reader.take(memoryview(message.header), memoryview(message.body))
         except (pa.ArrowException, OSError, ValueError, IndexError, OverflowError, struct.error, StopIteration):
@@ -212,17 +214,17 @@ def any_chunks(data: bytes) -> None:
         return
     frame = decode(Message(encode(Chunk(ROWS), COLUMNS).metadata, batch), Role.ENGINE)
     assert batch.nbytes >= 0
-    folding = ServerExchange(
+    server_exchange = ServerExchange(
         Open(calls=ANY_CALLS, columns=batch.schema, returns=Returns(states=True, outputs=True)),
         REGISTRY,
         limits=LIMITS,
         server_id="s",
     )
     try:
-        list(folding.handle(frame))
-        list(folding.handle(Barrier(2)))
+        list(server_exchange.handle(frame))
+        list(server_exchange.handle(Barrier(2)))
     finally:
-        folding.close()
+        server_exchange.close()
 
 
 def facts(data: bytes) -> None:
@@ -275,8 +277,8 @@ def bundle(data: bytes) -> None:
 def bundle_content(data: bytes) -> None:
     """Decode the content of a validly signed bundle."""
     signature = hmac.digest(BUNDLE_KEYS[1], b"foldflight.v1.BundleContent\0" + data, "sha256")
-    sealed = pb.Bundle(digest=hashlib.sha256(data).digest(), signature=signature, content=data)
-    bundle(sealed.SerializeToString())
+    sealed_bundle = pb.Bundle(digest=hashlib.sha256(data).digest(), signature=signature, content=data)
+    bundle(sealed_bundle.SerializeToString())
 
 
 @dataclass(frozen=True)
@@ -288,7 +290,7 @@ class Target:
 
     read: Callable[[bytes], None]
     corpus: list[bytes]
-    damage: Callable[[bytes, random.Random, list[bytes]], bytes] = damaged
+    damage: Callable[[bytes, random.Random, list[bytes]], bytes] = damaged_input
     foreign: list[bytes] = field(default_factory=list)
     inputs: int = 60_000
 
@@ -331,9 +333,9 @@ TARGETS = {
     "chunks": Target(chunks, [stream_of(ROWS), stream_of(NOTHING)]),
     "any_chunks": Target(
         any_chunks,
-        [packed(messages) for (name, _), messages in ANY_MESSAGES.items() if name not in REFUSED_TYPES],
+        [pack(messages) for (name, _), messages in ANY_MESSAGES.items() if name not in REFUSED_TYPES],
         forged_pack,
-        [packed(messages) for (name, _), messages in ANY_MESSAGES.items() if name in REFUSED_TYPES],
+        [pack(messages) for (name, _), messages in ANY_MESSAGES.items() if name in REFUSED_TYPES],
         inputs=40_000,
     ),
     "any_states": Target(
@@ -377,9 +379,9 @@ TARGETS = {
 def inputs(target: Target, seed: int, first: int, count: int) -> Iterator[tuple[int, bytes]]:
     """Yield numbered inputs. Each depends only on the seed and its number."""
     for number in range(first, first + count):
-        chosen = random.Random(f"{seed} {number}")
-        known = target.corpus + target.foreign
-        yield number, target.damage(chosen.choice(known), chosen, known)
+        rng = random.Random(f"{seed} {number}")
+        valid_inputs = target.corpus + target.foreign
+        yield number, target.damage(rng.choice(valid_inputs), rng, valid_inputs)
 
 
 def run(name: str, seed: int, first: int, count: int) -> dict[str, int]:
@@ -404,8 +406,8 @@ def run(name: str, seed: int, first: int, count: int) -> dict[str, int]:
         except Exception as error:
             raise AssertionError(again(name, seed, number, data)) from error
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    assert grown < GROWTH_BYTES_MAX, f"{name}: {count} inputs took {grown >> 20} MiB more"
+    growth_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    assert growth_bytes < GROWTH_BYTES_MAX, f"{name}: {count} inputs took {growth_bytes >> 20} MiB more"
     return outcomes
 
 
@@ -422,8 +424,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--inputs", type=int, default=1000)
-    chosen = parser.parse_args()
-    sys.stdout.write(f"{chosen.target}: {run(chosen.target, chosen.seed, chosen.first, chosen.inputs)}\n")
+    arguments = parser.parse_args()
+    sys.stdout.write(
+        f"{arguments.target}: {run(arguments.target, arguments.seed, arguments.first, arguments.inputs)}\n"
+    )
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ class Custom:
     def serialize(self, accumulator):
         return struct.pack("<q", accumulator[0])
 
-    def deserialize(self, serialized):
-        return list(struct.unpack("<q", serialized))
+    def deserialize(self, data):
+        return list(struct.unpack("<q", data))
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")

@@ -108,10 +108,10 @@ def test_a_compression_in_the_metadata_of_the_old_format_is_refused(
     """Arrow 0.17 named the compression there, and Arrow still unpacks such messages: 300 bytes became 8 MB."""
     batch = pa.record_batch({"a": pa.array([0] * (1 << 20))})
     metadata = {"ARROW:experimental_compression": "zstd"}
-    schema, packed = messages_of(batch, compression="zstd", metadata=metadata)
-    old = in_format_v4(packed.header)
+    schema, compressed_message = messages_of(batch, compression="zstd", metadata=metadata)
+    old = in_format_v4(compressed_message.header)
     with pytest.raises(ValueError, match="custom metadata in the old format V4"):
-        take(schema, IpcMessage(old, packed.body))
+        take(schema, IpcMessage(old, compressed_message.body))
 
 
 @pytest.mark.slow

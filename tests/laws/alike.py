@@ -45,22 +45,22 @@ VALUES: Samples = {
 }
 
 
-def interpreted(bound: BoundFunction) -> Interpreted:
+def interpret(bound: BoundFunction) -> Interpreted:
     return Interpreted(bound, context=FunctionContext(bound.function.name), signer=SIGNER)
 
 
-def bits(value: Any, *, unordered: bool = False) -> Any:
+def bits(value: Any, *, is_unordered: bool = False) -> Any:
     if isinstance(value, float):
         return "nan" if math.isnan(value) else struct.pack("d", value)
     if isinstance(value, (list, tuple)):
         result = [bits(each) for each in value]
-        return sorted(result, key=repr) if unordered else result
+        return sorted(result, key=repr) if is_unordered else result
     if isinstance(value, dict):
-        return {key: bits(each, unordered=unordered and key == "seen") for key, each in value.items()}
+        return {key: bits(each, is_unordered=is_unordered and key == "seen") for key, each in value.items()}
     return (type(value), bits(vars(value))) if hasattr(value, "__dict__") else value
 
 
-def outcome(run: Any, *, unordered: bool = False, read: Callable[[pa.Array], list[Any]] | None = None) -> Any:
+def outcome(run: Any, *, is_unordered: bool = False, read: Callable[[pa.Array], list[Any]] | None = None) -> Any:
     """Return the outcome of a step: an array, bit for bit, or its error as the engine gets it."""
     try:
         result = run()
@@ -68,13 +68,17 @@ def outcome(run: Any, *, unordered: bool = False, read: Callable[[pa.Array], lis
         return type(error).__name__, error.code, error.message, error.slot, error.row, error.trace
     if read is not None:
         return pa.null(), [bits(each) for each in read(result)]
-    return None if result is None else (result.type, [bits(each, unordered=unordered) for each in result.to_pylist()])
+    return (
+        None
+        if result is None
+        else (result.type, [bits(each, is_unordered=is_unordered) for each in result.to_pylist()])
+    )
 
 
-def same(run: Any, one: Any, other: Any, *, unordered: bool = False, read: Any = None) -> bool:
+def same(run: Any, one: Any, other: Any, *, is_unordered: bool = False, read: Any = None) -> bool:
     """Run a step in both ways and compare. Return whether the exchange continues."""
-    first = outcome(lambda: run(one), unordered=unordered, read=read)
-    second = outcome(lambda: run(other), unordered=unordered, read=read)
+    first = outcome(lambda: run(one), is_unordered=is_unordered, read=read)
+    second = outcome(lambda: run(other), is_unordered=is_unordered, read=read)
     assert first == second
     return first is None or not isinstance(first[0], str)
 
@@ -112,7 +116,7 @@ def folds_alike(
     samples: Samples = VALUES,
     *,
     row_by_row: bool = False,
-    unordered: bool = False,
+    is_unordered: bool = False,
     read: Callable[[pa.Array], list[Any]] | None = None,
 ) -> None:
     """Fold drawn chunks with the interpreter and with other accumulators, and merge their states.
@@ -123,31 +127,33 @@ def folds_alike(
         data: Draws the chunks.
         samples: Values by type.
         row_by_row: Whether values after each row are asked for, too.
-        unordered: Whether states, or their attributes `seen`, are sets, whose order is that of their hashes.
+        is_unordered: Whether states, or their attributes `seen`, are sets, whose order is that of their hashes.
         read: Returns the accumulators of pickled states, which are compared instead of their bytes.
     """
     every = np.arange(SLOTS + 2, dtype=np.int32)
-    one, other, third, fourth = interpreted(bound), make(), interpreted(bound), make()
+    one, other, third, fourth = interpret(bound), make(), interpret(bound), make()
     for rows in data.draw(chunks(bound, samples)):
         if not same(lambda target, rows=rows: target.update(rows), one, other):
             return
-        if not same(lambda target: target.state(every[:3]), one, other, unordered=unordered, read=read):
+        if not same(lambda target: target.state(every[:3]), one, other, is_unordered=is_unordered, read=read):
             return
         states = one.state(every[:3])
         if not same(lambda target: target.evaluate(every), one, other):
             return
         if row_by_row:
-            kept = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
-            asked = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
-            asked = data.draw(st.sampled_from([None, asked]))
-            if not same(lambda target, rows=rows, each=(kept, asked): target.running_values(rows, *each), one, other):
+            mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
+            emit_mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
+            emit_mask = data.draw(st.sampled_from([None, emit_mask]))
+            if not same(
+                lambda target, rows=rows, each=(mask, emit_mask): target.running_values(rows, *each), one, other
+            ):
                 return
         if data.draw(st.booleans()):
             same(lambda target: target.forget(every[1:2]), one, other)
         slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3)), np.int32)
         if not same(lambda target, slots=slots, states=states: target.merge(slots, states), third, fourth):
             return
-        if not same(lambda target: target.state(every), third, fourth, unordered=unordered, read=read):
+        if not same(lambda target: target.state(every), third, fourth, is_unordered=is_unordered, read=read):
             return
         if not same(lambda target: target.evaluate(every), third, fourth):
             return
@@ -167,6 +173,6 @@ def sums_are_exact(accumulators: GroupsAccumulator, mode: str = "interpreted") -
 
 def refusal(programs: Programs, bound: BoundFunction) -> str:
     """Return why a function is not compiled."""
-    refused = programs.program(bound, bound.instantiate())
-    assert not isinstance(refused, Program)
-    return refused.reason
+    program = programs.program(bound, bound.instantiate())
+    assert not isinstance(program, Program)
+    return program.reason

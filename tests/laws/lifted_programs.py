@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from foldflight.functions import Function, function_of
 
-__all__ = ["Program", "imported", "values_of"]
+__all__ = ["Program", "import_program", "values_of"]
 
 NAN, INF = float("nan"), float("inf")
 _UTC: Final = datetime.UTC
@@ -143,16 +143,20 @@ class Program:
         lines = []
         for _ in range(self.chance.randrange(1, 4)):
             if depth < 2 and self.chance.random() < 0.35:
-                lines += [f"if {self._condition()}:", *_indented(self._block(depth + 1))]
+                lines += [f"if {self._condition()}:", *_indent(self._block(depth + 1))]
                 if self.chance.random() < 0.5:
-                    lines += ["else:", *_indented(self._block(depth + 1))]
+                    lines += ["else:", *_indent(self._block(depth + 1))]
             else:
                 lines += self._statement()
         return lines
 
     def _field(self, prefix: str, type_: str, start: str) -> str:
         """Return a field of this kind, which may be one that is there."""
-        alike = [name for name, held in self.fields.items() if held == (type_, start) and name.startswith(prefix)]
+        alike = [
+            name
+            for name, field_of_name in self.fields.items()
+            if field_of_name == (type_, start) and name.startswith(prefix)
+        ]
         if alike and self.chance.random() < 0.5:
             return self.chance.choice(alike)
         name = f"{prefix}{len(self.fields)}"
@@ -169,11 +173,11 @@ class Program:
             return [f"a.{self._field('c', 'int', '0')} += 1"]
         decimals = [name for name in self.types if self.types[name].startswith("DECIMAL")]
         if kind in (5, 6) and decimals:
-            chosen = self.chance.choice(decimals)
-            wide = f"DECIMAL({self.chance.choice((38, 38, 14))},{self.types[chosen].partition(',')[2]}"
+            argument = self.chance.choice(decimals)
+            wide = f"DECIMAL({self.chance.choice((38, 38, 14))},{self.types[argument].partition(',')[2]}"
             start = self.chance.choice(("0", "Decimal(0)", "Decimal('0.0')"))
             name = self._field("d", f"Annotated[Decimal, {wide!r}]", start)
-            return [f"a.{name} {self.chance.choice(('+= ', '-= ', '+= -1 * ', '+= 1 * '))}{chosen}"]
+            return [f"a.{name} {self.chance.choice(('+= ', '-= ', '+= -1 * ', '+= 1 * '))}{argument}"]
         if kind == 7:
             name = self._field("b", "bool", self.chance.choice(("True", "False")))
             return [f"a.{name} = {self.chance.choice((f'a.{name} and', f'a.{name} or', ''))} {self._condition(2)}"]
@@ -181,11 +185,11 @@ class Program:
             name = self._field("b", "bool", "False")
             return [f"a.{name} = {self.chance.choice(('True', 'True', 'False'))}"]
         if kind == 9 and self.chance.random() < 0.3:
-            chosen = self.chance.choice(list(self.types))
-            return [f"a.{self._field('l', self._annotated(chosen), 'None')} = {chosen}"]
+            argument = self.chance.choice(list(self.types))
+            return [f"a.{self._field('l', self._annotated(argument), 'None')} = {argument}"]
         if kind == 10 and self._of(_FLOATING):
-            chosen = self.chance.choice(self._of(_FLOATING))
-            return [f"a.{self._field('f', 'float', '0.0')} += {chosen} * 2.0"]
+            argument = self.chance.choice(self._of(_FLOATING))
+            return [f"a.{self._field('f', 'float', '0.0')} += {argument} * 2.0"]
         return self._extreme()
 
     def _annotated(self, name: str) -> str:
@@ -200,24 +204,26 @@ class Program:
 
     def _extreme(self) -> list[str]:
         """Return a statement that keeps the least or greatest value, or something near to it."""
-        chosen = self.chance.choice(list(self.types))
+        argument = self.chance.choice(list(self.types))
         op = self.chance.choice("<>")
         guard = (
-            "" if self.types[chosen] not in _FLOATING or self.chance.random() < 0.2 else f"{chosen} == {chosen} and "
+            ""
+            if self.types[argument] not in _FLOATING or self.chance.random() < 0.2
+            else f"{argument} == {argument} and "
         )
-        if self.types[chosen] in (*_WHOLE, *_FLOATING) and self.chance.random() < 0.4:
-            is_whole = self.types[chosen] in _WHOLE
+        if self.types[argument] in (*_WHOLE, *_FLOATING) and self.chance.random() < 0.4:
+            is_whole = self.types[argument] in _WHOLE
             start = self.chance.choice(("0", "3", str(-(2**63))) if is_whole else ("1.5", "0.0", "-0.0"))
             name = self._field("m", "int" if is_whole else "float", start)
-            value = self._amount() if is_whole else chosen
+            value = self._amount() if is_whole else argument
             if guard:
                 return [f"if {guard}{value} {op} a.{name}:", f"    a.{name} = {value}"]
             return [f"a.{name} = {'min' if op == '<' else 'max'}(a.{name}, {value})"]
-        name = self._field("m", self._annotated(chosen), "None")
+        name = self._field("m", self._annotated(argument), "None")
         test = self.chance.choice(
-            (f"{chosen} {op} a.{name}", f"a.{name} {op} {chosen}", f"not {chosen} {op}= a.{name}")
+            (f"{argument} {op} a.{name}", f"a.{name} {op} {argument}", f"not {argument} {op}= a.{name}")
         )
-        return [f"if {guard}(a.{name} is None or {test}):", f"    a.{name} = {chosen}"]
+        return [f"if {guard}(a.{name} is None or {test}):", f"    a.{name} = {argument}"]
 
     # --- the class ------------------------------------------------------------------------------------------------
 
@@ -227,16 +233,16 @@ class Program:
         if whole and self.chance.random() < 0.8:
             one, other = self.chance.choice(whole), self.chance.choice(whole)
             choices = (f"a.{one}", f"a.{one} if a.{one} > 3 else None", f"a.{one} - 7", f"a.{one} > a.{other}")
-            shown = self.chance.choice(choices)
-            if ">" in shown and "if" not in shown:
-                return "BOOLEAN", shown
+            field_name = self.chance.choice(choices)
+            if ">" in field_name and "if" not in field_name:
+                return "BOOLEAN", field_name
             if self.chance.random() < 0.4:
                 return "DOUBLE", f"a.{one} / a.{other} if a.{other} else None"
-            return "BIGINT", shown
+            return "BIGINT", field_name
         texts = [name for name, (type_, _) in self.fields.items() if type_ == "str | None"]
         if texts:
             return "STRING", f"a.{texts[0]}"
-        return "STRING", f"repr([{', '.join(map(_shown, self.fields, self.fields.values()))}])"
+        return "STRING", f"repr([{', '.join(map(_result_of, self.fields, self.fields.values()))}])"
 
     def _text(self, body: list[str], result: str, value: str) -> str:
         types = ", ".join(repr(each) for each in self.types.values())
@@ -256,8 +262,8 @@ class Program:
             *self._method("accumulate", body),
         ]
         if self.may_retract:
-            swapped = [_inverse(line) if self.chance.random() < 0.97 else line for line in body]
-            lines += self._method("retract", swapped)
+            swapped_lines = [_inverse(line) if self.chance.random() < 0.97 else line for line in body]
+            lines += self._method("retract", swapped_lines)
         lines += ["    def get_value(self, a):", f"        return {value}"]
         return "\n".join(lines) + "\n"
 
@@ -267,12 +273,12 @@ class Program:
     def function(self, folder: Path) -> Function:
         """Return the function of the class, whose source is a file of the folder."""
         path = folder / f"lifted_program_{self.seed}.py"
-        result = function_of(imported(path, self.text).P)
+        result = function_of(import_program(path, self.text).P)
         assert isinstance(result, Function)
         return result
 
 
-def _shown(name: str, field: tuple[str, str]) -> str:
+def _result_of(name: str, field: tuple[str, str]) -> str:
     """Return a field in the form in which it is compared: zeros without a sign, DECIMALs with all digits."""
     if name.startswith("d"):
         return f"a.{name} + Decimal('0.00')"
@@ -281,7 +287,7 @@ def _shown(name: str, field: tuple[str, str]) -> str:
     return f"(a.{name} if a.{name} is None else a.{name} + 0.0)" if "float" in field[0] else f"a.{name}"
 
 
-def _indented(lines: list[str]) -> list[str]:
+def _indent(lines: list[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
@@ -289,7 +295,7 @@ def _inverse(line: str) -> str:
     return line.replace("+=", "\0").replace("-=", "+=").replace("\0", "-=")
 
 
-def imported(path: Path, text: str) -> Any:
+def import_program(path: Path, text: str) -> Any:
     """Write a text to a file, and return its module."""
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -147,21 +147,21 @@ class StreamEngine:
                 for row in batch.to_pylist():
                     blobs.setdefault(row[BUCKET], []).append(Row(partition=partition, **row))
         output: Rows = []
-        for bucket, held in blobs.items():
-            self.random.shuffle(held)
+        for bucket, bucket_blobs in blobs.items():
+            self.random.shuffle(bucket_blobs)
             before = copy.deepcopy(self.buckets.setdefault(bucket, BucketState()))
-            died = None
+            dead_bucket = None
             if self.random.random() < 0.3:
-                list(self._input(bucket, held, watermark_ms))  # a task that dies, or runs twice
-                died, self.buckets[bucket] = self.buckets[bucket], before
-                random.Random(0).shuffle(held)
-            output += self._unpacked(self._input(bucket, held, watermark_ms))
-            if died is not None:
+                list(self._input(bucket, bucket_blobs, watermark_ms))  # a task that dies, or runs twice
+                dead_bucket, self.buckets[bucket] = self.buckets[bucket], before
+                random.Random(0).shuffle(bucket_blobs)
+            output += self._unpacked(self._input(bucket, bucket_blobs, watermark_ms))
+            if dead_bucket is not None:
                 self.reruns += 1
                 # Spark may read the pieces of the one together with those that epochs after the other write. Outputs
                 # that vary may differ.
                 if not self.layout.emitted:
-                    assert sorted(died.runs.values()) == sorted(self.buckets[bucket].runs.values())
+                    assert sorted(dead_bucket.runs.values()) == sorted(self.buckets[bucket].runs.values())
         for bucket, state in self.buckets.items():
             for at_ms in sorted(each for each in state.timers if each <= watermark_ms):
                 state.timers.discard(at_ms)

@@ -16,13 +16,13 @@ WINDOW_MINUTES = 60
 GAP_MINUTES = 30
 
 
-def aggregated(rows: Rows) -> dict[str, Any]:
+def aggregate(rows: Rows) -> dict[str, Any]:
     """Aggregate the rows of one group, by definition."""
     values = [row["v"] for row in rows if row["v"] is not None]
-    weighted = [(row["v"], row["w"]) for row in rows if row["v"] is not None]
-    weight = sum(w for _, w in weighted)
+    weighted_values = [(row["v"], row["w"]) for row in rows if row["v"] is not None]
+    weight = sum(w for _, w in weighted_values)
     return {
-        "price": None if weight == 0 else math.trunc(sum(v * w for v, w in weighted) / weight),
+        "price": None if weight == 0 else math.trunc(sum(v * w for v, w in weighted_values) / weight),
         "n": len(rows),
         "different": len(set(values)),
         "total": sum(values) if values else None,
@@ -64,14 +64,14 @@ class StreamModel:
 
     def epoch(self, steps: Sequence[tuple[str, dict[str, Any], int]]) -> tuple[Rows, list[dict[str, Any]]]:
         """Return the rows of an epoch, and the changes that it must give, in any order."""
-        table = {key: aggregated(rows) for key, rows in self.present.items() if rows}
+        table = {key: aggregate(rows) for key, rows in self.present.items() if rows}
         rows = self._merged(steps) if self.windows == "session" else self._stepped(steps)
         changes = self._changes(table)
-        closed = [key for key in self.present if self._is_closed(key)]
-        for key in closed:
-            gone = self.present.pop(key)
-            if gone and self.emit == "append":
-                changes.append(self._row(key, aggregated(gone)))
+        closed_keys = [key for key in self.present if self._is_closed(key)]
+        for key in closed_keys:
+            dead_group = self.present.pop(key)
+            if dead_group and self.emit == "append":
+                changes.append(self._row(key, aggregate(dead_group)))
         self.latest = max([self.latest, *(row["at"] for row in rows)])
         self.watermark = max(self.watermark, self.latest - DELAY_MINUTES)
         return rows, changes
@@ -104,7 +104,7 @@ class StreamModel:
     def _stepped(self, steps: Sequence[tuple[str, dict[str, Any], int]]) -> Rows:
         """Insert rows, and retract rows."""
         rows: Rows = []
-        started = {key for key, group in self.present.items() if group}
+        started_keys = {key for key, group in self.present.items() if group}
         for step, row, pick in steps:
             key = self.key(row)
             group = self.present[key]
@@ -114,43 +114,43 @@ class StreamModel:
                     group.append(row)
             elif step == "D" and group and not self._is_closed(key):
                 # In a group that begins in this epoch the row may be retracted again, once more than it came.
-                taken = group.pop(pick % len(group)) if key in started else group[pick % len(group)]
-                rows.append({**taken, "kind": DELETE})
-            elif step == "X" and key not in started:
+                taken_row = group.pop(pick % len(group)) if key in started_keys else group[pick % len(group)]
+                rows.append({**taken_row, "kind": DELETE})
+            elif step == "X" and key not in started_keys:
                 rows.append({**row, "kind": DELETE})
             elif step == "E":
                 rows += [{**row, "kind": DELETE}, {**row, "kind": INSERT}]
-                if not self._is_closed(key) and key not in started:
+                if not self._is_closed(key) and key not in started_keys:
                     group.append(row)
-        self._count(rows, self._matched(rows, started))
+        self._count(rows, self._matched(rows, started_keys))
         return rows
 
-    def _matched(self, rows: Rows, started: set[Key]) -> int:
+    def _matched(self, rows: Rows, started_keys: set[Key]) -> int:
         """Take back the rows of groups that begin in this epoch, and return how many retractions have none."""
-        ignored = 0
+        ignored_count = 0
         for row in rows:
             key = self.key(row)
-            if row["kind"] != DELETE or key in started or self._is_closed(key):
+            if row["kind"] != DELETE or key in started_keys or self._is_closed(key):
                 continue
             group = self.present[key]
             equal = [place for place, other in enumerate(group) if all(other[name] == row[name] for name in ("v", "w"))]
             if equal:
                 del group[equal[0]]
             else:
-                ignored += 1
-        return ignored
+                ignored_count += 1
+        return ignored_count
 
-    def _count(self, rows: Rows, ignored: int) -> None:
+    def _count(self, rows: Rows, ignored_count: int) -> None:
         late = sum(self._is_closed(self.key(row)) for row in rows)
         self.late_retractions += sum(self._is_closed(self.key(row)) and row["kind"] == DELETE for row in rows)
         self.late += late
-        self.ignored += ignored
-        self.folded += len(rows) - late - ignored
+        self.ignored += ignored_count
+        self.folded += len(rows) - late - ignored_count
 
     def _changes(self, before: dict[Key, dict[str, Any]]) -> list[dict[str, Any]]:
         if self.emit == "append":
             return []
-        after = {key: aggregated(rows) for key, rows in self.present.items() if rows}
+        after = {key: aggregate(rows) for key, rows in self.present.items() if rows}
         changes: list[dict[str, Any]] = []
         for key in before.keys() | after.keys():
             old, new = before.get(key), after.get(key)

@@ -75,17 +75,17 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def rows_of(value: bytes) -> list[tuple[str, list[Any]]]:
     """Return the rows of an event, read strictly; raise an error if it has none."""
     event = json.loads(value.decode(), object_pairs_hook=once)
-    kind, rows, changed = event["type"], event["data"], event.get("old")
+    kind, rows, changed_columns = event["type"], event["data"], event.get("old")
     if kind != "UPDATE":
-        if changed is not None:
+        if changed_columns is not None:
             raise ValueError("an old row")
         return [({"INSERT": "+I", "DELETE": "-D"}[kind], values_of(row)) for row in rows]
-    found = []
-    for row, before in zip(rows, changed, strict=True):
+    actual = []
+    for row, before in zip(rows, changed_columns, strict=True):
         if not before.keys() <= row.keys():
             raise ValueError("an old row of other columns")
-        found += [("-U", values_of({**row, **before})), ("+U", values_of(row))]
-    return found
+        actual += [("-U", values_of({**row, **before})), ("+U", values_of(row))]
+    return actual
 
 
 def values_of(row: dict[str, str | None]) -> list[Any]:
@@ -98,13 +98,13 @@ def events(draw: st.DrawFn) -> bytes:
     damage = draw(st.sampled_from([None] * 6 + ["value", "value", "name", "member", "text", "rows"]))
 
     def row(names: Sequence[str]) -> dict[str, Any]:
-        found: dict[str, Any] = {name: draw(st.sampled_from(GOOD[name])) for name in names}
-        if found and damage == "value" and draw(st.booleans()):
-            found[draw(st.sampled_from(list(found)))] = draw(st.sampled_from(ODD))
-        if found and damage == "name" and draw(st.booleans()):
-            name = draw(st.sampled_from(list(found)))
-            found[draw(st.sampled_from([name.upper(), "more"]))] = found.pop(name)
-        return found
+        actual: dict[str, Any] = {name: draw(st.sampled_from(GOOD[name])) for name in names}
+        if actual and damage == "value" and draw(st.booleans()):
+            actual[draw(st.sampled_from(list(actual)))] = draw(st.sampled_from(ODD))
+        if actual and damage == "name" and draw(st.booleans()):
+            name = draw(st.sampled_from(list(actual)))
+            actual[draw(st.sampled_from([name.upper(), "more"]))] = actual.pop(name)
+        return actual
 
     kind = draw(st.sampled_from(["INSERT", "UPDATE", "DELETE"]))
     count = draw(st.integers(1, 2))
@@ -123,32 +123,32 @@ def events(draw: st.DrawFn) -> bytes:
         value = draw(st.sampled_from([value[:-1] + b"," + more + b"}", b"{" + more + b"," + value[1:]]))
     if damage == "text":
         place = draw(st.integers(0, len(value)))
-        inserted = draw(
+        inserted_rows = draw(
             st.sampled_from([b" ", b'"', b"}", b",", b"0", b"\\", b"\xff", b"\xed\xa0\x80", b"\0", b"\\ud800"])
         )
-        value = draw(st.sampled_from([value[:place], value + b"}", value[:place] + inserted + value[place:]]))
+        value = draw(st.sampled_from([value[:place], value + b"}", value[:place] + inserted_rows + value[place:]]))
     return value
 
 
 @pytest.mark.slow
 @given(st.lists(events(), min_size=1, max_size=4))
 @examples(8000)
-def test_a_row_has_the_values_of_its_texts(found: Sequence[bytes]) -> None:
+def test_a_row_has_the_values_of_its_texts(actual: Sequence[bytes]) -> None:
     """Each event is read as a strict parser and Python's own types read it, or left."""
     reader = canal_reader(TYPES, fills_missing=False)
     assert reader is not None
-    (batch,) = reader([pa.record_batch({"value": pa.array(found, pa.binary())})])
+    (batch,) = reader([pa.record_batch({"value": pa.array(actual, pa.binary())})])
     rows = batch.to_pylist()
     left = {row["unread"]["value"] for row in rows if row["row_kind"] is None}
     read = [(row["row_kind"], [row[f"field_{at}"] for at in range(len(TYPES))]) for row in rows if row["row_kind"]]
-    expected = [each for value in found if value not in left for each in rows_of(value)]
+    expected = [each for value in actual if value not in left for each in rows_of(value)]
     assert list(map(repr, read)) == list(map(repr, map(alike, expected)))
 
 
 def alike(row: tuple[str, list[Any]]) -> tuple[str, list[Any]]:
     """Return a row of the model with the Python types and scales of Arrow's values."""
     kind, values = row
-    scaled = [
+    scaled_values = [
         value
         if value is None
         else int(value)
@@ -158,4 +158,4 @@ def alike(row: tuple[str, list[Any]]) -> tuple[str, list[Any]]:
         else value
         for value, type_ in zip(values, TYPES.values(), strict=True)
     ]
-    return kind, scaled
+    return kind, scaled_values

@@ -21,7 +21,7 @@ from foldflight.functions import Registry
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.author.udaf import function_of
 from tests.effort import examples
-from tests.laws.alike import array_of, folds_alike, interpreted, sums_are_exact
+from tests.laws.alike import array_of, folds_alike, interpret, sums_are_exact
 
 FACTOR = 3
 
@@ -565,7 +565,7 @@ def test_compiled_is_interpreted(
 ) -> None:
     """Rows, states and values are equal, and so are errors, with their slots and rows."""
     bound = bound_of(name, types, literals)
-    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, row_by_row=True)
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, row_by_row=True)
 
 
 @pytest.mark.slow
@@ -574,13 +574,13 @@ def test_compiled_is_interpreted(
 def test_an_interpreted_get_value_works_on_compiled_accumulators(hot: Programs, data: st.DataObject) -> None:
     """Only get_value is interpreted: results and errors are the interpreter's. It changes no accumulator."""
     bound = bound_of("shown", [pa.int64()], {})
-    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, row_by_row=True)
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, row_by_row=True)
 
 
 def test_the_reason_of_an_interpreted_get_value_is_shown(hot: Programs) -> None:
     """The other methods stay compiled, and the listing says why get_value is not."""
     bound = bound_of("shown", [pa.int64()], {})
-    accumulators = hot.accumulators(interpreted(bound))
+    accumulators = hot.accumulators(interpret(bound))
     slots = np.array([0, 1, 0], np.int32)
     accumulators.update(Rows(slots, None, [Column("value", pa.array([1, 2, 3]))]))
     assert accumulators.evaluate(slots[:2]).to_pylist() == [[1, 4], [1, 2]]
@@ -599,7 +599,7 @@ def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[s
     assert result.rows(nulls=True) is not None
     if literals.get("step") == 0:
         return  # it divides by zero in every row
-    accumulators = hot.accumulators(interpreted(bound))
+    accumulators = hot.accumulators(interpret(bound))
     columns = [Column(f"c{place}", array_of(KNOWN.get(type_, [1, 0, 1]), type_)) for place, type_ in enumerate(types)]
     slots = np.array([0, 1, 0], np.int32)
     accumulators.update(Rows(slots, None, columns))
@@ -612,7 +612,7 @@ def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[s
 
 def test_a_sum_beyond_64_bits_is_exact(hot: Programs) -> None:
     """A sum that exceeds 64 bits and returns into range is right; one that stays out of range is OVERFLOW."""
-    sums_are_exact(hot.accumulators(interpreted(bound_of("whole", [pa.int64()], {}))), "compiled")
+    sums_are_exact(hot.accumulators(interpret(bound_of("whole", [pa.int64()], {}))), "compiled")
 
 
 def test_migrated_states_stay_compiled(hot: Programs) -> None:
@@ -624,7 +624,7 @@ def test_migrated_states_stay_compiled(hot: Programs) -> None:
             return 10 * state
 
     bound = Registry.load([Tenfold])["whole"].bind([pa.int64()], {})
-    accumulators = hot.accumulators(interpreted(bound))
+    accumulators = hot.accumulators(interpret(bound))
     slots = np.array([1, 0, 1], np.int32)
     accumulators.update(Rows(slots, None, [Column("x", pa.array([1, 2, 3]))]))
     accumulators.migrate(slots, pa.array([5, 6, 7]), StateOrigin("1", "00" * 8, "typed"))
@@ -635,7 +635,7 @@ def test_migrated_states_stay_compiled(hot: Programs) -> None:
 @pytest.mark.usefixtures("texts_are_copied_soon")
 def test_texts_outlive_the_memory_of_their_rows(hot: Programs) -> None:
     """Texts of accumulators are copied, and the memory of their rows is freed, when most of it is not used."""
-    accumulators = hot.accumulators(interpreted(bound_of("last_text", [pa.string()], {})))
+    accumulators = hot.accumulators(interpret(bound_of("last_text", [pa.string()], {})))
     slots = np.zeros(100, np.int32)
     for number in range(50):
         values = [f"{number} {row}" if row else None for row in range(100)]
@@ -669,7 +669,7 @@ def test_a_variable_that_may_have_no_value_is_not_compiled(hot: Programs) -> Non
 
     registry = Registry.load([Forgets])
     with pytest.raises(FoldflightError, match="step may have no value"):
-        hot.accumulators(interpreted(registry["forgets"].bind([pa.int64()], {})))
+        hot.accumulators(interpret(registry["forgets"].bind([pa.int64()], {})))
 
 
 def test_a_tuple_of_any_length_is_not_compiled_with_a_reason(hot: Programs) -> None:
@@ -690,7 +690,7 @@ def test_a_tuple_of_any_length_is_not_compiled_with_a_reason(hot: Programs) -> N
     with pytest.raises(
         FoldflightError, match=r"its tuple has any length; write a type for each item, as tuple\[int, int\]"
     ):
-        hot.accumulators(interpreted(bound))
+        hot.accumulators(interpret(bound))
 
 
 @pytest.mark.parametrize(
@@ -724,12 +724,12 @@ def test_what_python_cannot_do_with_moments_is_not_compiled(
     def get_value(self: Any, accumulator: Number) -> int:
         return accumulator.n
 
-    made = {"create_accumulator": create_accumulator, "get_value": get_value, "accumulate": scope["accumulate"]}
-    function = function_of(udaf(input_types=types, compile=True)(type("Made", (), made)))
+    members = {"create_accumulator": create_accumulator, "get_value": get_value, "accumulate": scope["accumulate"]}
+    function = function_of(udaf(input_types=types, compile=True)(type("Made", (), members)))
     assert function is not None
     bound = function.bind(function.input_types or (), {})
     with pytest.raises(FoldflightError, match=f"cannot be compiled: .*{why}"):
-        hot.accumulators(interpreted(bound))
+        hot.accumulators(interpret(bound))
 
 
 @pytest.mark.every_turn
@@ -738,7 +738,7 @@ def test_states_with_lists_of_other_lengths_are_interpreted(hot: Programs) -> No
     bound = bound_of("histogram", [pa.int64(), pa.float64()], {})
     state = {"buckets": [1, 2], "highest": [0.0, 1.0, 2.0], "seen": [False, False], "rows": 2}
     slots = np.zeros(1, np.int32)
-    accumulators = hot.accumulators(interpreted(bound))
+    accumulators = hot.accumulators(interpret(bound))
     accumulators.merge(slots, pa.array([state], bound.state_type))
     assert accumulators.mode == "interpreted"
     assert accumulators.state(slots).to_pylist() == [state]
@@ -784,7 +784,7 @@ class Made:
     assert function is not None
     bound = function.bind(function.input_types or (), {})
     with pytest.raises(FoldflightError, match=f"cannot be compiled: .*{why}"):
-        hot.accumulators(interpreted(bound))
+        hot.accumulators(interpret(bound))
 
 
 @pytest.mark.parametrize(
@@ -825,14 +825,14 @@ class Made:
     assert function is not None
     bound = function.bind(function.input_types or (), {})
     with pytest.raises(FoldflightError, match=f"cannot be compiled: .*{why}"):
-        hot.accumulators(interpreted(bound))
+        hot.accumulators(interpret(bound))
 
 
 def test_a_list_of_another_length_as_the_state_is_interpreted(hot: Programs) -> None:
     """The state of another version is kept as it is."""
     bound = bound_of("listed", [pa.int64()], {})
     slots = np.zeros(1, np.int32)
-    accumulators = hot.accumulators(interpreted(bound))
+    accumulators = hot.accumulators(interpret(bound))
     accumulators.merge(slots, pa.array([[1, 2]], bound.state_type))
     assert accumulators.mode == "interpreted"
     assert accumulators.state(slots).to_pylist() == [[1, 2]]

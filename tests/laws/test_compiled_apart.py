@@ -17,7 +17,7 @@ from foldflight.fold.request import Options, Resources
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions.author.udaf import function_of
 from foldflight.testing.laws import _Subject
-from tests.laws.alike import SIGNER, interpreted, outcome
+from tests.laws.alike import SIGNER, interpret, outcome
 
 BIG = (1 << 63) - 1
 LONG = "a" * 40_000
@@ -79,7 +79,7 @@ def rows_of(*rows: tuple[int, int, str]) -> Rows:
 def both(programs: Programs, cls: Any = Kept) -> tuple[Interpreted, Any]:
     """Return the interpreter and compiled code."""
     bound = function_of(cls).bind(function_of(cls).input_types, {})  # type: ignore[union-attr]
-    return interpreted(bound), programs.accumulators(interpreted(bound))
+    return interpret(bound), programs.accumulators(interpret(bound))
 
 
 def agree(one: Any, other: Any, run: Any) -> None:
@@ -110,9 +110,9 @@ def test_rows_that_do_not_fit_are_interpreted_alone(
     rows = rows_of(*MANY, *middle, *(row for place, row in enumerate(MANY) if row[0] != 1 or place < 9))
     if each:
         every = np.ones(len(rows), np.bool_)
-        asked = np.arange(len(rows)) % 3 != 1
-        asked[len(MANY) : len(MANY) + len(middle)] = False  # a value beyond 64 bits is an error
-        agree(one, other, lambda target: target.running_values(rows, every, asked))
+        emit_mask = np.arange(len(rows)) % 3 != 1
+        emit_mask[len(MANY) : len(MANY) + len(middle)] = False  # a value beyond 64 bits is an error
+        agree(one, other, lambda target: target.running_values(rows, every, emit_mask))
     else:
         agree(one, other, lambda target: target.update(rows))
     assert other.mode == "compiled"
@@ -188,8 +188,8 @@ def test_a_group_that_fails_leaves_the_others_compiled(programs: Programs) -> No
     subject = _Subject(function_of(Kept), {})  # type: ignore[arg-type]
     ways = (Resources(SIGNER), Resources(SIGNER, accelerator=programs))
     one, other = (Fold(subject.calls, Options(isolate_errors=True), way) for way in ways)
-    for failing in (13, 0):
-        for part in ([(1, "b"), (failing, "b"), (5, LONG)], [(2, "c")]):
+    for failing_row in (13, 0):
+        for part in ([(1, "b"), (failing_row, "b"), (5, LONG)], [(2, "c")]):
             for slot in (0, 1):
                 chunk = subject.chunk(part if slot else part[:1], slot)
                 agree(one, other, lambda fold, chunk=chunk: fold.fold(chunk))

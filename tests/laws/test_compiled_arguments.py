@@ -22,7 +22,7 @@ from foldflight.fold.scalar.evaluation import InterpretedScalar
 from foldflight.functions import FunctionContext, Registry
 from foldflight.functions.types.sql import parse_type
 from tests.effort import examples
-from tests.laws.alike import VALUES, Samples, array_of, folds_alike, interpreted, refusal, same
+from tests.laws.alike import VALUES, Samples, array_of, folds_alike, interpret, refusal, same
 
 
 @dataclass
@@ -290,7 +290,7 @@ def test_arrays_are_those_of_the_interpreter(name: str, hot: Programs, data: st.
     program = hot.program(bound, bound.instantiate())
     assert isinstance(program, Program)
     program.demand_nulls()
-    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, _SAMPLES, row_by_row=True)
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, _SAMPLES, row_by_row=True)
 
 
 @pytest.mark.every_turn
@@ -300,7 +300,7 @@ def test_slices_of_chunks(name: str, hot: Programs) -> None:
     bound = FUNCTIONS[name].bind(list(FUNCTIONS[name].input_types or ()), {})
     random = np.random.default_rng(7)
     columns = [Column(str(place), _column(type_, 100, random)) for place, type_ in enumerate(bound.input_types)]
-    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    one, other = hot.accumulators(interpret(bound)), interpret(bound)
     whole = Rows(random.integers(0, 3, 100).astype(np.int32), None, columns)
     every = np.arange(3, dtype=np.int32)
     for start, stop in ((0, 0), (3, 50), (50, 51), (61, 100)):
@@ -347,7 +347,7 @@ def test_errors_are_those_of_the_interpreter(values: list[Any], place: int, hot:
         np.zeros(2, np.int32), None, [Column("values", pa.array(values)), Column("place", pa.array([place] * 2))]
     )
     with pytest.raises(FunctionError, match="list index out of range") as excinfo:
-        hot.accumulators(interpreted(bound)).update(rows)
+        hot.accumulators(interpret(bound)).update(rows)
     assert f"place={place}" in excinfo.value.row
     assert "values[place]" in excinfo.value.trace
 
@@ -423,22 +423,22 @@ def test_full_arenas_keep_nothing(hot: Programs, monkeypatch: pytest.MonkeyPatch
     Moving the regions reads the headers of all groups.
     """
     bound = Registry.load([Later]).authored[0].bind([pa.list_(pa.int64())], {})
-    moved: list[int] = []
+    moves: list[int] = []
     compact = Arena._compact
 
-    def counted(*given: Any, **how: Any) -> None:
-        moved.append(1)
+    def count(*given: Any, **how: Any) -> None:
+        moves.append(1)
         compact(*given, **how)
 
-    monkeypatch.setattr(Arena, "_compact", counted)
+    monkeypatch.setattr(Arena, "_compact", count)
     for groups, least, most in ((4, 50, 1000), (20_000, 1, 25)):
-        accumulators = hot.accumulators(interpreted(bound))
+        accumulators = hot.accumulators(interpret(bound))
         slots = np.arange(40_000, dtype=np.int32) % groups
         values = pa.array([[1, 2, 3, 4]] * len(slots))
         accumulators.update(Rows(slots, None, [Column("values", values)]))
         assert accumulators.mode == "compiled"
-        assert least <= len(moved) <= most
-        moved.clear()
+        assert least <= len(moves) <= most
+        moves.clear()
         table = weakref.ref(accumulators._table)  # type: ignore[attr-defined]
         accumulators.close()
         assert table() is None
@@ -455,7 +455,7 @@ def test_large_maps_are_left_to_the_interpreter(hot: Programs) -> None:
         counts = pa.array([[("a", 5)], large, last], bound.input_types[0])
         columns = [Column(str(place), each) for place, each in enumerate((counts, flags, keys))]
         rows = Rows(np.zeros(3, np.int32), None, columns)
-        one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+        one, other = hot.accumulators(interpret(bound)), interpret(bound)
         if same(lambda target, rows=rows: target.update(rows), one, other):
             assert one.mode == "compiled"
             same(lambda target: target.state(np.zeros(1, np.int32)), one, other)

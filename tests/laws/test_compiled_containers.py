@@ -19,7 +19,7 @@ from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import BoundFunction
 from tests.effort import examples
-from tests.laws.alike import REAL, VALUES, folds_alike, interpreted, refusal, same
+from tests.laws.alike import REAL, VALUES, folds_alike, interpret, refusal, same
 
 
 @udaf
@@ -114,9 +114,11 @@ class Median:
     def get_value(self, accumulator: list[float]) -> float | None:
         if not accumulator:
             return None
-        ordered = sorted(accumulator)
-        middle = len(ordered) // 2
-        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+        sorted_values = sorted(accumulator)
+        middle = len(sorted_values) // 2
+        return (
+            sorted_values[middle] if len(sorted_values) % 2 else (sorted_values[middle - 1] + sorted_values[middle]) / 2
+        )
 
 
 @udaf
@@ -333,7 +335,7 @@ CASES: list[tuple[str, list[pa.DataType], bool]] = [
     ("tagged", [pa.string(), pa.int64()], True),
 ]
 each_case = pytest.mark.parametrize(
-    ("name", "types", "unordered"),
+    ("name", "types", "is_unordered"),
     [pytest.param(*case, id=case[0], marks=() if place < 2 else pytest.mark.slow) for place, case in enumerate(CASES)],
 )
 SAMPLES = {
@@ -357,28 +359,28 @@ def hot() -> Programs:
 @settings(examples(150), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_containers_are_the_interpreters(
-    name: str, types: list[pa.DataType], unordered: bool, hot: Programs, data: st.DataObject
+    name: str, types: list[pa.DataType], is_unordered: bool, hot: Programs, data: st.DataObject
 ) -> None:
     """Rows, states and values are equal, and so are errors, with their slots and rows."""
     bound = FUNCTIONS[name].bind(types, {})
-    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, SAMPLES, unordered=unordered)
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, SAMPLES, is_unordered=is_unordered)
 
 
 @pytest.mark.every_turn
 @each_case
 def test_many_rows_are_folded_by_compiled_code(
-    name: str, types: list[pa.DataType], unordered: bool, hot: Programs
+    name: str, types: list[pa.DataType], is_unordered: bool, hot: Programs
 ) -> None:
     """Containers that grow many times, in few groups and in many, and are merged: the interpreter is never used."""
     bound = FUNCTIONS[name].bind(types, {})
     result = hot.program(bound, bound.instantiate())
     assert isinstance(result, Program), result
-    chosen = np.random.default_rng(1)
-    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    rng = np.random.default_rng(1)
+    one, other = hot.accumulators(interpret(bound)), interpret(bound)
     every = np.arange(100, dtype=np.int32)
     for groups in (2, 100):
-        slots = chosen.integers(0, groups, 3000).astype(np.int32)
-        numbers = chosen.integers(14, 700, 3000)
+        slots = rng.integers(0, groups, 3000).astype(np.int32)
+        numbers = rng.integers(14, 700, 3000)
         numbers += numbers % 11 == 3
         columns = [Column("c", pa.array(numbers).cast(type_)) for type_ in types]
         for target in (one, other):
@@ -387,7 +389,7 @@ def test_many_rows_are_folded_by_compiled_code(
         for target in (one, other):
             target.merge(every, states)
         states = other.state(every)
-        assert _sets(one.state(every), unordered) == _sets(states, unordered)
+        assert _sets(one.state(every), is_unordered) == _sets(states, is_unordered)
         assert one.evaluate(every).equals(other.evaluate(every))
         for target in (one, other):
             target.forget(every[:50])
@@ -395,9 +397,9 @@ def test_many_rows_are_folded_by_compiled_code(
     assert len(states) == 100
 
 
-def _sets(states: pa.Array, unordered: bool) -> Any:
+def _sets(states: pa.Array, is_unordered: bool) -> Any:
     result = states.to_pylist()
-    if unordered:
+    if is_unordered:
         result = [each | {"seen": sorted(each["seen"])} if isinstance(each, dict) else sorted(each) for each in result]
     return result
 
@@ -461,7 +463,7 @@ def pushes(items: list[int]) -> list[int]:
 PUSHES = {0: pushes}
 
 
-def written(accumulate: str = "accumulator.last.append(value)", get_value: str = "", **more: Any) -> BoundFunction:
+def bound_source(accumulate: str = "accumulator.last.append(value)", get_value: str = "", **more: Any) -> BoundFunction:
     """Return a function over `Recent` or `Seen` with these bodies of methods."""
     result = "list[int]" if get_value else "int"
     body = get_value or "return accumulator.total"
@@ -496,7 +498,7 @@ def written(accumulate: str = "accumulator.last.append(value)", get_value: str =
 )
 def test_lists_that_outlive_their_replacement_are_not_compiled(body: str, hot: Programs) -> None:
     """A list takes the place of another by a copy, which other variables would see, and Python's do not."""
-    bound = written(body)
+    bound = bound_source(body)
     assert "it replaces a container of the accumulator while" in refusal(hot, bound)
 
 
@@ -536,8 +538,8 @@ def test_accumulators_are_those_of_the_interpreter(bodies: tuple[str, ...], mode
     def init(self: Any) -> None:
         self.push = pushes
 
-    bound = written(*bodies, __init__=init)
-    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    bound = bound_source(*bodies, __init__=init)
+    one, other = hot.accumulators(interpret(bound)), interpret(bound)
     slots = np.zeros(1, np.int32)
     for value in (1, 2, 3, 4, 5, 6, 3):
         rows = Rows(slots, None, [Column("value", pa.array([value]))])
@@ -561,7 +563,7 @@ def test_accumulators_are_those_of_the_interpreter(bodies: tuple[str, ...], mode
 )
 def test_an_interpreted_get_value_that_shows_the_order_of_a_set(body: str, hot: Programs) -> None:
     """The order depends on all that was ever in the set, which compiled code does not know."""
-    bound = written("accumulator.seen.add(value)\nif value < 0:\n    accumulator.seen.discard(-value)", body)
+    bound = bound_source("accumulator.seen.add(value)\nif value < 0:\n    accumulator.seen.discard(-value)", body)
     assert "may show the order of a set" in refusal(hot, bound)
 
 
@@ -616,7 +618,7 @@ def test_accumulators_that_share_a_list_stay_interpreted(first: int) -> None:
     """Compiled code that takes over from the interpreter would make two lists of one."""
     (function,) = Registry.load([Aliased]).authored
     bound = function.bind([pa.int64()], {})
-    one, other = Programs(LoopStore("user"), hot_rows=2).accumulators(interpreted(bound)), interpreted(bound)
+    one, other = Programs(LoopStore("user"), hot_rows=2).accumulators(interpret(bound)), interpret(bound)
     slots = np.zeros(1, np.int32)
     for value in (first, 2, 3, 4):
         for each in (one, other):
@@ -634,7 +636,7 @@ def test_what_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
         writer.write_batch(batch)
     (read,) = pa.ipc.open_stream(pa.py_buffer(sink.getvalue().to_pybytes()))
     bound = FUNCTIONS["worded"].bind([pa.string(), pa.int64()], {})
-    one = hot.accumulators(interpreted(bound))
+    one = hot.accumulators(interpret(bound))
     assert isinstance(one, Compiled)
     for start in (0, 50):
         part = read.slice(start, 50)

@@ -25,7 +25,7 @@ from foldflight.functions.author.spec import BoundScalar, Function
 from foldflight.functions.author.udaf import function_of
 from foldflight.functions.types.values import cast_results
 from tests.effort import examples
-from tests.laws.alike import VALUES, Samples, folds_alike, interpreted, same
+from tests.laws.alike import VALUES, Samples, folds_alike, interpret, same
 
 WIDE, NARROW, WHOLE, CENTS = pa.decimal128(38, 18), pa.decimal128(20, 4), pa.decimal128(38, 0), pa.decimal128(7, 2)
 LIMIT = Decimal("100.25")
@@ -134,13 +134,15 @@ def test_compiled_decimals_are_those_of_python(cls: Any, operations: int, data: 
         given_columns, valid, _ = columns_of(Rows(np.zeros(1, np.int32), None, columns), program.arguments)
         if given_columns is None:
             continue
-        result, known = program.allocate(1)
+        result, handled_rows = program.allocate(1)
         try:
-            program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), given_columns, valid, result, known)
+            program.rows(nulls=False)(
+                program.instance, np.zeros(1, np.int64), given_columns, valid, result, handled_rows
+            )
         except RAISED:
             continue
-        wanted = cast_results([cls().eval(op, *row)], bound.result_type)
-        assert repr(results_of(result, known, bound.result_type).to_pylist()) == repr(wanted.to_pylist()), op
+        expected = cast_results([cls().eval(op, *row)], bound.result_type)
+        assert repr(results_of(result, handled_rows, bound.result_type).to_pylist()) == repr(expected.to_pylist()), op
 
 
 @udaf(input_types=[NARROW, "BIGINT"])
@@ -209,7 +211,7 @@ def compiled(cls: Any) -> tuple[Any, Any]:
     programs = Programs(LoopStore("user"), hot_rows=0)
     program = programs.program(bound, bound.instantiate())
     assert isinstance(program, Program), program
-    return bound, lambda: programs.accumulators(interpreted(bound))
+    return bound, lambda: programs.accumulators(interpret(bound))
 
 
 @pytest.mark.slow
@@ -236,7 +238,7 @@ def test_a_sum_beyond_its_digits_is_left_to_the_interpreter_and_may_return() -> 
 def test_a_state_beyond_its_digits_has_one_code() -> None:
     """A total of 39 digits is OVERFLOW as a state, interpreted and compiled, whatever scale Python's number has."""
     bound, make = compiled(DecimalSum)
-    for accumulators in (interpreted(bound), make()):
+    for accumulators in (interpret(bound), make()):
         for value in (Decimal(10**20) - Decimal("1e-18"),) * 2:
             accumulators.update(Rows(np.zeros(1, np.int32), None, [Column("price", pa.array([value], WIDE))]))
         with pytest.raises(FoldflightError, match=r"^OVERFLOW: its accumulator does not fit its state"):
@@ -248,7 +250,7 @@ def test_sliced_columns_with_nulls_are_folded() -> None:
     bound, make = compiled(Mean)
     given_values = pa.array([None, Decimal(7), None, Decimal(-2), Decimal("0.5")], WIDE).slice(1)
     rows = Rows(np.array([0, 0, 1, 1], np.int32), None, [Column("price", given_values)])
-    one, other = interpreted(bound), make()
+    one, other = interpret(bound), make()
     for run in (lambda each: each.update(rows), lambda each: each.evaluate(np.arange(2, dtype=np.int32))):
         assert same(run, one, other)
     assert other.mode == "compiled"
@@ -395,7 +397,7 @@ def test_an_interpreted_result_that_may_show_zeros_is_refused(cls: Any) -> None:
 def test_an_interpreted_result_that_uses_only_the_value_is_allowed() -> None:
     """Rounding to a constant, also in a method that get_value calls."""
     bound, make = compiled(Rounded)
-    one, other = interpreted(bound), make()
+    one, other = interpret(bound), make()
     rows = Rows(np.zeros(2, np.int32), None, [Column("price", pa.array([Decimal("1.5"), Decimal("0.035")], WIDE))])
     for run in (lambda each: each.update(rows), lambda each: each.evaluate(np.arange(1, dtype=np.int32))):
         assert same(run, one, other)
@@ -418,12 +420,12 @@ class Taxed(Shown):
 def test_decimals_of_the_class_are_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each value has code of its own."""
     rows = Rows(np.zeros(1, np.int32), None, [Column("price", pa.array([Decimal("1.5")], WIDE))])
-    for rate, wanted in ((Decimal("0.19"), Decimal("0.285")), (Decimal(3), Decimal("4.5"))):
+    for rate, expected in ((Decimal("0.19"), Decimal("0.285")), (Decimal(3), Decimal("4.5"))):
         monkeypatch.setattr(Taxed, "RATE", rate)
         _, make = compiled(Taxed)
         accumulators = make()
         accumulators.update(rows)
-        assert accumulators.evaluate(np.zeros(1, np.int32)).to_pylist() == [wanted]
+        assert accumulators.evaluate(np.zeros(1, np.int32)).to_pylist() == [expected]
         assert accumulators.mode == "compiled"
 
 

@@ -90,7 +90,7 @@ def once() -> Programs:
 
 
 @pytest.fixture
-def found(once: Programs, laws_compile_with: Any) -> Any:
+def check_compiled(once: Programs, laws_compile_with: Any) -> Any:
     """Check the law for a class."""
     laws_compile_with(once)
 
@@ -101,27 +101,27 @@ def found(once: Programs, laws_compile_with: Any) -> Any:
 
 
 @pytest.mark.every_turn
-def test_compiled_code_is_compared(found: Any) -> None:
+def test_compiled_code_is_compared(check_compiled: Any) -> None:
     """The law holds for a compiled class, and does not apply to an interpreted one, with the reason."""
-    assert found(Quotients) == LawResult(LAW, True)
-    other = found(Tried)
+    assert check_compiled(Quotients) == LawResult(LAW, True)
+    other = check_compiled(Tried)
     assert other.passed is None
     assert other.detail.startswith("it is interpreted: ")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", [Positions, Paths])
-def test_compiled_code_for_nested_arguments_is_compared(found: Any, cls: Any) -> None:
+def test_compiled_code_for_nested_arguments_is_compared(check_compiled: Any, cls: Any) -> None:
     """The law draws arrays, structs and maps, with NULLs in them."""
-    assert found(cls) == LawResult(LAW, True)
+    assert check_compiled(cls) == LawResult(LAW, True)
 
 
-def one_more(values: Any, known: Any, type_: pa.DataType) -> pa.Array:
+def one_more(values: Any, handled_rows: Any, type_: pa.DataType) -> pa.Array:
     """Make results with a mistake."""
-    return pa.array(values + 1, type_, mask=~known)
+    return pa.array(values + 1, type_, mask=~handled_rows)
 
 
-def lost(self: Compiled, loop: Any, *places: Any) -> None:
+def lose(self: Compiled, loop: Any, *places: Any) -> None:
     """Run a loop, and leave out the rows from an exception on: the mistake is in states and errors."""
     with contextlib.suppress(RAISED):
         loop(*places)
@@ -129,14 +129,14 @@ def lost(self: Compiled, loop: Any, *places: Any) -> None:
 
 @pytest.mark.parametrize(
     ("place", "name", "mistake", "step"),
-    [(compiled, "results_of", one_more, "states and results"), (Compiled, "_run", lost, "")],
+    [(compiled, "results_of", one_more, "states and results"), (Compiled, "_run", lose, "")],
 )
 def test_mistakes_in_compiled_code_are_found(
-    place: Any, name: str, mistake: Any, step: str, found: Any, monkeypatch: pytest.MonkeyPatch
+    place: Any, name: str, mistake: Any, step: str, check_compiled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong result, and rows that compiled code leaves out, break the law, which shows both outcomes."""
     monkeypatch.setattr(place, name, mistake)
-    broken = found(Quotients)
-    assert broken.passed is False
-    assert f"{step}: interpreted " in broken.detail
-    assert ", compiled " in broken.detail
+    law_result = check_compiled(Quotients)
+    assert law_result.passed is False
+    assert f"{step}: interpreted " in law_result.detail
+    assert ", compiled " in law_result.detail

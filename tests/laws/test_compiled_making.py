@@ -24,7 +24,7 @@ from foldflight.fold.scalar.evaluation import InterpretedScalar
 from foldflight.functions import FunctionContext, Registry
 from foldflight.functions.author.spec import ScalarFunction
 from tests.effort import examples
-from tests.laws.alike import WHOLE, folds_alike, interpreted, outcome
+from tests.laws.alike import WHOLE, folds_alike, interpret, outcome
 
 
 @udf
@@ -58,12 +58,12 @@ def parted(text: str, separator: str) -> str:
 
 @udf
 def repeated(text: str) -> int:
-    seen = set()
+    seen_values = set()
     result = 0
     for letter in text:
-        if letter in seen:
+        if letter in seen_values:
             result += 1
-        seen.add(letter)
+        seen_values.add(letter)
     return result
 
 
@@ -100,9 +100,9 @@ def rebound(text: str, mark: str) -> int:
 @udf
 def squares(number: int) -> int:
     result = {each: each * each for each in range(number % 40) if each % 3}
-    ordered = sorted([value for key, value in result.items() if key != 7])
+    sorted_values = sorted([value for key, value in result.items() if key != 7])
     last = None
-    for value in ordered:
+    for value in sorted_values:
         if value != last:
             last = value
     largest = 0 if last is None else last
@@ -252,7 +252,7 @@ def test_accumulators_hold_what_code_has_made(data: st.DataObject) -> None:
     assert program.interprets == ""
     words = st.sampled_from(["a", " a", "b", "c ", "\u00df", "d", "E" * 300, "f", ""])
     folds_alike(
-        bound, lambda: PROGRAMS.accumulators(interpreted(bound)), data, {pa.string(): words | st.text(max_size=4)}
+        bound, lambda: PROGRAMS.accumulators(interpret(bound)), data, {pa.string(): words | st.text(max_size=4)}
     )
 
 
@@ -305,10 +305,10 @@ def both(function: ScalarFunction) -> tuple[InterpretedScalar, CompiledScalar]:
     """Return a function interpreted, and compiled."""
     bound: Any = function.bind(function.input_types, {})
     inner = [InterpretedScalar(bound, FunctionContext(function.name), Failures()) for _ in range(2)]
-    compiled = PROGRAMS.scalar(inner[1])
-    assert isinstance(compiled, CompiledScalar)
-    assert compiled.mode is Mode.COMPILED, PROGRAMS.program(bound, bound.instantiate())
-    return inner[0], compiled
+    scalar_program = PROGRAMS.scalar(inner[1])
+    assert isinstance(scalar_program, CompiledScalar)
+    assert scalar_program.mode is Mode.COMPILED, PROGRAMS.program(bound, bound.instantiate())
+    return inner[0], scalar_program
 
 
 @pytest.mark.slow
@@ -324,7 +324,7 @@ def test_compiled_code_has_the_results_of_python(target: Any, data: st.DataObjec
     row = st.tuples(*(GIVEN[type_] | st.none() for type_ in function.input_types or ()))
     rows = data.draw(st.lists(row, min_size=1, max_size=6))
     columns = [
-        Column(name, pa.array([given[place] for given in rows], type_))
+        Column(name, pa.array([row[place] for row in rows], type_))
         for place, (name, type_) in enumerate(zip(function.input_names, function.input_types or (), strict=True))
     ]
     given_rows = Rows(np.zeros(len(rows), np.int32), None, columns)

@@ -137,10 +137,10 @@ def test_compiled_moments_are_those_of_python(program: Loops, row: tuple[int, ..
     given_columns, valid, _ = columns_of(Rows(np.zeros(OPERATIONS, np.int32), None, columns), program.arguments)
     arguments = zip(*(column.array.to_pylist() for column in columns), strict=True)
     for op, given_values in enumerate(arguments):
-        result, known = program.allocate(1)
+        result, handled_rows = program.allocate(1)
         one = tuple(each[op : op + 1] for each in given_columns or ())
         try:
-            program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), one, valid, result, known)
+            program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), one, valid, result, handled_rows)
         except RAISED:
             continue
         assert result.tolist() == [Calendar().eval(*given_values)], op
@@ -163,10 +163,10 @@ def test_a_duration_that_arrow_does_not_have_is_left_to_the_interpreter() -> Non
     most = (1 << 63) - 1
     for op in (0, 1):
         for span, fits in ((most // 2, True), (most, False)):
-            result, known = program.allocate(1)
+            result, handled_rows = program.allocate(1)
             columns = (np.full(1, op), np.full(1, span))
             try:
-                program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), columns, (), result, known)
+                program.rows(nulls=False)(program.instance, np.zeros(1, np.int64), columns, (), result, handled_rows)
             except RAISED:
                 assert not fits
             else:

@@ -23,7 +23,7 @@ from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import BoundFunction, Function
 from tests.effort import examples
-from tests.laws.alike import VALUES, folds_alike, interpreted, refusal
+from tests.laws.alike import VALUES, folds_alike, interpret, refusal
 
 # mypy: disable-error-code="no-untyped-def,var-annotated,no-untyped-call,attr-defined,operator,index"
 # mypy: disable-error-code="assignment,has-type"
@@ -380,15 +380,15 @@ def bound_of(cls: Any) -> BoundFunction:
 def test_rows_states_values_and_errors_are_the_interpreters(cls: Any, hot: Programs, data: st.DataObject) -> None:
     bound = bound_of(cls)
     assert isinstance(hot.program(bound, bound.instantiate()), Program), refusal(hot, bound)
-    codec = interpreted(bound).codec if bound.state_type == pa.binary() else None
-    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, SAMPLES, read=codec and codec.decode)
+    codec = interpret(bound).codec if bound.state_type == pa.binary() else None
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, SAMPLES, read=codec and codec.decode)
 
 
 @each_case
 def test_no_row_is_interpreted(cls: Any, hot: Programs) -> None:
     """Compiled code goes on after states were merged that the interpreter wrote."""
     bound = bound_of(cls)
-    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    one, other = hot.accumulators(interpret(bound)), interpret(bound)
     slots = np.arange(300, dtype=np.int32) % 7
     seconds = [timedelta(seconds=index) for index in range(300)]
     samples: dict[pa.DataType, Any] = {
@@ -450,8 +450,8 @@ def test_a_list_of_two_members_is_still_one_in_a_state_that_is_read(hot: Program
     bound = bound_of(OneList)
     assert isinstance(hot.program(bound, bound.instantiate()), Program), refusal(hot, bound)
     slots = np.zeros(1, np.int32)
-    for make in (lambda: interpreted(bound), lambda: hot.accumulators(interpreted(bound))):
-        writer, reader = make(), hot.accumulators(interpreted(bound))
+    for make in (lambda: interpret(bound), lambda: hot.accumulators(interpret(bound))):
+        writer, reader = make(), hot.accumulators(interpret(bound))
         writer.update(Rows(slots, None, [Column("c", pa.array([5]))]))
         reader.merge(slots, writer.state(slots))
         reader.update(Rows(slots, None, [Column("c", pa.array([2]))]))
@@ -622,7 +622,7 @@ class CountedNan:
 def test_the_interpreter_keeps_groups_with_keys_that_are_nan(hot: Programs) -> None:
     """A record would not keep the object, so the next row would add a key."""
     bound = bound_of(CountedNan)
-    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    one, other = hot.accumulators(interpret(bound)), interpret(bound)
     slots = np.arange(40, dtype=np.int32) % 4
     values = [Column("value", pa.array([-1.0 if index % 8 == 0 else 1.0 for index in range(40)]))]
     for _ in range(2):

@@ -20,7 +20,7 @@ from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import BoundFunction, Function
 from tests.effort import examples
-from tests.laws.alike import VALUES, folds_alike, interpreted
+from tests.laws.alike import VALUES, folds_alike, interpret
 
 
 @udaf
@@ -655,7 +655,7 @@ def test_states_are_the_interpreters_pickles(cls: Any, hot: Programs, data: st.D
     """Rows, states, values and errors are equal, also where a sum leaves 64 bits and returns."""
     bound = bound_of(cls)
     assert bound.state_type == pa.binary()
-    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, FINITE)
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, FINITE)
 
 
 @each_case
@@ -663,7 +663,7 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
     """The interpreter folds no row, before and after its states were read."""
     bound = bound_of(cls)
     assert isinstance(hot.program(bound, bound.instantiate()), Program)
-    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    one, other = hot.accumulators(interpret(bound)), interpret(bound)
     slots = np.arange(1000, dtype=np.int32) % 7
     for _ in range(2):
         values = [Column("value", pa.array(14 + np.arange(1000) % 16 * 35).cast(type_)) for type_ in bound.input_types]
@@ -764,10 +764,10 @@ def test_containers_without_annotations_tell_how_to_annotate_them(create_accumul
 def test_a_state_with_other_types_is_interpreted(hot: Programs) -> None:
     """A state of another history, in which the sum became a float, is merged as Python merges it."""
     bound = bound_of(Summed)
-    writer = interpreted(bound)
+    writer = interpret(bound)
     writer.load(np.zeros(1, np.int32), [0.5])
     state = writer.state(np.zeros(1, np.int32))
-    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    one, other = hot.accumulators(interpret(bound)), interpret(bound)
     slots = np.zeros(2, np.int32)
     for each in (one, other):
         each.update(Rows(slots, None, [Column("value", pa.array([1, 2]))]))

@@ -24,7 +24,7 @@ from foldflight.fold.scalar.evaluation import InterpretedScalar
 from foldflight.functions import function_of, parse_type
 from foldflight.functions.types.vectors import from_matrix
 from tests.effort import examples
-from tests.laws.alike import REAL, Samples, folds_alike, interpreted, refusal, same
+from tests.laws.alike import REAL, Samples, folds_alike, interpret, refusal, same
 
 V5 = Annotated[np.ndarray, "VECTOR(5)"]
 W5 = Annotated[np.ndarray, "VECTOR(5, DOUBLE)"]
@@ -125,7 +125,7 @@ def test_compiled_vectors_equal_the_interpreter(hot: Programs, data: st.DataObje
     assert isinstance(program, Program), program
     assert not program.interprets
     program.demand_nulls()
-    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, SAMPLES, row_by_row=True)
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, SAMPLES, row_by_row=True)
 
 
 @udaf
@@ -160,7 +160,7 @@ def test_compiled_results_are_rounded_as_the_interpreter_rounds(hot: Programs, d
     assert not program.interprets
     number = REAL | st.sampled_from([3.4028234663852886e38, 3.4028235677973366e38, -3.5e38, 1e-46])
     samples = {type_: st.lists(number, min_size=2, max_size=2)}
-    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, samples, row_by_row=True)
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, samples, row_by_row=True)
 
 
 @udf
@@ -188,9 +188,9 @@ def test_compiled_scalar_functions_return_vectors(hot: Programs, data: st.DataOb
     ]
     rows = Rows(np.zeros(count, np.int32), None, columns)
     one, other = (InterpretedScalar(bound, FunctionContext("between"), Failures()) for _ in range(2))
-    compiled = hot.scalar(other)
-    same(lambda target: target.values(rows), one, compiled)
-    assert compiled.mode is Mode.COMPILED
+    scalar_program = hot.scalar(other)
+    same(lambda target: target.values(rows), one, scalar_program)
+    assert scalar_program.mode is Mode.COMPILED
 
 
 def test_values_after_each_row_are_copies() -> None:
@@ -209,7 +209,7 @@ def test_values_after_each_row_are_copies() -> None:
 
     type_ = parse_type("VECTOR(2)")
     matrix = np.arange(6, dtype=np.float32).reshape(3, 2)
-    result = interpreted(bound_to(Sum, type_)).running_values(
+    result = interpret(bound_to(Sum, type_)).running_values(
         rows_of(matrix, np.zeros(3), type_), np.ones(3, np.bool_), np.array([True, False, True])
     )
     assert result.to_pylist() == [[0, 1], [6, 9]]
@@ -264,26 +264,30 @@ def test_long_vectors_and_many_groups(hot: Programs, size: int, groups: int) -> 
     program = hot.program(bound, bound.instantiate())
     assert isinstance(program, Program), program
     assert program.dtype.itemsize <= 8 * size + 64
-    chosen = np.random.default_rng(5)
+    rng = np.random.default_rng(5)
     count = 2 * groups if size == 2 else 40
-    matrix = chosen.standard_normal((count, size)).astype(np.float32)
+    matrix = rng.standard_normal((count, size)).astype(np.float32)
     matrix[0, :2] = math.inf, -0.0
-    slots = np.concatenate([np.arange(groups), chosen.integers(0, groups, count - groups)])
-    one, other, merged = interpreted(bound), hot.accumulators(interpreted(bound)), hot.accumulators(interpreted(bound))
+    slots = np.concatenate([np.arange(groups), rng.integers(0, groups, count - groups)])
+    one, other, merged_accumulators = (
+        interpret(bound),
+        hot.accumulators(interpret(bound)),
+        hot.accumulators(interpret(bound)),
+    )
     one.update(rows_of(matrix, slots, type_))
     for start, stop in ((0, count // 3), (count // 3, count)):
         other.update(rows_of(matrix[start:stop], slots[start:stop], type_))
-        merged.update(rows_of(matrix[start:stop], slots[start:stop], type_))
+        merged_accumulators.update(rows_of(matrix[start:stop], slots[start:stop], type_))
     assert (one.mode, other.mode) == (Mode.INTERPRETED, Mode.COMPILED)
     every = np.arange(groups, dtype=np.int32)
     assert one.state(every).equals(other.state(every))
     assert one.evaluate(every).equals(other.evaluate(every))
-    again, backwards = interpreted(bound), every[::-1].copy()
+    again, backwards = interpret(bound), every[::-1].copy()
     again.update(rows_of(matrix, slots, type_))
-    for target in (again, merged):
+    for target in (again, merged_accumulators):
         target.merge(backwards, one.state(backwards))
-    assert merged.mode == Mode.COMPILED
-    assert merged.state(every).equals(again.state(every))
+    assert merged_accumulators.mode == Mode.COMPILED
+    assert merged_accumulators.state(every).equals(again.state(every))
     back = np.ones(count, np.bool_)
     finite = np.where(np.isfinite(matrix), matrix, 0)
     for target in (one, other):
@@ -301,7 +305,7 @@ def test_few_vectors_are_in_reserve(hot: Programs) -> None:
     bound = bound_to(centroid_of(LONG), type_)
     program = hot.program(bound, bound.instantiate())
     assert isinstance(program, Program), program
-    accumulators = hot.accumulators(interpreted(bound))
+    accumulators = hot.accumulators(interpret(bound))
     assert isinstance(accumulators, Compiled)
     for group in range(40):
         accumulators.update(rows_of(np.ones((1, LONG), np.float32), np.array([group]), type_))

@@ -125,16 +125,16 @@ def texts_of(array: pa.Array) -> tuple[pa.DataType, list[str]]:
 @given(st.sampled_from(TYPES), st.sampled_from(DESCRIBED), WORDS, COLUMNS)
 @examples(20_000)
 def test_a_column_is_its_values(
-    type_: pa.DataType, described: Described | None, words: Words, column: Sequence[Any]
+    type_: pa.DataType, schema_of_values: Described | None, words: Words, column: Sequence[Any]
 ) -> None:
     """A column is read as its values are, one by one."""
-    decode = decoder(type_, described, words)
+    decode = decoder(type_, schema_of_values, words)
 
     def one_by_one() -> pa.Array:
         return pa.array([None if value is None else decode(value) for value in column], type_)
 
     expected = outcome(lambda: texts_of(one_by_one()))
-    assert outcome(lambda: texts_of(column_reader(type_, described, words)(column, None))) == expected
+    assert outcome(lambda: texts_of(column_reader(type_, schema_of_values, words)(column, None))) == expected
 
 
 ROW = {
@@ -219,10 +219,10 @@ def events(draw: st.DrawFn) -> bytes | None:
     damage = st.sampled_from(
         [text, text + b" ", b" " + text, text[:place], text + b"}", None, b"null", b" null\x0b", b'{"ts_ms":5}']
     )
-    inserted = st.sampled_from(
+    inserted_events = st.sampled_from(
         [b" ", b'"', b"}", b",", b"0", b"\\", b"\xff", b"\xed\xa0\x80", b'"op":"c",', b"\x00", b"\\u0061", b"\\ud800"]
     )
-    return draw(damage | inserted.map(lambda each: text[:place] + each + text[place:]))
+    return draw(damage | inserted_events.map(lambda each: text[:place] + each + text[place:]))
 
 
 class ByValue(Reader):
@@ -246,7 +246,7 @@ MESSAGE_KEYS = st.sampled_from([*[b'{"id":5}', b'{"id":7,"note":"a"}', KEY] * 3,
 )
 @examples(8000)
 def test_a_batch_is_its_events(
-    found: Sequence[tuple[bytes | None, bytes | None, str]],
+    actual: Sequence[tuple[bytes | None, bytes | None, str]],
     batch_rows: int,
     keys: tuple[str, ...] | None,
     table: str | None,
@@ -255,12 +255,12 @@ def test_a_batch_is_its_events(
     """A batch is read as its events are, one by one, also by a reader that has seen others before."""
     *flags, has_key = options
     arguments = ROW, dict.fromkeys(ROW, Words("precise", "microseconds")), table, *flags[:2], keys, *flags[2:]
-    events_, message_keys, partitions = zip(*found, strict=True)
+    events_, message_keys, partitions = zip(*actual, strict=True)
     columns: dict[str, pa.Array] = {"value": pa.array(events_, pa.binary())}
     columns |= {"key": pa.array(message_keys, pa.binary())} if has_key else {}
-    columns |= {"partition": pa.array(partitions), "offset": pa.array(range(len(found)), pa.int64())} if keys else {}
+    columns |= {"partition": pa.array(partitions), "offset": pa.array(range(len(actual)), pa.int64())} if keys else {}
     messages = pa.record_batch(columns)
-    batches = [messages.slice(start, batch_rows) for start in range(0, len(found), batch_rows)]
+    batches = [messages.slice(start, batch_rows) for start in range(0, len(actual), batch_rows)]
     expected = outcome(partial(columns_of, ByValue(*arguments), batches))
     reader = Reader(*arguments)
     for _ in range(2):

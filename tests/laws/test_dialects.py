@@ -22,7 +22,7 @@ ORDERED = {
     "percentages_fn": {"merge in any order"},
 }
 EXAMPLES = Registry.load(["examples.from_snowflake", "examples.from_beam"]).authored
-FUNCTIONS = {each.name: each for each in (*EXAMPLES, *(adapted.function for adapted in ADAPTED.values()))}
+FUNCTIONS = {each.name: each for each in (*EXAMPLES, *(example.function for example in ADAPTED.values()))}
 VALUES = {"int32": st.integers(-100, 100), "int64": st.integers(-100, 100), "string": st.sampled_from("abc")}
 # Products and sums of these have no rounding error, so that any order of them gives the same.
 EXACT = st.integers(-64, 64).map(lambda number: number / 8)
@@ -33,9 +33,9 @@ EXACT = st.integers(-64, 64).map(lambda number: number / 8)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_adapted_functions_keep_the_laws(name: str) -> None:
     """The kit of laws finds no fault."""
-    ordered = ORDERED.get(name, set())
+    ordered_columns = ORDERED.get(name, set())
     results = check_laws(FUNCTIONS[name], examples=examples_of(20))
-    assert [each for each in results if each.passed is False and each.law not in ordered] == []
+    assert [each for each in results if each.passed is False and each.law not in ordered_columns] == []
 
 
 def plain(value: Any) -> Any:
@@ -54,19 +54,19 @@ def same(one: Any, other: Any) -> bool:
 @given(data=st.data())
 def test_the_answers_are_those_of_the_engine(name: str, data: st.DataObject) -> None:
     """Over epochs with states between them the result is that of the engine's own calls, merged if it merges."""
-    adapted = ADAPTED[name]
-    types = adapted.function.input_types
+    example = ADAPTED[name]
+    types = example.function.input_types
     assert types is not None
     row = st.tuples(*(VALUES.get(str(each), EXACT) for each in types))
     parts = data.draw(st.lists(st.lists(row, min_size=1, max_size=4), min_size=1, max_size=3), "parts")
-    columns = adapted.function.input_names
-    functions = connect(adapted.function)
+    columns = example.function.input_names
+    functions = connect(example.function)
     epochs = run_epochs(
         {"it": functions[name](*columns)},
         [[dict(zip(columns, each, strict=True)) for each in part] for part in parts],
         types=dict(zip(columns, types, strict=True)),
     )
     changes = [change for epoch in epochs for change in epoch.changelog]
-    if not adapted.function.capabilities.merge:
+    if not example.function.capabilities.merge:
         parts = [[each for part in parts for each in part]]
-    assert same(changes[-1][1]["it"], plain(adapted.asked(parts)))
+    assert same(changes[-1][1]["it"], plain(example.evaluate(parts)))

@@ -28,7 +28,7 @@ from foldflight.functions import Call, Order
 from foldflight.testing import Epoch, run_epochs
 from tests.effort import examples
 from tests.laws.stream_engine import BucketState, Rows, StreamEngine
-from tests.watched import watched
+from tests.watched import watch_calls
 
 SMALL = TableBounds(
     piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2, inline_entries_max=2, inline_bytes_max=60
@@ -136,9 +136,9 @@ def test_results_are_those_of_states_with_all_rows(
         assert now.changelog == before.changelog
         assert now.live == before.live
         for key, states in now.states.items():
-            listed = before.states[key]["n"]
-            assert states["n"]["rows"] == {each["argument_0"]: each["times"] for each in listed}
-            assert states["n"]["state"] == sum(each["times"] > 0 for each in listed)
+            state_with_all_rows = before.states[key]["n"]
+            assert states["n"]["rows"] == {each["argument_0"]: each["times"] for each in state_with_all_rows}
+            assert states["n"]["state"] == sum(each["times"] > 0 for each in state_with_all_rows)
             assert isinstance(states["top"], list) == retracts
 
 
@@ -150,18 +150,18 @@ def test_an_epoch_looks_up_the_entries_of_its_rows(monkeypatch: pytest.MonkeyPat
     sizes: list[int] = []
     lookup = EntryTable.lookup
 
-    def counted(table: EntryTable, groups: pa.RecordBatch, generations: pa.Array, keys: pa.Array) -> Any:
+    def count(table: EntryTable, groups: pa.RecordBatch, generations: pa.Array, keys: pa.Array) -> Any:
         sizes.append(len(keys))
         return lookup(table, groups, generations, keys)
 
-    monkeypatch.setattr(EntryTable, "lookup", counted)
+    monkeypatch.setattr(EntryTable, "lookup", count)
     monkeypatch.setattr(EntryTable, "page", lambda *_: pytest.fail("a page was read"))
     operations: set[str] = set()
     calls = {"n": connect("embedded:")["count"]("v").distinct()}
-    calls = watched(calls, lambda operation, *_: operations.add(operation))
+    calls = watch_calls(calls, lambda operation, *_: operations.add(operation))
     many = [{"v": f"text {number}"} for number in range(300)]
-    touched = [{"v": "text 7"}, {"v": "text 299"}, {"v": "new"}, {"v": "newer"}, {"v": "text 7"}, {"v": None}]
-    first, second = run_epochs(calls, [many, touched])
+    epoch_rows = [{"v": "text 7"}, {"v": "text 299"}, {"v": "new"}, {"v": "newer"}, {"v": "text 7"}, {"v": None}]
+    first, second = run_epochs(calls, [many, epoch_rows])
     assert "entries" in operations
     assert "wanted" not in operations, "the server asked"
     assert first.changelog[-1] == ("+I", {"n": 300})
@@ -203,21 +203,21 @@ def test_explain_tells_how_rows_are_kept(call: Call, options: StreamOptions, why
 
 def test_a_batch_is_planned_as_before() -> None:
     """Without a state table states have all rows and merge; the rows are folded before the shuffle."""
-    planned = query(DISTINCT, stream=None, has_kinds=False)
-    assert planned.folds_before_shuffle.holds
-    assert not planned.views
-    assert "rows: " not in planned.explain()
+    batch_query = query(DISTINCT, stream=None, has_kinds=False)
+    assert batch_query.folds_before_shuffle.holds
+    assert not batch_query.views
+    assert "rows: " not in batch_query.explain()
 
 
 def test_rows_are_shuffled_as_they_are_if_all_are_kept() -> None:
     """States that have all rows would be as large as the rows, which Spark sends faster."""
-    ordered = Call("string_agg", ("v",), order=(Order("v"),))
-    for call in (ordered, Call("count", ("v",), materialize=True)):
+    ordered_call = Call("string_agg", ("v",), order=(Order("v"),))
+    for call in (ordered_call, Call("count", ("v",), materialize=True)):
         assert (
             f"not folded before the shuffle: {call.function} keeps all rows"
             in query(call, stream=None, has_kinds=False).explain()
         )
-    assert query(replace(ordered, distinct=True), stream=None, has_kinds=False).folds_before_shuffle.holds
+    assert query(replace(ordered_call, distinct=True), stream=None, has_kinds=False).folds_before_shuffle.holds
 
 
 # -- checkpoints of before ---------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def engine(
 ) -> StreamEngine:
     """Return a query, new or restarted from its state."""
     transport = connect([lengths(version)])["lengths"]("v").transport
-    made = StreamEngine(
+    engine = StreamEngine(
         transport,
         {"length": Call("lengths", ("v",), distinct=True), "n": DISTINCT, "rows": Call("count")},
         KEYS,
@@ -244,8 +244,8 @@ def engine(
         table_bounds=bounds,
     )
     if buckets is not None:
-        made.buckets = buckets
-    return made
+        engine.buckets = buckets
+    return engine
 
 
 def rows_of(*values: tuple[str, str, str]) -> Rows:
@@ -270,7 +270,7 @@ def epochs_of(seed: int, count: int) -> list[Rows]:
     return epochs
 
 
-def changed(output: Rows) -> list[tuple[Any, ...]]:
+def changed_values(output: Rows) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in output)
 
 
@@ -288,12 +288,12 @@ def test_streams_go_on_from_states_with_all_rows(
         with_all_rows(patch)
         before, oracle = engine(bounds=bounds), engine(bounds=bounds)
         for rows in epochs[:2]:
-            assert changed(before.epoch([rows], 0)) == changed(oracle.epoch([rows], 0))
+            assert changed_values(before.epoch([rows], 0)) == changed_values(oracle.epoch([rows], 0))
     # After a restart with yet another version, the function gets the rows of each group once more.
-    for start, end, restarted in ((2, 5, version), (5, 6, version), (6, 8, "3")):
-        after = engine(before.buckets, version=restarted, bounds=bounds)
+    for start, end, new_version in ((2, 5, version), (5, 6, version), (6, 8, "3")):
+        after = engine(before.buckets, version=new_version, bounds=bounds)
         for rows in epochs[start:end]:
-            assert changed(after.epoch([rows], 0)) == changed(oracle.epoch([rows], 0))
+            assert changed_values(after.epoch([rows], 0)) == changed_values(oracle.epoch([rows], 0))
     assert after.live_rows() == oracle.live_rows()
 
 
@@ -326,11 +326,11 @@ def test_a_view_without_rows_is_folded_anew() -> None:
 
 def test_readers_find_the_entries_of_several_versions() -> None:
     """A reader without functions sees the rows that are in views, whichever version wrote the state beside them."""
-    planned = query(DISTINCT, stream=StreamOptions())
+    stream_query = query(DISTINCT, stream=StreamOptions())
     keys = pa.schema([("key_0", pa.string())])
-    layout, store = TableLayout(keys, planned.layout.states, names=("k", "n")), MemoryStore()
+    layout, store = TableLayout(keys, stream_query.layout.states, names=("k", "n")), MemoryStore()
     storage = Storage(store, bounds=SMALL)
-    writer = ViewTable(layout, planned.views, storage)
+    writer = ViewTable(layout, stream_query.views, storage)
     entries = [{"key": text, "value": 1, "present": True} for text in "abc"]
     view = {"complete": True, "cleared": False, "entries": entries}
     state = pa.array([{"rows": view, "state": 3}], layout.states.types[0])
@@ -339,7 +339,7 @@ def test_readers_find_the_entries_of_several_versions() -> None:
     writer.commit(groups, np.ones(1, np.int64), states)
     newer = layout.states.field(0).with_metadata({b"function": b"count", b"version": b"9", b"fingerprint": b"00"})
     layout = TableLayout(keys, pa.schema([newer]), names=("k", "n"))
-    stored = viewtable._stored_schema(layout.states, planned.views)
-    reader = ViewTable(layout, planned.views, storage, conversion=lambda _: CurrentViews(stored))
+    stored_schema = viewtable._stored_schema(layout.states, stream_query.views)
+    reader = ViewTable(layout, stream_query.views, storage, conversion=lambda _: CurrentViews(stored_schema))
     result = [row for batch in reader.all_entries(0) for row in batch.to_pylist()]
     assert sorted(row["entry"] for row in result) == ["a", "b", "c"]

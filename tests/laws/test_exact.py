@@ -21,7 +21,7 @@ from foldflight.functions import Call, Registry
 from foldflight.functions.author.spec import BoundFunction
 from foldflight.functions.types.exact import EXACT, ExactSum, ExactSums
 from foldflight.functions.types.serializer import serializer_of_annotation
-from tests.laws.alike import bits, interpreted
+from tests.laws.alike import bits, interpret
 
 FUNCTIONS = Registry()
 OVER_FLOATS = ("sum", "avg", "var_pop", "var_samp", "stddev_pop", "stddev_samp")
@@ -34,14 +34,14 @@ HARD = st.one_of(
     st.floats(1e15, 1e15 + 100),
 ).flatmap(lambda value: st.sampled_from([value, -value]))
 SLOT = np.zeros(1, np.int32)
-FORMS = {"scalar": interpreted, "vectorised": lambda bound: vectorised_accumulators(interpreted(bound))}
+FORMS = {"scalar": interpret, "vectorised": lambda bound: vectorised_accumulators(interpret(bound))}
 
 
 def bound_of(name: str, type_: pa.DataType | None = None) -> BoundFunction:
     return FUNCTIONS[name].bind([type_ or pa.float64()], {})
 
 
-def folded(bound: BoundFunction, form: str, rows: list[tuple[float, bool]]) -> GroupsAccumulator:
+def fold_rows(bound: BoundFunction, form: str, rows: list[tuple[float, bool]]) -> GroupsAccumulator:
     """Fold rows, each accumulated or retracted, into one slot."""
     accumulators: GroupsAccumulator = FORMS[form](bound)
     values, back = [value for value, _ in rows], np.array([is_back for _, is_back in rows], np.bool_)
@@ -50,7 +50,7 @@ def folded(bound: BoundFunction, form: str, rows: list[tuple[float, bool]]) -> G
     return accumulators
 
 
-def known(accumulators: GroupsAccumulator) -> Any:
+def units_of(accumulators: GroupsAccumulator) -> Any:
     """Return state and output of the slot, bit for bit."""
     return bits(accumulators.state(SLOT)[0].as_py()), bits(accumulators.evaluate(SLOT)[0].as_py())
 
@@ -84,8 +84,8 @@ def test_what_is_taken_back_leaves_no_trace(name: str, form: str, data: st.DataO
     stay, go = data.draw(st.lists(HARD, max_size=8)), data.draw(st.lists(HARD, max_size=8))
     rows = data.draw(st.permutations([*((value, False) for value in stay + go), *((value, True) for value in go)]))
     bound = bound_of(name)
-    after = folded(bound, form, list(rows))
-    assert known(after) == known(folded(bound, form, [(value, False) for value in stay]))
+    after = fold_rows(bound, form, list(rows))
+    assert units_of(after) == units_of(fold_rows(bound, form, [(value, False) for value in stay]))
     assert bits(after.evaluate(SLOT)[0].as_py()) == bits(right(name, stay))
 
 
@@ -96,24 +96,24 @@ def test_parts_merge_in_any_order(name: str, form: str, data: st.DataObject) -> 
     """However rows are split into parts, and in whatever order these are merged, state and result are the same."""
     bound = bound_of(name)
     parts = data.draw(st.lists(st.lists(HARD, max_size=4), min_size=1, max_size=4))
-    states = [folded(bound, form, [(value, False) for value in part]).state(SLOT) for part in parts]
-    merged = FORMS[form](bound)
+    states = [fold_rows(bound, form, [(value, False) for value in part]).state(SLOT) for part in parts]
+    merged_sum = FORMS[form](bound)
     for state in data.draw(st.permutations(states)):
-        merged.merge(SLOT, state)
+        merged_sum.merge(SLOT, state)
     values = [value for part in parts for value in part]
-    assert known(merged) == known(folded(bound, form, [(value, False) for value in values]))
-    assert bits(merged.evaluate(SLOT)[0].as_py()) == bits(right(name, values))
+    assert units_of(merged_sum) == units_of(fold_rows(bound, form, [(value, False) for value in values]))
+    assert bits(merged_sum.evaluate(SLOT)[0].as_py()) == bits(right(name, values))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_large_values_that_leave(form: str) -> None:
     """1e300 and 1 without 1e300 is 1; a variance is exact after large values were retracted."""
-    assert folded(bound_of("sum"), form, [(1e300, False), (1.0, False), (1e300, True)]).evaluate(SLOT).to_pylist() == [
-        1
-    ]
+    assert fold_rows(bound_of("sum"), form, [(1e300, False), (1.0, False), (1e300, True)]).evaluate(
+        SLOT
+    ).to_pylist() == [1]
     stay, go = [0.5, 101.0, 3.25], [1e9, -3e11]
     rows = [(value, False) for value in [*go, *stay]] + [(value, True) for value in go]
-    assert folded(bound_of("var_pop"), form, rows).evaluate(SLOT).to_pylist() == [right("var_pop", stay)]
+    assert fold_rows(bound_of("var_pop"), form, rows).evaluate(SLOT).to_pylist() == [right("var_pop", stay)]
 
 
 Step = tuple[int, float, float, int, bool]
@@ -171,9 +171,9 @@ def test_digits_carry_before_they_overflow() -> None:
     before = sums.units(0)
     sums._deposits = (1 << 29) - 1
     sums._digits += 1 << 61
-    raised = sums.units(0)
+    units = sums.units(0)
     sums.add(np.zeros(4, np.intp), np.full(4, 3.0))
-    assert sums.units(0) == raised + (12 << 2176) > before
+    assert sums.units(0) == units + (12 << 2176) > before
     assert abs(sums._digits).max() < 1 << 34
 
 
@@ -222,16 +222,16 @@ def test_exact_sums_are_parts_for_authors() -> None:
     """An attribute annotated as ExactSum has a readable typed state, and is restored from it."""
     bound = Registry.load([ExactMean])["exact_mean"].bind([pa.float64(), pa.float64()], {})
     assert bound.state_type == pa.struct([("products", EXACT), ("weights", EXACT)])
-    accumulators = interpreted(bound)
+    accumulators = interpret(bound)
     columns = [Column("v", pa.array([1e300, 0.1])), Column("w", pa.array([1e9, 3.0]))]
     accumulators.update(Rows(np.zeros(2, np.int32), None, columns))
     state = accumulators.state(SLOT)
     assert state[0].as_py()["products"]["rounded"] == math.inf
     assert state[0].as_py()["weights"] == {"rounded": 1000000003.0, "digits": b""}
-    other = interpreted(bound)
+    other = interpret(bound)
     other.merge(SLOT, state)
-    gone = [Column("v", pa.array([1e300])), Column("w", pa.array([1e9]))]
-    other.update(Rows(SLOT, np.ones(1, np.bool_), gone))
+    retracted_row = [Column("v", pa.array([1e300])), Column("w", pa.array([1e9]))]
+    other.update(Rows(SLOT, np.ones(1, np.bool_), retracted_row))
     assert other.evaluate(SLOT).to_pylist() == [float(Fraction(0.1) * 3) / 3]
 
 

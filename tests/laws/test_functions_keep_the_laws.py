@@ -35,8 +35,8 @@ OF_MOMENTS = {"stddev", "stddev_pop", "stddev_samp", "var_samp", "variance"}
 )
 def test_functions_keep_the_laws(function: Function) -> None:
     """All functions of this package and the examples keep all laws."""
-    broken = [result for result in check_laws(function, examples=examples_of(40)) if result.passed is False]
-    assert broken == []
+    broken_laws = [result for result in check_laws(function, examples=examples_of(40)) if result.passed is False]
+    assert broken_laws == []
 
 
 class Bag:
@@ -69,23 +69,23 @@ def first_only(self: Any, accumulator: list[int], other: list[int]) -> None:
     accumulator.extend(other[:1])
 
 
-def emptied(self: Any, accumulator: list[int]) -> int:
+def empty(self: Any, accumulator: list[int]) -> int:
     total = sum(accumulator)
     accumulator.clear()
     return total
 
 
-def shared(self: Any) -> list[int]:
+def share(self: Any) -> list[int]:
     return SHARED
 
 
-shared.__annotations__["return"] = list[int]
+share.__annotations__["return"] = list[int]
 
 BREAKS: dict[str, tuple[str, Any, str]] = {
     "retract undoes accumulate": ("retract", last_removed, "retracted"),
     "merge of parts": ("merge", first_only, "folded separately"),
-    "get_value changes nothing": ("get_value", emptied, "called twice"),
-    "groups are independent": ("create_accumulator", shared, "do accumulators share an object"),
+    "get_value changes nothing": ("get_value", empty, "called twice"),
+    "groups are independent": ("create_accumulator", share, "do accumulators share an object"),
     "any split of the rows": ("accumulate", lambda self, a, v: a.append(len(SHARED)) or SHARED.append(1), "became"),
 }
 
@@ -200,9 +200,9 @@ def test_a_function_that_takes_some_nulls_is_told_of_skip_nulls() -> None:
         def get_value(self, total: int) -> int:
             return total
 
-    broken = [result for result in check_laws(Weighted, examples=30) if result.passed is False]
-    assert broken
-    assert all("handle them, or declare @udaf(skip_nulls=True)" in result.detail for result in broken)
+    broken_laws = [result for result in check_laws(Weighted, examples=30) if result.passed is False]
+    assert broken_laws
+    assert all("handle them, or declare @udaf(skip_nulls=True)" in result.detail for result in broken_laws)
 
 
 @pytest.mark.parametrize("skip_nulls", [False, True])

@@ -67,9 +67,9 @@ def test_each_function_has_a_file_and_a_page() -> None:
 @pytest.mark.parametrize("module", NAMES)
 def test_the_examples_are_correct(module: str) -> None:
     """The example of each file, epochs of rows without Spark, gives what it says."""
-    failed, attempted = doctest.testmod(importlib.import_module(module))
-    assert attempted > 3
-    assert failed == 0
+    failure_count, example_count = doctest.testmod(importlib.import_module(module))
+    assert example_count > 3
+    assert failure_count == 0
 
 
 @pytest.mark.hypothesis
@@ -95,8 +95,8 @@ def test_all_merge_with_readable_states() -> None:
 def funnel(rows: list[Row]) -> int:
     """Try all chains of rows."""
     for length in range(len(STEPS), 0, -1):
-        wanted = STEPS[:length]
-        for chain in itertools.product(*([row["at"] for row in rows if row["step"] == step] for step in wanted)):
+        expected = STEPS[:length]
+        for chain in itertools.product(*([row["at"] for row in rows if row["step"] == step] for step in expected)):
             rises = all(one < other for one, other in itertools.pairwise(chain))
             if rises and (chain[-1] - chain[0]).total_seconds() <= WITHIN_S:
                 return length
@@ -147,7 +147,7 @@ def mean(rows: list[Row]) -> list[float]:
     return matrix(rows).mean(axis=0).astype(np.float32).tolist()
 
 
-def moved(rows: list[Row], metric: str) -> float | None:
+def share_of_change(rows: list[Row], metric: str) -> float | None:
     before, now = ([row for row in rows if row["is_new"] is is_new] for is_new in (False, True))
     if not (before and now):
         return None
@@ -173,7 +173,7 @@ def similar(rows: list[Row], metric: str) -> list[dict[str, Any]]:
     return [{"item": item, "score": -score} for score, item in best]
 
 
-def linked(rows: list[Row]) -> list[list[str]]:
+def components(rows: list[Row]) -> list[list[str]]:
     """Compare all pairs. The copies of one vector are made with so small changes that none of them is missed."""
     vectors = matrix(rows)
     vectors /= np.sqrt((vectors**2).sum(axis=1, keepdims=True))
@@ -196,8 +196,8 @@ def ewma(rows: list[Row]) -> float:
 
 def frequent(rows: list[Row]) -> list[dict[str, Any]]:
     counts = Counter(row["text"] for row in rows)
-    ordered = sorted(counts, key=lambda text: (-counts[text], text))
-    return [{"item": text, "count": counts[text], "error": 0} for text in ordered[:3]]
+    sorted_values = sorted(counts, key=lambda text: (-counts[text], text))
+    return [{"item": text, "count": counts[text], "error": 0} for text in sorted_values[:3]]
 
 
 def median(rows: list[Row]) -> float:
@@ -215,8 +215,8 @@ RETRACTING: dict[str, Oracle] = {
     "line": ("linear_regression", ("value", "longitude"), {"at": 3.0}, line),
     "histogram": ("histogram", ("value",), {"low": -20.0, "high": 20.0, "buckets": 4}, histogram),
     "mean": ("centroid", ("v",), {}, mean),
-    "turned": ("drift", ("v", "is_new"), {}, lambda rows: moved(rows, "cosine")),
-    "moved": ("drift", ("v", "is_new"), {"metric": "l2"}, lambda rows: moved(rows, "l2")),
+    "turned": ("drift", ("v", "is_new"), {}, lambda rows: share_of_change(rows, "cosine")),
+    "moved": ("drift", ("v", "is_new"), {"metric": "l2"}, lambda rows: share_of_change(rows, "l2")),
     "covariances": ("mean_and_covariance", ("short",), {}, covariances),
 }
 APPENDING: dict[str, Oracle] = {
@@ -235,26 +235,26 @@ APPENDING: dict[str, Oracle] = {
         )
         for metric in ("cosine", "dot", "l2")
     },
-    "copies": ("near_duplicates", ("id", "v"), {"threshold": 0.99}, linked),
+    "copies": ("near_duplicates", ("id", "v"), {"threshold": 0.99}, components),
 }
 
 
-def row(chosen: random.Random) -> Row:
+def row(rng: random.Random) -> Row:
     return {
-        "key": chosen.choice("kl"),
-        "text": f"text {chosen.randrange(8)}",
-        "step": chosen.choice([*STEPS, "other"]),
-        "at": EPOCH + datetime.timedelta(seconds=chosen.randrange(120)),
-        "day": EPOCH.date() + datetime.timedelta(days=chosen.randrange(30)),
-        "value": chosen.randrange(-120, 120) / 4,
-        "weight": chosen.randrange(1, 5),
-        "latitude": chosen.uniform(50, 70),
-        "id": f"{chosen.random()}",
-        "is_new": chosen.random() < 0.5,
-        "v": [each + chosen.gauss(0, 0.001) for each in TOPICS[chosen.randrange(len(TOPICS))]],
+        "key": rng.choice("kl"),
+        "text": f"text {rng.randrange(8)}",
+        "step": rng.choice([*STEPS, "other"]),
+        "at": EPOCH + datetime.timedelta(seconds=rng.randrange(120)),
+        "day": EPOCH.date() + datetime.timedelta(days=rng.randrange(30)),
+        "value": rng.randrange(-120, 120) / 4,
+        "weight": rng.randrange(1, 5),
+        "latitude": rng.uniform(50, 70),
+        "id": f"{rng.random()}",
+        "is_new": rng.random() < 0.5,
+        "v": [each + rng.gauss(0, 0.001) for each in TOPICS[rng.randrange(len(TOPICS))]],
         "query": TOPICS[0],
-        "short": [chosen.gauss(3, 1) for _ in range(16)],
-        "longitude": chosen.uniform(-20, 40),
+        "short": [rng.gauss(3, 1) for _ in range(16)],
+        "longitude": rng.uniform(-20, 40),
     }
 
 
@@ -272,15 +272,17 @@ def alike(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("seed", range(3))
 def test_results_are_those_of_brute_force(calls: dict[str, Oracle], seed: int) -> None:
     """After each epoch of random rows, of which some are retracted, each group has the result over its live rows."""
-    chosen = random.Random(seed)
+    rng = random.Random(seed)
     functions = connect(f"embedded:{','.join(NAMES)}")
     live: list[Row] = []
     epochs, expected = [], []
     for _ in range(4):
-        changes = [("+I", row(chosen)) for _ in range(12)]
-        gone = chosen.sample(live, 6) if live and calls is RETRACTING else []
-        live = [each for each in live if not any(each is other for other in gone)] + [each for _, each in changes]
-        epochs.append(changes + [("-D", each) for each in gone])
+        changes = [("+I", row(rng)) for _ in range(12)]
+        retracted_rows = rng.sample(live, 6) if live and calls is RETRACTING else []
+        live = [each for each in live if not any(each is other for other in retracted_rows)] + [
+            each for _, each in changes
+        ]
+        epochs.append(changes + [("-D", each) for each in retracted_rows])
         groups = {key: [each for each in live if each["key"] == key] for key in "kl"}
         expected.append(
             {key: {name: oracle(rows) for name, (*_, oracle) in calls.items()} for key, rows in groups.items()}
@@ -289,19 +291,19 @@ def test_results_are_those_of_brute_force(calls: dict[str, Oracle], seed: int) -
         name: functions[function](*columns, **literals) for name, (function, columns, literals, _) in calls.items()
     }
     result: dict[str, Any] = {}
-    for epoch, wanted in zip(run_epochs(aggregates, epochs, keys=["key"]), expected, strict=True):
-        result |= {changed.pop("key"): changed for kind, changed in epoch.changelog if kind in ("+I", "+U")}
+    for epoch, expected_values in zip(run_epochs(aggregates, epochs, keys=["key"]), expected, strict=True):
+        result |= {output_row.pop("key"): output_row for kind, output_row in epoch.changelog if kind in ("+I", "+U")}
         for key, name in itertools.product("kl", calls):
-            assert alike(result[key][name], wanted[key][name]), (key, name)
+            assert alike(result[key][name], expected_values[key][name]), (key, name)
 
 
 def test_a_step_of_a_funnel_comes_later_than_the_step_before_it() -> None:
     """Two steps at the same time do not follow each other, in whatever order their rows arrive."""
-    reached = connect("embedded:examples.gallery.funnel")["funnel"]("step", "at", steps="a,b", within_s=10.0)
+    last_step = connect("embedded:examples.gallery.funnel")["funnel"]("step", "at", steps="a,b", within_s=10.0)
     for steps in ("ab", "ba"):
         rows = [{"step": step, "at": EPOCH} for step in steps]
         later = [{"step": "b", "at": EPOCH + datetime.timedelta(seconds=10)}]
-        result = [epoch.changelog[-1][1] for epoch in run_epochs({"reached": reached}, [rows, later])]
+        result = [epoch.changelog[-1][1] for epoch in run_epochs({"reached": last_step}, [rows, later])]
         assert result == [{"reached": 1}, {"reached": 2}]
 
 
@@ -398,14 +400,14 @@ def test_ranks_of_a_t_digest_are_within_their_bound(parts: int, shape: str) -> N
         values.sort()
     elif shape == "with repetitions":
         values = np.round(values)
-    ordered = np.sort(values)
+    sorted_values = np.sort(values)
     accumulator = merged(t_digest.TDigest(), values.tolist(), parts)
     assert len(accumulator.means) + len(accumulator.buffer) < 600
     width = 2 * math.pi / 200
     for fraction in (0.0, 0.001, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0):
         result = t_digest.TDigest(fraction).get_value(accumulator)
         bound = 1.5 * (width * math.sqrt(fraction * (1 - fraction)) + width**2 / 4) + 1 / count
-        below, up_to = (np.searchsorted(ordered, result, side=side) / count for side in ("left", "right"))
+        below, up_to = (np.searchsorted(sorted_values, result, side=side) / count for side in ("left", "right"))
         assert below - bound <= fraction <= up_to + bound, (fraction, result)
 
 
@@ -454,8 +456,8 @@ def test_top_k_counts_within_its_error(parts: int, exponent: float) -> None:
     """Each count is at most the stated error too high and never too low, and no frequent item is left out."""
     count, counters = 20_000, 50
     weights = np.arange(1, 2_001) ** -exponent
-    drawn = np.random.default_rng(3).choice(2_000, count, p=weights / weights.sum())
-    texts = [f"item {number}" for number in drawn.tolist()]
+    sample = np.random.default_rng(3).choice(2_000, count, p=weights / weights.sum())
+    texts = [f"item {number}" for number in sample.tolist()]
     truth = Counter(texts)
     function = top_k.TopK(k=counters, counters=counters)
     accumulator = merged(function, texts, parts)

@@ -26,7 +26,7 @@ COUNT = 20_000
 def test_quantiles_agree_with_kll_and_t_digest() -> None:
     """The ranks of our quantile and of theirs differ by no more than both errors."""
     values = np.random.default_rng(11).gamma(2.0, size=COUNT)
-    ordered = np.sort(values)
+    sorted_values = np.sort(values)
     kll, digest = datasketches.kll_doubles_sketch(200), datasketches.tdigest_double(200)
     kll.update(values)
     digest.update(values)
@@ -35,7 +35,7 @@ def test_quantiles_agree_with_kll_and_t_digest() -> None:
     for fraction in (0.01, 0.1, 0.5, 0.9, 0.99):
         bound = 1.5 * (width * math.sqrt(fraction * (1 - fraction)) + width**2 / 4)
         ranks = [
-            np.searchsorted(ordered, value) / COUNT
+            np.searchsorted(sorted_values, value) / COUNT
             for value in (
                 TDigest(fraction).get_value(ours),
                 kll.get_quantile(fraction),
@@ -84,8 +84,8 @@ def test_set_operations_agree_with_theta() -> None:
 def test_frequent_items_agree() -> None:
     """For each item that either finds, the intervals of its count overlap; the items that are certain are the same."""
     weights = np.arange(1, 3_001) ** -1.2
-    drawn = np.random.default_rng(13).choice(3_000, COUNT, p=weights / weights.sum())
-    texts = [f"item {number}" for number in drawn.tolist()]
+    sample = np.random.default_rng(13).choice(3_000, COUNT, p=weights / weights.sum())
+    texts = [f"item {number}" for number in sample.tolist()]
     theirs = datasketches.frequent_strings_sketch(8)  # holds 192 items
     for text in texts:
         theirs.update(text)

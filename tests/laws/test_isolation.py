@@ -115,7 +115,7 @@ def chunk(rows: list[tuple[int, int, int]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def begun(calls: list[Call], states: pa.Table | None, *, isolates: bool, twice: bool) -> Fold:
+def begin_fold(calls: list[Call], states: pa.Table | None, *, isolates: bool, twice: bool) -> Fold:
     """Return a fold with states, some of them merged with themselves."""
     fold = open_fold(bind_calls(FUNCTIONS, calls, SCHEMA), signer=SIGNER, isolates=isolates, accelerator=PROGRAMS)
     if states is not None:
@@ -127,7 +127,7 @@ def begun(calls: list[Call], states: pa.Table | None, *, isolates: bool, twice: 
 def alone(calls: list[Call], state: pa.Table | None, chunks: list[Any], slot: int, *, twice: bool) -> Any:
     """Fold the rows of one group alone. Return its row of the results, or its error."""
     try:
-        fold = begun(calls, state, isolates=False, twice=twice)
+        fold = begin_fold(calls, state, isolates=False, twice=twice)
         for rows in chunks:
             own = [row for row in rows if row[0] == slot]
             if own:
@@ -141,18 +141,18 @@ def alone(calls: list[Call], state: pa.Table | None, chunks: list[Any], slot: in
 @given(calls=CALLS, epochs=EPOCHS)
 def test_each_group_is_what_it_would_be_alone(calls: list[Call], epochs: list[tuple[Any, bool]]) -> None:
     """Over epochs, each group has the results of a separate fold, or its error and its previous state."""
-    held: dict[int, pa.Table] = {}
+    state_of_slot: dict[int, pa.Table] = {}
     for chunks, twice in epochs:
-        touched = sorted({row[0] for rows in chunks for row in rows})
-        loaded = [held[slot] for slot in touched if slot in held]
-        fold = begun(calls, pa.concat_tables(loaded) if loaded else None, isolates=True, twice=twice)
+        touched_slots = sorted({row[0] for rows in chunks for row in rows})
+        loaded_states = [state_of_slot[slot] for slot in touched_slots if slot in state_of_slot]
+        fold = begin_fold(calls, pa.concat_tables(loaded_states) if loaded_states else None, isolates=True, twice=twice)
         for rows in chunks:
             fold.fold(chunk(rows))
         results = pa.Table.from_batches([fold.collect()])
-        assert results["slot"].to_pylist() == touched
+        assert results["slot"].to_pylist() == touched_slots
         states = results.select([name for name in results.column_names if name == "slot" or "state" in name])
-        for place, slot in enumerate(touched):
-            expected = alone(calls, held.get(slot), chunks, slot, twice=twice)
+        for place, slot in enumerate(touched_slots):
+            expected = alone(calls, state_of_slot.get(slot), chunks, slot, twice=twice)
             result = results.slice(place, 1).to_pylist()[0]
             error = result.pop(ERROR)
             if isinstance(expected, FunctionError):
@@ -163,4 +163,4 @@ def test_each_group_is_what_it_would_be_alone(calls: list[Call], epochs: list[tu
             else:
                 assert error is None
                 assert result == expected
-                held[slot] = states.slice(place, 1)
+                state_of_slot[slot] = states.slice(place, 1)

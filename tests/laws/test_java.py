@@ -41,7 +41,7 @@ def _loops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
+def served_functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
     """The functions by name."""
     folder = tmp_path_factory.mktemp("jars")
     names = {"WeightedAvg": WEIGHTED_AVG, "Mixed": MIXED, "Total": SUM_OF_BOXES}
@@ -84,12 +84,12 @@ def outcome(batch: pa.RecordBatch) -> Any:
 @pytest.mark.slow
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 60), cut=st.integers(0, 60))
 @examples(40)
-def test_three_ways_have_one_answer(made: dict[str, Function], seed: int, rows: int, cut: int) -> None:
+def test_three_ways_have_one_answer(served_functions: dict[str, Function], seed: int, rows: int, cut: int) -> None:
     """RFC's WeightedAvg with the loop, row by row and in Python: bit for bit, and each continues the others' states."""
     batch = batch_of(seed, rows)
     python = function_of(InPython)
     assert isinstance(python, Function)
-    ways = [(made["weighted_avg"], True), (made["weighted_avg"], False), (python, False)]
+    ways = [(served_functions["weighted_avg"], True), (served_functions["weighted_avg"], False), (python, False)]
     first = []
     for function, loops in ways:
         fold = fold_of(function, batch, loops=loops)
@@ -100,10 +100,10 @@ def test_three_ways_have_one_answer(made: dict[str, Function], seed: int, rows: 
     later = []
     for shift, (function, loops) in enumerate(ways):
         fold = fold_of(function, batch, loops=loops)
-        written = first[shift - 1].select(["slot", "state_0"])  # by another way
-        fold.merge_states(written)
+        other_states = first[shift - 1].select(["slot", "state_0"])  # by another way
+        fold.merge_states(other_states)
         fold.fold(batch)
-        to_one_slot = written.set_column(0, "slot", pa.array([0] * len(written), pa.int32()))
+        to_one_slot = other_states.set_column(0, "slot", pa.array([0] * len(other_states), pa.int32()))
         fold.merge_states(to_one_slot)
         later.append(fold.collect())
     assert outcome(later[0]) == outcome(later[1]) == outcome(later[2])
@@ -112,7 +112,7 @@ def test_three_ways_have_one_answer(made: dict[str, Function], seed: int, rows: 
 @pytest.mark.every_turn
 @given(seed=st.integers(0, 2**32), rows=st.integers(8, 60))
 @examples(40)
-def test_every_type_of_a_loop(made: dict[str, Function], seed: int, rows: int) -> None:
+def test_every_type_of_a_loop(served_functions: dict[str, Function], seed: int, rows: int) -> None:
     """Texts, numbers of each width, booleans and boxes with NULL; a slice of Arrow's arrays; merge by Iterable."""
     draw = np.random.default_rng(seed)
     nulls = [draw.integers(0, 4, rows + 3) == 0 for _ in range(5)]
@@ -129,7 +129,7 @@ def test_every_type_of_a_loop(made: dict[str, Function], seed: int, rows: int) -
     ).slice(3)
     result = []
     for loops in (True, False):
-        fold = fold_of(made["mixed"], batch, loops=loops)
+        fold = fold_of(served_functions["mixed"], batch, loops=loops)
         fold.fold(batch)
         once = fold.collect()
         fold.merge_states(once.select(["slot", "state_0"]))
@@ -140,7 +140,9 @@ def test_every_type_of_a_loop(made: dict[str, Function], seed: int, rows: int) -
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(8, 60), isolates=st.booleans())
 @examples(40)
-def test_exceptions_in_the_middle_of_a_chunk(made: dict[str, Function], seed: int, rows: int, isolates: bool) -> None:
+def test_exceptions_in_the_middle_of_a_chunk(
+    served_functions: dict[str, Function], seed: int, rows: int, isolates: bool
+) -> None:
     """The error of a row, a merge or a value is the same with the loop; so are the other groups if it is isolated."""
     draw = np.random.default_rng(seed)
     values = draw.choice([1, 2, 7, 13, 21, 42, -1], rows, p=[0.2, 0.2, 0.2, 0.03, 0.2, 0.12, 0.05])
@@ -148,7 +150,7 @@ def test_exceptions_in_the_middle_of_a_chunk(made: dict[str, Function], seed: in
     batch = pa.record_batch({"slot": slots, "v": pa.array(values, mask=draw.integers(0, 9, rows) == 0)})
     result = []
     for loops in (True, False):
-        fold = fold_of(made["total"], batch, loops=loops, isolates=isolates)
+        fold = fold_of(served_functions["total"], batch, loops=loops, isolates=isolates)
         try:
             fold.fold(batch)
             fold.fold(batch)
@@ -161,19 +163,19 @@ def test_exceptions_in_the_middle_of_a_chunk(made: dict[str, Function], seed: in
 
 
 @pytest.mark.parametrize("loops", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_the_laws_of_the_kit(made: dict[str, Function], loops: bool) -> None:
+def test_the_laws_of_the_kit(served_functions: dict[str, Function], loops: bool) -> None:
     """Any split, merges in any order, retraction, states and back: as for a function in Python."""
     with pytest.MonkeyPatch.context() as patch:
         if not loops:
             patch.setattr(classes, "has_loop", lambda _: False)
-        results = {result.law: result.passed for result in check_laws(made["weighted_avg"], examples=10)}
-        mode = Programs().folding(made["weighted_avg"]).mode
+        results = {result.law: result.passed for result in check_laws(served_functions["weighted_avg"], examples=10)}
+        mode = Programs().folding(served_functions["weighted_avg"]).mode
     assert mode is (Mode.JAVA if loops else Mode.INTERPRETED)
     assert False not in results.values()
     assert sum(result is True for result in results.values()) >= 6
 
 
-def test_functions_without_arguments_and_distinct(made: dict[str, Function], tmp_path: Path) -> None:
+def test_functions_without_arguments_and_distinct(served_functions: dict[str, Function], tmp_path: Path) -> None:
     """A loop without columns; DISTINCT keeps rows, and calls the class row by row."""
     count = WEIGHTED_AVG.replace(", long value, int weight", "").replace("acc.sum += value * weight;", "acc.sum += 7;")
     count = count.replace("acc.sum -= value * weight;", "").replace("weight", "1").replace("WeightedAvg", "Sevens")
@@ -185,17 +187,17 @@ def test_functions_without_arguments_and_distinct(made: dict[str, Function], tmp
         assert fold.collect().column("state_0").to_pylist() == [{"sum": 140, "count": 20}]
     rows = pa.record_batch({"v": pa.array([1, 1, 4] * 5), "w": pa.array([1] * 15, pa.int32())})
     call = Call("weighted_avg", ("v", "w"), distinct=True)
-    fold = Fold(bind_calls(Registry([made["weighted_avg"]]), [call], rows.schema))
+    fold = Fold(bind_calls(Registry([served_functions["weighted_avg"]]), [call], rows.schema))
     fold.fold(rows)
     assert fold.collect().column("output_0").to_pylist() == [2]
 
 
-def test_values_after_each_row(made: dict[str, Function]) -> None:
+def test_values_after_each_row(served_functions: dict[str, Function]) -> None:
     """`fold_each` continues with the same accumulators, which the next chunk finds."""
     batch = batch_of(3, 40).drop_columns(["kind"])
     result = []
     for loops in (True, False):
-        fold = fold_of(made["weighted_avg"], batch, loops=loops)
+        fold = fold_of(served_functions["weighted_avg"], batch, loops=loops)
         fold.fold(batch)
         each = fold.fold_each(batch)
         fold.forget(pa.array([1], pa.int32()))
@@ -227,8 +229,8 @@ def test_serialized_states_are_signed(tmp_path: Path) -> None:
     again.merge_states(result)
     assert again.collect().column("output_0").to_pylist() == [9]
     state = result.column("state_0")[0].as_py()
-    forged = state[:-1] + bytes([state[-1] ^ 1])
-    for bad in (state[32:], forged):
+    forged_state = state[:-1] + bytes([state[-1] ^ 1])
+    for bad in (state[32:], forged_state):
         batch_of_bad = pa.record_batch([result.column(0), pa.array([bad], pa.binary())], schema=result.schema)
         with pytest.raises(RejectedError, match="was not unpickled") as excinfo:
             fold_of(function, batch, loops=True).merge_states(batch_of_bad)
@@ -281,12 +283,12 @@ def test_what_is_serialized_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("type_", ["int", "float", "byte", "boolean"])
 def test_accumulators_of_primitive_types(tmp_path: Path, type_: str) -> None:
     """A number that was read from a state has the type of the accumulator, with the loop, too."""
-    changed = "!held" if type_ == "boolean" else f"({type_}) (held + 1)"
+    change_expression = "!held" if type_ == "boolean" else f"({type_}) (held + 1)"
     source = f"""
     package com.acme;
     public class Any {{
       public {type_} createAccumulator() {{ return {"false" if type_ == "boolean" else f"({type_}) 0"}; }}
-      public {type_} accumulate({type_} held, long v) {{ return {changed}; }}
+      public {type_} accumulate({type_} held, long v) {{ return {change_expression}; }}
       public {type_} merge({type_} held, {type_} other) {{ return other; }}
       public {type_} getValue({type_} held) {{ return held; }}
     }}
@@ -309,7 +311,7 @@ def test_accumulators_of_primitive_types(tmp_path: Path, type_: str) -> None:
 
 def test_states_of_a_superclass_and_states_that_a_record_refuses(tmp_path: Path) -> None:
     """The loop sets inherited fields; an exception of a constructor that gets a state has one error in both ways."""
-    inherited = """
+    subclass_source = """
     package com.acme;
     public class Inherited {
       static class Base { public long n; }
@@ -319,7 +321,9 @@ def test_states_of_a_superclass_and_states_that_a_record_refuses(tmp_path: Path)
       public long getValue(Held held) { return held.n; }
     }
     """
-    (function,) = java_functions([f"{jar(tmp_path, inherited, name='inherited', javac=True)}::com.acme.Inherited"])
+    (function,) = java_functions(
+        [f"{jar(tmp_path, subclass_source, name='inherited', javac=True)}::com.acme.Inherited"]
+    )
     batch = pa.record_batch({"slot": pa.array([0] * 9, pa.int32()), "v": pa.array([1] * 9)})
     fold = fold_of(function, batch, loops=True)
     fold.fold(batch)
@@ -341,12 +345,12 @@ def test_states_of_a_superclass_and_states_that_a_record_refuses(tmp_path: Path)
     (function,) = java_functions([f"{jar(tmp_path, strict, name='strict', javac=True)}::com.acme.Strict"])
     fold = fold_of(function, batch, loops=True)
     fold.fold(batch.slice(0, 3))
-    written = fold.collect().select(["slot", "state_0"])
+    states_of_fold = fold.collect().select(["slot", "state_0"])
     slots, states = pa.array([0, 1, 2], pa.int32()), pa.array([{"n": 3}, {"n": 7}, {"n": 8}])
-    forged = pa.record_batch([slots, states], schema=written.schema)
+    forged_states = pa.record_batch([slots, states], schema=states_of_fold.schema)
     for loops in (True, False):
         with pytest.raises(RejectedError, match=r"cannot be read: .*IllegalStateException: seven") as excinfo:
-            fold_of(function, batch, loops=loops, isolates=True).merge_states(forged)
+            fold_of(function, batch, loops=loops, isolates=True).merge_states(forged_states)
         assert excinfo.value.code == "STATE_MISMATCH"
 
 
@@ -379,11 +383,11 @@ def test_a_message_without_utf8_is_still_told(tmp_path: Path) -> None:
         fold_of(function, batch, loops=True).fold(batch)
 
 
-def test_thousands_of_groups_fail(made: dict[str, Function]) -> None:
+def test_thousands_of_groups_fail(served_functions: dict[str, Function]) -> None:
     """Each group whose value raises has its own error, however many there are."""
     slots = pa.array(range(3000), pa.int32())
     batch = pa.record_batch({"slot": slots, "v": pa.array([42, 1] * 1500)})
-    fold = fold_of(made["total"], batch, loops=True, isolates=True)
+    fold = fold_of(served_functions["total"], batch, loops=True, isolates=True)
     fold.fold(batch)
     result = fold.collect()
     assert result.column("output_0").to_pylist() == [None, 1] * 1500

@@ -51,9 +51,9 @@ def check(text: str, bound: BoundFunction) -> LiftPlan | None:
     for aggregate in plan.aggregates:
         for case in aggregate.cases:
             for one in (case.when, case.value):
-                written = expression(one, lambda leaf: f"column_{leaf.parts[0]}", {})
-                assert "SELECT" not in written
-                assert "column_9" not in written
+                expression_text = expression(one, lambda leaf: f"column_{leaf.parts[0]}", {})
+                assert "SELECT" not in expression_text
+                assert "column_9" not in expression_text
     assert plan.outcome_reason is not None
     return plan
 
@@ -75,15 +75,15 @@ def test_a_damaged_text_is_refused_or_belongs_to_the_call(cls: type) -> None:
 def _damage(data: Any, chance: random.Random) -> None:
     """Change one value, at random."""
     places = list(_places(data))
-    held, key = chance.choice(places)
+    node, key = chance.choice(places)
     kind = chance.randrange(4)
     if kind == 0:
         other, at = chance.choice(places)
-        held[key] = copy.deepcopy(other[at])
-    elif kind == 1 and isinstance(held, list):
-        del held[key]
+        node[key] = copy.deepcopy(other[at])
+    elif kind == 1 and isinstance(node, list):
+        del node[key]
     else:
-        held[key] = copy.deepcopy(chance.choice(ODD))
+        node[key] = copy.deepcopy(chance.choice(ODD))
 
 
 def _places(data: Any) -> Any:
@@ -94,18 +94,18 @@ def _places(data: Any) -> Any:
             yield from _places(data[key])
 
 
-def amounts(value: Any, **changed: Any) -> str:
+def amounts(value: Any, **members: Any) -> str:
     """Return the description of a class with one sum, of this amount."""
     field = {"name": "total", "monoid": "sum", "start": 0, "competes": True, "parts": [[["const", True], value]]}
     data = {"lift": 1, "fields": [field], "fails": [], "unretractable": "", "outcome": OUTCOME}
-    return json.dumps(data | changed)
+    return json.dumps(data | members)
 
 
 OUTCOME = {"parts": [], "fails": [], "reason": "Python makes it"}
 X: list[Any] = ["arg", 0, "int", -(2**63), 2**63 - 1]
 
 
-def nested(levels: int) -> Any:
+def nest(levels: int) -> Any:
     """Return a sum of sums."""
     result = X
     for _ in range(levels - 1):
@@ -118,7 +118,7 @@ def wide(bits: int) -> Any:
     return X if bits == 0 else ["add", wide(bits - 1), wide(bits - 1)]
 
 
-def planned(text: str) -> LiftPlan:
+def plan_of(text: str) -> LiftPlan:
     """Return the plan of a text for one BIGINT argument."""
     lift, _ = lifted_of(text)
     assert lift is not None
@@ -131,7 +131,7 @@ def planned(text: str) -> LiftPlan:
     [
         ("[" * 200_000, "cannot be read"),
         ("{", "cannot be read"),
-        (amounts(nested(101)), "more than 100 levels"),
+        (amounts(nest(101)), "more than 100 levels"),
         (amounts(X) + " " * 1_000_000, "letters"),
         (amounts(["div", ["const", 1.0], ["const", 0.0]]), "division by zero"),
         (amounts(["shell", X]), "shell"),
@@ -152,23 +152,23 @@ def planned(text: str) -> LiftPlan:
 def test_what_is_not_of_the_call_is_refused(text: str, why: str) -> None:
     """Types, places, names, bounds and depths."""
     with pytest.raises((RejectedError, ValueError, Unsupported), match=why):
-        planned(text)
+        plan_of(text)
 
 
 def test_the_deepest_text_is_read() -> None:
     """Its sum is computed as that of any other."""
-    assert planned(amounts(nested(100))).aggregates
+    assert plan_of(amounts(nest(100))).aggregates
 
 
 @pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 300), marks=pytest.mark.slow)], ids=str)
 def test_random_programs_pass_their_own_check(tmp_path: Any, seeds: range) -> None:
     """What the analysis makes is of the call for which it was made."""
-    checked = 0
+    check_count = 0
     for seed in seeds:
         function = Program(seed).function(tmp_path)
         bound = function.bind(function.input_types or (), {})
         lift, _ = lifted_of(lift_text(bound))
         if lift is not None:
-            checked += 1
+            check_count += 1
             check_lift(lift, bound.input_types, bound.state_type, bound.result_type)
-    assert checked > len(seeds) // 5
+    assert check_count > len(seeds) // 5

@@ -25,7 +25,7 @@ from foldflight.functions import Function, Registry, function_of
 from foldflight.testing.laws import LAWS, LawResult, _check, _Inputs, _Subject, hostile_rows
 from tests.laws import lifted_functions
 from tests.laws.lifted_functions import LIFTED, REFUSED
-from tests.laws.lifted_programs import Program, imported
+from tests.laws.lifted_programs import Program, import_program
 
 LAW = next(law for law in LAWS if law.hostile)
 BUILT_IN = [
@@ -41,7 +41,7 @@ BUILT_IN = [
 ]
 
 
-def known(cls: type) -> Function:
+def function_of_class(cls: type) -> Function:
     """Return the function of a class."""
     function = function_of(cls)
     assert isinstance(function, Function)
@@ -56,7 +56,7 @@ def law_of(function: Function, *, examples: int = 40, types: list[pa.DataType] |
 
 def lift_of(cls: type) -> Lift:
     """Return the lift of a class, which must have one."""
-    function = known(cls)
+    function = function_of_class(cls)
     lift, reason = lifted_of(lift_text(function.bind(function.input_types or (), {})))
     assert lift is not None, reason
     return lift
@@ -66,7 +66,7 @@ def lift_of(cls: type) -> Lift:
 def test_a_lifted_class_has_the_states_of_the_interpreter(cls):
     """For hostile rows, some of them retracted, the tree gives the same states, and raises for the same rows."""
     lift_of(cls)
-    assert law_of(known(cls)).passed, law_of(known(cls)).detail
+    assert law_of(function_of_class(cls)).passed, law_of(function_of_class(cls)).detail
 
 
 @pytest.mark.parametrize(("name", "type_"), BUILT_IN, ids=str)
@@ -117,7 +117,7 @@ class Refused:
         return a.n
 """
     path = tmp_path / f"refused_{name.replace(' ', '_')}.py"  # not the name of a module of Python
-    return imported(path, text), path
+    return import_program(path, text), path
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -125,7 +125,7 @@ def test_what_could_differ_is_refused(tmp_path, name):
     """The reason names what it is about."""
     body, reason, types, _ = REFUSED[name]
     module, _ = module_of(tmp_path, name, body, types)
-    function = known(module.Refused)
+    function = function_of_class(module.Refused)
     lift, why = lifted_of(lift_text(function.bind(function.input_types, {})))
     assert lift is None
     assert reason in why
@@ -134,7 +134,7 @@ def test_what_could_differ_is_refused(tmp_path, name):
 def test_a_reason_names_the_authors_line(tmp_path):
     """The line where the operator stands."""
     module, path = module_of(tmp_path, "line", "a.n += 1\na.n += x // 2", ["BIGINT"])
-    function = known(module.Refused)
+    function = function_of_class(module.Refused)
     _, why = lifted_of(lift_text(function.bind(function.input_types, {})))
     line = path.read_text().splitlines().index("        a.n += x // 2") + 1
     assert f"(accumulate, refused_line.py:{line})" in why
@@ -147,7 +147,7 @@ def test_a_source_that_has_changed_is_not_taken(tmp_path):
     module, path = module_of(tmp_path, "changed", "a.n += x", ["BIGINT"])
     path.write_text(path.read_text().replace("a.n += x", "a.n -= x"))
     linecache.checkcache(str(path))
-    function = known(module.Refused)
+    function = function_of_class(module.Refused)
     lift, why = lifted_of(lift_text(function.bind(function.input_types, {})))
     assert lift is None
     assert "has changed since it was imported" in why
@@ -164,15 +164,15 @@ def test_a_source_that_has_changed_is_not_taken(tmp_path):
 def test_a_method_that_is_replaced_is_noticed(tmp_path, name, new):
     """A class that was lifted before has the lift of its new code."""
     module, path = module_of(tmp_path, f"before {name}", "a.n += helped(x, 1)", ["BIGINT"])
-    module = imported(path, f"def helped(x, y):\n    return x * 3\n\n{path.read_text()}")
-    function = known(module.Refused)
+    module = import_program(path, f"def helped(x, y):\n    return x * 3\n\n{path.read_text()}")
+    function = function_of_class(module.Refused)
     before = lift_text(function.bind(function.input_types, {}))
     assert lift_text(function.bind(function.input_types, {})) == before
-    newer = imported(tmp_path / "newer.py", new)
+    newer = import_program(tmp_path / "newer.py", new)
     *owner, method = name.split(".")
-    changed = vars(newer)[method]
+    new_method = vars(newer)[method]
     newer.helped = module.helped
-    setattr(getattr(module, owner[0]) if owner else module, method, changed)
+    setattr(getattr(module, owner[0]) if owner else module, method, new_method)
     after = lift_text(function.bind(function.input_types, {}))
     assert after != before
     assert lifted_of(after)[0] is not None
@@ -222,11 +222,11 @@ class Author(Base):
 )
 def test_each_change_of_what_a_class_reaches_is_noticed(tmp_path, change):
     """Also members that are added, other base classes, and names that hide those of Python."""
-    module = imported(tmp_path / "reaching.py", REACHING)
-    reached = _Reached.of(module.Author)
-    assert reached.is_unchanged()
+    module = import_program(tmp_path / "reaching.py", REACHING)
+    reached_objects = _Reached.of(module.Author)
+    assert reached_objects.is_unchanged()
     exec(change, vars(module))
-    assert not reached.is_unchanged()
+    assert not reached_objects.is_unchanged()
 
 
 def test_a_setting_that_init_reads_is_noticed(tmp_path):
@@ -234,8 +234,8 @@ def test_a_setting_that_init_reads_is_noticed(tmp_path):
     _, path = module_of(tmp_path, "setting", "a.n += x * self.factor", ["BIGINT"])
     init = "    def __init__(self):\n        self.factor = SETTINGS['factor']\n    def create_accumulator"
     text = path.read_text().replace("    def create_accumulator", init)
-    module = imported(tmp_path / "with_setting.py", f"SETTINGS = {{'factor': 2}}\n{text}")
-    function = known(module.Refused)
+    module = import_program(tmp_path / "with_setting.py", f"SETTINGS = {{'factor': 2}}\n{text}")
+    function = function_of_class(module.Refused)
     before = lift_text(function.bind(function.input_types, {}))
     assert lifted_of(before)[0] is not None
     assert lift_text(function.bind(function.input_types, {})) == before
@@ -284,7 +284,7 @@ def test_what_the_class_says_is_refused(tmp_path, old, new, reason):
     text = "from typing import Annotated\n" + path.read_text().replace(old, new, 1)
     if "300" in reason:
         text = text.replace("= 0, 0, 0.0, False", "= 300, 0, 0.0, False")
-    function = known(imported(path, text).Refused)
+    function = function_of_class(import_program(path, text).Refused)
     lift, why = lifted_of(lift_text(function.bind(function.input_types, {})))
     assert lift is None
     assert reason in why
@@ -292,7 +292,7 @@ def test_what_the_class_says_is_refused(tmp_path, old, new, reason):
 
 def test_a_start_stays_in_the_place_of_an_equal_value():
     """`max(0.0, -0.0)` is 0.0."""
-    type_ = known(lifted_functions.Zeros).bind([pa.float64()], {}).state_type
+    type_ = function_of_class(lifted_functions.Zeros).bind([pa.float64()], {}).state_type
     states = LiftPlan.of(lift_of(lifted_functions.Zeros)).states([pa.array([-0.0])], type_, 1)
     assert str(states[0].as_py()) == "0.0"
 
@@ -303,7 +303,7 @@ def test_a_declared_signature_is_refused(tmp_path):
 
     module, _ = module_of(tmp_path, "signature", "a.n += x", ["BIGINT"])
     module.Refused.accumulate.__signature__ = inspect.signature(module.Refused.accumulate)
-    function = known(module.Refused)
+    function = function_of_class(module.Refused)
     lift, why = lifted_of(lift_text(function.bind(function.input_types, {})))
     assert lift is None
     assert "__signature__" in why
@@ -311,7 +311,7 @@ def test_a_declared_signature_is_refused(tmp_path):
 
 def test_none_is_an_accumulator():
     """It is not the sign of one that did not change, where the accumulator may be None."""
-    function = known(lifted_functions.Forgetful)
+    function = function_of_class(lifted_functions.Forgetful)
     lift, why = lifted_of(lift_text(function.bind([pa.int64()], {})))
     assert lift is None
     assert "set" in why
@@ -319,9 +319,10 @@ def test_none_is_an_accumulator():
 
 def test_a_class_lifts_as_it_is_declared():
     """The same class that skips NULL and that does not."""
-    skipping = known(lifted_functions.Spread)
+    skipping_function = function_of_class(lifted_functions.Spread)
     lifts = [
-        lifted_of(lift_text(each.bind([pa.int64()], {})))[0] for each in (skipping, replace(skipping, skip_nulls=False))
+        lifted_of(lift_text(each.bind([pa.int64()], {})))[0]
+        for each in (skipping_function, replace(skipping_function, skip_nulls=False))
     ]
     assert lifts[0] is not None
     assert lifts[0] != lifts[1]
@@ -330,7 +331,7 @@ def test_a_class_lifts_as_it_is_declared():
 @pytest.mark.parametrize("change", [{"returns": "always"}, {"deterministic": False}], ids=str)
 def test_what_is_declared_is_part_of_what_is_known(change):
     """A class that was lifted is analysed again if it is declared otherwise."""
-    function = known(lifted_functions.Products)
+    function = function_of_class(lifted_functions.Products)
     assert lifted_of(lift_text(function.bind(function.input_types, {})))[0] is not None
     if "deterministic" in change:
         change = {"capabilities": replace(function.capabilities, **change)}
@@ -346,7 +347,7 @@ def test_narrow_columns_need_fewer_sums():
 
 def test_rows_that_are_left_need_no_condition():
     """Where the other rows raise, each sum takes all rows; where they are skipped, NULL is asked for."""
-    products = known(lifted_functions.Products)
+    products = function_of_class(lifted_functions.Products)
     result = []
     for skips in (False, True):
         lift, _ = lifted_of(lift_text(replace(products, skip_nulls=skips).bind(products.input_types, {})))
@@ -419,7 +420,7 @@ class Prices:
 )
 def test_a_sum_of_decimals_may_start_as_a_decimal(tmp_path, start, reason):
     """Compiled code asks for it, so a class may be both compiled and lifted; any other start is refused."""
-    function = known(imported(tmp_path / "prices.py", PRICES.replace("START", start, 1)).Prices)
+    function = function_of_class(import_program(tmp_path / "prices.py", PRICES.replace("START", start, 1)).Prices)
     lift, why = lifted_of(lift_text(function.bind(function.input_types, {})))
     assert (lift is None) is bool(reason)
     assert reason in why
@@ -428,15 +429,15 @@ def test_a_sum_of_decimals_may_start_as_a_decimal(tmp_path, start, reason):
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 260), marks=pytest.mark.slow)], ids=str)
 def test_random_programs(tmp_path, seeds):
     """Those that lift have the states and outputs of the interpreter."""
-    lifted = 0
+    lifted_count = 0
     for seed in seeds:
         program = Program(seed)
         function = program.function(tmp_path)
         if lifted_of(lift_text(function.bind(function.input_types or (), {})))[0] is not None:
-            lifted += 1
+            lifted_count += 1
             result = law_of(function, examples=25)
             assert result.passed, f"{program.text}\n{result.detail}"
-    assert lifted > len(seeds) // 5
+    assert lifted_count > len(seeds) // 5
 
 
 # --- deliberate mistakes --------------------------------------------------------------------------------------------
@@ -554,7 +555,7 @@ class Negated:
 
 def test_outputs_that_may_exceed_64_bits_are_those_of_python():
     """The law holds for them, also where Python's integer is 2**63 and the output an error."""
-    assert law_of(known(Negated), examples=80).passed
+    assert law_of(function_of_class(Negated), examples=80).passed
 
 
 def replace_failure():
@@ -565,15 +566,15 @@ def replace_failure():
 @pytest.mark.every_turn
 def test_mistakes_of_the_lifter_break_the_law(monkeypatch):
     """Each deliberate mistake in the lifter makes the law fail for a function, or take one that it must refuse."""
-    survived = []
+    surviving_mistakes = []
     for name, (cls, mistake) in MISTAKES.items():
         with monkeypatch.context() as patch:
             patch.setattr("foldflight.ext.lift.descriptions._known", {})
             mistake(patch)
-            result = law_of(known(cls), examples=80)
+            result = law_of(function_of_class(cls), examples=80)
         if result.passed:
-            survived.append(name)
-    assert survived == []
+            surviving_mistakes.append(name)
+    assert surviving_mistakes == []
 
 
 @pytest.mark.every_turn

@@ -17,7 +17,7 @@ from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.udaf import udaf
 from foldflight.functions.types import lists
-from tests.laws.alike import bits, interpreted
+from tests.laws.alike import bits, interpret
 
 SLOTS = 3
 SLOT = st.integers(0, SLOTS - 1)
@@ -47,7 +47,7 @@ def ascending(values: list[float]) -> list[float]:
     return sorted(values, key=lambda value: (math.isnan(value), value))
 
 
-def updated(model: list[list[float]], rows: list[tuple[int, float, int]]) -> list[list[float]] | None:
+def update_model(model: list[list[float]], rows: list[tuple[int, float, int]]) -> list[list[float]] | None:
     """Do the same as `update` with Python's lists; None if an item is missing."""
     result = [list(each) for each in model]
     for slot, value, sign in rows:
@@ -60,42 +60,42 @@ def updated(model: list[list[float]], rows: list[tuple[int, float, int]]) -> lis
     return result
 
 
-def held(column: Lists) -> list[list[Any]]:
+def values_of(column: Lists) -> list[list[Any]]:
     return [
         [bits(item) for item in column.items[start:][:length].tolist()]
         for start, length in zip(column.starts, column.lengths, strict=True)
     ]
 
 
-def step(name: str, given_: Any, column: Lists, model: list[list[float]]) -> tuple[Lists, list[list[float]]]:
+def step(name: str, argument: Any, column: Lists, model: list[list[float]]) -> tuple[Lists, list[list[float]]]:
     match name:
         case "update":
-            result = updated(model, given_)
-            assert (column.update(*arrays(given_)) is NotImplemented) == (result is None)
+            result = update_model(model, argument)
+            assert (column.update(*arrays(argument)) is NotImplemented) == (result is None)
             model = model if result is None else result
         case "extend":
-            others = column.take(np.array(given_[::-1], np.intp))
-            column.extend(np.array(given_, np.intp), others)
-            appended = [list(model[slot]) for slot in given_[::-1]]
-            for slot, items in zip(given_, appended, strict=True):
+            others = column.take(np.array(argument[::-1], np.intp))
+            column.extend(np.array(argument, np.intp), others)
+            new_slots = [list(model[slot]) for slot in argument[::-1]]
+            for slot, items in zip(argument, new_slots, strict=True):
                 model[slot] = model[slot] + items
         case "keep_largest":
-            column.keep_largest(given_)
+            column.keep_largest(argument)
             # Sorted backwards and read backwards, equal items keep their order.
-            model = [ascending(each[::-1])[::-1][:given_] for each in model]
+            model = [ascending(each[::-1])[::-1][:argument] for each in model]
         case "sorted":
             column, model = column.sorted(), [ascending(each) for each in model]
         case "put":
-            column.put(np.array(given_, np.intp), column.take(np.arange(SLOTS)))
-            model = [model[given_.index(slot)] for slot in range(SLOTS)]
+            column.put(np.array(argument, np.intp), column.take(np.arange(SLOTS)))
+            model = [model[argument.index(slot)] for slot in range(SLOTS)]
         case "clear":
-            column.clear(np.array([given_]))
-            model[given_] = []
+            column.clear(np.array([argument]))
+            model[argument] = []
         case "undo":
-            saved = column.save(np.arange(SLOTS))
-            column.update(*arrays([(slot, value, 1) for slot, value, _ in given_]))
+            saved_lists = column.save(np.arange(SLOTS))
+            column.update(*arrays([(slot, value, 1) for slot, value, _ in argument]))
             column.keep_largest(2)
-            column.restore(np.arange(SLOTS), saved)
+            column.restore(np.arange(SLOTS), saved_lists)
         case "states":
             states = column.to_arrow()
             assert states is not None
@@ -103,7 +103,7 @@ def step(name: str, given_: Any, column: Lists, model: list[list[float]]) -> tup
             assert back is not None
             column = back
         case "look":
-            assert held(column) == [[bits(item) for item in each] for each in model]
+            assert values_of(column) == [[bits(item) for item in each] for each in model]
     return column, model
 
 
@@ -115,8 +115,8 @@ def test_lists_of_slots_equal_lists_of_python(waiting_min: int, steps: list[tupl
         patch.setattr(lists, "_PENDING_MIN", waiting_min)
         column, model = Lists(pa.float64(), np.dtype("f8")), [[] for _ in range(SLOTS)]
         column.grow(SLOTS)
-        for name, given_ in steps:
-            column, model = step(name, given_, column, model)
+        for name, argument in steps:
+            column, model = step(name, argument, column, model)
         step("look", None, column, model)
 
 
@@ -129,15 +129,15 @@ def test_rows_that_are_there_are_taken_back_vectorised(
 ) -> None:
     """Chunks whose retracted rows exist are always folded by the vectorised methods, with equal states."""
     bound = Registry.load([Percentile])["percentile"].bind([pa.float64()], {})
-    one, other = interpreted(bound), vectorised_accumulators(interpreted(bound))
+    one, other = interpret(bound), vectorised_accumulators(interpret(bound))
     assert other is not None
     there: list[tuple[int, float]] = []
     every = np.arange(SLOTS, dtype=np.int32)
     for chunk in chunks:
         there += chunk
-        gone = data.draw(st.lists(st.sampled_from(range(len(there))), unique=True)) if there else []
-        rows = [*((*row, False) for row in chunk), *((*there[place], True) for place in gone)]
-        there = [row for place, row in enumerate(there) if place not in gone]
+        retracted_rows = data.draw(st.lists(st.sampled_from(range(len(there))), unique=True)) if there else []
+        rows = [*((*row, False) for row in chunk), *((*there[place], True) for place in retracted_rows)]
+        there = [row for place, row in enumerate(there) if place not in retracted_rows]
         columns = [Column("x", pa.array([value for _, value, _ in rows], pa.float64()))]
         given_rows = Rows(
             np.array([row[0] for row in rows], np.int32), np.array([row[2] for row in rows], np.bool_), columns

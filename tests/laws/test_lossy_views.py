@@ -27,10 +27,10 @@ class Shown:
     """Shows all entries, with their types, and sums them."""
 
     def get_value(self) -> str:
-        shown = [sorted(map(repr, view.items() if isinstance(view, MapView) else view)) for view in vars(self).values()
-                 if isinstance(view, (MapView, ListView))]  # fmt: skip
+        views = [each for each in vars(self).values() if isinstance(each, (MapView, ListView))]
+        view_texts = [sorted(map(repr, view.items() if isinstance(view, MapView) else view)) for view in views]
         rest = [repr(each) for each in vars(self).values() if not isinstance(each, (MapView, ListView))]
-        return f"{shown} {rest}"
+        return f"{view_texts} {rest}"
 
 
 @udaf(input_types=["BIGINT"], result_type="STRING")
@@ -132,16 +132,16 @@ def test_what_is_emitted_is_what_the_state_gives(name: str, bounds: TableBounds)
         [{"k": chance.choice("ab"), "value": chance.randrange(12)} for _ in range(chance.randrange(4))]
         for _ in range(20)
     ]
-    emitted: dict[str, str] = {}
+    output_rows: dict[str, str] = {}
     taken_back = 0
     for epoch in run_epochs({"x": call}, epochs, keys=["k"], bounds=bounds):
         for kind, row in epoch.changelog:
             if kind == "-U":
                 taken_back += 1
-                assert emitted.pop(row["k"]) == row["x"]
+                assert output_rows.pop(row["k"]) == row["x"]
             else:
-                assert row["k"] not in emitted
-                emitted[row["k"]] = row["x"]
+                assert row["k"] not in output_rows
+                output_rows[row["k"]] = row["x"]
     assert taken_back > 5
 
 
@@ -150,6 +150,6 @@ def test_a_value_has_the_stored_entries_beside_those_at_the_engine() -> None:
     call = connect([Floats])["floats"]("value")
     rows = [[{"value": value}] for value in (0, 1, 2, 3)]
     *_, last = run_epochs({"x": call}, rows, bounds=SMALL)
-    stored = [float(LARGE), 1.0, -0.0, 3.0]
-    expected = [repr((str(key), value)) for key, value in enumerate(stored)][1:]  # 0 has removed itself
+    stored_entries = [float(LARGE), 1.0, -0.0, 3.0]
+    expected = [repr((str(key), value)) for key, value in enumerate(stored_entries)][1:]  # 0 has removed itself
     assert last.changelog[-1][1]["x"] == f"{[expected]} []"

@@ -89,9 +89,9 @@ class Bytes(Old):
     def serialize(self, accumulator: Any) -> bytes:
         return str(accumulator.sum).encode()
 
-    def deserialize(self, serialized: bytes) -> Sum:
+    def deserialize(self, data: bytes) -> Sum:
         accumulator = Sum()
-        accumulator.sum = int(serialized)
+        accumulator.sum = int(data)
         return accumulator
 
 
@@ -132,7 +132,7 @@ def engine(
 ) -> StreamEngine:
     """Return a query, new or restarted from its state."""
     transport = connect(function, state_key=b"the same key for all versions")["mean"]("v").transport
-    made = StreamEngine(
+    engine = StreamEngine(
         transport,
         {"mean": Call("mean", ("v",), literals=literals or {}, distinct=distinct)},
         KEYS,
@@ -144,15 +144,15 @@ def engine(
         folds_first=False,
     )
     if buckets is not None:
-        made.buckets = buckets
-    return made
+        engine.buckets = buckets
+    return engine
 
 
 def rows(*names: str, v: int = 10) -> Rows:
     return [{"name": name, "v": v} for name in names]
 
 
-def changed(output: Rows) -> set[tuple[str, str, float]]:
+def changed_rows(output: Rows) -> set[tuple[str, str, float]]:
     return {(row["row_kind"], row["name"], row["mean"]) for row in output}
 
 
@@ -166,12 +166,12 @@ def test_states_of_an_earlier_version_are_migrated(old: type, new: type) -> None
     before = engine(version("1", old))
     before.epoch([rows("ann", "bob", "bob")], 0)
     after = engine(version("2", new), before.buckets)
-    assert changed(after.epoch([rows("bob", "cy", v=30)], 0)) == {
+    assert changed_rows(after.epoch([rows("bob", "cy", v=30)], 0)) == {
         ("-U", "bob", 20),
         ("+U", "bob", 25),
         ("+I", "cy", 30),
     }
-    assert changed(after.epoch([rows("ann", "bob", v=40)], 0)) == {
+    assert changed_rows(after.epoch([rows("ann", "bob", v=40)], 0)) == {
         ("-U", "ann", 10),
         ("+U", "ann", 25),
         ("-U", "bob", 25),
@@ -193,20 +193,20 @@ def test_merges_migrate() -> None:
         manifest = Manifest.decode(*state.manifest)
         assert {piece.generation for piece in manifest.pieces} == {manifest.current} == set(manifest.generations)
     assert {name for name, *_ in after.live_rows()} >= set(names)
-    assert changed(after.epoch([rows(names[0], v=70)], 0)) == {("-U", names[0], 50), ("+U", names[0], 60)}
+    assert changed_rows(after.epoch([rows(names[0], v=70)], 0)) == {("-U", names[0], 50), ("+U", names[0], 60)}
 
 
 def test_a_version_without_migrate_is_refused_before_anything_happens() -> None:
     """Without migrate the first epoch fails, whichever groups it has; the error names function, versions and remedy."""
     before = engine(version("1", Old))
     before.epoch([rows("ann")], 0)
-    stored = {bucket: state.manifest for bucket, state in before.buckets.items()}
+    manifest_of_bucket = {bucket: state.manifest for bucket, state in before.buckets.items()}
     with pytest.raises(
         RejectedError, match=r"mean version 1.*has version 2.*define migrate\(self, version, state\)"
     ) as excinfo:
         engine(version("2", New), before.buckets).epoch([rows("zoe")], 0)
     assert (excinfo.value.code, excinfo.value.function) == ("STATE_MISMATCH", "mean")
-    assert {bucket: state.manifest for bucket, state in before.buckets.items() if state.manifest} == stored
+    assert {bucket: state.manifest for bucket, state in before.buckets.items() if state.manifest} == manifest_of_bucket
 
 
 class Reals:
@@ -302,7 +302,7 @@ def test_rows_that_are_kept_need_no_migrate() -> None:
     before = engine(version("1", Old), distinct=True)
     before.epoch([rows("ann", "ann")], 0)
     after = engine(version("2", New), before.buckets, distinct=True)
-    assert changed(after.epoch([rows("ann", v=20)], 0)) == {("-U", "ann", 10), ("+U", "ann", 15)}
+    assert changed_rows(after.epoch([rows("ann", v=20)], 0)) == {("-U", "ann", 10), ("+U", "ann", 15)}
 
 
 def test_damaged_states_are_not_migrated() -> None:

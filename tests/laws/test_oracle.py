@@ -28,10 +28,10 @@ STEPS = st.lists(
 def model(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Aggregate the rows of one group, by definition."""
     values = [row["v"] for row in rows if row["v"] is not None]
-    weighted = [(row["v"], row["w"]) for row in rows if row["v"] is not None]
-    weight = sum(w for _, w in weighted)
+    weighted_values = [(row["v"], row["w"]) for row in rows if row["v"] is not None]
+    weight = sum(w for _, w in weighted_values)
     return {
-        "price": None if weight == 0 else math.trunc(sum(v * w for v, w in weighted) / weight),
+        "price": None if weight == 0 else math.trunc(sum(v * w for v, w in weighted_values) / weight),
         "n": len(rows),
         "filled": len(values),
         "different": len(set(values)),
@@ -52,19 +52,19 @@ def calls() -> dict[str, Any]:
     }
 
 
-def matched(rows: list[tuple[str, dict[str, Any]]]) -> tuple[list[dict[str, Any]], int]:
+def match_rows(rows: list[tuple[str, dict[str, Any]]]) -> tuple[list[dict[str, Any]], int]:
     """Return the rows that remain of a group without rows before, and how many retractions have no row."""
     left = [row for kind, row in rows if kind[0] == "+"]
-    unmatched = 0
+    unmatched_count = 0
     for _, row in (each for each in rows if each[0][0] == "-"):
         if row in left:
             left.remove(row)
         else:
-            unmatched += 1
-    return left, unmatched
+            unmatched_count += 1
+    return left, unmatched_count
 
 
-def applied(log: list[tuple[str, dict[str, Any]]], table: dict[Any, dict[str, Any]]) -> None:
+def apply_changes(log: list[tuple[str, dict[str, Any]]], table: dict[Any, dict[str, Any]]) -> None:
     """Apply a changelog to a table. Contradictory changes fail."""
     for kind, row in log:
         if kind == "+I":
@@ -87,10 +87,10 @@ def test_changelogs_of_random_epochs_lead_to_the_batch_answer(
 ) -> None:
     """After each epoch the applied changelog equals the aggregate of the live rows."""
     present: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-    epochs, expected, ignored = [], [], []
+    epochs, expected, ignored_counts = [], [], []
     for step in steps:
         rows: list[tuple[str, dict[str, Any]]] = []
-        started = {key for key, group in present.items() if group}
+        started_keys = {key for key, group in present.items() if group}
         for kind, row, pick in step:
             group = present[row["k"]]
             if kind == "I":
@@ -98,24 +98,24 @@ def test_changelogs_of_random_epochs_lead_to_the_batch_answer(
                 rows.append(("+I", row))
             elif kind == "D" and group:
                 rows.append(("-D", group.pop(pick % len(group))))
-            elif kind == "X" and row["k"] not in started:
+            elif kind == "X" and row["k"] not in started_keys:
                 rows.append(("-U", row))
             elif kind == "E":
                 rows += [("-D", row), ("+I", row)]
         # A group without rows before the epoch: what it accumulates is taken back, in any order, and nothing else.
         never = 0
-        for key in {row["k"] for _, row in rows} - started:
-            present[key], unmatched = matched([(kind, row) for kind, row in rows if row["k"] == key])
-            never += unmatched
+        for key in {row["k"] for _, row in rows} - started_keys:
+            present[key], unmatched_count = match_rows([(kind, row) for kind, row in rows if row["k"] == key])
+            never += unmatched_count
         epochs.append(rows)
-        ignored.append(never)
+        ignored_counts.append(never)
         expected.append({key: {"k": key, **model(group)} for key, group in present.items() if group})
     table: dict[Any, dict[str, Any]] = {}
     types = {"k": "STRING", "v": "BIGINT", "w": "INT"}
     for epoch, answer, never in zip(
-        run_epochs(calls(), epochs, keys=["k"], types=types), expected, ignored, strict=True
+        run_epochs(calls(), epochs, keys=["k"], types=types), expected, ignored_counts, strict=True
     ):
-        applied(epoch.changelog, table)
+        apply_changes(epoch.changelog, table)
         assert table == answer
         assert {key for (key,) in epoch.states} == set(answer)
         assert {key: count for (key,), count in epoch.live.items()} == {key: row["n"] for key, row in answer.items()}
@@ -127,10 +127,10 @@ def test_changelogs_of_random_epochs_lead_to_the_batch_answer(
 def test_without_keys_there_is_always_one_row(epochs: list[list[dict[str, Any]]]) -> None:
     """A query without keys has one row from the first epoch on, also without input."""
     latest: dict[str, Any] = {}
-    seen: list[dict[str, Any]] = []
+    seen_values: list[dict[str, Any]] = []
     for epoch, rows in zip(run_epochs(calls(), epochs, types={"v": "BIGINT", "w": "INT"}), epochs, strict=True):
-        seen += rows
+        seen_values += rows
         for kind, row in epoch.changelog:
             assert kind in ("+I", "-U", "+U")
             latest = row if kind != "-U" else latest
-        assert latest == model(seen)
+        assert latest == model(seen_values)

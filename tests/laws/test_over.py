@@ -22,7 +22,7 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.testing import over, run_over
 from tests.effort import examples
-from tests.watched import watched
+from tests.watched import watch_calls
 
 
 @udaf(input_types=["BIGINT"], result_type="STRING", state_type="STRING")
@@ -69,12 +69,12 @@ class JoinedBundles:
     """The values as text, in bundles."""
 
     def fold_bundle(self, segments: list[Segment[str]]) -> list[Applied[str, str]]:
-        applied = []
+        results = []
         for segment in segments:
             start = "".join(segment.accumulators)
             texts = list(itertools.accumulate((f",{value}" for (value,) in segment.rows), initial=start))
-            applied.append(Applied(texts[-1], texts[-1], texts[1:]))
-        return applied
+            results.append(Applied(texts[-1], texts[-1], texts[1:]))
+        return results
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", bundled_retract=True)
@@ -85,15 +85,15 @@ class OldestBundles:
         return [self.applied(segment) for segment in segments]
 
     def applied(self, segment: Segment[list[int | None]]) -> Applied[list[int | None], int | None]:
-        (held,) = segment.accumulators or [[]]
+        (rows_of_state,) = segment.accumulators or [[]]
         values = []
         for (value,), sign in zip(segment.rows, segment.signs, strict=True):
             if sign > 0:
-                held.append(value)
+                rows_of_state.append(value)
             else:
-                assert held.pop(0) == value
-            values.append(held[0] if held else None)
-        return Applied(held, held[0] if held else -1, values if segment.wants_each else ())
+                assert rows_of_state.pop(0) == value
+            values.append(rows_of_state[0] if rows_of_state else None)
+        return Applied(rows_of_state, rows_of_state[0] if rows_of_state else -1, values if segment.wants_each else ())
 
 
 FUNCTIONS = connect("embedded:").register(Joined, JoinedParts, Oldest, JoinedBundles, OldestBundles)
@@ -101,23 +101,23 @@ FUNCTIONS = connect("embedded:").register(Joined, JoinedParts, Oldest, JoinedBun
 
 def expected_of(name: str, frame: list[dict[str, Any]]) -> Any:
     values = [row["v"] for row in frame]
-    known = [value for value in values if value is not None]
+    known_values = [value for value in values if value is not None]
     match name:
         case "joined" | "parts" | "bundles":
             return "".join(f",{value}" for value in values)
         case "oldest" | "oldest_bundles":
             return values[0] if values else -1
         case "total":
-            return sum(known) if known else None
+            return sum(known_values) if known_values else None
         case "most":
-            return max(known, default=None)
+            return max(known_values, default=None)
         case "some":
             return sum(row["ok"] is True and row["v"] is not None for row in frame)
         case "sorted":
-            ordered = [*sorted(known, reverse=True), *[None] * (len(values) - len(known))]
-            return "".join(f",{value}" for value in ordered)
+            sorted_values = [*sorted(known_values, reverse=True), *[None] * (len(values) - len(known_values))]
+            return "".join(f",{value}" for value in sorted_values)
         case "kinds" | "kinds_anew":
-            return len(set(known))
+            return len(set(known_values))
         case "mean":
             return math.fsum(row["x"] for row in frame) / len(frame) if frame else None
     raise AssertionError(name)
@@ -143,13 +143,14 @@ def calls_of(functions: Functions, frame: WindowFrame | None) -> dict[str, Any]:
         "kinds_anew": functions["count"]("v").distinct(),
         "sorted": functions["joined"]("v").order_by("v DESC"),
     }
-    insisting = dataclasses.replace(frame, by="recompute")
+    recompute_frame = dataclasses.replace(frame, by="recompute")
     # Over short frames, DISTINCT and calls with an order are retracted unless the user insists.
     insist = (
         {"joined", "kinds_anew"} if frame.rows_max or frame.is_whole else {"joined", "kinds_anew", "kinds", "sorted"}
     )
     return {
-        name: dataclasses.replace(call, frame=insisting if name in insist else frame) for name, call in calls.items()
+        name: dataclasses.replace(call, frame=recompute_frame if name in insist else frame)
+        for name, call in calls.items()
     }
 
 
@@ -199,13 +200,13 @@ def brute_force(
 
 
 def frames(offsets: st.SearchStrategy[Any], *, is_range: bool) -> st.SearchStrategy[WindowFrame]:
-    def framed(low: Any, high: Any) -> WindowFrame | None:
+    def frame_of(low: Any, high: Any) -> WindowFrame | None:
         try:
             return WindowFrame(low, high, is_range=is_range)
         except RejectedError:
             return None
 
-    return st.builds(framed, st.none() | offsets, st.none() | offsets).filter(lambda frame: frame is not None)
+    return st.builds(frame_of, st.none() | offsets, st.none() | offsets).filter(lambda frame: frame is not None)
 
 
 ORDERS = {
@@ -246,14 +247,16 @@ def run_in_steps(
     calls: Any, rows: list[dict[str, Any]], at_once: int, *, types: Any = None, **options: Any
 ) -> list[dict[str, Any]]:
     """Do the same as `run_over`, for at most `at_once` rows in each step."""
-    resolved = over.Resolved.of(calls, rows, types=types or {}, has_ends=True, **options)
-    fold = window_frame_folds.OverFold(OverQuery.of(resolved.transport, resolved.calls, resolved.layout), rows=at_once)
-    outputs = dict(itertools.chain.from_iterable(map(over.outputs_by_row, fold([resolved.sorted_rows()]))))
+    resolved_query = over.Resolved.of(calls, rows, types=types or {}, has_ends=True, **options)
+    fold = window_frame_folds.OverFold(
+        OverQuery.of(resolved_query.transport, resolved_query.calls, resolved_query.layout), rows=at_once
+    )
+    outputs = dict(itertools.chain.from_iterable(map(over.outputs_by_row, fold([resolved_query.sorted_rows()]))))
     return [{**row, **outputs[index]} for index, row in enumerate(rows)]
 
 
-def equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
-    return repr(found) == repr(expected)
+def equal(actual: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
+    return repr(actual) == repr(expected)
 
 
 @examples(100)
@@ -265,7 +268,7 @@ def test_outputs_are_those_of_the_frames(
     rows, type_, descending, frame = window
     calls = calls_of(FUNCTIONS, frame)
     result = run_in_steps(
-        watched(calls, slots_max=4 * events, exchange_state_bytes_max=4 * bytes_max),
+        watch_calls(calls, slots_max=4 * events, exchange_state_bytes_max=4 * bytes_max),
         rows,
         at_once,
         keys=["k"],
@@ -287,20 +290,20 @@ def test_a_long_frame_is_merged_from_nodes() -> None:
 @pytest.mark.parametrize("frame", [(-4000, 0), (-4000, -60), (0, None)])
 def test_the_cost_of_a_merged_frame_does_not_grow_with_its_length(frame: tuple[Any, Any]) -> None:
     """Frames share the states of their nodes, so a frame costs as few rows and states as one of 40 rows."""
-    sent = 0
+    sent_count = 0
 
-    def counted(operation: str, what: Any, _exchange: Any) -> None:
-        nonlocal sent
+    def count(operation: str, what: Any, _exchange: Any) -> None:
+        nonlocal sent_count
         if operation in ("states", "chunk"):
-            sent += what.num_rows
+            sent_count += what.num_rows
 
     rows = [{"at": at, "v": at} for at in range(8000)]
     costs = []
     for low, high in ((-40, 0), frame):
-        sent = 0
-        calls = watched({"n": FUNCTIONS["max"]("v").rows(low, high)}, counted)
+        sent_count = 0
+        calls = watch_calls({"n": FUNCTIONS["max"]("v").rows(low, high)}, count)
         run_over(calls, rows, order_by=["at"], types={"v": "BIGINT"})
-        costs.append(sent / len(rows))
+        costs.append(sent_count / len(rows))
     assert costs[1] < 1.2 * costs[0]
 
 
@@ -351,8 +354,8 @@ def test_without_a_frame_it_is_that_of_sql() -> None:
     """With an order the default frame ends with the rows of the same order; without, it is the partition."""
     rows = [{"k": 1, "at": at, "v": at + 1, "x": 1.0, "ok": True} for at in (3, 1, 1, 2)]
     calls = calls_of(FUNCTIONS, None)
-    ordered = run_over(calls, rows, keys=["k"], order_by=["at"])
-    assert ordered == brute_force(rows, list(calls), WindowFrame(None, 0, is_range=True), descending=False)
+    running_rows = run_over(calls, rows, keys=["k"], order_by=["at"])
+    assert running_rows == brute_force(rows, list(calls), WindowFrame(None, 0, is_range=True), descending=False)
     rows.sort(key=lambda row: row["at"])
     whole = run_over(calls, rows)
     assert whole == brute_force(rows, list(calls), WindowFrame(None, None), descending=False)
@@ -420,32 +423,32 @@ def test_slots_are_within_the_limit_of_a_server(name: str) -> None:
     """Each frame begins a new accumulator here, and so needs a slot of its own."""
     slots: set[int] = set()
 
-    def noted(operation: str, what: Any, _exchange: Any) -> None:
+    def note(operation: str, what: Any, _exchange: Any) -> None:
         if operation in ("states", "chunk"):
             slots.update(what.column("slot").to_pylist())
 
     rows = [{"k": "a", "at": 10 * at, "v": at} for at in range(20)]
     frame = WindowFrame(-11, -9, is_range=True, by="recompute" if name == "joined" else None)
     calls = {name: dataclasses.replace(calls_of(FUNCTIONS, None)[name], frame=frame)}
-    result = run_over(watched(calls, noted, slots_max=6), rows, keys=["k"], order_by=["at"])
+    result = run_over(watch_calls(calls, note, slots_max=6), rows, keys=["k"], order_by=["at"])
     assert result == brute_force(rows, [name], frame, descending=False)
     assert 0 < max(slots) < 6
 
 
 def test_every_exchange_is_closed() -> None:
     """An exchange that fails when it is closed does not leave the others open."""
-    done: list[str] = []
+    ended_operations: list[str] = []
 
-    def failing(operation: str, _what: Any, _exchange: Any) -> None:
-        done.append(operation)
+    def fail(operation: str, _what: Any, _exchange: Any) -> None:
+        ended_operations.append(operation)
         if operation == "close":
             raise RejectedError("LIMIT", "closed")
 
     rows = [{"at": at, "v": at} for at in range(40)]
     with pytest.raises(RejectedError, match="closed"):
-        run_over(watched({"n": FUNCTIONS["joined_parts"]("v").rows(-30, 0)}, failing), rows, order_by=["at"])
-    assert done.count("open") == 2  # that of the frames and that of the nodes
-    assert done.count("close") + done.count("cut") == 2
+        run_over(watch_calls({"n": FUNCTIONS["joined_parts"]("v").rows(-30, 0)}, fail), rows, order_by=["at"])
+    assert ended_operations.count("open") == 2  # that of the frames and that of the nodes
+    assert ended_operations.count("close") + ended_operations.count("cut") == 2
 
 
 def test_calls_share_exchanges_by_frame_and_way() -> None:
@@ -460,8 +463,8 @@ def test_calls_share_exchanges_by_frame_and_way() -> None:
     row = {"at": 1, "v": 2, "ok": None}
     values = {"some": 0, "oldest": 2, "again": 2, "kinds": 1, "last": ""}
     assert run_over(calls, [row], order_by=["at"]) == [{**row, **values}]
-    resolved = over.Resolved.of(calls, [row], keys=[], order_by=["at"], types={}, has_ends=True)
-    query = OverQuery.of(resolved.transport, resolved.calls, resolved.layout)
+    resolved_query = over.Resolved.of(calls, [row], keys=[], order_by=["at"], types={}, has_ends=True)
+    query = OverQuery.of(resolved_query.transport, resolved_query.calls, resolved_query.layout)
     assert len(query.parts) == 1
     for text in (
         "count(v) FILTER (ok)",
@@ -533,8 +536,8 @@ def test_states_of_unknown_content_are_not_retracted() -> None:
         run_over({"n": functions["drifting"]("v").rows(-1000, 0)}, rows, order_by=["at"])
     last = run_over({"n": functions["drifting"]("v").rows(0, 0)}, rows, order_by=["at"])
     assert [row["n"] for row in last] == [float(1 << 52), 1 / 3, 1 / 3]
-    insisted = {"n": functions["drifting"]("v").rows(-1000, 0, by="retract")}
-    assert run_over(insisted, rows, order_by=["at"])[0]["n"] == float(1 << 52)
+    retract_calls = {"n": functions["drifting"]("v").rows(-1000, 0, by="retract")}
+    assert run_over(retract_calls, rows, order_by=["at"])[0]["n"] == float(1 << 52)
 
 
 @pytest.mark.parametrize("frame", [(1, -1), (True, 0), (0.5, 1), ("-1 hour", 0), (1 << 31, None)])
@@ -632,13 +635,13 @@ def test_large_outputs_and_states_are_bounded_by_bytes(low: int | None) -> None:
     """Less is asked for at once where it is large: outputs, nodes, and the states that frames are merged from."""
     sizes: list[int] = []
 
-    def measured(operation: str, what: Any, _exchange: Any) -> None:
+    def measure(operation: str, what: Any, _exchange: Any) -> None:
         if operation in ("states", "row_outputs", "results"):
             sizes.append(what.nbytes)
 
     rows = [{"at": at, "v": at} for at in range(4000)]
     call = connect("embedded:").register(Wide)["wide"]("v").rows(low, 0)
-    calls = watched({"n": call}, measured, exchange_state_bytes_max=4 * 500_000)
+    calls = watch_calls({"n": call}, measure, exchange_state_bytes_max=4 * 500_000)
     result = run_over(calls, rows, order_by=["at"])
     assert [row["n"][:2] for row in result] == ["abcdefghij"[at % 10] * 2 for at in range(4000)]
     assert len(sizes) > 8
@@ -649,13 +652,13 @@ def test_frames_that_are_folded_anew_are_bounded_by_rows() -> None:
     """Their accumulators may keep all rows, so those that exist at once get the rows of one chunk."""
     rows_at_once = [0]
 
-    def counted(operation: str, what: Any, _exchange: Any) -> None:
+    def count(operation: str, what: Any, _exchange: Any) -> None:
         if operation == "chunk":
             rows_at_once[-1] += what.num_rows
         elif operation == "results":
             rows_at_once.append(0)
 
-    calls = watched({"joined": FUNCTIONS["joined"]("v").rows(-9, 0)}, counted, slots_max=400)
+    calls = watch_calls({"joined": FUNCTIONS["joined"]("v").rows(-9, 0)}, count, slots_max=400)
     result = run_over(calls, [{"at": at, "v": at} for at in range(200)], order_by=["at"])
     assert result[-1]["joined"] == "".join(f",{value}" for value in range(190, 200))
     assert sum(rows_at_once) == 1955
@@ -665,18 +668,18 @@ def test_frames_that_are_folded_anew_are_bounded_by_rows() -> None:
 @pytest.mark.parametrize(("low", "high"), [(0, None), (-750, 0)])
 def test_nodes_of_long_frames_are_bounded_by_bytes(low: int, high: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small nodes between the ends of long frames are dropped, and made again when an end reaches them."""
-    held: list[int] = []
+    retained_bytes: list[int] = []
     make = window_frame_folds._Nodes._make
 
-    def measured(self: Any, *frames: Any) -> None:
+    def measure(self: Any, *frames: Any) -> None:
         make(self, *frames)
-        held.append(sum(column.nbytes for _, states in self._states_by_level for column in states))
+        retained_bytes.append(sum(column.nbytes for _, states in self._states_by_level for column in states))
 
     monkeypatch.setattr(blocks, "_FIRST_ITEMS", 4)
-    monkeypatch.setattr(window_frame_folds._Nodes, "_make", measured)
+    monkeypatch.setattr(window_frame_folds._Nodes, "_make", measure)
     rows = [{"at": at, "v": at} for at in range(1000)]
     call = connect("embedded:").register(Wide)["wide"]("v").rows(low, high)
-    result = run_over(watched({"n": call}, exchange_state_bytes_max=4 * 25_000), rows, order_by=["at"])
+    result = run_over(watch_calls({"n": call}, exchange_state_bytes_max=4 * 25_000), rows, order_by=["at"])
     last = [at if high == 0 else 999 for at in range(1000)]
     assert [row["n"][:2] for row in result] == ["abcdefghij"[at % 10] * 2 for at in last]
-    assert max(held) < 125_000, "all nodes would have 375,000 bytes and more"
+    assert max(retained_bytes) < 125_000, "all nodes would have 375,000 bytes and more"

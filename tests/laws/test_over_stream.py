@@ -27,7 +27,7 @@ from foldflight.functions.types.sql import parse_type
 from foldflight.testing import over, run_over, run_over_epochs
 from tests.effort import examples
 from tests.laws.test_over import FUNCTIONS
-from tests.watched import watched
+from tests.watched import watch_calls
 
 START = dt.datetime(2013, 1, 1, 12)
 MINUTE = dt.timedelta(minutes=1)
@@ -37,14 +37,14 @@ Rows = list[dict[str, Any]]
 
 def ordered_calls() -> dict[str, Any]:
     """Return calls that need no distance: what the stream keeps differs, and so does the way of folding."""
-    joined, parts, oldest = FUNCTIONS["joined"]("v"), FUNCTIONS["joined_parts"]("v"), FUNCTIONS["oldest"]("v")
+    joined_df, parts, oldest = FUNCTIONS["joined"]("v"), FUNCTIONS["joined_parts"]("v"), FUNCTIONS["oldest"]("v")
     return {
-        "so_far": joined,
-        "rows_so_far": joined.rows(None, 0),
-        "three": joined.rows(-2, 0),
+        "so_far": joined_df,
+        "rows_so_far": joined_df.rows(None, 0),
+        "three": joined_df.rows(-2, 0),
         "many": parts.rows(-19, 0),
         "before": oldest.rows(-4, -2),
-        "alone": joined.rows(0, 0),
+        "alone": joined_df.rows(0, 0),
         "peers": parts.range(0, 0),
         "some": FUNCTIONS["count"]().where("ok").rows(None, 0),
         "kinds": FUNCTIONS["count"]("v").distinct().rows(-3, 0),
@@ -88,16 +88,16 @@ def streams(draw: st.DrawFn) -> list[Rows]:
 def expected_of(epochs: list[Rows], delay: dt.timedelta) -> tuple[list[Rows], list[int]]:
     """Return which rows come out in which epoch, and how many are late, by a definition in plain Python."""
     latest, watermark = START - dt.timedelta(days=1), START - dt.timedelta(days=2)
-    waiting: Rows = []
+    pending_rows: Rows = []
     due, late = [], []
     for epoch in epochs:
         in_time = [row for row in epoch if row["at"] > watermark]
         late.append(len(epoch) - len(in_time))
-        waiting += in_time
+        pending_rows += in_time
         latest = max([latest, *(row["at"] for row in epoch)])
         watermark = max(watermark, latest - delay)
-        due.append([row for row in waiting if row["at"] <= watermark])
-        waiting = [row for row in waiting if row["at"] > watermark]
+        due.append([row for row in pending_rows if row["at"] <= watermark])
+        pending_rows = [row for row in pending_rows if row["at"] > watermark]
     return due, late
 
 
@@ -109,23 +109,23 @@ def in_batch(calls: dict[str, Any], came: Rows, keys: list[str], order: list[str
     """Return the rows with the outputs of a batch. A group that was idle is another one when it has rows again."""
     begins: dict[Any, int] = {}
     last: dict[Any, dt.datetime] = {}
-    parted = []
+    parted_rows = []
     for row in sorted(came, key=lambda row: row["at"]):
         key = tuple(row[name] for name in keys)
         is_idle = idle is not None and key in last and row["at"] - last[key] > idle * MINUTE
         begins[key] = begins.get(key, 0) + is_idle
         last[key] = row["at"]
-        parted.append({**row, "begins": begins[key]})
+        parted_rows.append({**row, "begins": begins[key]})
     types = {"v": "BIGINT", "x": "DOUBLE"}
     outputs: dict[int, dict[str, Any]] = {row["id"]: {} for row in came}
     for part_keys, has_distance in ((keys, True), ([*keys, "begins"], False)):
         part = {name: call for name, call in calls.items() if is_distant(call) == has_distance}
-        for row in run_over(part, parted, keys=part_keys, order_by=order, types=types) if part else ():
+        for row in run_over(part, parted_rows, keys=part_keys, order_by=order, types=types) if part else ():
             outputs[row["id"]] |= {name: row[name] for name in part}
     return [{**row, **{name: outputs[row["id"]][name] for name in calls}} for row in came]
 
 
-def shown(rows: Rows) -> list[str]:
+def texts_of(rows: Rows) -> list[str]:
     return sorted(map(repr, rows))
 
 
@@ -151,7 +151,7 @@ def test_outputs_are_those_of_a_batch(
     order = ["at", "id DESC"] if kind == "ordered" else ["at"]
     keys = ["k"] if has_keys else []
     result = run_over_epochs(
-        watched(calls, slots_max=2 * slots),
+        watch_calls(calls, slots_max=2 * slots),
         epochs,
         keys=keys,
         order_by=order,
@@ -167,9 +167,11 @@ def test_outputs_are_those_of_a_batch(
     for epoch, expected in zip(result, due, strict=True):
         came += expected
         values += epoch.rows
-        assert shown(epoch.rows) == shown([row for row in values if row["id"] in {each["id"] for each in expected}])
+        assert texts_of(epoch.rows) == texts_of(
+            [row for row in values if row["id"] in {each["id"] for each in expected}]
+        )
     if came:
-        assert shown(values) == shown(in_batch(calls, came, keys, order, idle))
+        assert texts_of(values) == texts_of(in_batch(calls, came, keys, order, idle))
     for key in {row["k"] if has_keys else None for row in values}:
         of_key = [row for row in values if not has_keys or row["k"] == key]
         assert [row["at"] for row in of_key] == sorted(row["at"] for row in of_key)
@@ -309,15 +311,17 @@ def test_times_that_python_does_not_know_are_in_order() -> None:
 
 def test_due_rows_are_in_memory_a_piece_of_each_run_at_once() -> None:
     """Blocks that arrived with all their rows in one time range come out in steps, and not together."""
-    given = [at(3 * minute + epoch) for epoch in range(3) for minute in range(20)]
-    resolved = over.Resolved.of({"n": FUNCTIONS["count"]()}, given, keys=[], order_by=["at"], types={}, has_ends=False)
-    streamed = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
+    input_rows = [at(3 * minute + epoch) for epoch in range(3) for minute in range(20)]
+    resolved_query = over.Resolved.of(
+        {"n": FUNCTIONS["count"]()}, input_rows, keys=[], order_by=["at"], types={}, has_ends=False
+    )
+    over_stream = StreamedOver.of(resolved_query.transport, resolved_query.calls, resolved_query.layout)
     stores: dict[str, MemoryStore] = {}
     bounds = TableBounds(piece_rows_max=4)
-    with StreamFolds(streamed) as folds:
+    with StreamFolds(over_stream) as folds:
         bucket = OverBucket(folds, lambda name: Storage(stores.setdefault(name, MemoryStore()), bounds=bounds))
         for start in range(0, 60, 20):
-            bucket.arrive([resolved.rows.slice(start, 20)], -(1 << 62))
+            bucket.arrive([resolved_query.rows.slice(start, 20)], -(1 << 62))
         steps = list(bucket.outputs(1 << 62))
     assert [row["n"] for step in steps for _, row in over.outputs_by_row(step)] == list(range(1, 61))
     assert max(step.num_rows for step in steps) <= 3 * 4
@@ -328,13 +332,13 @@ def test_kept_rows_are_in_memory_for_some_groups_at_once(monkeypatch: pytest.Mon
     sizes = []
     store = bucket.RowsFold._store
 
-    def counted(self: Any, step: Any, rows: Any, owners: Any, starts: Any) -> Any:
+    def count(self: Any, step: Any, rows: Any, owners: Any, starts: Any) -> Any:
         sizes.append(rows.num_rows)
         return store(self, step, rows, owners, starts)
 
-    monkeypatch.setattr(bucket.RowsFold, "_store", counted)
+    monkeypatch.setattr(bucket.RowsFold, "_store", count)
     epochs = [[at(10 * epoch + minute, k=k, v=1) for k in range(40) for minute in range(10)] for epoch in range(3)]
-    calls = watched({"n": FUNCTIONS["sum"]("v").rows(-19, 0)}, slots_max=400, exchange_state_bytes_max=8000)
+    calls = watch_calls({"n": FUNCTIONS["sum"]("v").rows(-19, 0)}, slots_max=400, exchange_state_bytes_max=8000)
     result = run_over_epochs(calls, epochs, keys=["k"], order_by=["at"])
     assert {row["n"] for row in result[2].rows} == {20}
     assert sum(len(epoch.rows) for epoch in result) == 1200
@@ -372,21 +376,21 @@ def test_a_changed_query_is_refused() -> None:
         calls: dict[str, Any], keys: list[str], minute: int, columns: tuple[str, ...] = ("row",)
     ) -> list[dict[str, Any]]:
         row = at(minute, k="a", other="a", v=minute)
-        resolved = over.Resolved.of(calls, [row], keys=keys, order_by=["at"], types={}, has_ends=False)
-        layout = dataclasses.replace(resolved.layout, names=columns)
-        streamed = StreamedOver.of(resolved.transport, resolved.calls, layout)
-        (epoch,) = over._run(streamed, resolved.rows, [[row]], stores, TableBounds(), 0)
+        resolved_query = over.Resolved.of(calls, [row], keys=keys, order_by=["at"], types={}, has_ends=False)
+        layout = dataclasses.replace(resolved_query.layout, names=columns)
+        over_stream = StreamedOver.of(resolved_query.transport, resolved_query.calls, layout)
+        (epoch,) = over._run(over_stream, resolved_query.rows, [[row]], stores, TableBounds(), 0)
         return epoch.rows
 
-    kept = {"total": total.range("-2 minutes", 0), "n": count.rows(-1, 0)}
-    result = [row for minute in (5, 6, 8) for row in run(kept, ["k"], minute)]
+    unchanged_calls = {"total": total.range("-2 minutes", 0), "n": count.rows(-1, 0)}
+    result = [row for minute in (5, 6, 8) for row in run(unchanged_calls, ["k"], minute)]
     assert [(row["total"], row["n"]) for row in result] == [(5, 1), (11, 2), (14, 2)]
     with pytest.raises(RejectedError, match="other input columns"):
-        run(kept, ["k"], 9, ("number",))
+        run(unchanged_calls, ["k"], 9, ("number",))
     for calls, keys, what in (
-        (kept, [], "other keys"),
-        (kept, ["other"], "other keys"),
-        ({**kept, "total": total.range("-3 minutes", 0)}, ["k"], "other calls and frames"),
+        (unchanged_calls, [], "other keys"),
+        (unchanged_calls, ["other"], "other keys"),
+        ({**unchanged_calls, "total": total.range("-3 minutes", 0)}, ["k"], "other calls and frames"),
         ({"n": count.rows(-1, 0)}, ["k"], "other calls and frames"),
     ):
         with pytest.raises(RejectedError, match=what) as excinfo:
@@ -403,12 +407,14 @@ class _Stream:
         self.names = (f"run {number}" for number in itertools.count())
 
     def streamed(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Any:
-        resolved = over.Resolved.of(calls, rows, keys=["k"], order_by=["at"], types={}, has_ends=False)
-        return StreamedOver.of(resolved.transport, resolved.calls, resolved.layout, idle=idle), resolved.rows
+        resolved_query = over.Resolved.of(calls, rows, keys=["k"], order_by=["at"], types={}, has_ends=False)
+        return StreamedOver.of(
+            resolved_query.transport, resolved_query.calls, resolved_query.layout, idle=idle
+        ), resolved_query.rows
 
     def epoch(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Rows:
-        streamed, given = self.streamed(calls, rows, idle)
-        (result,) = over._run(streamed, given, [rows], self.stores, self.bounds, 0)
+        streamed, blocks = self.streamed(calls, rows, idle)
+        (result,) = over._run(streamed, blocks, [rows], self.stores, self.bounds, 0)
         return result.rows
 
     def bucket(self, folds: StreamFolds) -> OverBucket:
@@ -419,26 +425,26 @@ def test_idle_groups_are_forgotten() -> None:
     """The watermark ends their state in each part; what is kept does not grow with forgotten groups."""
     count = FUNCTIONS["count"]()
     calls = {"so_far": count, "three": count.rows(-2, 0), "far": count.range("-1 hour", 0)}
-    running = _Stream()
+    stream = _Stream()
     for minute in range(0, 60, 3):
         rows = [at(minute, k="busy"), at(minute, k=f"group {minute}"), at(minute, k=f"again {minute % 12}")]
-        result = {row["k"]: row for row in running.epoch(calls, rows, "9 minutes")}
+        result = {row["k"]: row for row in stream.epoch(calls, rows, "9 minutes")}
         assert result["busy"]["so_far"] == result["busy"]["far"] == minute // 3 + 1
         again = result[f"again {minute % 12}"]
         assert (again["so_far"], again["three"], again["far"]) == (1, 1, minute // 12 + 1)
-    streamed, _ = running.streamed(calls, rows, "9 minutes")
-    kept = {
+    over_stream, _ = stream.streamed(calls, rows, "9 minutes")
+    expected_keys = {
         "busy",
         *(f"group {minute}" for minute in (51, 54, 57)),
         *(f"again {minute % 12}" for minute in (51, 54, 57)),
     }
-    with StreamFolds(streamed) as folds:
-        bucket = running.bucket(folds)
+    with StreamFolds(over_stream) as folds:
+        bucket = stream.bucket(folds)
         assert bucket._ttl is not None
         so_far, three, far = (each.table for each in bucket._stores)
         for table in (so_far, three, bucket._ttl.table):
             assert table is not None
-            assert {row["key_0"] for batch in table.scan() for row in batch.to_pylist()} == kept
+            assert {row["key_0"] for batch in table.scan() for row in batch.to_pylist()} == expected_keys
             assert table._manifest.pieces
             assert sum(piece.rows for piece in table._manifest.pieces) < 60
         assert far is not None
@@ -466,13 +472,13 @@ def test_a_row_at_the_end_of_the_idle_time_continues_its_group() -> None:
 
 def test_idle_may_change_but_not_begin_or_end() -> None:
     """A checkpoint has the times of last rows from the beginning or never; other intervals are refused."""
-    calls, running = {"n": FUNCTIONS["count"]()}, _Stream()
-    running.epoch(calls, [at(1, k="a")], "2 minutes")
-    assert [row["n"] for row in running.epoch(calls, [at(5, k="a")], "4 minutes")] == [2]
+    calls, stream = {"n": FUNCTIONS["count"]()}, _Stream()
+    stream.epoch(calls, [at(1, k="a")], "2 minutes")
+    assert [row["n"] for row in stream.epoch(calls, [at(5, k="a")], "4 minutes")] == [2]
     with pytest.raises(
         RejectedError, match=r"other times of last rows \(idle\) than the query: stored kept"
     ) as excinfo:
-        running.epoch(calls, [at(6, k="a")])
+        stream.epoch(calls, [at(6, k="a")])
     assert excinfo.value.code == "STATE_MISMATCH"
     endless = _Stream()
     endless.epoch(calls, [at(1, k="a")])
@@ -481,16 +487,16 @@ def test_idle_may_change_but_not_begin_or_end() -> None:
     for idle in ("0 days", "-1 day", "1 month", "soon", "20000000 days", 7):
         with pytest.raises(RejectedError, match=f"idle is an interval of a fixed length, .*and here it is {idle!r}"):
             endless.epoch(calls, [at(2, k="a")], idle)  # type: ignore[arg-type]
-    streamed, _ = running.streamed({**calls, "far": calls["n"].range("-1 day", 0)}, [at(1, k="a")], "7 days")
-    assert "n: the accumulators of each group, until it has had no row for 7 days" in streamed.explain()
+    over_stream, _ = stream.streamed({**calls, "far": calls["n"].range("-1 day", 0)}, [at(1, k="a")], "7 days")
+    assert "n: the accumulators of each group, until it has had no row for 7 days" in over_stream.explain()
 
 
 def test_frames_that_end_by_themselves_need_no_idle_time() -> None:
     """Over RANGE alone `idle` changes nothing and keeps nothing."""
-    running, calls = _Stream(), {"n": FUNCTIONS["count"]().range("-10 minutes", 0)}
-    assert [row["n"] for row in running.epoch(calls, [at(1, k="a"), at(9, k="a")], "5 minutes")] == [1, 2]
-    assert [row["n"] for row in running.epoch(calls, [at(10, k="a")])] == [3]
-    assert not any("idle" in name for name in running.stores)
+    stream, calls = _Stream(), {"n": FUNCTIONS["count"]().range("-10 minutes", 0)}
+    assert [row["n"] for row in stream.epoch(calls, [at(1, k="a"), at(9, k="a")], "5 minutes")] == [1, 2]
+    assert [row["n"] for row in stream.epoch(calls, [at(10, k="a")])] == [3]
+    assert not any("idle" in name for name in stream.stores)
 
 
 def _total(version: str, **methods: Any) -> Any:
@@ -515,8 +521,8 @@ def _functions(version: str, *, retracts: bool = True, **methods: Any) -> Any:
 
     names = [create_accumulator, accumulate, get_value, *([retract] if retracts else [])]
     class_ = type("Total", (), {each.__name__: each for each in names} | methods)
-    made = udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT", version=version)(class_)
-    return connect("embedded:").register(made)
+    function = udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT", version=version)(class_)
+    return connect("embedded:").register(function)
 
 
 def _migrate(self: Any, version: str, state: int) -> int:
@@ -534,35 +540,35 @@ def test_states_of_another_version_are_migrated() -> None:
     def calls(total: Any) -> dict[str, Any]:
         return {"far": total.range("-5 minutes", 0), "so_far": total.rows(None, 0), "two": total.rows(-1, 0)}
 
-    running = _Stream()
-    running.epoch(calls(_total("1")), [at(1, k="a", v=1), at(2, k="a", v=2), at(2, k="b", v=4)])
+    stream = _Stream()
+    stream.epoch(calls(_total("1")), [at(1, k="a", v=1), at(2, k="a", v=2), at(2, k="b", v=4)])
     new = calls(_total("2", migrate=_migrate, merge=lambda self, one, other: one + other))
-    (result,) = running.epoch(new, [at(7, k="a", v=8)])
+    (result,) = stream.epoch(new, [at(7, k="a", v=8)])
     assert (result["far"], result["so_far"], result["two"]) == (1010, 1011, 10)  # the row of minute 1 has left
-    (result,) = running.epoch(new, [at(7.5, k="b", v=16)])
+    (result,) = stream.epoch(new, [at(7.5, k="b", v=16)])
     assert (result["far"], result["so_far"], result["two"]) == (16, 1020, 20)
-    (result,) = running.epoch({**new, "two": _total("3").rows(-1, 0)}, [at(8, k="b", v=32)])
+    (result,) = stream.epoch({**new, "two": _total("3").rows(-1, 0)}, [at(8, k="b", v=32)])
     assert (result["far"], result["so_far"], result["two"]) == (48, 1052, 48)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_another_version_may_be_folded_in_another_way(is_first: bool) -> None:
     """All calls of a ROWS frame share its rows, so a call continues with them in whichever way it is folded."""
-    merged = _functions("2", retracts=False, merge=lambda self, one, other: one + other)
+    merging_functions = _functions("2", retracts=False, merge=lambda self, one, other: one + other)
 
     def calls(functions: Any) -> dict[str, Any]:
         total, count = functions["total"], functions["count"]
         two = {"two": total("v").rows(-1, 0), "n": count("w").rows(-1, 0)}
         return {**(two if is_first else dict(reversed(two.items()))), "all": count()}
 
-    running = _Stream()
-    running.epoch(calls(_functions("1")), [at(1, k="a", v=1, w=1), at(2, k="a", v=2, w=None)])
-    retracting, _ = running.streamed(calls(_functions("1")), [at(1, k="a", v=1, w=1)])
-    merging, _ = running.streamed(calls(merged), [at(1, k="a", v=1, w=1)])
-    assert (len(retracting.query.parts), len(merging.query.parts)) == (2, 3)
-    (result,) = running.epoch(calls(merged), [at(7, k="a", v=8, w=1)])
+    stream = _Stream()
+    stream.epoch(calls(_functions("1")), [at(1, k="a", v=1, w=1), at(2, k="a", v=2, w=None)])
+    retracting_stream, _ = stream.streamed(calls(_functions("1")), [at(1, k="a", v=1, w=1)])
+    merging_stream, _ = stream.streamed(calls(merging_functions), [at(1, k="a", v=1, w=1)])
+    assert (len(retracting_stream.query.parts), len(merging_stream.query.parts)) == (2, 3)
+    (result,) = stream.epoch(calls(merging_functions), [at(7, k="a", v=8, w=1)])
     assert (result["two"], result["n"], result["all"]) == (10, 1, 3)
-    (result,) = running.epoch(calls(_functions("3")), [at(8, k="a", v=16, w=1)])
+    (result,) = stream.epoch(calls(_functions("3")), [at(8, k="a", v=16, w=1)])
     assert (result["two"], result["n"], result["all"]) == (24, 2, 4)
 
 
@@ -573,21 +579,23 @@ def test_what_is_stored_can_be_read_without_the_query() -> None:
         rows = {"two": total.rows(-1, 0), "n": FUNCTIONS["count"]("v").rows(-1, 0)}
         return {"so_far": total.rows(None, 0), **rows, "far": total.range("-5 minutes", 0)}
 
-    running = _Stream(merges=False)
-    running.epoch(calls(_total("1")), [at(1, k="a", v=1), at(2, k="a", v=2), at(2, k="b", v=4)])
-    running.epoch(calls(_total("2", migrate=_migrate)), [at(9, k="b", v=8)])
-    streamed, given = running.streamed(calls(_total("2", migrate=_migrate)), [at(20, k="b", v=1), at(21, k="c", v=1)])
-    with StreamFolds(streamed) as folds:
-        running.bucket(folds).arrive([given], 0)
-    manifests = [(name, store.value) for name, store in running.stores.items() if store.value is not None]
+    stream = _Stream(merges=False)
+    stream.epoch(calls(_total("1")), [at(1, k="a", v=1), at(2, k="a", v=2), at(2, k="b", v=4)])
+    stream.epoch(calls(_total("2", migrate=_migrate)), [at(9, k="b", v=8)])
+    over_stream, blocks = stream.streamed(
+        calls(_total("2", migrate=_migrate)), [at(20, k="b", v=1), at(21, k="c", v=1)]
+    )
+    with StreamFolds(over_stream) as folds:
+        stream.bucket(folds).arrive([blocks], 0)
+    manifests = [(name, store.value) for name, store in stream.stores.items() if store.value is not None]
     result = StoredOver.of(manifests)
     assert result is not None
     outputs = [name for part in result.parts for name in part.outputs]
     assert sorted(outputs) == ["far", "far (version 1)", "so_far", "so_far (version 1)", "two, n"]
-    shown = dict(zip(outputs, (call for part in result.parts for call in part.calls), strict=True))
-    assert shown["two, n"] == "last rows, ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"
-    assert shown["so_far"] == "total v2, ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
-    columns = [column.to_pylist() for column in result.groups(lambda name: Storage(running.stores[name]))]
+    call_of_output = dict(zip(outputs, (call for part in result.parts for call in part.calls), strict=True))
+    assert call_of_output["two, n"] == "last rows, ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"
+    assert call_of_output["so_far"] == "total v2, ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    columns = [column.to_pylist() for column in result.groups(lambda name: Storage(stream.stores[name]))]
     rows = {row[0]: dict(zip(["waiting", *outputs], row[1:], strict=True)) for row in zip(*columns, strict=True)}
     a, b, c = rows["a"], rows["b"], rows["c"]
     assert (a["waiting"], a["so_far"], a["so_far (version 1)"], a["far"]) == (0, None, 3, None)
@@ -603,9 +611,9 @@ def test_the_latest_version_of_all_buckets_has_the_names_of_outputs() -> None:
     """Versions are compared by their numbers: some buckets may still have states of version 9 and others of 10."""
     buckets = []
     for version in ("1.9", "1.10"):
-        running = _Stream()
-        running.epoch({"so_far": _total(version).rows(None, 0)}, [at(1, k=version, v=1)])
-        buckets.append([(name, store.value) for name, store in running.stores.items() if store.value is not None])
+        stream = _Stream()
+        stream.epoch({"so_far": _total(version).rows(None, 0)}, [at(1, k=version, v=1)])
+        buckets.append([(name, store.value) for name, store in stream.stores.items() if store.value is not None])
     for first, second in (buckets, reversed(buckets)):
         result = StoredOver.of([*first, *second])
         assert result is not None
@@ -621,14 +629,14 @@ def test_a_version_without_migrate_is_refused(frame: str) -> None:
     def calls(total: Any) -> dict[str, Any]:
         return {"n": total.rows(None, 0) if frame == "rows" else total.range("-5 minutes", 0)}
 
-    running = _Stream()
-    running.epoch(calls(_total("1")), [at(1, k="a", v=1)])
+    stream = _Stream()
+    stream.epoch(calls(_total("1")), [at(1, k="a", v=1)])
     with pytest.raises(RejectedError, match="total version 1, and the query has version 2, which has no") as excinfo:
-        running.epoch(calls(_total("2")), [at(2, k="b", v=1)])
+        stream.epoch(calls(_total("2")), [at(2, k="b", v=1)])
     assert excinfo.value.code == "STATE_MISMATCH"
-    with pytest.raises(FunctionError, match=r"no idea what 1 was") as raised:
-        running.epoch(calls(_total("2", migrate=_refuse)), [at(2, k="a", v=1)])
-    assert (raised.value.code, raised.value.group) == ("USER_CODE", {"k": "a"})
+    with pytest.raises(FunctionError, match=r"no idea what 1 was") as error_info:
+        stream.epoch(calls(_total("2", migrate=_refuse)), [at(2, k="a", v=1)])
+    assert (error_info.value.code, error_info.value.group) == ("USER_CODE", {"k": "a"})
 
 
 def test_other_direct_arguments_need_another_version() -> None:
@@ -648,17 +656,17 @@ def test_other_direct_arguments_need_another_version() -> None:
         def get_value(self, accumulator: int) -> int:
             return accumulator
 
-    scaled, running = connect("embedded:").register(Scaled)["scaled"], _Stream()
-    running.epoch({"two": scaled("v", factor=2).rows(-1, 0)}, [at(1, k="a", v=1)])
+    scaled_function, stream = connect("embedded:").register(Scaled)["scaled"], _Stream()
+    stream.epoch({"two": scaled_function("v", factor=2).rows(-1, 0)}, [at(1, k="a", v=1)])
     with pytest.raises(RejectedError, match=r"scaled has changed within its version 1.*raise version=") as excinfo:
-        running.epoch({"two": scaled("v", factor=3).rows(-1, 0)}, [at(2, k="a", v=1)])
+        stream.epoch({"two": scaled_function("v", factor=3).rows(-1, 0)}, [at(2, k="a", v=1)])
     assert excinfo.value.code == "STATE_MISMATCH"
 
 
 def test_a_changed_accumulator_is_named() -> None:
     """Where accumulators are kept, the error names the field that was added, as for groups."""
 
-    def counted(fields: dict[str, type]) -> Any:
+    def count(fields: dict[str, type]) -> Any:
         state = dataclasses.make_dataclass("State", [(name, type_, 0) for name, type_ in fields.items()])
 
         class Counted:
@@ -676,11 +684,11 @@ def test_a_changed_accumulator_is_named() -> None:
         function = udaf(input_types=["BIGINT"], version="1", name="counted")(Counted)
         return connect("embedded:").register(function)["counted"]("v").rows(None, 0)
 
-    running = _Stream()
+    stream = _Stream()
     for minute in (1, 2):
-        running.epoch({"n": counted({"rows": int})}, [at(minute, k="a", v=1)])
+        stream.epoch({"n": count({"rows": int})}, [at(minute, k="a", v=1)])
     with pytest.raises(RejectedError, match=r"in its accumulator, more BIGINT was added; set this back") as excinfo:
-        running.epoch({"n": counted({"rows": int, "more": int})}, [at(3, k="a", v=1)])
+        stream.epoch({"n": count({"rows": int, "more": int})}, [at(3, k="a", v=1)])
     assert excinfo.value.code == "STATE_MISMATCH"
 
 
@@ -688,12 +696,12 @@ def test_a_group_without_rows_in_its_frame_is_gone() -> None:
     """The state of RANGE frames ends with the last row that leaves, also if its group gets no more rows."""
     stores: dict[str, MemoryStore] = {}
     epochs = [[at(1, k="a"), at(2, k="b")], [at(30, k="c")]]
-    given = [row for epoch in epochs for row in epoch]
+    input_rows = [row for epoch in epochs for row in epoch]
     calls = {"n": FUNCTIONS["count"]().range("-5 minutes", 0)}
-    resolved = over.Resolved.of(calls, given, keys=["k"], order_by=["at"], types={}, has_ends=False)
-    streamed = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
-    over._run(streamed, resolved.rows, epochs, stores, TableBounds(), 0)
-    with StreamFolds(streamed) as folds:
+    resolved_query = over.Resolved.of(calls, input_rows, keys=["k"], order_by=["at"], types={}, has_ends=False)
+    over_stream = StreamedOver.of(resolved_query.transport, resolved_query.calls, resolved_query.layout)
+    over._run(over_stream, resolved_query.rows, epochs, stores, TableBounds(), 0)
+    with StreamFolds(over_stream) as folds:
         bucket = OverBucket(folds, lambda name: Storage(stores[name]))
         ((table, log),) = bucket._stores
         assert table is not None

@@ -20,7 +20,7 @@ from foldflight.fold.rows import Column, Rows
 from foldflight.fold.scalar.evaluation import InterpretedScalar
 from foldflight.functions import Registry
 from foldflight.functions.author.context import FunctionContext
-from tests.laws.alike import interpreted
+from tests.laws.alike import interpret
 
 
 class Queue:
@@ -44,7 +44,7 @@ class AllRows:
     """Accumulators, and those of an interpreter to which they are compared."""
 
     def __init__(self, programs: Programs) -> None:
-        self.both = programs.accumulators(interpreted(bound())), interpreted(bound())
+        self.both = programs.accumulators(interpret(bound())), interpret(bound())
 
     def update(self, *values: int | None) -> Mode:
         for each in self.both:
@@ -118,10 +118,10 @@ def test_a_refusal_of_another_process_is_told(tmp_path: Path) -> None:
     queue, store = Queue(), LoopStore(tmp_path)
     one = Registry.load([looks])["looks"].bind([pa.string()], {})
     programs = Programs(store, queue=queue)
-    mapped = programs.scalar(InterpretedScalar(one, FunctionContext("looks"), Failures()))
+    scalar_program = programs.scalar(InterpretedScalar(one, FunctionContext("looks"), Failures()))
     values = Rows(np.zeros(1, np.int32), None, [Column("text", pa.array(["a"]))])
-    assert mapped.values(values).to_pylist() == [255]
-    refused = Programs(store).compile_bound(one)
-    assert refused.mode is Mode.INTERPRETED
-    assert mapped.values(values).to_pylist() == [255]
-    assert programs.folding(one.function) == refused
+    assert scalar_program.values(values).to_pylist() == [255]
+    compiled_form = Programs(store).compile_bound(one)
+    assert compiled_form.mode is Mode.INTERPRETED
+    assert scalar_program.values(values).to_pylist() == [255]
+    assert programs.folding(one.function) == compiled_form

@@ -44,7 +44,7 @@ CASES: list[tuple[str, float, Any]] = [
 ]
 
 
-def _given(type_: str, value: float) -> Any:
+def _argument(type_: str, value: float) -> Any:
     return [value] if type_.startswith("ARRAY") else value
 
 
@@ -71,7 +71,7 @@ def _aggregate(type_: str, **options: Any) -> type:
     return It
 
 
-def _vectorised(type_: str) -> type:
+def _vectorised_class(type_: str) -> type:
     scalar: Any = _aggregate(type_)
 
     @udaf(input_types=["DOUBLE"], result_type=type_, name="it")
@@ -91,15 +91,15 @@ def _vectorised(type_: str) -> type:
     return Many
 
 
-def _bundled(type_: str) -> type:
+def _bundled_class(type_: str) -> type:
     @udaf(input_types=["DOUBLE"], result_type=type_, name="it")
     class Bundle:
         def fold_bundle(self, segments: list[Segment[float]]) -> list[Applied[float, Any]]:
             result = []
             for each in segments:
-                values = [_given(type_, row[0]) for row in each.rows]
+                values = [_argument(type_, row[0]) for row in each.rows]
                 last = each.rows[-1][0] if each.rows else (each.accumulators or [0.0])[-1]
-                result.append(Applied(last, _given(type_, last), values))
+                result.append(Applied(last, _argument(type_, last), values))
             return result
 
     return Bundle
@@ -108,8 +108,8 @@ def _bundled(type_: str) -> type:
 AGGREGATES: dict[str, Callable[[str], type]] = {
     "interpreted": lambda type_: _aggregate(type_, compile=False),
     "compiled": lambda type_: _aggregate(type_, compile=type_ in ("BIGINT", "INT", "TINYINT", "DOUBLE") or "auto"),
-    "vectorised": _vectorised,
-    "bundled": _bundled,
+    "vectorised": _vectorised_class,
+    "bundled": _bundled_class,
 }
 
 
@@ -136,15 +136,15 @@ def test_aggregates_refuse_results_out_of_range(way: str, type_: str, value: flo
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Mapping[tuple[str, str], FunctionHandle]]:
     """The function of each way and type, on a server."""
-    named: dict[tuple[str, str], Any] = {}
+    names: dict[tuple[str, str], Any] = {}
     for type_ in dict.fromkeys(type_ for type_, _, _ in CASES):
         for way, build in AGGREGATES.items():
             function = function_of(build(type_))
             assert function is not None
-            named[way, type_] = replace(function, name=f"f{len(named)}")
-    with serving(*named.values()) as server:
+            names[way, type_] = replace(function, name=f"f{len(names)}")
+    with serving(*names.values()) as server:
         functions = connect(server.url)
-        yield {key: functions[function.name] for key, function in named.items()}
+        yield {key: functions[function.name] for key, function in names.items()}
 
 
 @pytest.mark.parametrize("way", AGGREGATES)
@@ -157,7 +157,7 @@ def test_servers_refuse_results_out_of_range(
     _check(lambda: run_epochs({"it": it("x")}, [[{"x": value}]])[0].changelog[0][1]["it"], expected)
 
 
-def _mapped(function: Any, value: float) -> pa.Table:
+def _map_value(function: Any, value: float) -> pa.Table:
     step = Step("it", (StepArgument(column="x"),))
     request = Request((), pa.schema([("x", pa.float64())]), steps=(step,), outputs=(0,))
     accelerator = PROGRAMS_AT_ONCE if function_of(function).compile is True else INTERPRETER  # type: ignore[union-attr]
@@ -180,20 +180,20 @@ def test_scalar_functions_refuse_results_out_of_range(way: str, type_: str, valu
     def same(x: Any) -> Any:
         return x
 
-    def listed(x: Any) -> Any:
+    def list_of(x: Any) -> Any:
         return [x]
 
-    function = udf(input_types=["DOUBLE"], result_type=type_, name="it", **options)(listed if is_list else same)
-    _check(lambda: _mapped(function, value)["output_0"].to_pylist()[0], expected)
+    function = udf(input_types=["DOUBLE"], result_type=type_, name="it", **options)(list_of if is_list else same)
+    _check(lambda: _map_value(function, value)["output_0"].to_pylist()[0], expected)
 
 
 @pytest.mark.parametrize(("type_", "value", "expected"), CASES)
 def test_table_functions_refuse_results_out_of_range(type_: str, value: float, expected: Any) -> None:
     @udtf(input_types=["DOUBLE"], result_types={"y": type_}, name="it")
     def rows(x: float) -> Any:
-        return [(_given(type_, x),)]
+        return [(_argument(type_, x),)]
 
-    _check(lambda: _mapped(rows, value).column("output_0")[0].as_py()["y"], expected)
+    _check(lambda: _map_value(rows, value).column("output_0")[0].as_py()["y"], expected)
 
 
 @pytest.mark.parametrize("value", [Decimal("1e400"), "1e400", 10**400])

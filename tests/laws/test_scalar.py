@@ -56,10 +56,12 @@ class Opened:
         return pa.Table.from_batches(parts, self.program.schema)
 
 
-def opened(*steps: Step, outputs: tuple[int, ...] = (0,), isolates: bool = False, compiled: bool = False) -> Any:
+def open_steps(
+    *steps: Step, outputs: tuple[int, ...] = (0,), isolates: bool = False, with_compiler: bool = False
+) -> Any:
     request = Request((), COLUMNS, isolate_errors=isolates, steps=steps, outputs=outputs)
     bound = bind(request, REGISTRY)
-    return Opened(bound.open(Resources(accelerator=PROGRAMS_AT_ONCE if compiled else INTERPRETER)))
+    return Opened(bound.open(Resources(accelerator=PROGRAMS_AT_ONCE if with_compiler else INTERPRETER)))
 
 
 def chunk(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -77,7 +79,7 @@ def outcome(call: Any) -> Any:
 @given(ROWS, st.integers(0, 30))
 def test_results_equal_those_of_map(rows: list[tuple[Any, ...]], cut: int) -> None:
     """A program's results are those of Python's map over its nested functions, however its rows are cut."""
-    program = opened(
+    program = open_steps(
         Step("normalise", (T,)),
         Step("score", (StepArgument(step=0), Y)),
         Step("same", (X,)),
@@ -95,24 +97,24 @@ def test_errors_are_those_of_the_rows(rows: list[tuple[Any, ...]]) -> None:
     """If errors are isolated, each row has its result or its error; otherwise the first row that fails is named."""
     step = Step("ratio", (X, Y))
     expected = [outcome(lambda x=x, y=y: functions.ratio(x, y)) for x, y, _ in rows]
-    answer = opened(step, isolates=True).chunk(chunk(rows)).to_pylist()
+    answer = open_steps(step, isolates=True).chunk(chunk(rows)).to_pylist()
     for row, value in zip(answer, expected, strict=True):
         if isinstance(value, type):
             assert row["output_0"] is None
             assert value.__name__ in row["error"]["message"]
         else:
             assert row == {"output_0": value, "error": None}
-    failing = [place for place, value in enumerate(expected) if isinstance(value, type)]
-    if failing:
+    failing_rows = [place for place, value in enumerate(expected) if isinstance(value, type)]
+    if failing_rows:
         with pytest.raises(FunctionError, match="ratio raised") as failure:
-            opened(step).chunk(chunk(rows))
+            open_steps(step).chunk(chunk(rows))
         assert str(failure.value.row).startswith("x=")
 
 
 @given(ROWS, st.booleans())
 def test_table_functions_compose(rows: list[tuple[Any, ...]], outer: bool) -> None:
     """Rows of nested table functions come in order, each with the number of its row in the chunk."""
-    program = opened(
+    program = open_steps(
         Step("split", (T,), outer=outer),
         Step("same", (X,)),
         Step("repeated", (StepArgument(step=1), StepArgument(step=0, member="at"))),
@@ -134,12 +136,12 @@ def test_table_functions_compose(rows: list[tuple[Any, ...]], outer: bool) -> No
 def test_outer_keeps_rows_without_results() -> None:
     """With `outer` a row without results becomes one row of NULLs; a failed row has only its error."""
     rows = [(1, 1, "a b"), (2, 2, None), (3, 3, ""), (4, 4, "c")]
-    result = opened(Step("split", (T,), outer=True)).chunk(chunk(rows)).to_pylist()
+    result = open_steps(Step("split", (T,), outer=True)).chunk(chunk(rows)).to_pylist()
     assert [row["row"] for row in result] == [0, 0, 1, 2, 3]
     assert [row["output_0"] for row in result][2:4] == [None, None]
-    crooked = opened(Step("crooked", (X,), outer=True), isolates=True).chunk(chunk(rows[:3])).to_pylist()
+    outer_rows = open_steps(Step("crooked", (X,), outer=True), isolates=True).chunk(chunk(rows[:3])).to_pylist()
     # One value where two are declared, then two values, then three.
-    assert [(row["row"], row["output_0"], row["error"] is None) for row in crooked] == [
+    assert [(row["row"], row["output_0"], row["error"] is None) for row in outer_rows] == [
         (0, None, False),
         (1, {"a": 2, "b": 2}, True),
         (2, None, False),
@@ -163,7 +165,7 @@ def test_wrong_numbers_of_columns_are_named() -> None:
     with pytest.raises(
         FunctionError, match=r"crooked returned a row of 1 value, \(1,\), but 2 are declared: a, b"
     ) as failure:
-        opened(Step("crooked", (X,))).chunk(chunk([(2, 0, ""), (1, 0, "")]))
+        open_steps(Step("crooked", (X,))).chunk(chunk([(2, 0, ""), (1, 0, "")]))
     assert failure.value.row == "x=1"
     assert failure.value.code == "RESULT_TYPE"
 
@@ -171,18 +173,18 @@ def test_wrong_numbers_of_columns_are_named() -> None:
 def test_generators_that_never_end_are_stopped() -> None:
     """A table function may return only a limited number of rows for one row."""
     with pytest.raises(FunctionError, match="more than 1048576 rows for one row"):
-        opened(Step("endless", (X,))).chunk(chunk([(1, 0, "")]))
+        open_steps(Step("endless", (X,))).chunk(chunk([(1, 0, "")]))
 
 
 def test_generators_of_large_values_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows may be too large, too. They are stopped before they use up the memory, and isolated like errors."""
     monkeypatch.setattr(evaluation, "_BYTES_MAX", 1 << 20)
-    taken = []
+    taken_rows = []
 
     @udtf(input_types=["BIGINT"], result_types={"text": "STRING"})
     def wide(x: Any) -> Any:
         while x == 2:
-            taken.append(x)
+            taken_rows.append(x)
             yield "x" * 100_000
         yield "end"
 
@@ -193,17 +195,17 @@ def test_generators_of_large_values_are_stopped(monkeypatch: pytest.MonkeyPatch)
     assert (
         answer.column("error")[1].as_py()["message"] == "wide returned more than 1 MiB for one row; check that it ends"
     )
-    assert len(taken) == 16
+    assert len(taken_rows) == 16
 
 
 def test_vectorised_functions_return_a_value_for_each_row() -> None:
     """Another number of values is an error, also if errors are isolated; rows that raise are found by bisection."""
     for isolates in (False, True):
-        program = opened(Step("too_short", (X,)), isolates=isolates)
+        program = open_steps(Step("too_short", (X,)), isolates=isolates)
         with pytest.raises(FunctionError, match=r"returned 1 values for 2 rows; return one for each row"):
             program.chunk(chunk([(77, 0, ""), (1, 0, "")]))
     rows = [(number, 0, "") for number in [1, 2, 99, 4, 5, 99, 7]]
-    answer = opened(Step("too_short", (X,)), isolates=True).chunk(chunk(rows)).to_pylist()
+    answer = open_steps(Step("too_short", (X,)), isolates=True).chunk(chunk(rows)).to_pylist()
     assert [row["output_0"] for row in answer] == [1, 2, None, 4, 5, None, 7]
     assert [row["error"]["row"] for row in answer if row["error"]] == [
         "x=99",
@@ -227,12 +229,12 @@ def test_missing_objects_of_pandas_are_null() -> None:
 def test_nulls_are_none_and_may_be_skipped() -> None:
     """NULL arguments are None; with skip_nulls the function is not called for rows with NULL."""
     rows = [(None, 2, "ab"), (3, 2, "ab"), (3, 2, None)]
-    answer = opened(Step("spelled", (X, T)), Step("multiply", (X, Y)), outputs=(0, 1)).chunk(chunk(rows))
+    answer = open_steps(Step("spelled", (X, T)), Step("multiply", (X, Y)), outputs=(0, 1)).chunk(chunk(rows))
     assert answer.column("output_0").to_pylist() == [None, "ababab", None]
     assert answer.column("output_1").to_pylist() == [None, 6, 6]
-    halved = opened(Step("halved", (X,)), Step("doubled", (X,)), outputs=(0, 1)).chunk(chunk(rows))
-    assert halved.column("output_0").to_pylist() == [None, 1.5, 1.5]
-    assert halved.column("output_1").to_pylist() == [None, 6, 6]
+    results = open_steps(Step("halved", (X,)), Step("doubled", (X,)), outputs=(0, 1)).chunk(chunk(rows))
+    assert results.column("output_0").to_pylist() == [None, 1.5, 1.5]
+    assert results.column("output_1").to_pylist() == [None, 6, 6]
 
 
 @pytest.mark.parametrize("target", [functions.multiply, functions.ratio, functions.Scale, functions.later])
@@ -264,15 +266,15 @@ def paired(x: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [(raising, "ValueError: never"), (numbered, "abc"), (shortened, "VECTOR"), (paired, "values")],
 )
-def test_a_function_whose_every_row_is_an_error_breaks_a_law(target: Any, said: str) -> None:
+def test_a_function_whose_every_row_is_an_error_breaks_a_law(target: Any, message: str) -> None:
     """Errors that are always the same keep the other laws."""
-    broken = [each for each in check_laws(target, examples=5) if each.passed is False]
-    assert [each.law for each in broken] == ["some rows have results"]
-    assert said in broken[0].detail
-    assert len(ast.literal_eval(broken[0].detail.removeprefix("rows ").partition("; ")[0])) == 1
+    broken_laws = [each for each in check_laws(target, examples=5) if each.passed is False]
+    assert [each.law for each in broken_laws] == ["some rows have results"]
+    assert message in broken_laws[0].detail
+    assert len(ast.literal_eval(broken_laws[0].detail.removeprefix("rows ").partition("; ")[0])) == 1
 
 
 @pytest.mark.every_turn
@@ -286,8 +288,8 @@ def test_a_function_that_takes_some_values_keeps_the_laws() -> None:
         return x // 2
 
     assert [each for each in check_laws(halved, examples=20) if each.passed is False] == []
-    (broken,) = [each for each in check_laws(halved, examples={"x": [1, 3]}) if each.passed is False]
-    assert "odd" in broken.detail
+    (broken_laws,) = [each for each in check_laws(halved, examples={"x": [1, 3]}) if each.passed is False]
+    assert "odd" in broken_laws.detail
 
 
 @pytest.mark.slow
@@ -310,10 +312,10 @@ def test_compiled_and_interpreted_chunks_are_equal(rows: list[tuple[Any, ...]]) 
     """A program gives the same batch with and without a compiler, bit for bit."""
     steps = (Step("multiply", (X, Y)), Step("ratio", (X, Y)))
     batch = chunk([(x, y, None) for x, y in rows])
-    compiled = opened(*steps, outputs=(0, 1), isolates=True, compiled=True)
-    assert compiled.modes == (Mode.COMPILED, Mode.COMPILED)
-    interpreted = opened(*steps, outputs=(0, 1), isolates=True)
-    assert repr(compiled.chunk(batch).to_pylist()) == repr(interpreted.chunk(batch).to_pylist())
+    compiled_program = open_steps(*steps, outputs=(0, 1), isolates=True, with_compiler=True)
+    assert compiled_program.modes == (Mode.COMPILED, Mode.COMPILED)
+    interpreted_program = open_steps(*steps, outputs=(0, 1), isolates=True)
+    assert repr(compiled_program.chunk(batch).to_pylist()) == repr(interpreted_program.chunk(batch).to_pylist())
 
 
 def test_a_function_that_must_be_compiled_is_or_is_refused() -> None:
@@ -386,17 +388,17 @@ def test_equal_arguments_share_their_values_and_mutable_ones_do_not() -> None:
     """A function that changes a list does not change the argument of another one."""
 
     @udf(input_types=["BIGINT[]"], result_type="BIGINT", name="emptied")
-    def emptied(values):
+    def empty(values):
         values.clear()
         return 0
 
     @udf(input_types=["BIGINT[]"], result_type="BIGINT", name="counted")
-    def counted(values):
+    def count(values):
         return len(values)
 
     columns = pa.schema([("v", pa.list_(pa.int64()))])
     steps = tuple(Step(name, (StepArgument(column="v"),)) for name in ("emptied", "counted"))
-    bound = bind(Request((), columns, steps=steps, outputs=(1,)), Registry.load([emptied, counted]))
+    bound = bind(Request((), columns, steps=steps, outputs=(1,)), Registry.load([empty, count]))
     batch = pa.RecordBatch.from_arrays([pa.array([[1, 2], [3]])], schema=columns)
     assert Opened(bound.open(Resources())).chunk(batch).column(0).to_pylist() == [2, 1]
 
@@ -412,10 +414,10 @@ def test_answers_of_table_functions_come_in_parts(monkeypatch: pytest.MonkeyPatc
         *((Step("ratio", (X, Y)),) if isolates else ()),
     )
     rows = [(x, x % 4, " ".join("abcd"[: x % 5])) for x in range(20)] + [(7, 0, None), (8, 1, "a b")]
-    whole = opened(*steps, outputs=(0, 2), isolates=isolates).chunk(chunk(rows))
+    whole = open_steps(*steps, outputs=(0, 2), isolates=isolates).chunk(chunk(rows))
     assert whole.num_rows > len(rows)
     monkeypatch.setattr(evaluation, "_PART_ROWS", 1)
-    program = opened(*steps, outputs=(0, 2), isolates=isolates)
+    program = open_steps(*steps, outputs=(0, 2), isolates=isolates)
     parts = list(program.program.chunk(chunk(rows)))
     assert len(parts) > 5
     seen = [set(part.column("row").to_pylist()) for part in parts]
@@ -426,12 +428,12 @@ def test_answers_of_table_functions_come_in_parts(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.every_turn
 def test_parts_end_after_enough_rows_or_bytes() -> None:
     """Few large rows fill a part, too, and the next part is evaluated when it is asked for."""
-    parts = opened(Step("words", (T,))).program.chunk(chunk([(0, 0, "w" * (20 << 20))] * 3))
+    parts = open_steps(Step("words", (T,))).program.chunk(chunk([(0, 0, "w" * (20 << 20))] * 3))
     assert [part.num_rows for part in parts] == [2, 1]
-    failing = opened(Step("crooked", (X,))).program.chunk(chunk([(2, 0, "")] * 70_000 + [(1, 0, "")]))
-    assert next(failing).num_rows == 1 << 16
+    failing_parts = open_steps(Step("crooked", (X,))).program.chunk(chunk([(2, 0, "")] * 70_000 + [(1, 0, "")]))
+    assert next(failing_parts).num_rows == 1 << 16
     with pytest.raises(FunctionError, match="row of 1 value"):
-        list(failing)
+        list(failing_parts)
 
 
 @pytest.mark.every_turn
@@ -439,15 +441,15 @@ def test_composed_table_functions_are_limited_together() -> None:
     """The limit on the rows for one row holds for the row of the chunk: table functions do not multiply it."""
     steps = (Step("repeated", (X, Y)), Step("repeated", (StepArgument(step=0, member="repeated"), Y)))
     rows = [(1, 3, ""), (1, 1025, ""), (2, 1, "")]
-    isolated = opened(*steps, outputs=(1,), isolates=True).chunk(chunk(rows))
-    (failed,) = isolated.filter(isolated.column("error").is_valid()).to_pylist()
-    assert failed["row"] == 1
-    assert "more than 1048576 rows for one row" in failed["error"]["message"]
-    assert isolated.num_rows == 9 + 1 + 1
+    isolated_rows = open_steps(*steps, outputs=(1,), isolates=True).chunk(chunk(rows))
+    (failed_row,) = isolated_rows.filter(isolated_rows.column("error").is_valid()).to_pylist()
+    assert failed_row["row"] == 1
+    assert "more than 1048576 rows for one row" in failed_row["error"]["message"]
+    assert isolated_rows.num_rows == 9 + 1 + 1
 
 
 @pytest.mark.parametrize(
-    ("form", "returned", "result", "message"),
+    ("form", "result_value", "result", "message"),
     [
         ("numpy", lambda x: x * 1j, "DOUBLE", "returned complex128, which cannot be read as DOUBLE"),
         ("numpy", lambda x: np.ma.zeros((len(x), 2)), "DOUBLE", "returned a MaskedArray; return a column"),
@@ -460,9 +462,9 @@ def test_composed_table_functions_are_limited_together() -> None:
         ("arrow", lambda _: pa.array([2**60, 0], pa.timestamp("us")), "DATE", "cannot be read as DATE: OverflowError"),
     ],
 )
-def test_what_is_no_column_is_an_error_of_the_function(form: Any, returned: Any, result: str, message: str) -> None:
+def test_what_is_no_column_is_an_error_of_the_function(form: Any, result_value: Any, result: str, message: str) -> None:
     """A vectorised function that returns anything else than a column of values has made a mistake, not foldflight."""
-    function = udf(input_types=["BIGINT"], result_type=result, vectorised=form, name="strange")(returned)
+    function = udf(input_types=["BIGINT"], result_type=result, vectorised=form, name="strange")(result_value)
     request = Request((), COLUMNS, steps=(Step("strange", (X,)),), outputs=(0,))
     program = bind(request, Registry.load([function])).open(Resources())
     with pytest.raises(FunctionError, match=message):
@@ -502,13 +504,13 @@ def test_a_value_that_pandas_does_not_have_is_named() -> None:
 @pytest.mark.parametrize("is_table", [False, True])
 def test_many_wrong_results_cost_a_window_each(monkeypatch: pytest.MonkeyPatch, is_table: bool) -> None:
     """Each wrong result is found among some hundred values after the last one, not among all that remain."""
-    scanned = []
+    scanned_lengths = []
 
-    def counting(values: Any, type_: pa.DataType) -> pa.Array:
-        scanned.append(len(values))
+    def count(values: Any, type_: pa.DataType) -> pa.Array:
+        scanned_lengths.append(len(values))
         return cast_results(values, type_)
 
-    monkeypatch.setattr(evaluation, "cast_results", counting)
+    monkeypatch.setattr(evaluation, "cast_results", count)
     if is_table:
         function = udtf(input_types=["BIGINT"], result_types={"n": "INT"}, name="wide")(lambda x: [(x,), (1,)])
     else:
@@ -517,7 +519,7 @@ def test_many_wrong_results_cost_a_window_each(monkeypatch: pytest.MonkeyPatch, 
     program = Opened(bind(request, Registry.load([function])).open(Resources()))
     values = [2**40 if place % 2 else place for place in range(4000)]
     result = program.chunk(chunk([(x, None, None) for x in values]))
-    assert sum(scanned) < 2000 * 300 + 20_000
+    assert sum(scanned_lengths) < 2000 * 300 + 20_000
     errors = [row["error"]["code"] for row in result.to_pylist() if row["error"]]
     assert errors == ["OVERFLOW"] * 2000
     right = [row["output_0"]["n"] if is_table else row["output_0"] for row in result.to_pylist() if not row["error"]]

@@ -14,7 +14,7 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integer
 LOWEST, HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-def joined(intervals: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+def join_intervals(intervals: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Return (key, start, end) of the merged sessions, ascending."""
     sessions = [(key, start, start + length) for key, start, length in intervals]
     while True:
@@ -41,7 +41,7 @@ def test_chains_are_what_touches(intervals: list[tuple[int, int, int]]) -> None:
     """Two sessions have the same chain exactly if they are merged; chains are numbered by key and start."""
     keys, starts, lengths = (np.array([each[place] for each in intervals], np.int64) for place in range(3))
     order, chain = chains(keys, starts, starts + lengths)
-    expected = joined(intervals)
+    expected = join_intervals(intervals)
     assert sorted(order.tolist()) == list(range(len(intervals)))
     assert sorted(set(chain.tolist())) == list(range(len(expected)))
     for place, number in zip(order.tolist(), chain.tolist(), strict=True):

@@ -46,7 +46,7 @@ def table(
     return StateTable(layout, Storage(store, cache, bounds, lambda *_: f"run {next(IDS)}"), **options)
 
 
-def stored(store: Store) -> Manifest:
+def stored_manifest(store: Store) -> Manifest:
     data = store.manifest()
     assert data is not None
     return Manifest.decode(data)
@@ -63,17 +63,17 @@ def states_of(values: list[int]) -> pa.RecordBatch:
     )
 
 
-def colliding(keys: pa.RecordBatch) -> Any:
+def colliding_hashes(keys: pa.RecordBatch) -> Any:
     """Three hashes for all keys, at the ends and in the middle of their range."""
     return np.array([0, 2**63, 2**64 - 1], np.uint64)[key_hashes(keys) % np.uint64(3)]
 
 
-def skewed(keys: pa.RecordBatch) -> Any:
+def skewed_hashes(keys: pa.RecordBatch) -> Any:
     """Hashes that all lie in a small part of their range."""
     return np.uint64(77 << 40) | (key_hashes(keys) >> np.uint64(40))
 
 
-HASHES = {"even": key_hashes, "colliding": colliding, "skewed": skewed}
+HASHES = {"even": key_hashes, "colliding": colliding_hashes, "skewed": skewed_hashes}
 POOL = [(name, x) for name in ("a", "b", "", None) for x in (0.0, 1.5, float("nan"), None)]
 EPOCHS = st.lists(
     st.dictionaries(st.integers(0, len(POOL) - 1), st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=8),
@@ -96,7 +96,7 @@ def test_the_table_is_a_dict(
         if reopen:
             subject = table(store, cache, **options)
         live = np.array([epoch[place][0] for place in places], np.int64)
-        done = subject.commit(keys_of([POOL[p] for p in places]), live, states_of([epoch[p][1] for p in places]))
+        commit = subject.commit(keys_of([POOL[p] for p in places]), live, states_of([epoch[p][1] for p in places]))
         model |= epoch
         result = subject.lookup(keys_of(POOL))
         expected = [model.get(place, (0, 0)) for place in range(len(POOL))]
@@ -107,12 +107,14 @@ def test_the_table_is_a_dict(
         for (live_rows, value), state, several in zip(expected, states, lists, strict=True):
             assert not live_rows or (state, several) == (value, [value])
         assert cache.bytes <= cache_bytes
-        assert done.runs == len({piece.id for piece in stored(store).pieces})
+        assert commit.runs == len({piece.id for piece in stored_manifest(store).pieces})
     rows = [row for batch in subject.scan() for row in batch.to_pylist()]
     assert sorted((row["live"], row["state_0"]) for row in rows) == sorted(v for v in model.values() if v[0] > 0)
     if epochs:
-        outputs = {piece.id for merge in stored(store).merges for piece in merge.outputs}
-        assert store.runs.keys() == {piece.id for piece in stored(store).pieces} | outputs  # nothing is left behind
+        outputs = {piece.id for merge in stored_manifest(store).merges for piece in merge.outputs}
+        assert (
+            store.runs.keys() == {piece.id for piece in stored_manifest(store).pieces} | outputs
+        )  # nothing is left behind
     else:
         assert not store.runs
 
@@ -135,10 +137,10 @@ def test_small_epochs_do_not_merge_a_bulk_load() -> None:
         load = [(str(place), 0.0) for place in range(start, start + 500)]
         subject.commit(keys_of(load), np.ones(500, np.int64), states_of([-1] * 500))
     for epoch in range(40):
-        done = subject.commit(
+        commit = subject.commit(
             keys_of([("7", 0.0), (f"new {epoch}", None)]), np.ones(2, np.int64), states_of([epoch, 0])
         )
-        assert done.merged_rows <= 2 * (4 + 16)
+        assert commit.merged_rows <= 2 * (4 + 16)
     assert subject.lookup(keys_of([("7", 0.0), ("8", 0.0)])).states.column("state_0").to_pylist() == [39, -1]
     assert sum(batch.num_rows for batch in subject.scan()) == 1_040
 
@@ -151,10 +153,10 @@ def test_the_work_of_an_epoch_is_bounded(hashes: str) -> None:
     subject = table(store, RunCache(bytes_max=1 << 24), bounds=bounds, hashes=HASHES[hashes])
     for epoch in range(120):
         keys = keys_of([(str((epoch * 7 + each) % 900), 0.0) for each in range(20)])
-        done = subject.commit(keys, np.ones(20, np.int64), states_of(list(range(20))))
-        assert done.merged_rows <= 200
-    assert len(stored(store).runs) < 30
-    levels = [run.level for run in stored(store).runs]
+        commit = subject.commit(keys, np.ones(20, np.int64), states_of(list(range(20))))
+        assert commit.merged_rows <= 200
+    assert len(stored_manifest(store).runs) < 30
+    levels = [run.level for run in stored_manifest(store).runs]
     assert levels == sorted(levels, reverse=True)
     sizes = [batch.num_rows for batch in subject.scan()]
     assert sum(sizes) == 119 * 7 + 20
@@ -172,11 +174,11 @@ def test_large_states_are_cut_and_merged_by_their_bytes() -> None:
         keys = keys_of([(str((epoch * 7 + each) % 90), 0.0) for each in range(20)])
         values = pa.array([[epoch + each] * size for each in range(20)], layout.states.types[0])
         states = pa.RecordBatch.from_arrays([values], names=["state_0"])
-        done = subject.commit(keys, np.ones(20, np.int64), states)
-        assert done.merged_rows <= 2 * 2 * 20 * 8 * size / bounds.row_bytes
+        commit = subject.commit(keys, np.ones(20, np.int64), states)
+        assert commit.merged_rows <= 2 * 2 * 20 * 8 * size / bounds.row_bytes
         assert max(len(data) for data in store.runs.values()) < 2 * bounds.piece_rows_max * bounds.row_bytes
         assert subject.lookup(keys).states.column("state_0").to_pylist() == values.to_pylist()
-    assert len(stored(store).runs) < 20
+    assert len(stored_manifest(store).runs) < 20
     assert sum(batch.num_rows for batch in subject.scan()) == 90
 
 
@@ -186,8 +188,8 @@ def test_damage_is_found() -> None:
     table(store).commit(keys_of([("a", 1.0)]), np.array([1], np.int64), states_of([1]))
     (run_id, good), manifest = next(iter(store.runs.items())), store.value
     assert manifest is not None
-    for damaged in (good[:-1], good[:20] + bytes([good[20] ^ 1]) + good[21:], b"", b"FFR1"):
-        store.runs[run_id] = damaged
+    for damaged_bytes in (good[:-1], good[:20] + bytes([good[20] ^ 1]) + good[21:], b"", b"FFR1"):
+        store.runs[run_id] = damaged_bytes
         with pytest.raises(CorruptError, match="damaged or truncated") as excinfo:
             table(store).lookup(keys_of([("a", 1.0)]))
         assert excinfo.value.code == "STATE_CHECKSUM"

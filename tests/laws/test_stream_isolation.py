@@ -92,11 +92,11 @@ def split(rows: Rows) -> tuple[Rows, Rows]:
     return [{k: v for k, v in row.items() if k != DEAD_LETTER} for row in rows if row[DEAD_LETTER] is None], letters
 
 
-def counted(rows: Rows) -> Counter[Any]:
+def count_rows(rows: Rows) -> Counter[Any]:
     return Counter(tuple(sorted(row.items())) for row in rows)
 
 
-def known(row: dict[str, Any]) -> tuple[Any, ...]:
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
     """Return the group and row of a dead letter."""
     return tuple(row.get(name) for name in ("k", "v", "w", "kind"))
 
@@ -106,27 +106,27 @@ def lies_in(row: dict[str, Any], key: tuple[Any, ...]) -> bool:
     return len(key) == 1 or (key[1] <= row["window_start"] and row["window_end"] <= key[2])
 
 
-def in_order(sent: Rows, some: Rows) -> Rows:
+def in_order(sent_rows: Rows, some: Rows) -> Rows:
     """Return some of the rows in the order in which they were sent, which decides which retractions are ignored."""
-    return [row for row in sent if any(row is each for each in some)]
+    return [row for row in sent_rows if any(row is each for each in some)]
 
 
-def without(sent: Rows, letters: Rows) -> tuple[Rows, dict[Any, Rows]]:
+def without(sent_rows: Rows, letters: Rows) -> tuple[Rows, dict[Any, Rows]]:
     """Return the rows that did not become dead letters, and those that did, by the key in the letters."""
-    told: dict[Any, list[Any]] = defaultdict(list)
+    errors_of_key: dict[Any, list[Any]] = defaultdict(list)
     for letter in letters:
         row = {**letter["key"], **letter["row"], "kind": int(RowKind.parse(letter["row_kind"]))}
-        told[known(row)].append(tuple(letter["key"].values()))
+        errors_of_key[key_of(row)].append(tuple(letter["key"].values()))
     left, dead = [], defaultdict(list)
-    for row in sent:
-        keys = told.get(known({"kind": 0, **row}), [])
+    for row in sent_rows:
+        keys = errors_of_key.get(key_of({"kind": 0, **row}), [])
         key = next((key for key in keys if lies_in(row, key)), None)
         if key is None:
             left.append(row)
         else:
             keys.remove(key)
             dead[key].append(row)
-    assert not any(told.values()), f"dead letters of rows that never came: {told}"
+    assert not any(errors_of_key.values()), f"dead letters of rows that never came: {errors_of_key}"
     return left, dead
 
 
@@ -139,28 +139,28 @@ def test_a_failed_group_is_as_if_its_rows_had_not_come(case: Case) -> None:
     # are late, fail a query that does not isolate.
     if case.windows == "session":
         case = dataclasses.replace(case, bounds=BlockBounds(), partitions=1, closes=False, emit="changelog")
-    isolating, plain = picky_engine(case, isolates=True), picky_engine(case, isolates=False)
+    isolating_engine, plain = picky_engine(case, isolates=True), picky_engine(case, isolates=False)
     model = model_of(case)
-    failed = rows_dead = 0
+    failed_count = rows_dead = 0
     for steps in case.epochs:
         watermark_ms = max(START_MS + model.watermark * 60_000, 0)
         rows, _ = model.epoch(steps)
-        sent = [as_input(row, model.key(row)) for row in rows]
-        changes, letters = split(isolating.epoch([sent], watermark_ms))
-        left, dead = without(sent, letters)
+        sent_rows = [as_input(row, model.key(row)) for row in rows]
+        changes, letters = split(isolating_engine.epoch([sent_rows], watermark_ms))
+        left, dead = without(sent_rows, letters)
         for group, own in dead.items():
             assert own
             fresh = picky_engine(case, isolates=False)
             fresh.buckets = copy.deepcopy(plain.buckets)
             with pytest.raises(FunctionError, match=r"bad luck|here to stay|not to be shown|do not mix"):
-                fresh.epoch([in_order(sent, [*left, *own])], watermark_ms)
+                fresh.epoch([in_order(sent_rows, [*left, *own])], watermark_ms)
             assert group[0] == own[0]["k"]
-        assert counted(changes) == counted(plain.epoch([left], watermark_ms))
-        assert isolating.live_rows() == plain.live_rows()
-        failed += len(dead)
+        assert count_rows(changes) == count_rows(plain.epoch([left], watermark_ms))
+        assert isolating_engine.live_rows() == plain.live_rows()
+        failed_count += len(dead)
         rows_dead += sum(map(len, dead.values()))
-    figures = isolating.figures
-    assert (figures.get("isolated_groups", 0), figures.get("isolated_rows", 0)) == (failed, rows_dead)
-    assert figures.get("groups", 0) == plain.figures.get("groups", 0) + failed
+    figures = isolating_engine.figures
+    assert (figures.get("isolated_groups", 0), figures.get("isolated_rows", 0)) == (failed_count, rows_dead)
+    assert figures.get("groups", 0) == plain.figures.get("groups", 0) + failed_count
     for name in ("late_rows", "ignored_retractions"):
         assert figures.get(name, 0) == plain.figures.get(name, 0)

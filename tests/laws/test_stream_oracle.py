@@ -131,9 +131,9 @@ def check(transport: Transport, case: Case) -> None:
     for steps in case.epochs:
         watermark_ms = max(START_MS + model.watermark * 60_000, 0)
         rows, expected = model.epoch(steps)
-        sent = [as_input(row, model.key(row)) for row in rows]
-        engine.random.shuffle(sent)
-        changes = engine.epoch([sent[place :: case.partitions] for place in range(case.partitions)], watermark_ms)
+        sent_rows = [as_input(row, model.key(row)) for row in rows]
+        engine.random.shuffle(sent_rows)
+        changes = engine.epoch([sent_rows[place :: case.partitions] for place in range(case.partitions)], watermark_ms)
         assert Counter(map(comparable, changes)) == Counter(comparable(as_output(row)) for row in expected)
         in_order(changes)
         assert engine.live_rows() == {key_of(key): len(rows) for key, rows in model.present.items() if rows}
@@ -148,7 +148,7 @@ def check(transport: Transport, case: Case) -> None:
 
 def as_input(row: dict[str, Any], key: tuple[Any, ...]) -> dict[str, Any]:
     """Return a row of the model as a row of the query."""
-    return {**row, **named(key), "filled": row["v"] is not None}
+    return {**row, **key_columns(key), "filled": row["v"] is not None}
 
 
 def key_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -156,14 +156,14 @@ def key_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
     return (key[0], *(START + dt.timedelta(minutes=at) for at in key[1:]))
 
 
-def named(key: tuple[Any, ...]) -> dict[str, Any]:
+def key_columns(key: tuple[Any, ...]) -> dict[str, Any]:
     """Return a group of the model as columns of the query."""
     return dict(zip(("k", "window_start", "window_end"), key_of(key), strict=False))
 
 
 def as_output(row: dict[str, Any]) -> dict[str, Any]:
     """Return a change of the model as a change of the query."""
-    return {**named(row["key"]), **{name: value for name, value in row.items() if name != "key"}}
+    return {**key_columns(row["key"]), **{name: value for name, value in row.items() if name != "key"}}
 
 
 def comparable(row: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -211,6 +211,6 @@ def test_windows_close_after_a_restart_with_more_lateness() -> None:
     assert first.epoch([[row, row]], START_MS) == []
     second.buckets = first.buckets
     assert second.epoch([], START_MS + 60 * 60_000) == []
-    (closed,) = second.epoch([], START_MS + 105 * 60_000)
-    assert (closed["k"], closed["n"]) == ("a", 2)
+    (closed_windows,) = second.epoch([], START_MS + 105 * 60_000)
+    assert (closed_windows["k"], closed_windows["n"]) == ("a", 2)
     assert second.live_rows() == {}

@@ -109,8 +109,8 @@ def check(case: Case, calls: dict[str, Call]) -> None:
         watermark_ms = max(START_MS + model.watermark * 60_000, 0)
         open_before = {key_of(key) for key, rows in model.present.items() if rows}
         rows, _ = model.epoch(steps)
-        sent = [as_input(row, model.key(row)) for row in rows]
-        changes = engine.epoch([sent[place :: case.partitions] for place in range(case.partitions)], watermark_ms)
+        sent_rows = [as_input(row, model.key(row)) for row in rows]
+        changes = engine.epoch([sent_rows[place :: case.partitions] for place in range(case.partitions)], watermark_ms)
         for change in changes:
             key, row = tuple(change[name] for name in keys), row_of(change)
             kind = change.get("row_kind", "+U")
@@ -147,7 +147,7 @@ def test_also_with_views(case: Case) -> None:
 
 def engine(emit: str, calls: dict[str, Call]) -> StreamEngine:
     """Return a query of one bucket whose tasks run once."""
-    made = StreamEngine(
+    engine = StreamEngine(
         TRANSPORT,
         calls,
         pa.schema([("k", pa.string())]),
@@ -158,8 +158,8 @@ def engine(emit: str, calls: dict[str, Call]) -> StreamEngine:
         bounds=BlockBounds(),
         folds_first=False,
     )
-    made.random.random = lambda: 1.0  # type: ignore[method-assign]
-    return made
+    engine.random.random = lambda: 1.0  # type: ignore[method-assign]
+    return engine
 
 
 def epoch(engine: StreamEngine, *groups: str) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def test_a_checkpoint_without_outputs_goes_on(function: str, caplog: pytest.LogC
 
 
 @pytest.mark.parametrize(
-    ("call", "emit", "stored"),
+    ("call", "emit", "stored_columns"),
     [
         (Call("number", ("v",)), "changelog", ["emitted_0"]),
         (Call("number", ("v",)), "update", ["emitted_0"]),
@@ -209,24 +209,26 @@ def test_a_checkpoint_without_outputs_goes_on(function: str, caplog: pytest.LogC
         (Call("sum", ("v",)), "changelog", []),
     ],
 )
-def test_outputs_are_stored_where_they_can_be_needed(call: Call, emit: str, stored: list[str]) -> None:
+def test_outputs_are_stored_where_they_can_be_needed(call: Call, emit: str, stored_columns: list[str]) -> None:
     """Not if nothing is taken back, and not if the state gives the same output again, whatever it depends on."""
     columns = pa.schema([("v", pa.int64())])
     layout = QueryLayout(pa.schema([("k", pa.string())]), ("k",), columns, ("v",), has_kinds=False)
     query = Query.of(TRANSPORT, {"x": call}, layout, stream=StreamOptions(emit=emit))  # type: ignore[arg-type]
-    assert query.layout.emitted.names == stored
-    assert ("its last output is stored with the state: the function is not det" in query.explain()) == bool(stored)
+    assert query.layout.emitted.names == stored_columns
+    assert ("its last output is stored with the state: the function is not det" in query.explain()) == bool(
+        stored_columns
+    )
     assert not Query.of(TRANSPORT, {"x": call}, layout).layout.emitted.names
 
 
 EMITTED = pa.schema([("emitted_0", pa.struct([("value", pa.string())]))])
 
 
-def table(states: str, emitted: pa.Schema, store: MemoryStore, **options: Any) -> StateTable:
+def table(states: str, emitted_schema: pa.Schema, store: MemoryStore, **options: Any) -> StateTable:
     """Open a table of states of a version."""
     metadata = {"function": "f", "version": states, "fingerprint": states}
     fields = pa.schema([pa.field("state_0", pa.string(), metadata=metadata)])
-    return StateTable(TableLayout(KEYS, fields, emitted=emitted), Storage(store), **options)
+    return StateTable(TableLayout(KEYS, fields, emitted=emitted_schema), Storage(store), **options)
 
 
 KEYS = pa.schema([("k", pa.int64())])
@@ -235,11 +237,11 @@ KEYS = pa.schema([("k", pa.int64())])
 class Migrated:
     """Converts states of version 1, and sees nothing else of a row."""
 
-    def check(self, stored: pa.Schema) -> None:
-        assert stored.names == ["state_0"]
+    def check(self, stored_schema: pa.Schema) -> None:
+        assert stored_schema.names == ["state_0"]
 
-    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
-        assert states.schema.names == stored.names == ["state_0"]
+    def __call__(self, stored_schema: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
+        assert states.schema.names == stored_schema.names == ["state_0"]
         return pa.RecordBatch.from_pydict({"state_0": [f"{text} of 2" for text in states.column(0).to_pylist()]})
 
 
@@ -247,11 +249,11 @@ def test_outputs_outlive_a_migration_of_states() -> None:
     """They are what was emitted, whatever version made them; one of another type is not known."""
     store, keys = MemoryStore(), pa.RecordBatch.from_pydict({"k": pa.array([1, 2, 3])}, schema=KEYS)
     states = pa.RecordBatch.from_pydict({"state_0": ["a", "b", "c"]})
-    emitted = pa.array([{"value": "x"}, {"value": None}, None], EMITTED.types[0])
-    table("1", EMITTED, store).commit(keys, np.ones(3, np.int64), states, emitted=[emitted])
+    emitted_values = pa.array([{"value": "x"}, {"value": None}, None], EMITTED.types[0])
+    table("1", EMITTED, store).commit(keys, np.ones(3, np.int64), states, emitted=[emitted_values])
     result = table("2", EMITTED, store, conversion=Migrated()).lookup(keys)
     assert result.states.column(0).to_pylist() == ["a of 2", "b of 2", "c of 2"]
-    assert result.emitted.column(0).equals(emitted)
+    assert result.emitted.column(0).equals(emitted_values)
     other = pa.schema([("emitted_0", pa.struct([("value", pa.int64())]))])
     result = table("2", other, store, conversion=Migrated()).lookup(keys)
     assert result.emitted.column(0).to_pylist() == [None] * 3
@@ -263,13 +265,13 @@ def test_a_repeated_epoch_has_pieces_of_the_same_names_though_outputs_vary() -> 
     keys = pa.RecordBatch.from_pydict({"k": pa.array([1])}, schema=KEYS)
     names = set()
     for state, output in (("a", "x"), ("a", "y"), ("b", "y")):
-        asked: list[tuple[bytes, bytes]] = []
+        requested_ids: list[tuple[bytes, bytes]] = []
         storage = Storage(
-            MemoryStore(), new_run_id=lambda data, identity, asked=asked: str(asked.append((data, identity)))
+            MemoryStore(), new_run_id=lambda data, identity, asked=requested_ids: str(asked.append((data, identity)))
         )
         subject = StateTable(TableLayout(KEYS, pa.schema([("state_0", pa.string())]), emitted=EMITTED), storage)
         states = pa.RecordBatch.from_pydict({"state_0": [state]})
         column = pa.array([{"value": output}], EMITTED.types[0])
         subject.commit(keys, np.ones(1, np.int64), states, emitted=[column])
-        names.add(asked[0][1])
+        names.add(requested_ids[0][1])
     assert len(names) == 2

@@ -21,7 +21,7 @@ from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import BoundFunction
 from tests.effort import examples
-from tests.laws.alike import REAL, VALUES, folds_alike, interpreted, same, sums_are_exact
+from tests.laws.alike import REAL, VALUES, folds_alike, interpret, same, sums_are_exact
 
 ZONED = pa.timestamp("us", "UTC")
 NOON = dt.datetime(2013, 1, 2, 12)
@@ -147,11 +147,11 @@ class Journals:
 
     def fold_many(self, accumulators: Any, slots: Any, signs: Any, days: Any, amounts: Any, ats: Any) -> Any:
         signs = np.broadcast_to(signs, len(slots))
-        known = ~np.ma.getmaskarray(days)
-        if accumulators["days"].update(slots[known], np.ma.getdata(days)[known], signs[known]) is NotImplemented:
+        has_day = ~np.ma.getmaskarray(days)
+        if accumulators["days"].update(slots[has_day], np.ma.getdata(days)[has_day], signs[has_day]) is NotImplemented:
             return NotImplemented
-        accumulators["last"][slots[known]] = accumulators["days"].lengths[slots[known]]
-        accumulators["last?"][slots[known]] = True
+        accumulators["last"][slots[has_day]] = accumulators["days"].lengths[slots[has_day]]
+        accumulators["last?"][slots[has_day]] = True
         finite = np.isfinite(np.ma.filled(amounts, np.nan))
         accumulators["total"].add(slots[finite], np.ma.getdata(amounts)[finite], signs[finite])
         there = ~np.ma.getmaskarray(ats) & (signs > 0)
@@ -206,7 +206,7 @@ def small(type_: pa.DataType) -> pa.Array:
 
 
 def accumulators_of(bound: BoundFunction) -> Vectorised:
-    result = vectorised_accumulators(interpreted(bound))
+    result = vectorised_accumulators(interpret(bound))
     assert result is not None
     return result
 
@@ -242,7 +242,7 @@ def test_order_of_rows_is_kept(rows: list[tuple[int, float, bool]]) -> None:
         np.array([back for _, _, back in rows], np.bool_),
         [Column("x", pa.array([value for _, value, _ in rows], pa.float64()))],
     )
-    assert same(lambda target: target.update(given_rows), one := interpreted(bound), other := accumulators_of(bound))
+    assert same(lambda target: target.update(given_rows), one := interpret(bound), other := accumulators_of(bound))
     assert same(lambda target: target.state(np.arange(3, dtype=np.int32)), one, other)
 
 
@@ -278,7 +278,7 @@ def test_a_retraction_that_is_not_folded_needs_no_retract() -> None:
     slots, backs = np.zeros(3, np.int32), np.array([False, False, True])
     rows = Rows(slots, backs, [Column(f"c{place}", small(type_)) for place, type_ in enumerate(types)])
     result = accumulators_of(bound_of(name, types)).running_values(rows, ~backs)
-    assert result.equals(interpreted(bound_of(name, types)).running_values(rows, ~backs))
+    assert result.equals(interpret(bound_of(name, types)).running_values(rows, ~backs))
     with pytest.raises(RejectedError, match="CANNOT_RETRACT"):
         accumulators_of(bound_of(name, types)).running_values(rows, np.ones(3, np.bool_))
 
@@ -298,4 +298,4 @@ def test_row_outputs_beyond_64_bits_are_exact() -> None:
 def test_texts_and_nanoseconds_do_without() -> None:
     """Types without a record, or whose values would lose digits, use the scalar methods."""
     for type_ in (pa.string(), pa.decimal128(10, 2), pa.timestamp("ns")):
-        assert vectorised_accumulators(interpreted(bound_of("min", [type_]))) is None
+        assert vectorised_accumulators(interpret(bound_of("min", [type_]))) is None

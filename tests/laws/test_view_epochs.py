@@ -20,7 +20,7 @@ from foldflight.engine.stream.epoch import BucketEpoch
 from foldflight.functions import Call
 from foldflight.testing import Epoch, run_epochs
 from tests.effort import examples
-from tests.watched import Seen, watched
+from tests.watched import Seen, watch_calls
 
 SMALL = TableBounds(
     piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2, inline_entries_max=2, inline_bytes_max=60
@@ -150,12 +150,12 @@ EPOCHS = st.lists(st.lists(ROW, max_size=10), min_size=1, max_size=5)
 
 
 def stream(
-    epochs: list[list[tuple[str, Any, Any]]], keys: list[str], names: list[str], seen: Seen = lambda *_: None
+    epochs: list[list[tuple[str, Any, Any]]], keys: list[str], names: list[str], observe: Seen = lambda *_: None
 ) -> list[Epoch]:
     """Run calls of some functions over epochs."""
     functions = connect(FUNCTIONS)
     rows = [[(kind, {"k": key, "v": value, "used": key != value}) for kind, key, value in epoch] for epoch in epochs]
-    calls = watched({name: functions[name]("v") for name in names}, seen)
+    calls = watch_calls({name: functions[name]("v") for name in names}, observe)
     # Views of three entries are rows of their table, and epochs of a few rows merge runs.
     types = {"k": "VARCHAR", "v": "VARCHAR", "used": "BOOLEAN"}
     return run_epochs(calls, rows, keys=keys, types=types, bounds=SMALL)
@@ -191,19 +191,19 @@ def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], key
 def test_prefetched_entries_are_not_asked_for(name: str, asks: bool) -> None:
     """With prefetch a server asks for nothing; a large view is neither sent nor returned as a whole."""
     questions: list[int] = []
-    sent: list[int] = []
+    sent_rows: list[int] = []
 
-    def noted(operation: str, what: Any, _exchange: Any) -> None:
+    def note(operation: str, what: Any, _exchange: Any) -> None:
         if operation == "wanted":
             questions.append(what.num_rows)
         elif operation == "entries":
-            sent.append(len(what.column("state_0").field("times").field("entries").flatten()))
+            sent_rows.append(len(what.column("state_0").field("times").field("entries").flatten()))
 
     texts = [f"text {each}" for each in range(200)]
     epochs = [[("+I", "p", text) for text in texts], [("+I", "p", text) for text in [*texts[:3], "new"]]]
-    first, second = stream(epochs, ["k"], [name], noted)
+    first, second = stream(epochs, ["k"], [name], note)
     assert bool(questions) == asks
-    assert sum(sent) == (0 if asks else 4)
+    assert sum(sent_rows) == (0 if asks else 4)
     assert len(second.states[("p",)][name]["times"]) == 201
     assert len(first.states[("p",)][name]["log"]) == 200
     if not asks:
@@ -213,7 +213,7 @@ def test_prefetched_entries_are_not_asked_for(name: str, asks: bool) -> None:
 def test_keys_of_several_parts_are_prefetched() -> None:
     """Two arguments make up a key; NaN is one key, and so are 0.0 and -0.0, whichever rows have."""
     operations: set[str] = set()
-    calls = watched({"n": connect(FUNCTIONS)["pairs"]("t", "n")}, lambda operation, *_: operations.add(operation))
+    calls = watch_calls({"n": connect(FUNCTIONS)["pairs"]("t", "n")}, lambda operation, *_: operations.add(operation))
     numbers = [float(each) for each in range(9)] + [float("nan")]
     epochs = [
         [{"t": "a", "n": number} for number in numbers],

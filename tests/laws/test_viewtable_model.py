@@ -28,7 +28,7 @@ from foldflight.functions.types.views import ViewSpec
 from tests.effort import examples
 
 
-def sent(view: ViewSpec) -> pa.DataType:
+def sent_type(view: ViewSpec) -> pa.DataType:
     """Return the type of a view in states of the exchange."""
     entry = pa.struct([("key", view.key), ("value", view.value), ("present", pa.bool_())])
     return pa.struct([("complete", pa.bool_()), ("cleared", pa.bool_()), ("entries", pa.list_(entry))])
@@ -38,7 +38,7 @@ KEYS = pa.schema([("key_0", pa.string())])
 SEEN = ViewSpec("seen", pa.float64(), pa.int64())
 LOG = ViewSpec("log", pa.int64(), pa.string(), is_list=True)
 IDENTITY = {"function": "f", "version": "1", "fingerprint": "ab"}
-STATE = pa.struct([("n", pa.int64()), ("seen", sent(SEEN)), ("log", sent(LOG))])
+STATE = pa.struct([("n", pa.int64()), ("seen", sent_type(SEEN)), ("log", sent_type(LOG))])
 STATES = pa.schema([("state_0", pa.int64()), pa.field("state_1", STATE, metadata=IDENTITY)])
 LAYOUT = TableLayout(KEYS, STATES, names=("name", "total", "f"))
 VIEWS = [CallView(1, SEEN), CallView(1, LOG)]
@@ -53,18 +53,18 @@ Contents = dict[Any, tuple[int, dict[Any, Any], list[str]]]
 
 
 def table(store: MemoryStore, cache: RunCache | None = None, **options: Any) -> ViewTable:
-    chosen = {"bounds": SMALL, "layout": LAYOUT, "views": VIEWS} | options
-    storage = Storage(store, cache, chosen["bounds"], lambda *_: f"run {next(IDS)}")
-    return ViewTable(chosen["layout"], chosen["views"], storage)
+    all_options = {"bounds": SMALL, "layout": LAYOUT, "views": VIEWS} | options
+    storage = Storage(store, cache, all_options["bounds"], lambda *_: f"run {next(IDS)}")
+    return ViewTable(all_options["layout"], all_options["views"], storage)
 
 
 def keys_of(keys: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], schema=KEYS)
 
 
-def view(changes: list[tuple[Any, Any, bool]], *, cleared: bool = False) -> dict[str, Any]:
+def view(changes: list[tuple[Any, Any, bool]], *, is_cleared: bool = False) -> dict[str, Any]:
     rows = [{"key": key, "value": value if present else None, "present": present} for key, value, present in changes]
-    return {"complete": False, "cleared": cleared, "entries": rows}
+    return {"complete": False, "cleared": is_cleared, "entries": rows}
 
 
 def states_of(states: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -84,12 +84,12 @@ def pages(subject: ViewTable, place: int, key: pa.RecordBatch, generation: int) 
 
 
 def contents(
-    subject: ViewTable, stored: ViewLookup, index: int, row: int, model_log: list[str]
+    subject: ViewTable, lookup: ViewLookup, index: int, row: int, model_log: list[str]
 ) -> list[tuple[Any, Any]]:
     """Return the entries of a view of a group that was looked up."""
     member = VIEWS[index].spec.name
-    state = stored.states.column("state_1")[row].as_py()[member]
-    generation = int(stored.generations[index][row])
+    state = lookup.states.column("state_1")[row].as_py()[member]
+    generation = int(lookup.generations[index][row])
     assert state["complete"] == (generation == 0)
     assert not state["cleared"]
     if generation == 0:
@@ -117,22 +117,22 @@ EPOCH = st.dictionaries(
 
 def apply(model: Contents, group: int, change: Any) -> dict[str, Any]:
     """Change the model, and return the state that a server would return."""
-    live, clears, changes, clears_log, added = change
-    number, seen, log = model.get(group, (0, {}, []))
-    seen = {} if clears else dict(seen)
+    live, clears, changes, clears_log, added_rows = change
+    number, entries, log = model.get(group, (0, {}, []))
+    entries = {} if clears else dict(entries)
     log = [] if clears_log else list(log)
-    state = {"n": number + 1, "seen": view([(k, v, p) for k, (v, p) in changes.items()], cleared=clears)}
+    state = {"n": number + 1, "seen": view([(k, v, p) for k, (v, p) in changes.items()], is_cleared=clears)}
     for key, (value, present) in changes.items():
-        seen.pop(canonical(key), None)
+        entries.pop(canonical(key), None)
         if present:
-            seen[canonical(key)] = value
-    items = [(len(log) + each, f"item {number}" * 3, True) for each in range(added)]
+            entries[canonical(key)] = value
+    items = [(len(log) + each, f"item {number}" * 3, True) for each in range(added_rows)]
     count = len(log) + len(items)
-    state["log"] = view([*items, (count, None, False)], cleared=clears_log)
+    state["log"] = view([*items, (count, None, False)], is_cleared=clears_log)
     log += [item for _, item, _ in items]
     model.pop(group, None)
     if live:
-        model[group] = (number + 1, seen, log)
+        model[group] = (number + 1, entries, log)
     return state
 
 
@@ -155,30 +155,30 @@ def test_views_are_dicts(epochs: list[dict[int, Any]], reopen: bool, few_hashes:
             live = np.array([change[0] for change in epoch.values()], np.int64)
             subject.commit(keys_of([GROUPS[group] for group in epoch]), live, states_of(states))
             check(subject, model)
-        seen = [row for batch in subject.all_entries(0) for row in batch.to_pylist()]
-        result = sorted((str(row["key_0"]), str(canonical(row["entry"])), row["value"]) for row in seen)
-        wanted = [(str(GROUPS[group]), k, v) for group, (_, each, _) in model.items() for k, v in each.items()]
-        assert result == sorted((group, str(canonical(key)), value) for group, key, value in wanted)
+        all_rows = [row for batch in subject.all_entries(0) for row in batch.to_pylist()]
+        result = sorted((str(row["key_0"]), str(canonical(row["entry"])), row["value"]) for row in all_rows)
+        expected_rows = [(str(GROUPS[group]), k, v) for group, (_, each, _) in model.items() for k, v in each.items()]
+        assert result == sorted((group, str(canonical(key)), value) for group, key, value in expected_rows)
 
 
 def check(subject: ViewTable, model: Contents) -> None:
     result = subject.lookup(keys_of(GROUPS))
     assert result.present.tolist() == [group in model for group in range(len(GROUPS))]
-    for group, (number, seen, log) in model.items():
+    for group, (number, view_entries, log) in model.items():
         assert result.states.column("state_1")[group].as_py()["n"] == number
         entries = contents(subject, result, 0, group, log)
-        assert len(entries) == len(seen)
-        assert {canonical(key): value for key, value in entries} == seen
+        assert len(entries) == len(view_entries)
+        assert {canonical(key): value for key, value in entries} == view_entries
         assert contents(subject, result, 1, group, log) == list(enumerate(log))
-    asked = [None, NAN, -0.0, 1.0, 2.5, 99.0]
+    requested_keys = [None, NAN, -0.0, 1.0, 2.5, 99.0]
     for group, generation in enumerate(result.generations[0].tolist()):
         if group in model:
-            keys = keys_of([GROUPS[group]] * len(asked))
-            numbers: npt.NDArray[np.int64] = np.full(len(asked), generation)
-            present, values = subject.lookup_entries(0, keys, numbers, pa.array(asked, pa.float64()))
-            seen = model[group][1]
-            assert present.tolist() == [canonical(key) in seen for key in asked]
-            assert values.to_pylist() == [seen.get(canonical(key)) for key in asked]
+            keys = keys_of([GROUPS[group]] * len(requested_keys))
+            numbers: npt.NDArray[np.int64] = np.full(len(requested_keys), generation)
+            present, values = subject.lookup_entries(0, keys, numbers, pa.array(requested_keys, pa.float64()))
+            view_entries = model[group][1]
+            assert present.tolist() == [canonical(key) in view_entries for key in requested_keys]
+            assert values.to_pylist() == [view_entries.get(canonical(key)) for key in requested_keys]
 
 
 def test_the_work_of_an_epoch_is_proportional_to_what_it_touches() -> None:
@@ -189,9 +189,9 @@ def test_the_work_of_an_epoch_is_proportional_to_what_it_touches() -> None:
     state = {"n": 1, "seen": view([(float(each), each, True) for each in range(4_000)]), "log": view([])}
     subject.commit(key, live, states_of([state]))
     for epoch in range(60):
-        changed = [(float(each * 53 % 4_000), -epoch, True) for each in range(epoch, epoch + 20)]
-        done = subject.commit(key, live, states_of([{"n": 1, "seen": view(changed), "log": view([])}]))
-        assert done.merged_rows <= 2 * 6 * 21 + 100
+        changes = [(float(each * 53 % 4_000), -epoch, True) for each in range(epoch, epoch + 20)]
+        commit = subject.commit(key, live, states_of([{"n": 1, "seen": view(changes), "log": view([])}]))
+        assert commit.merged_rows <= 2 * 6 * 21 + 100
     result = subject.lookup(key)
     assert len(pages(subject, 0, key, int(result.generations[0][0]))) == 4_000
 
@@ -204,15 +204,15 @@ def test_entries_that_are_gone_are_dropped() -> None:
     many = view([(float(each), each, True) for each in range(500)])
     full = {"n": 1, "seen": many, "log": view([])}
     subject.commit(keys_of(["a", "b"]), np.ones(2, np.int64), states_of([full, full]))
-    held = subject.stored_bytes
-    few = {"n": 1, "seen": view([(float(each), each, True) for each in range(100)], cleared=True), "log": view([])}
+    bytes_before = subject.stored_bytes
+    few = {"n": 1, "seen": view([(float(each), each, True) for each in range(100)], is_cleared=True), "log": view([])}
     subject.commit(keys_of(["a", "b"]), np.array([1, 0]), states_of([few, few]))
     for _ in range(8):
         more = {"n": 1, "seen": view([(1.0, 7, True)]), "log": view([])}
         subject.commit(keys_of(["a"]), np.ones(1, np.int64), states_of([more]))
     rows = sum(run.rows for run in Manifest.decode(manifests_of(store.value or b"")[0]["1.seen"]).runs)
     assert rows < 120
-    assert subject.stored_bytes < held / 2
+    assert subject.stored_bytes < bytes_before / 2
     assert sum(batch.num_rows for batch in subject.all_entries(0)) == 100
 
 
@@ -243,7 +243,7 @@ def test_views_of_other_types_are_refused(difference: str) -> None:
     store = MemoryStore()
     table(store).declare()
     other = OTHERS[difference]
-    state = pa.struct([("n", pa.int64()), ("seen", sent(other)), ("log", sent(LOG))])
+    state = pa.struct([("n", pa.int64()), ("seen", sent_type(other)), ("log", sent_type(LOG))])
     states = pa.schema([STATES.field("state_0"), pa.field("state_1", state, metadata=IDENTITY)])
     with pytest.raises(RejectedError) as excinfo:
         table(store, layout=replace(LAYOUT, states=states), views=[CallView(1, other), CallView(1, LOG)])
@@ -255,7 +255,7 @@ def test_parts_of_large_states_are_joined() -> None:
     states = [
         {"n": 1, "seen": view([(float(each), each, True) for each in range(20)]), "log": view([(0, None, False)])},
         None,
-        {"n": 3, "seen": view([]), "log": view([(each, f"item {each}", True) for each in range(9)], cleared=True)},
+        {"n": 3, "seen": view([]), "log": view([(each, f"item {each}", True) for each in range(9)], is_cleared=True)},
     ]
     schema = pa.schema([("slot", pa.int32()), *STATES, ("output_0", pa.int64())])
     columns = [pa.array([2, 5, 6], pa.int32()), pa.array([7, 8, 9]), pa.array(states, STATE), pa.array([1, 2, None])]

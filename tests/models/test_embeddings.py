@@ -53,8 +53,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (packages,) = environment(LOCK).parents[1].glob("lib/python*/site-packages")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "service", ROOT, packages)))}
     prepare_local(env)
-    printed = run([sys.executable, "-W", "ignore", str(script)], RUN_S, env=env, folder=folder)
-    return json.loads(printed.strip().splitlines()[-1])
+    output = run([sys.executable, "-W", "ignore", str(script)], RUN_S, env=env, folder=folder)
+    return json.loads(output.strip().splitlines()[-1])
 
 
 def test_the_model_has_the_published_values(answers: dict[str, Any]) -> None:

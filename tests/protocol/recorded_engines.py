@@ -97,8 +97,8 @@ class RecordingConnection(Connection):
     def _reply(self, frame: Frame) -> None:
         self._replies.put(encode(frame, self._server.open_reply.schema))
 
-    def _ask(self, wanted: Frame) -> Iterator[Frame]:
-        self._reply(wanted)
+    def _ask(self, request: Frame) -> Iterator[Frame]:
+        self._reply(request)
         while True:
             message = self._asked.get()
             assert message is not None
@@ -149,9 +149,9 @@ class PlayedConnection(Connection):
         if self._written == self._writes:
             raise RetryableError("UNREACHABLE", "the recorded server was lost")
         self._written += 1
-        demanded = next(self._demanded, None)
-        assert demanded is not None, f"the recorded engine did not send this {frame}"
-        assert_same(self._encode(frame), demanded, Role.ENGINE)
+        expected_frame = next(self._demanded, None)
+        assert expected_frame is not None, f"the recorded engine did not send this {frame}"
+        assert_same(self._encode(frame), expected_frame, Role.ENGINE)
 
     def _read(self) -> Frame | None:
         return self._decode(next(self._replies))
@@ -449,20 +449,20 @@ SCENARIOS: dict[str, Scenario] = {
 def read() -> dict[str, tuple[str, list[Tape]]]:
     """Return what came out and the tapes, by scenario."""
     with lzma.open(RECORDED) as file:
-        recorded = json.load(file)
+        document = json.load(file)
     return {
         name: (
             scenario["result"],
             [
-                Tape(b64decode(tape["open"]), list(map(unpacked, tape["engine"])), list(map(unpacked, tape["server"])))
+                Tape(b64decode(tape["open"]), list(map(unpack, tape["engine"])), list(map(unpack, tape["server"])))
                 for tape in scenario["tapes"]
             ],
         )
-        for name, scenario in recorded.items()
+        for name, scenario in document.items()
     }
 
 
-def packed(message: Message) -> list[str]:
+def pack(message: Message) -> list[str]:
     """Return a message as texts: its metadata, and its batch as a stream."""
     assert message.batch is not None
     sink = pa.BufferOutputStream()
@@ -471,7 +471,7 @@ def packed(message: Message) -> list[str]:
     return [b64encode(message.metadata).decode(), b64encode(sink.getvalue().to_pybytes()).decode()]
 
 
-def unpacked(text: list[str]) -> Message:
+def unpack(text: list[str]) -> Message:
     """Return the message of its texts."""
     metadata, batch = map(b64decode, text)
     with pa.ipc.open_stream(batch) as reader:
@@ -480,26 +480,26 @@ def unpacked(text: list[str]) -> Message:
 
 def main() -> None:
     """Record the scenarios that are missing."""
-    recorded = {}
+    document = {}
     if RECORDED.exists():
         with lzma.open(RECORDED) as file:
-            recorded = json.load(file)
+            document = json.load(file)
     for name, scenario in SCENARIOS.items():
-        if name not in recorded:
+        if name not in document:
             result, tapes = scenario.result(None)
-            recorded[name] = {
+            document[name] = {
                 "result": result,
                 "tapes": [
                     {
                         "open": b64encode(tape.open_request).decode(),
-                        "engine": list(map(packed, tape.engine)),
-                        "server": list(map(packed, tape.server)),
+                        "engine": list(map(pack, tape.engine)),
+                        "server": list(map(pack, tape.server)),
                     }
                     for tape in tapes
                 ],
             }
     with lzma.open(RECORDED, "w") as file:
-        file.write(json.dumps(recorded, sort_keys=True).encode())
+        file.write(json.dumps(document, sort_keys=True).encode())
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def fold(exchange: ExchangePair, *rows: tuple[int, int]) -> None:
     exchange.send(exchange.engine.chunk(pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)))
 
 
-def saved(exchange: ExchangePair) -> dict[int, Any]:
+def saved_states(exchange: ExchangePair) -> dict[int, Any]:
     exchange.send(exchange.engine.checkpoint())
     result = exchange.answers.pop()
     assert isinstance(result, Saved)
@@ -42,18 +42,18 @@ def test_a_checkpoint_saves_what_changed_since_the_last(states: bool) -> None:
     """A checkpoint returns each changed state once, regardless of barriers; the slots of the barrier stay the same."""
     exchange = pair(states=states)
     fold(exchange, (0, 5), (3, 7))
-    assert saved(exchange) == {0: {"sum": 5, "count": 1}, 3: {"sum": 7, "count": 1}}
-    assert saved(exchange) == {}
+    assert saved_states(exchange) == {0: {"sum": 5, "count": 1}, 3: {"sum": 7, "count": 1}}
+    assert saved_states(exchange) == {}
     fold(exchange, (3, 1))
     assert exchange.epoch(1).select(["slot", "output_0"]).to_pylist() == [
         {"slot": 0, "output_0": 5},
         {"slot": 3, "output_0": 4},
     ]
     # A barrier that returned the state has saved it, one that did not has not.
-    assert saved(exchange) == ({} if states else {3: {"sum": 8, "count": 2}})
+    assert saved_states(exchange) == ({} if states else {3: {"sum": 8, "count": 2}})
     fold(exchange, (1, 1))
     exchange.send(exchange.engine.forget(pa.array([1], pa.int32())))
-    assert saved(exchange) == {}
+    assert saved_states(exchange) == {}
 
 
 def test_large_checkpoints_come_in_parts() -> None:

@@ -277,15 +277,15 @@ def test_batches_that_contradict_themselves(batch: pa.RecordBatch) -> None:
     assert excinfo.value.code == "BAD_FRAME"
 
 
-def mangled(valid: bytes) -> st.SearchStrategy[bytes]:
+def mangle(valid: bytes) -> st.SearchStrategy[bytes]:
     """Cut, overwrite or replace bytes of something valid."""
     places = st.lists(st.tuples(st.integers(0, max(len(valid) - 1, 0)), st.integers(0, 255)), min_size=1, max_size=6)
 
     def overwrite(changes: list[tuple[int, int]]) -> bytes:
-        changed = bytearray(valid)
+        mangled_bytes = bytearray(valid)
         for place, value in changes:
-            changed[place] = value
-        return bytes(changed)
+            mangled_bytes[place] = value
+        return bytes(mangled_bytes)
 
     return st.one_of(
         st.binary(max_size=60), st.integers(0, len(valid)).map(lambda cut: valid[:cut]), places.map(overwrite)
@@ -293,7 +293,7 @@ def mangled(valid: bytes) -> st.SearchStrategy[bytes]:
 
 
 @examples(400)
-@given(mangled(encode_open(OPEN)))
+@given(mangle(encode_open(OPEN)))
 def test_any_descriptor_is_an_open_or_an_error(command: bytes) -> None:
     """Any bytes as a descriptor are an Open, or an error of the taxonomy."""
     outcome: Open | FoldflightError
@@ -305,7 +305,7 @@ def test_any_descriptor_is_an_open_or_an_error(command: bytes) -> None:
 
 
 @examples(400)
-@given(mangled(encode(States(BATCH), COLUMNS).metadata), st.sampled_from(Role))
+@given(mangle(encode(States(BATCH), COLUMNS).metadata), st.sampled_from(Role))
 def test_any_metadata_is_a_frame_or_an_error(metadata: bytes, sender: Role) -> None:
     """Any bytes as metadata are a frame with a valid batch, or BAD_FRAME."""
     outcome: Frame | RejectedError
@@ -319,11 +319,11 @@ def test_any_metadata_is_a_frame_or_an_error(metadata: bytes, sender: Role) -> N
 
 
 @examples(200)
-@given(mangled(encode_error(ERRORS[2])))
+@given(mangle(encode_error(ERRORS[2])))
 def test_any_extra_info_is_an_error_or_none(extra_info: bytes) -> None:
     """Any bytes in the extra info of a Flight error are an error of foldflight, or none."""
-    decoded = decode_error(extra_info)
-    assert decoded is None or isinstance(decoded, FoldflightError)
+    error = decode_error(extra_info)
+    assert error is None or isinstance(error, FoldflightError)
 
 
 def unsafe_arrays() -> list[pa.Array]:
@@ -356,7 +356,7 @@ def lists_of_many_items(items: int) -> dict[str, pa.Array]:
     offsets = pa.array([0, items], pa.int32())
     empty = pa.Array.from_buffers(pa.struct([]), items, [None])
     no_texts = pa.Array.from_buffers(pa.list_(pa.string(), 0), items, [None], children=[text])
-    fixed = pa.Array.from_buffers(pa.list_(pa.null(), items), 1, [None], children=[nulls])
+    fixed_lists = pa.Array.from_buffers(pa.list_(pa.null(), items), 1, [None], children=[nulls])
     entries = pa.StructArray.from_arrays(
         [pa.Array.from_buffers(pa.binary(0), items, [None, pa.py_buffer(b"")]), nulls], ["key", "value"]
     )
@@ -365,8 +365,8 @@ def lists_of_many_items(items: int) -> dict[str, pa.Array]:
         "list of null": pa.ListArray.from_arrays(offsets, nulls),
         "list of empty structs": pa.ListArray.from_arrays(offsets, empty),
         "list of lists without items": pa.ListArray.from_arrays(offsets, no_texts),
-        "fixed list": fixed,
-        "list of fixed list": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), fixed),
+        "fixed list": fixed_lists,
+        "list of fixed list": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), fixed_lists),
         "map": map_,
         "struct of list": pa.StructArray.from_arrays([pa.ListArray.from_arrays(offsets, nulls)], ["a"]),
     }
@@ -425,11 +425,11 @@ def test_limits_have_one_name_each() -> None:
     """A limit has the same name in frame, protocol and settings, and is transmitted unchanged."""
     names = [field.name for field in dataclasses.fields(Limits)]
     assert names == [field.name for field in pb.Limits.DESCRIPTOR.fields]
-    given = load_settings({name: place for place, name in enumerate(names, 1)}, {})
-    limits = Limits.of(given)
+    settings = load_settings({name: place for place, name in enumerate(names, 1)}, {})
+    limits = Limits.of(settings)
     assert list(dataclasses.astuple(limits)) == list(range(1, len(names) + 1))
-    opened = Opened("server", 1, (), limits, RESULTS)
-    result = decode(encode(opened, RESULTS), Role.SERVER)
+    open_reply = Opened("server", 1, (), limits, RESULTS)
+    result = decode(encode(open_reply, RESULTS), Role.SERVER)
     assert isinstance(result, Opened)
     assert result.limits == limits
 

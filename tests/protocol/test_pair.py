@@ -89,17 +89,17 @@ class Epochs(RuleBasedStateMachine):
         )
     )
     def fold(self, rows: list[tuple[int, bool, int, int, int]]) -> None:
-        sent = []
+        sent_rows = []
         for slot, back, v, w, pick in rows:
             group = self.rows[slot]
             if back and group:
                 old = group.pop(pick % len(group))
-                sent.append((slot, 3 if pick % 2 else 1, *old))
+                sent_rows.append((slot, 3 if pick % 2 else 1, *old))
             else:
                 group.append((v, w))
-                sent.append((slot, 2 if pick % 2 else 0, v, w))
+                sent_rows.append((slot, 2 if pick % 2 else 0, v, w))
             self.dirty.add(slot)
-        assert self.pair.send(self.pair.engine.chunk(chunk(*sent))) == []
+        assert self.pair.send(self.pair.engine.chunk(chunk(*sent_rows))) == []
 
     def answer(self) -> dict[int, tuple[Any, ...]]:
         def one(group: list[tuple[int, int]]) -> tuple[Any, ...]:
@@ -243,20 +243,20 @@ def chatty(lines: int) -> type:
     return udaf(input_types=["BIGINT"], result_type="BIGINT", name="chatty")(Chatty)
 
 
-@pytest.mark.parametrize(("lines", "sent"), [(1, 1), (5000, 1000)])
-def test_logs_come_before_the_results_and_are_bounded(lines: int, sent: int) -> None:
+@pytest.mark.parametrize(("lines", "sent_lines"), [(1, 1), (5000, 1000)])
+def test_logs_come_before_the_results_and_are_bounded(lines: int, sent_lines: int) -> None:
     """What functions log comes at the barrier, at most a thousand lines, and says how many were dropped."""
     pair = Pair((Call("chatty", ("v",)),), [chatty(lines)])
     assert pair.send(pair.engine.chunk(chunk((0, 0, 7, 1)))) == []
     log, _ = pair.send(pair.engine.barrier(1))
     assert isinstance(log, Log)
-    assert len(log.records) == sent
+    assert len(log.records) == sent_lines
     assert (log.records[0].message, log.records[0].fields["value"]) == ("seen", "7")
-    if lines > sent:
-        assert log.records[-1].fields == {"dropped": str(lines - sent + 1)}
+    if lines > sent_lines:
+        assert log.records[-1].fields == {"dropped": str(lines - sent_lines + 1)}
 
 
-def refused(pair: Pair, frame: Frame) -> FoldflightError:
+def refusal(pair: Pair, frame: Frame) -> FoldflightError:
     with pytest.raises(FoldflightError) as excinfo:
         pair.send(frame)
     return excinfo.value
@@ -310,7 +310,7 @@ BAD_FRAMES = {
 def test_frames_that_make_no_sense(case: str) -> None:
     """An invalid frame ends the exchange with a code, a reason and the story."""
     frame, code, reason = BAD_FRAMES[case]
-    error = refused(Pair(), frame)
+    error = refusal(Pair(), frame)
     assert (type(error), error.code) == (RejectedError, code)
     assert reason in error.message
     assert error.story[0] == "engine Open(weighted_avg, count)"
@@ -321,12 +321,12 @@ def test_states_beyond_the_bounds() -> None:
     small = Limits(2**20, 1000, 200, 2**20, 1, 1, 1)
     pair = Pair((Call("weighted_avg", ("v", "w")), Call("count", ("v",), distinct=True)), limits=small)
     pair.send(pair.engine.chunk(chunk(*[(3, 0, value, 1) for value in range(100)])))
-    error = refused(pair, Barrier(1))
+    error = refusal(pair, Barrier(1))
     assert (error.code, error.function, error.slot) == ("LIMIT", "count", 3)
     tiny = Limits(2**20, 1000, 2**20, 10, 1, 1, 1)
     pair = Pair(limits=tiny)
     pair.send(pair.engine.chunk(chunk((0, 0, 1, 1))))
-    assert "exchange_state_bytes_max is 10" in refused(pair, Barrier(1)).message
+    assert "exchange_state_bytes_max is 10" in refusal(pair, Barrier(1)).message
 
 
 def test_rows_without_bytes_are_bounded() -> None:
@@ -347,20 +347,20 @@ def test_rows_without_bytes_are_bounded() -> None:
 def test_nothing_is_answered_after_an_error() -> None:
     """After an error the accumulators are undefined, so every frame is refused."""
     pair = Pair()
-    assert refused(pair, Chunk(chunk((7, 0, None, 1)))).code == "USER_CODE"
-    error = refused(pair, Barrier(1))
+    assert refusal(pair, Chunk(chunk((7, 0, None, 1)))).code == "USER_CODE"
+    error = refusal(pair, Barrier(1))
     assert error.code == "BAD_FRAME"
     assert "when it is FAILED" in error.message
 
 
 def test_retractions_of_append_only_functions() -> None:
     """A retraction for an append-only function is CANNOT_RETRACT."""
-    assert refused(Pair((Call("max", ("v",)),)), Chunk(chunk((0, 3, 1, 1)))).code == "CANNOT_RETRACT"
+    assert refusal(Pair((Call("max", ("v",)),)), Chunk(chunk((0, 3, 1, 1)))).code == "CANNOT_RETRACT"
 
 
 def test_user_errors_carry_slot_row_and_story() -> None:
     """An author's exception has slot, row and the story of the exchange."""
-    error = refused(Pair(), Chunk(chunk((2, 0, 5, 1), (7, 0, None, 1))))
+    error = refusal(Pair(), Chunk(chunk((2, 0, 5, 1), (7, 0, None, 1))))
     assert isinstance(error, FunctionError)
     assert (error.code, error.slot, error.row) == ("USER_CODE", 7, "v=None, w=1")
     assert error.story[-1] == "engine Chunk(2 rows)"
@@ -370,7 +370,7 @@ def test_our_own_failures_are_invariants(monkeypatch: pytest.MonkeyPatch) -> Non
     """An internal failure of foldflight is CorruptError INVARIANT, not a bare exception."""
     pair = Pair()
     monkeypatch.setattr(pair.server, "_replies", lambda frame: 1 / 0)
-    error = refused(pair, Barrier(1))
+    error = refusal(pair, Barrier(1))
     assert (type(error), error.code) == (CorruptError, "INVARIANT")
     assert "ZeroDivisionError" in error.message
 
@@ -387,12 +387,12 @@ def test_describe_says_what_opening_would() -> None:
     """`describe` returns Opened without opening an exchange, which alone decides how each call is folded."""
     open_request = Open(CALLS, COLUMNS)
     registry = Registry.load([WeightedAvg])
-    described = describe(open_request, registry, LIMITS, "s")
-    assert described.modes == (None,) * len(CALLS)
+    reply = describe(open_request, registry, LIMITS, "s")
+    assert reply.modes == (None,) * len(CALLS)
     exchange = ServerExchange(open_request, registry, limits=LIMITS, server_id="s")
     assert exchange.open_reply.modes == exchange.folds
-    unsaid = tuple(replace(call, mode=None) for call in exchange.open_reply.calls)
-    assert described == replace(exchange.open_reply, calls=unsaid)
+    calls_without_mode = tuple(replace(call, mode=None) for call in exchange.open_reply.calls)
+    assert reply == replace(exchange.open_reply, calls=calls_without_mode)
 
 
 def test_the_engine_checks_its_own_frames_and_the_servers() -> None:
@@ -420,7 +420,7 @@ def test_the_one_state_beyond_its_bound_is_named(large: int) -> None:
     columns = pa.schema([("slot", pa.int32()), ("t", pa.string())])
     limits = replace(LIMITS, state_bytes_max=2_000)
 
-    def ended(length: int) -> tuple[Frame, ...]:
+    def end_of_text(length: int) -> tuple[Frame, ...]:
         open_request = Open((Call("max", ("t",)),), columns)
         server = ServerExchange(open_request, Registry.load([]), limits=limits, server_id="s")
         texts = ["x" * (length if slot == large else 10) for slot in range(1_000)]
@@ -428,7 +428,7 @@ def test_the_one_state_beyond_its_bound_is_named(large: int) -> None:
         list(server.handle(Chunk(pa.record_batch([slots, pa.array(texts)], schema=columns))))
         return tuple(server.handle(Barrier(1)))
 
-    assert sum(each.batch.num_rows for each in ended(1_000) if isinstance(each, Results)) == 1_000
+    assert sum(each.batch.num_rows for each in end_of_text(1_000) if isinstance(each, Results)) == 1_000
     with pytest.raises(RejectedError, match="a state of max has") as excinfo:
-        ended(3_000)
+        end_of_text(3_000)
     assert (excinfo.value.slot, excinfo.value.limit) == (large, "state_bytes_max")

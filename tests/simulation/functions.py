@@ -62,8 +62,8 @@ def functions(version: str = "1") -> Registry:
         def serialize(self, accumulator: Any) -> bytes:
             return " ".join(map(str, accumulator)).encode()
 
-        def deserialize(self, serialized: bytes) -> Any:
-            return [int(each) for each in serialized.decode().split()]
+        def deserialize(self, data: bytes) -> Any:
+            return [int(each) for each in data.decode().split()]
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", version=version)
     class Pickled:

@@ -25,7 +25,7 @@ from foldflight.functions import Registry
 from tests.simulation.workloads import LIMITS
 from tests.simulation.world import EngineCrashed, World
 
-__all__ = ["Partition", "Report", "SimulatedTransport", "judged", "run_partitions"]
+__all__ = ["Partition", "Report", "SimulatedTransport", "judge", "run_partitions"]
 
 # After this time, servers have ended all abandoned exchanges as idle.
 _LEFTOVERS_S: Final = 8.0
@@ -126,8 +126,8 @@ def run_partitions(
     transport = SimulatedTransport(world, registry, bounds)
     runs: dict[int, Generator[OpenExchange, None, None]] = {}
     began_s: dict[int, float] = {}
-    while unfinished := [place for place, each in enumerate(partitions) if not each.is_done or place in runs]:
-        place = chance.choice(unfinished)
+    while open_places := [place for place, each in enumerate(partitions) if not each.is_done or place in runs]:
+        place = chance.choice(open_places)
         if place not in runs:
             runs[place], began_s[place] = partitions[place].run(transport), world.now_s()
         try:
@@ -141,7 +141,7 @@ def run_partitions(
             for run in runs.values():
                 run.close()
             runs.clear()
-            report.retries += len(unfinished)
+            report.retries += len(open_places)
             _add(report.stats, transport)
             transport = SimulatedTransport(world, registry, bounds)
         except FoldflightError as error:
@@ -154,7 +154,7 @@ def run_partitions(
 
 
 @contextmanager
-def judged(name: str, world: World, report: Report, *, remedy: str = "") -> Iterator[None]:
+def judge(name: str, world: World, report: Report, *, remedy: str = "") -> Iterator[None]:
     """Run the block, check that servers hold nothing some time after the last fault, and complete the report.
 
     Args:

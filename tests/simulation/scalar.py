@@ -18,7 +18,7 @@ from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.exchange.server_exchange import describe
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
-from tests.simulation.running import Report, SimulatedTransport, judged, run_partitions
+from tests.simulation.running import Report, SimulatedTransport, judge, run_partitions
 from tests.simulation.workloads import LIMITS, limits_of
 from tests.simulation.world import World
 
@@ -52,7 +52,7 @@ def _open_request(chance: random.Random) -> Open:
     return Open((), _COLUMNS, steps=(*both, Step("steps", (value,))), outputs=(1, 2))
 
 
-def _expected(open_request: Open, values: list[int]) -> list[dict[str, Any]]:
+def _expected_rows(open_request: Open, values: list[int]) -> list[dict[str, Any]]:
     if len(open_request.steps) == 2:
         return [{"output_0": 4 * value, "output_1": 2 * value} for value in values]
     return [
@@ -108,10 +108,12 @@ def run_scalar_seed(seed: int, *, is_calm: bool = False) -> Report:
         open_reply = describe(partition.open_request, registry, LIMITS, "plan")
         assert open_reply.limits.message_bytes_max == LIMITS.message_bytes_max
         partition.open_request = partition.open_request.pin(open_reply.fingerprints)
-    with judged(f"mapping seed {seed}", world, report):
+    with judge(f"mapping seed {seed}", world, report):
         run_partitions(partitions, world, registry, bounds, report, chance)
         report.commits = sum(len(partition.answers) for partition in partitions)
         for place, partition in enumerate(partitions):
-            wanted = [_expected(partition.open_request, values) for values in partition.chunks]
-            assert partition.answers == wanted, f"partition {place}: found {partition.answers}, wanted {wanted}"
+            expected_rows = [_expected_rows(partition.open_request, values) for values in partition.chunks]
+            assert partition.answers == expected_rows, (
+                f"partition {place}: found {partition.answers}, wanted {expected_rows}"
+            )
     return report

@@ -25,7 +25,7 @@ from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.fold.failures import ERROR
 from foldflight.functions import Registry
 from tests.simulation.functions import functions
-from tests.simulation.running import Report, judged, run_partitions
+from tests.simulation.running import Report, judge, run_partitions
 from tests.simulation.workloads import PARTITIONS_MAX, Workload, limits_of, workload_of
 from tests.simulation.world import World
 
@@ -79,23 +79,23 @@ class _Partition:
                     rows += [exchange.row_outputs() for _ in epoch.chunks]
                 self._commit(exchange, number, exchange.results(number), rows)
                 yield exchange
-                gone = [slot for slot in epoch.forgets if slot in self._loaded]
-                if gone:
-                    exchange.forget(pa.array(gone, pa.int32()))
-                    self._loaded.difference_update(gone)
+                forgotten_slots = [slot for slot in epoch.forgets if slot in self._loaded]
+                if forgotten_slots:
+                    exchange.forget(pa.array(forgotten_slots, pa.int32()))
+                    self._loaded.difference_update(forgotten_slots)
 
     def _send(self, exchange: OpenExchange, chunk: pa.RecordBatch) -> None:
-        touched = set(chunk.column("slot").to_pylist())
-        cold = sorted(slot for slot in touched - self._loaded if slot in self._states)
-        self._loaded |= touched
+        touched_slots = set(chunk.column("slot").to_pylist())
+        cold = sorted(slot for slot in touched_slots - self._loaded if slot in self._states)
+        self._loaded |= touched_slots
         if cold:
-            stored = pa.Table.from_batches([self._states[slot] for slot in cold])
-            names = ["slot", *(name for name in stored.column_names if name.startswith("state_"))]
-            exchange.states(stored.select(names).combine_chunks().to_batches()[0])
+            stored_states = pa.Table.from_batches([self._states[slot] for slot in cold])
+            names = ["slot", *(name for name in stored_states.column_names if name.startswith("state_"))]
+            exchange.states(stored_states.select(names).combine_chunks().to_batches()[0])
             if self.workload.open_request.initial_outputs:
                 result = exchange.initial_outputs()
                 if self.workload.open_request.returns.outputs:
-                    assert _outputs(result) == _outputs(stored), (
+                    assert _outputs(result) == _outputs(stored_states), (
                         f"the outputs of loaded groups {cold} differ from those committed"
                     )
         exchange.chunk(chunk)
@@ -113,20 +113,20 @@ class _Partition:
     def _commit(self, exchange: OpenExchange, number: int, results: pa.Table, rows: list[pa.RecordBatch]) -> None:
         slots = results.column("slot").to_pylist()
         assert slots == sorted(set(slots)), f"slots of epoch {number} are not ascending: {slots}"
-        failed = _failed(results)
-        self._loaded -= failed
+        failed_slots = _failed_slots(results)
+        self._loaded -= failed_slots
         if self.workload.open_request.returns.states:
             for place, slot in enumerate(slots):
-                if slot not in failed:
+                if slot not in failed_slots:
                     self._states[slot] = pa.Table.combine_chunks(results.slice(place, 1)).to_batches()[0]
         # Rows behind the one that fails are folded by the other calls if they are in the same chunk, and small chunks
         # may be sent together. So what is logged for a failed group depends on where chunks end.
-        lines = [line for line in exchange.take_logs() if line.slot not in failed]
+        lines = [line for line in exchange.take_logs() if line.slot not in failed_slots]
         logs = [f"{line.function} {line.slot} {line.message} {dict(line.fields)}" for line in lines]
         self.commits.append(_Commit(number, _readable(results), [_outputs(batch) for batch in rows], logs))
 
 
-def _failed(results: pa.Table) -> set[int]:
+def _failed_slots(results: pa.Table) -> set[int]:
     """Return the slots with isolated errors. Their previous states must be loaded again."""
     if ERROR not in results.column_names:
         return set()
@@ -163,13 +163,13 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
         replay_bytes_max=chance.choice([3_000, 15_000, 1 << 20]),
         ask_s=0.01 if seed % 2 else 1.0,
     )
-    emitting = random.Random(f"emits {seed}")
-    partitions = [_Partition(workload_of(chance, emitting, registry)) for _ in range(chance.randint(1, PARTITIONS_MAX))]
+    emit_rng = random.Random(f"emits {seed}")
+    partitions = [_Partition(workload_of(chance, emit_rng, registry)) for _ in range(chance.randint(1, PARTITIONS_MAX))]
     world = World(
         seed, registry, functions("2"), limits_of(chance), servers=chance.choice([1, 2, 2, 3]), is_calm=is_calm
     )
     report = Report(seed)
-    with judged(f"seed {seed}", world, report, remedy=f"reproduce: python -m tests.simulation --seed {seed}\n"):
+    with judge(f"seed {seed}", world, report, remedy=f"reproduce: python -m tests.simulation --seed {seed}\n"):
         check = functools.partial(_check_bounds, bounds)
         run_partitions(partitions, world, registry, bounds, report, chance, check=check)
         report.commits = sum(len(partition.commits) for partition in partitions)
@@ -179,8 +179,8 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
 
 def _check_bounds(bounds: FailoverBounds, exchange: OpenExchange) -> None:
     assert isinstance(exchange, FailoverExchange)
-    held, most = exchange.coordinator.held_bytes, bounds.replay_bytes_max + _STORED_BYTES_MAX
-    assert held <= most, f"{held} bytes are kept for failover; the bound is {most}"
+    held_bytes, most = exchange.coordinator.held_bytes, bounds.replay_bytes_max + _STORED_BYTES_MAX
+    assert held_bytes <= most, f"{held_bytes} bytes are kept for failover; the bound is {most}"
 
 
 def _compare(partitions: list[_Partition], registry: Registry) -> None:
@@ -190,9 +190,9 @@ def _compare(partitions: list[_Partition], registry: Registry) -> None:
         for _ in expected.run(oracle):
             pass
         assert [commit.epoch for commit in partition.commits] == [commit.epoch for commit in expected.commits]
-        for result, wanted in zip(partition.commits, expected.commits, strict=True):
+        for result, expected_commit in zip(partition.commits, expected.commits, strict=True):
             for name in ("results", "rows", "logs"):
-                ours, theirs = getattr(result, name), getattr(wanted, name)
+                ours, theirs = getattr(result, name), getattr(expected_commit, name)
                 assert ours == theirs, (
                     f"partition {place}, epoch {result.epoch}: {name} differ:\n  found  {ours}\n  wanted {theirs}"
                 )

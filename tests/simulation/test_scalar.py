@@ -43,11 +43,11 @@ def test_a_mistake_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay log that forgets a chunk before it is answered loses rows, and a seed fails."""
     add = ReplayLog.add
 
-    def forgetting(replay_log: ReplayLog, entry: ReplayEntry, slots: Slots = NO_SLOTS) -> None:
+    def forget_entry(replay_log: ReplayLog, entry: ReplayEntry, slots: Slots = NO_SLOTS) -> None:
         add(replay_log, entry, slots)
         replay_log._entries.clear()
 
-    monkeypatch.setattr(ReplayLog, "add", forgetting)
+    monkeypatch.setattr(ReplayLog, "add", forget_entry)
 
     def fails(seed: int) -> bool:
         try:

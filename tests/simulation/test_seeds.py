@@ -25,31 +25,31 @@ QUICK, ALL = 50, 2_000
 
 def run_block(first: int, count: int) -> Counter[str]:
     """Run seeds, and return the sum of their reports."""
-    done: Counter[str] = Counter()
+    harms: Counter[str] = Counter()
     for seed in range(first, first + count):
         report = run_seed(seed)
-        done += report.harms
-        done["commits"] += report.commits
-        done["replays"] += report.stats.replays
-        done["checkpoints"] += report.stats.checkpoints
-    return done
+        harms += report.harms
+        harms["commits"] += report.commits
+        harms["replays"] += report.stats.replays
+        harms["checkpoints"] += report.stats.checkpoints
+    return harms
 
 
 @pytest.mark.parametrize("first", range(0, QUICK, BLOCK))
 def test_seeds(first: int) -> None:
     """Each epoch is committed once with the right results, memory is bounded, and all ends after the faults."""
-    done = run_block(first, BLOCK)
-    assert done["commits"] > BLOCK
-    assert done["replays"] > 10
-    assert done["checkpoints"] > 10
+    harms = run_block(first, BLOCK)
+    assert harms["commits"] > BLOCK
+    assert harms["replays"] > 10
+    assert harms["checkpoints"] > 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(QUICK, ALL, 10 * BLOCK))
 def test_many_seeds(first: int) -> None:
     """The same for thousands of seeds."""
-    done = run_block(first, min(10 * BLOCK, ALL - first))
-    assert {harm for harm, times in done.items() if times} >= {*HARMS}
+    harms = run_block(first, min(10 * BLOCK, ALL - first))
+    assert {harm for harm, times in harms.items() if times} >= {*HARMS}
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_seeds_that_found_something(seed: int) -> None:
 @pytest.mark.every_turn
 def test_a_seed_is_a_story() -> None:
     """The same seed gives the same steps."""
-    harmed = [seed for seed in range(20) if run_seed(seed).harms]
-    assert len(harmed) > 5
-    for seed in harmed[:5]:
+    harmed_seeds = [seed for seed in range(20) if run_seed(seed).harms]
+    assert len(harmed_seeds) > 5
+    for seed in harmed_seeds[:5]:
         assert run_seed(seed) == run_seed(seed)
 
 

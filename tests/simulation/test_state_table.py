@@ -21,7 +21,7 @@ from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, MapView, Registry, RowKind, function_of, udaf
-from tests.laws.test_statetable_model import Store, skewed
+from tests.laws.test_statetable_model import Store, skewed_hashes
 from tests.simulation.functions import functions
 from tests.simulation.running import SimulatedTransport
 from tests.simulation.workloads import LIMITS
@@ -77,7 +77,7 @@ def with_views(version: str = "1") -> Registry:
     return Registry([*functions(version).values(), *result])
 
 
-def planned(transport: SimulatedTransport, *, views: bool) -> tuple[Open, QueryLayout, list[CallView]]:
+def plan(transport: SimulatedTransport, *, views: bool) -> tuple[Open, QueryLayout, list[CallView]]:
     """Return the query that a driver would plan."""
     calls = (*CALLS, Call("sent", ("v",)), Call("asked", ("v",))) if views else CALLS
     chunk = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
@@ -121,11 +121,11 @@ def answer(rows: list[tuple[int, str, int]]) -> dict[str, tuple[int, int, int]]:
     """Return count, sum and distinct count of each group with rows."""
     groups: dict[str, list[int]] = {}
     for kind, key, value in rows:
-        held = groups.setdefault(key, [])
+        values = groups.setdefault(key, [])
         if kind == RowKind.INSERT:
-            held.append(value)
+            values.append(value)
         else:
-            held.remove(value)
+            values.remove(value)
     return {key: (len(held), sum(held), len(set(held))) for key, held in groups.items() if held}
 
 
@@ -135,21 +135,21 @@ def run(seed: int) -> World:
     registry = with_views if views else functions
     world = World(seed, registry(), registry("2"), LIMITS, servers=2)
     rows, ids = Rows(seed), count()
-    hashes = skewed if seed % 3 == 0 else key_hashes
+    hashes = skewed_hashes if seed % 3 == 0 else key_hashes
     epochs = [rows.epoch() for _ in range(6)]
     store, sink = Store(), {}  # what Spark has committed: the state, and each epoch's changelog
     while len(sink) < len(epochs):
         began_s = world.now_s()
         transport = SimulatedTransport(world, registry(), BOUNDS)
-        open_request, layout, kept = planned(transport, views=views)
+        open_request, layout, views_of_calls = plan(transport, views=views)
         exchange = GroupedExchange(transport, open_request, layout)
         try:
             while len(sink) < len(epochs):
-                working = copy.deepcopy(store)  # uncommitted state is thrown away with its epoch
+                working_store = copy.deepcopy(store)  # uncommitted state is thrown away with its epoch
                 table_layout = TableLayout(keys=KEYS, states=layout.states, buckets=1)
-                storage = Storage(working, bounds=SMALL, new_run_id=lambda *_: f"run {next(ids)}")
+                storage = Storage(working_store, bounds=SMALL, new_run_id=lambda *_: f"run {next(ids)}")
                 table = (
-                    ViewTable(table_layout, kept, storage)
+                    ViewTable(table_layout, views_of_calls, storage)
                     if views
                     else StateTable(table_layout, storage, hashes=hashes)
                 )
@@ -158,7 +158,7 @@ def run(seed: int) -> World:
                 blocks = [batch.slice(a, b - a) for a, b in zip([0, *cuts], [*cuts, batch.num_rows], strict=True)]
                 epoch = BucketEpoch(exchange, layout, table, is_strict=True)
                 kinds, changes = epoch.run(iter(piece for piece in blocks if piece.num_rows))
-                store, sink[len(sink)] = working, (kinds.to_pylist(), changes.to_pylist())
+                store, sink[len(sink)] = working_store, (kinds.to_pylist(), changes.to_pylist())
         except EngineCrashed:
             continue
         except FoldflightError as error:
@@ -185,8 +185,8 @@ def check(sink: dict[int, Any], epochs: list[list[tuple[int, str, int]]]) -> Non
             else:
                 assert key not in table
                 table[key] = tuple(outputs)
-        wanted = answer([row for epoch in epochs[: number + 1] for row in epoch])
-        assert {key: row[:3] for key, row in table.items()} == wanted
+        expected = answer([row for epoch in epochs[: number + 1] for row in epoch])
+        assert {key: row[:3] for key, row in table.items()} == expected
         assert all(different == row[2] for row in table.values() for different in row[4:])
 
 

@@ -18,40 +18,40 @@ def run_block(seeds: range, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     An answer is late if its server is lost before it gets it.
     """
-    done: Counter[str] = Counter()
+    harms: Counter[str] = Counter()
     entries_for = Connection._entries_for
 
-    def counting(connection: Connection, wanted: Any) -> Any:
-        done["questions"] += 1
-        done["late"] += 1
-        yield from entries_for(connection, wanted)
-        done["late"] -= 1
+    def count(connection: Connection, request: Any) -> Any:
+        harms["questions"] += 1
+        harms["late"] += 1
+        yield from entries_for(connection, request)
+        harms["late"] -= 1
 
-    monkeypatch.setattr(Connection, "_entries_for", counting)
+    monkeypatch.setattr(Connection, "_entries_for", count)
     for seed in seeds:
         report = run_views_seed(seed)
-        done += report.harms
-        done["commits"] += report.commits
-        done["replays"] += report.stats.replays
-    return done
+        harms += report.harms
+        harms["commits"] += report.commits
+        harms["replays"] += report.stats.replays
+    return harms
 
 
 @pytest.mark.every_turn
 def test_views_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each epoch is committed once with the outputs and entries of dict and list, whatever servers do."""
-    done = run_block(range(12), monkeypatch)
-    assert done["commits"] > 30
-    assert done["replays"] > 5
-    assert done["questions"] > 100
+    harms = run_block(range(12), monkeypatch)
+    assert harms["commits"] > 30
+    assert harms["replays"] > 5
+    assert harms["questions"] > 100
 
 
 @pytest.mark.slow
 def test_many_views_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for hundreds of seeds. Some servers are lost between a question and its answer."""
-    done = run_block(range(12, 300), monkeypatch)
-    assert done["late"] > 20
-    assert done["kill"]
-    assert done["drain"]
+    harms = run_block(range(12, 300), monkeypatch)
+    assert harms["late"] > 20
+    assert harms["kill"]
+    assert harms["drain"]
 
 
 def test_a_calm_world_sends_nothing_twice() -> None:

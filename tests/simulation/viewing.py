@@ -20,7 +20,7 @@ from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call, ListView, MapView, Registry, udaf
 from foldflight.testing.views import CachedViews
-from tests.simulation.running import Report, SimulatedTransport, judged, run_partitions
+from tests.simulation.running import Report, SimulatedTransport, judge, run_partitions
 from tests.simulation.workloads import limits_of
 from tests.simulation.world import World
 
@@ -106,12 +106,12 @@ class _Epoch:
 class _Partition:
     """The engine's side of one exchange, with what it has committed."""
 
-    def __init__(self, chance: random.Random, kept: CachedViews) -> None:
+    def __init__(self, chance: random.Random, cached_views: CachedViews) -> None:
         self.open_request = Open((_CALL,), _COLUMNS, keeps_views=True, initial_outputs=chance.random() < 0.5)
         self.epochs = [_epoch(chance) for _ in range(chance.randint(1, 6))]
         # Which share of the keys of rows is sent before them, and which keys of no row.
         self.share = chance.choice([0.0, 0.5, 1.0])
-        self.kept = kept
+        self.kept = cached_views
         self.outputs: list[list[dict[str, Any]]] = []
         self.chance = chance
 
@@ -122,7 +122,7 @@ class _Partition:
     def run(self, transport: SimulatedTransport) -> Generator[OpenExchange, None, None]:
         """Continue after the last commit; yields between frames."""
         pending = copy.deepcopy(self.kept)
-        loaded: set[int] = set()
+        loaded_slots: set[int] = set()
         with transport.open(self.open_request, resolve=pending.resolve) as exchange:
             for number in range(len(self.outputs) + 1, len(self.epochs) + 1):
                 epoch = self.epochs[number - 1]
@@ -130,10 +130,10 @@ class _Partition:
                     if checks or exchange.wants_checkpoint:
                         exchange.checkpoint()
                         yield exchange
-                        saved = exchange.saved()
-                        assert not saved.problem
-                        pending.commit(saved.states)
-                    self._send(exchange, chunk, pending, loaded)
+                        saved_states = exchange.saved()
+                        assert not saved_states.problem
+                        pending.commit(saved_states.states)
+                    self._send(exchange, chunk, pending, loaded_slots)
                     yield exchange
                 exchange.barrier(number)
                 yield exchange
@@ -143,22 +143,24 @@ class _Partition:
                 self.outputs.append(_outputs(results))
                 yield exchange
                 if epoch.forgets:
-                    exchange.forget(pa.array(sorted(loaded), pa.int32()))
-                    loaded.clear()
+                    exchange.forget(pa.array(sorted(loaded_slots), pa.int32()))
+                    loaded_slots.clear()
 
-    def _send(self, exchange: OpenExchange, chunk: pa.RecordBatch, kept: CachedViews, loaded: set[int]) -> None:
-        touched = set(chunk.column("slot").to_pylist())
-        cold = sorted(slot for slot in touched - loaded if slot in kept.slots)
-        loaded |= touched
+    def _send(
+        self, exchange: OpenExchange, chunk: pa.RecordBatch, cached_views: CachedViews, loaded_slots: set[int]
+    ) -> None:
+        touched_slots = set(chunk.column("slot").to_pylist())
+        cold = sorted(slot for slot in touched_slots - loaded_slots if slot in cached_views.slots)
+        loaded_slots |= touched_slots
         if cold:
-            exchange.states(kept.states(cold))
+            exchange.states(cached_views.states(cold))
             if self.open_request.initial_outputs:
                 assert exchange.initial_outputs().num_rows == len(cold)
-        for slot in sorted(touched & set(kept.slots)):
+        for slot in sorted(touched_slots & set(cached_views.slots)):
             keys = sorted(set(chunk.column("v").to_pylist()))
-            sent = [key for key in keys if self.chance.random() < self.share]
-            if sent:
-                exchange.entries(kept.prefetched(slot, 0, "seen", sent))
+            sent_keys = [key for key in keys if self.chance.random() < self.share]
+            if sent_keys:
+                exchange.entries(cached_views.prefetched(slot, 0, "seen", sent_keys))
         exchange.chunk(chunk)
 
 
@@ -193,8 +195,10 @@ def _compare(partition: _Partition, place: int) -> None:
             exchange.barrier(number)
             results = exchange.results(number)
             states |= {row["slot"]: row["state_0"] for row in results.to_pylist()}
-            wanted, result = _outputs(results), partition.outputs[number - 1]
-            assert result == wanted, f"partition {place}, epoch {number}:\n  found  {result}\n  wanted {wanted}"
+            expected_outputs, result = _outputs(results), partition.outputs[number - 1]
+            assert result == expected_outputs, (
+                f"partition {place}, epoch {number}:\n  found  {result}\n  wanted {expected_outputs}"
+            )
     for slot, state in states.items():
         assert sorted(partition.kept.entries(slot, 0, "seen")) == sorted(state["seen"]), f"slot {slot}: other entries"
         items = [value for _, value in partition.kept.entries(slot, 0, "items")]
@@ -222,11 +226,11 @@ def run_views_seed(seed: int, *, is_calm: bool = False) -> Report:
     open_reply = SimulatedTransport(world, registry, bounds).describe(Open((_CALL,), _COLUMNS))
     partitions = []
     for _ in range(chance.randint(1, 2)):
-        kept = CachedViews(open_reply, page=chance.choice([1, 3]), inline=chance.choice([0, 2, 100]))
-        partitions.append(_Partition(chance, kept))
+        cached_views = CachedViews(open_reply, page=chance.choice([1, 3]), inline=chance.choice([0, 2, 100]))
+        partitions.append(_Partition(chance, cached_views))
         partitions[-1].open_request = partitions[-1].open_request.pin(open_reply.fingerprints)
     report = Report(seed)
-    with judged(f"views seed {seed}", world, report):
+    with judge(f"views seed {seed}", world, report):
         run_partitions(partitions, world, registry, bounds, report, chance)
         report.commits = sum(len(partition.outputs) for partition in partitions)
         for place, partition in enumerate(partitions):

@@ -72,12 +72,12 @@ class Workload:
     runs_ahead: bool
 
 
-def workload_of(chance: random.Random, emitting: random.Random, registry: Registry) -> Workload:
+def workload_of(chance: random.Random, emit_rng: random.Random, registry: Registry) -> Workload:
     """Draw a workload.
 
     Args:
         chance: Draws everything but `emit`.
-        emitting: Draws `emit`, apart from the rest, so that a seed that found something remains the same scenario.
+        emit_rng: Draws `emit`, apart from the rest, so that a seed that found something remains the same scenario.
         registry: The functions.
     """
     calls = chance.sample(_CALLS, chance.randint(1, 3))
@@ -98,16 +98,17 @@ def workload_of(chance: random.Random, emitting: random.Random, registry: Regist
             initial_outputs=open_request.initial_outputs and open_request.returns.outputs,
         )
         calls.append(_MOODY)
-    if open_request.row_outputs and emitting.random() < 0.5:
+    if open_request.row_outputs and emit_rng.random() < 0.5:
         open_request = dataclasses.replace(open_request, emits=True, columns=_COLUMNS.append(_EMIT))
-    agreed = describe(open_request, registry, LIMITS, "plan").fingerprints
-    named = tuple(
-        dataclasses.replace(call, fingerprint=fingerprint) for call, fingerprint in zip(calls, agreed, strict=True)
+    fingerprints = describe(open_request, registry, LIMITS, "plan").fingerprints
+    named_calls = tuple(
+        dataclasses.replace(call, fingerprint=fingerprint)
+        for call, fingerprint in zip(calls, fingerprints, strict=True)
     )
     return Workload(
-        dataclasses.replace(open_request, calls=named),
+        dataclasses.replace(open_request, calls=named_calls),
         tuple(
-            _emitting(emitting, open_request, _epoch(chance, forgets_all=not states))
+            _with_emits(emit_rng, open_request, _epoch(chance, forgets_all=not states))
             for _ in range(chance.randint(1, 8))
         ),
         # A slot that fails in an epoch must be loaded again before its next row.
@@ -115,14 +116,14 @@ def workload_of(chance: random.Random, emitting: random.Random, registry: Regist
     )
 
 
-def _emitting(emitting: random.Random, open_request: Open, epoch: WorkloadEpoch) -> WorkloadEpoch:
+def _with_emits(emit_rng: random.Random, open_request: Open, epoch: WorkloadEpoch) -> WorkloadEpoch:
     """Return an epoch whose chunks say after which rows outputs are asked for, if the exchange emits."""
     if not open_request.emits:
         return epoch
     chunks = []
     for chunk in epoch.chunks:
-        share = emitting.choice([0.0, 0.3, 1.0])
-        emit = pa.array([emitting.random() < share for _ in range(chunk.num_rows)], pa.bool_())
+        share = emit_rng.choice([0.0, 0.3, 1.0])
+        emit = pa.array([emit_rng.random() < share for _ in range(chunk.num_rows)], pa.bool_())
         chunks.append(chunk.append_column(_EMIT, emit))
     return dataclasses.replace(epoch, chunks=tuple(chunks))
 
@@ -134,11 +135,11 @@ def limits_of(chance: random.Random) -> Limits:
 
 def _epoch(chance: random.Random, *, forgets_all: bool) -> WorkloadEpoch:
     chunks = []
-    touched = chance.sample(range(_SLOTS), chance.choice([1, 3, _SLOTS]))
+    touched_slots = chance.sample(range(_SLOTS), chance.choice([1, 3, _SLOTS]))
     for _ in range(chance.randint(1, 4)):
         rows = chance.choice([1, 5, 30])
         columns = [
-            pa.array([chance.choice(touched) for _ in range(rows)], pa.int32()),
+            pa.array([chance.choice(touched_slots) for _ in range(rows)], pa.int32()),
             pa.array([chance.randrange(1000) for _ in range(rows)], pa.int64()),
             pa.array([chance.choice([True, False, None]) for _ in range(rows)], pa.bool_()),
         ]

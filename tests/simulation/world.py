@@ -86,9 +86,9 @@ class _Handling:
         if self.is_over:
             self._thread.join()
 
-    def ask(self, wanted: Frame) -> Iterator[Frame]:
+    def ask(self, request: Frame) -> Iterator[Frame]:
         """Send a question and wait, in the thread, for the frames of its answer."""
-        self._stream.put(wanted)
+        self._stream.put(request)
         is_last = False
         while not is_last:
             self._has_stopped.release()
@@ -144,17 +144,17 @@ class _Stream:
                 self._go_on(None)
 
     def _go_on(self, answer: Frame | None) -> None:
-        handling = self.handling
-        assert handling is not None
-        handling.go_on(answer)
-        if handling.is_over:
+        handler = self.handling
+        assert handler is not None
+        handler.go_on(answer)
+        if handler.is_over:
             self.handling = None
-            if handling.error is not None:
-                raise handling.error
+            if handler.error is not None:
+                raise handler.error
 
-    def _ask(self, wanted: Frame) -> Iterator[Frame]:
+    def _ask(self, request: Frame) -> Iterator[Frame]:
         assert self.handling is not None
-        return self.handling.ask(wanted)
+        return self.handling.ask(request)
 
 
 class _Server:
@@ -219,8 +219,8 @@ class World:
         self._registries = {True: registry, False: newer}
         self._servers = [_Server(f"sim://{number}", limits) for number in range(servers)]
         self.urls = tuple(server.url for server in self._servers)
-        known = [harm for harm in HARMS if self.random.random() < 0.5]
-        self._harms = [] if is_calm else known
+        known_values = [harm for harm in HARMS if self.random.random() < 0.5]
+        self._harms = [] if is_calm else known_values
         self._rate = self.random.choice([0.01, 0.03, 0.1])
         self.heals_at_s = 0.0 if is_calm else self.random.uniform(1.0, 40.0)
 
@@ -362,8 +362,8 @@ class World:
                 for reply in stream.exchange.handle(frame):
                     stream.put(reply)
         except FoldflightError as error:
-            told = decode_error(encode_error(error))
-            stream.outbound.append(error if told is None else told)
+            error_sent = decode_error(encode_error(error))
+            stream.outbound.append(error if error_sent is None else error_sent)
             self._end(server, stream)
 
     # -- connections

@@ -25,11 +25,11 @@ def main() -> None:
         .getOrCreate()
     )
     functions = connect(scalar_functions)
-    cached = spark.range(0, ROWS, 1, 1).selectExpr("id AS a", "id + 1 AS b").cache()
-    mapped = with_columns(cached, m=functions["multiply"]("a", "b"), n=functions["multiply"]("b", "b"))
-    one = with_columns(cached.where("a % 3 = 0"), m=functions["multiply"]("a", "b"))
-    plan = mapped._jdf.queryExecution().executedPlan().toString()
-    print(json.dumps([plan, sorted(mapped.collect()), sorted(one.collect())]))
+    cached_df = spark.range(0, ROWS, 1, 1).selectExpr("id AS a", "id + 1 AS b").cache()
+    mapped_df = with_columns(cached_df, m=functions["multiply"]("a", "b"), n=functions["multiply"]("b", "b"))
+    one = with_columns(cached_df.where("a % 3 = 0"), m=functions["multiply"]("a", "b"))
+    plan = mapped_df._jdf.queryExecution().executedPlan().toString()
+    print(json.dumps([plan, sorted(mapped_df.collect()), sorted(one.collect())]))
     spark.stop()
 
 

@@ -36,8 +36,8 @@ def rows_of(spark: Any, files: Path, columns: str = COLUMNS) -> DataFrame:
 
 def write(spark: Any, files: Path, checkpoint: Path, **options: Any) -> list[tuple[Any, ...]]:
     """Write all files, an epoch each, and return the table as the session sees it."""
-    given = {"keys": ["k"], "trigger": "available now", **options}
-    write_table(rows_of(spark, files), TABLE, checkpoint=checkpoint, **given).awaitTermination()
+    all_options = {"keys": ["k"], "trigger": "available now", **options}
+    write_table(rows_of(spark, files), TABLE, checkpoint=checkpoint, **all_options).awaitTermination()
     return run(spark, f"SELECT * FROM {TABLE}")
 
 
@@ -50,7 +50,7 @@ def write_between(spark: Any, files: Path, checkpoint: Path, *others: str) -> li
             session.sql(other)
         merge(table, changes, *epoch)
 
-    with patched(after_others):
+    with patch_merge(after_others):
         return write_or_say(spark, files, checkpoint)
 
 
@@ -63,7 +63,7 @@ def write_and_die(spark: Any, files: Path, checkpoint: Path, point: str) -> list
             merge(table, *arguments)
         raise RuntimeError(point)
 
-    with patched(dying):
+    with patch_merge(dying):
         return write_or_say(spark, files, checkpoint)
 
 
@@ -94,41 +94,41 @@ def write_counted(spark: Any, files: Path, checkpoint: Path, runs: Path) -> int:
         yield from batches
 
     changes = rows_of(spark, files).coalesce(1)
-    counted = changes.mapInArrow(count, changes.schema)
-    write_table(counted, TABLE, keys=["k"], checkpoint=checkpoint, trigger="available now").awaitTermination()
+    counted_changes = changes.mapInArrow(count, changes.schema)
+    write_table(counted_changes, TABLE, keys=["k"], checkpoint=checkpoint, trigger="available now").awaitTermination()
     return len(list(runs.iterdir()))
 
 
 def write_during(spark: Any, files: Path, checkpoint: Path, other: str) -> list[tuple[Any, ...]]:
     """Write as `write` does, while another session runs a statement between the read and the commit of an epoch."""
     session, merge = spark.newSession(), CatalogTable.merge
-    started, done = checkpoint.with_suffix(".started"), checkpoint.with_suffix(".done")
+    started_file, done_file = checkpoint.with_suffix(".started"), checkpoint.with_suffix(".done")
 
     def wait(batches: Iterable[Any]) -> Iterator[Any]:
-        started.touch()
-        while not done.exists():
+        started_file.touch()
+        while not done_file.exists():
             time.sleep(0.01)
         yield from batches
 
     def change() -> None:
-        while not started.exists():
+        while not started_file.exists():
             time.sleep(0.01)
         session.sql(other)
-        done.touch()
+        done_file.touch()
 
     def around_another(table: CatalogTable, changes: DataFrame, *epoch: Any) -> None:
         merge(table, changes.coalesce(1).mapInArrow(wait, changes.schema), *epoch)
 
     thread = threading.Thread(target=change)
     thread.start()
-    with patched(around_another):
+    with patch_merge(around_another):
         result = write(spark, files, checkpoint)
     thread.join()
     return result
 
 
 @contextmanager
-def patched(merge: Callable[..., None]) -> Iterator[None]:
+def patch_merge(merge: Callable[..., None]) -> Iterator[None]:
     before = CatalogTable.merge
     CatalogTable.merge = merge  # type: ignore[method-assign]
     try:
@@ -143,12 +143,12 @@ def write_floats(spark: Any, table: str, folder: Path) -> list[tuple[Any, ...]]:
         keys = "explode(array(double('NaN'), 0D, 1D))"
         spark.sql(f"SELECT '+U' row_kind, {keys} k, {number} v").write.mode("append").parquet(str(folder / "input"))
         changes = spark.readStream.schema("row_kind STRING, k DOUBLE, v INT").parquet(str(folder / "input"))
-        written = {"keys": ["k"], "checkpoint": folder / "checkpoint", "trigger": "available now"}
-        write_table(changes, table, **written).awaitTermination()
+        options = {"keys": ["k"], "checkpoint": folder / "checkpoint", "trigger": "available now"}
+        write_table(changes, table, **options).awaitTermination()
     return [tuple(row) for row in spark.table(table).collect()]
 
 
-def refused(spark: Any, files: Path, columns: str, table: str = TABLE) -> str:
+def refusal_text(spark: Any, files: Path, columns: str, table: str = TABLE) -> str:
     """Return why `write_table` refuses a stream with these columns."""
     try:
         write_table(rows_of(spark, files, columns), table, keys=["k"], checkpoint=files / "none")

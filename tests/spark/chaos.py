@@ -18,7 +18,7 @@ from typing import Protocol
 import pytest
 
 from tests.spark.chaos_query import BATCHES_MIN, ENOUGH
-from tests.spark.test_kill import ROOT, prepared, result
+from tests.spark.test_kill import ROOT, prepare, result
 
 SEED = 20260101
 KILL_ALL_AFTER_S = 10
@@ -91,7 +91,7 @@ def queries_in_chaos(servers: Harmed, folder: Path, capsys: pytest.CaptureFixtur
 
     The stream's changelog and the batches are right, no task of Spark has failed, and exchanges have moved.
     """
-    rows = prepared(folder, EPOCHS)
+    rows = prepare(folder, EPOCHS)
     chaos = Chaos(servers, folder / ENOUGH)
     errors = folder / "stderr"
     with errors.open("w") as stderr:
@@ -109,7 +109,7 @@ def queries_in_chaos(servers: Harmed, folder: Path, capsys: pytest.CaptureFixtur
         assert query.stdout.readline() == "STARTED\n"
         began_s = time.monotonic()
         chaos.start()
-        said, _ = query.communicate(timeout=900)
+        output, _ = query.communicate(timeout=900)
     finally:
         if query.poll() is None:
             os.killpg(query.pid, signal.SIGKILL)
@@ -126,12 +126,12 @@ def queries_in_chaos(servers: Harmed, folder: Path, capsys: pytest.CaptureFixtur
             f"{max((stall for stall, _ in takeovers), default=0.0):.1f} s"
         )
     assert query.returncode == 0, errors.read_text()[-3000:]
-    streamed, batches, failed = said.splitlines()
-    assert (streamed, failed) == ("STREAMED", "FAILED TASKS 0")
-    found = re.fullmatch(r"BATCHES (\d+) of (\d+)", batches)
-    assert found is not None, batches
-    assert found[1] == found[2]
-    assert int(found[2]) >= BATCHES_MIN
+    stream_line, batches, failure_line = output.splitlines()
+    assert (stream_line, failure_line) == ("STREAMED", "FAILED TASKS 0")
+    match = re.fullmatch(r"BATCHES (\d+) of (\d+)", batches)
+    assert match is not None, batches
+    assert match[1] == match[2]
+    assert int(match[2]) >= BATCHES_MIN
     assert result(folder) == rows.table()
     assert takeovers
     return chaos.harms

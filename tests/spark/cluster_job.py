@@ -25,7 +25,7 @@ spark = SparkSession.builder.getOrCreate()
 configure(spark)
 
 
-def written(path, rows):
+def write_rows(path, rows):
     """Put a file in place in one step."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(rows))
@@ -40,7 +40,7 @@ def places(_):
 
 
 def sink(batch, epoch):
-    written(folder / "output" / f"{epoch:04}.json", [row.asDict() for row in batch.collect()])
+    write_rows(folder / "output" / f"{epoch:04}.json", [row.asDict() for row in batch.collect()])
 
 
 count, price = functions["count"], functions["weighted_avg"]
@@ -63,7 +63,7 @@ query = (
     .option("checkpointLocation", str(folder / "checkpoint"))
     .start()
 )
-written(folder / "places.json", spark.sparkContext.parallelize(range(3), 3).mapPartitions(places).collect())
+write_rows(folder / "places.json", spark.sparkContext.parallelize(range(3), 3).mapPartitions(places).collect())
 rows = spark.range(60_000, numPartitions=6).select(
     (sf.col("id") % 500).alias("k"), (sf.col("id") % 97).alias("amount"), sf.lit(1).cast("int").alias("qty")
 )
@@ -72,7 +72,7 @@ prices = group_by(rows, "k", plan="fold").agg(
     n=count(), total=functions["sum"]("amount"), different=count("amount").distinct(), price=price("amount", "qty")
 )
 while not (folder / "end").exists() and query.isActive:
-    written(folder / "batches" / f"{time.time_ns()}.json", sorted(map(tuple, prices.collect())))
+    write_rows(folder / "batches" / f"{time.time_ns()}.json", sorted(map(tuple, prices.collect())))
 query.processAllAvailable()  # raises what has ended the query
 query.stop()
 spark.stop()

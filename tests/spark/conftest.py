@@ -33,8 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_corner(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
-    chosen = {} if callspec is None else callspec.params
-    return (chosen.get("spark"), chosen.get("functions")) == ("connect", "remote")
+    parameters = {} if callspec is None else callspec.params
+    return (parameters.get("spark"), parameters.get("functions")) == ("connect", "remote")
 
 
 @pytest.fixture(scope="session")

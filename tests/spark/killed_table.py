@@ -40,7 +40,7 @@ class Kill:
         threading.main_thread().join()
 
 
-def killing(apply: Callable[..., None], point: str, epoch_of_kill: int, kill: Kill) -> Callable[..., None]:
+def kill_at(apply: Callable[..., None], point: str, epoch_of_kill: int, kill: Kill) -> Callable[..., None]:
     """Return `apply` of a target, which stops at a point of an epoch."""
 
     def reach(here: str, epoch: int) -> None:
@@ -51,18 +51,18 @@ def killing(apply: Callable[..., None], point: str, epoch_of_kill: int, kill: Ki
         yield from changes
         reach(AMID, epoch)
 
-    def wrapped(query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
+    def apply_and_kill(query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
         apply(query, epoch, parts(epoch, changes), offsets)
         reach(BETWEEN, epoch)
 
-    return wrapped
+    return apply_and_kill
 
 
 def start(spark: Any, folder: Path, functions: Functions, kill: Kill) -> Any:
     table = pickle.loads((folder / "target").read_bytes())
     table.prepare()
     point, _, epoch = (folder / "kill").read_text().partition("|")
-    table.apply = killing(table.apply, point, int(epoch), kill)
+    table.apply = kill_at(table.apply, point, int(epoch), kill)
     orders = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
     live = group_by(orders, *KEYS, row_kind="op", buckets=4).agg(
         total=functions["sum"]("amount"), orders=functions["count"]()

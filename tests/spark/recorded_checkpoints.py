@@ -193,7 +193,7 @@ def unpack(version: str, name: str, folder: Path) -> Path:
     return checkpoint
 
 
-def continued(spark: SparkSession, version: str, name: str, folder: Path) -> tuple[list[str], list[str]]:
+def continue_stream(spark: SparkSession, version: str, name: str, folder: Path) -> tuple[list[str], list[str]]:
     """Continue a stream that was recorded on a version of Spark in an empty folder.
 
     Returns:
@@ -226,16 +226,16 @@ def record(spark: SparkSession, name: str, folder: Path) -> None:
     kind = KINDS[name]
     whole = folder / "whole"
     whole.mkdir(parents=True)
-    running = kind.source(spark, whole, kind.query, kind.mode)
+    stream = kind.source(spark, whole, kind.query, kind.mode)
     for rows in [*kind.before, *kind.after]:
-        running.write(rows)
-    expected = Counter(values(running.run()))
+        stream.write(rows)
+    expected = Counter(values(stream.run()))
     half = folder / name
     half.mkdir()
-    stopped = kind.source(spark, half, kind.query, kind.mode)
+    stopped_stream = kind.source(spark, half, kind.query, kind.mode)
     for rows in kind.before:
-        stopped.write(rows)
-    expected.subtract(values(stopped.run()))
+        stopped_stream.write(rows)
+    expected.subtract(values(stopped_stream.run()))
     assert min(expected.values()) >= 0, "the stream that stopped has given something else"
     for path in half.rglob("*"):
         if path.is_file() and str(half).encode() in (data := path.read_bytes()):
@@ -250,7 +250,7 @@ def main() -> None:
     if path_of_archive.exists():
         with tarfile.open(path_of_archive) as archive:
             members = {each.name: archive.extractfile(each).read() for each in archive if each.isfile()}  # type: ignore[union-attr]
-    recorded = {name.split("/")[0] for name in members}
+    recorded_names = {name.split("/")[0] for name in members}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         spark = (
@@ -260,7 +260,7 @@ def main() -> None:
             .getOrCreate()
         )
         for name in KINDS:
-            if name not in recorded:
+            if name not in recorded_names:
                 record(spark, name, folder / name)
                 for path in sorted((folder / name / name).rglob("*")):
                     if path.is_file() and path.suffix not in {".crc", ".parquet"}:

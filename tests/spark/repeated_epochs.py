@@ -47,7 +47,7 @@ def streams() -> dict[str, Kind]:
     }
 
 
-def opened(spark: Any, folder: Path) -> dict[str, Stream]:
+def open_streams(spark: Any, folder: Path) -> dict[str, Stream]:
     """Return the streams, without input."""
     result = {}
     for name, kind in streams().items():
@@ -79,9 +79,9 @@ def run(stream: Stream, rows: list[Any], *, fails_at: int | None = None) -> None
         (stream.folder / f"{epoch}.json").write_text(json.dumps(result, default=str))
 
     query = stream.query(stream.input()).writeStream.outputMode(stream.mode).foreachBatch(sink)
-    running = query.option("checkpointLocation", str(stream.folder / "checkpoint")).trigger(availableNow=True).start()
+    query_run = query.option("checkpointLocation", str(stream.folder / "checkpoint")).trigger(availableNow=True).start()
     try:
-        running.awaitTermination()
+        query_run.awaitTermination()
     except StreamingQueryException:
         if fails_at is None:
             raise
@@ -91,7 +91,7 @@ def main(folder: Path, step: str) -> None:
     spark = session(folder)
     configure(spark, partitions=2, local_checkpoints=True)
     kinds = streams()
-    for name, stream in opened(spark, folder).items():
+    for name, stream in open_streams(spark, folder).items():
         rows = kinds[name].before
         if step == "fail":
             run(stream, rows[:2], fails_at=1)

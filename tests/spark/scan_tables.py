@@ -20,8 +20,8 @@ UTC = dt.UTC
 _TEXTS = ("", "a", "ä", "\0", "a\0", "b" * 300, "\U0001f600", " a", "a ")
 
 
-def _int(bits: int, *, signed: bool = True) -> Callable[[random.Random], int]:
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+def _int(bits: int, *, is_signed: bool = True) -> Callable[[random.Random], int]:
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
     return lambda r: r.choice([low, high, 0, 1, r.randint(low, high)])
 
 
@@ -53,7 +53,7 @@ def _decimal(precision: int, scale: int) -> Callable[[random.Random], decimal.De
     )
 
 
-def _zoned(make: Callable[[random.Random], dt.datetime]) -> Callable[[random.Random], dt.datetime]:
+def _in_utc(make: Callable[[random.Random], dt.datetime]) -> Callable[[random.Random], dt.datetime]:
     return lambda r: make(r).replace(tzinfo=UTC)
 
 
@@ -63,10 +63,10 @@ VALUES: Mapping[str, tuple[pa.DataType, Callable[[random.Random], Any]]] = {
     "smallint": (pa.int16(), _int(16)),
     "int": (pa.int32(), _int(32)),
     "bigint": (pa.int64(), _int(64)),
-    "uint8": (pa.uint8(), _int(8, signed=False)),
-    "uint16": (pa.uint16(), _int(16, signed=False)),
-    "uint32": (pa.uint32(), _int(32, signed=False)),
-    "uint64": (pa.uint64(), _int(64, signed=False)),
+    "uint8": (pa.uint8(), _int(8, is_signed=False)),
+    "uint16": (pa.uint16(), _int(16, is_signed=False)),
+    "uint32": (pa.uint32(), _int(32, is_signed=False)),
+    "uint64": (pa.uint64(), _int(64, is_signed=False)),
     "float": (pa.float32(), _float),
     "double": (pa.float64(), _float),
     "string": (pa.string(), lambda r: r.choice(_TEXTS)),
@@ -76,12 +76,12 @@ VALUES: Mapping[str, tuple[pa.DataType, Callable[[random.Random], Any]]] = {
     "large_binary": (pa.large_binary(), lambda r: r.randbytes(3)),
     "date": (pa.date32(), lambda r: _moment(r).date()),
     "date64": (pa.date64(), lambda r: _moment(r).date()),
-    "timestamp_us": (pa.timestamp("us", "UTC"), _zoned(_moment)),
-    "timestamp_ms": (pa.timestamp("ms", "UTC"), _zoned(_whole_ms)),
-    "timestamp_zone": (pa.timestamp("us", "America/New_York"), _zoned(_moment)),
+    "timestamp_us": (pa.timestamp("us", "UTC"), _in_utc(_moment)),
+    "timestamp_ms": (pa.timestamp("ms", "UTC"), _in_utc(_whole_ms)),
+    "timestamp_zone": (pa.timestamp("us", "America/New_York"), _in_utc(_moment)),
     "timestamp_ntz": (pa.timestamp("us"), _moment),
     "timestamp_ntz_ms": (pa.timestamp("ms"), _whole_ms),
-    "timestamp_int96": (pa.timestamp("us", "UTC"), _zoned(_in_int96)),
+    "timestamp_int96": (pa.timestamp("us", "UTC"), _in_utc(_in_int96)),
     "decimal(5,2)": (pa.decimal128(5, 2), _decimal(5, 2)),
     "decimal(18,0)": (pa.decimal128(18, 0), _decimal(18, 0)),
     "decimal(38,10)": (pa.decimal128(38, 10), _decimal(38, 10)),
@@ -173,11 +173,11 @@ WRITERS: Mapping[str, tuple[Callable[[Any, pa.Table, Path], None], str, str]] = 
 }
 
 
-def table_of(types: str, rows: int, chosen: random.Random, *, null_share: float = 0.2) -> pa.Table:
+def table_of(types: str, rows: int, rng: random.Random, *, null_share: float = 0.2) -> pa.Table:
     """Return random rows with a column of each type, named by it, and a column of which all values are NULL."""
     columns = {}
     for name in types.split():
         type_, make = VALUES[name]
-        values = [None if chosen.random() < null_share else make(chosen) for _ in range(rows)]
+        values = [None if rng.random() < null_share else make(rng) for _ in range(rows)]
         columns[name] = pa.array(values, type_)
     return pa.table(columns)

@@ -75,7 +75,7 @@ class BundledSum:
     """A sum in bundles."""
 
     def fold_bundle(self, segments: list[Segment[dict[str, int]]]) -> list[Applied[dict[str, int], int | None]]:
-        applied = []
+        results = []
         for segment in segments:
             total = sum(each["sum"] for each in segment.accumulators)
             count = sum(each["count"] for each in segment.accumulators)
@@ -83,8 +83,8 @@ class BundledSum:
             for (value,), sign in zip(segment.rows, segment.signs, strict=True):
                 total, count = total + sign * value, count + sign
                 values.append(total if count else None)
-            applied.append(Applied({"sum": total, "count": count}, total if count else None, values))
-        return applied
+            results.append(Applied({"sum": total, "count": count}, total if count else None, values))
+        return results
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
@@ -372,15 +372,15 @@ class BundledVectors:
     """A sum of vectors in bundles."""
 
     def fold_bundle(self, segments: list[Segment[np.ndarray]]) -> list[Applied[np.ndarray, np.ndarray]]:
-        applied = []
+        results = []
         for segment in segments:
             total = sum(segment.accumulators, np.zeros(3))
             values = []
             for (v,), sign in zip(segment.rows, segment.signs, strict=True):
                 total = total + sign * v
                 values.append(total)
-            applied.append(Applied(total, total, values))
-        return applied
+            results.append(Applied(total, total, values))
+        return results
 
 
 @udf
@@ -418,9 +418,9 @@ class Latest:
     """The last vectors of all kinds, in a view."""
 
     def create_accumulator(self) -> LastVectors:
-        known = LastVectors()
-        known.last = MapView()
-        return known
+        accumulator = LastVectors()
+        accumulator.last = MapView()
+        return accumulator
 
     def accumulate(self, acc: LastVectors, kind: str, v: V3) -> None:
         acc.last[kind] = v
@@ -465,9 +465,9 @@ class LongLatest(Latest):
     """The last long vectors of all kinds, in a view."""
 
     def create_accumulator(self) -> LastLongVectors:
-        known = LastLongVectors()
-        known.last = MapView()
-        return known
+        accumulator = LastLongVectors()
+        accumulator.last = MapView()
+        return accumulator
 
 
 @udf

@@ -27,13 +27,13 @@ SCHEMA = "k string, x double, v bigint, w int"
 
 def random_rows(count: int, seed: int) -> list[tuple[Any, ...]]:
     """Return rows whose keys include NULL, NaN and both zeros, and whose values include NULL."""
-    chosen = random.Random(seed)
+    rng = random.Random(seed)
     return [
         (
-            chosen.choice(["a", "b", "", None]),
-            chosen.choice([0.0, -0.0, NAN, -NAN, None, 1.5]),
-            chosen.choice([None, *range(-50, 50)]),
-            chosen.choice([None, 0, 1, 2, 3]),
+            rng.choice(["a", "b", "", None]),
+            rng.choice([0.0, -0.0, NAN, -NAN, None, 1.5]),
+            rng.choice([None, *range(-50, 50)]),
+            rng.choice([None, 0, 1, 2, 3]),
         )
         for _ in range(count)
     ]
@@ -46,7 +46,7 @@ def same(value: Any) -> Any:
     return value
 
 
-def folded(function: Any, rows: list[tuple[Any, ...]]) -> Any:
+def fold_rows(function: Any, rows: list[tuple[Any, ...]]) -> Any:
     """Return the result of the author's class for rows, called directly."""
     instance = function()
     accumulator = instance.create_accumulator()
@@ -57,13 +57,13 @@ def folded(function: Any, rows: list[tuple[Any, ...]]) -> Any:
 
 
 def oracle(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the expected result of the query of `mixed` by key."""
+    """Return the expected result of the query of `mixed_calls` by key."""
     groups: dict[tuple[Any, ...], list[tuple[Any, ...]]] = defaultdict(list)
     for k, x, v, w in rows:
         groups[same(k), same(x)].append((v, w))
     return {
         key: (
-            folded(WeightedAvg, members),
+            fold_rows(WeightedAvg, members),
             sum(1 for v, _ in members if v is not None and v > 15),
             len({v for v, _ in members} - {None}),
             len(members),
@@ -74,7 +74,7 @@ def oracle(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]
     }
 
 
-def mixed(functions: Any) -> dict[str, Any]:
+def mixed_calls(functions: Any) -> dict[str, Any]:
     """Return calls of authors' functions, one of them bundled, and built-ins, with FILTER and DISTINCT."""
     count = functions["count"]
     return {
@@ -102,7 +102,7 @@ def test_random_rows_have_the_results_of_the_authors_class(spark: Any, functions
     """Any calls over unusual keys give the results of the author's class, in both sessions, embedded and remote."""
     rows = random_rows(2_000, seed=1)
     df = spark.createDataFrame(rows, SCHEMA).repartition(7)
-    assert by_key(group_by(df, "k", "x").agg(**mixed(functions)), 2) == oracle(rows)
+    assert by_key(group_by(df, "k", "x").agg(**mixed_calls(functions)), 2) == oracle(rows)
 
 
 def test_a_condition_guards_arguments(spark: Any, functions: Any) -> None:
@@ -118,8 +118,8 @@ def test_a_condition_guards_arguments(spark: Any, functions: Any) -> None:
     }
     assert [tuple(row) for row in group_by(df).agg(**calls).collect()] == [(7, 0.5, 0.5, None, "7", 2)]
     del calls["texts"]
-    framed = over(df, order_by="x").agg(**calls).collect()
-    assert [tuple(row)[2:] for row in sorted(framed)] == [(None, None, None, None, 1), (7, 0.5, 0.5, None, 2)]
+    over_rows = over(df, order_by="x").agg(**calls).collect()
+    assert [tuple(row)[2:] for row in sorted(over_rows)] == [(None, None, None, None, 1), (7, 0.5, 0.5, None, 2)]
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):  # the argument of a call without a condition
         group_by(df).agg(a=functions["sum"]("1 / x").where("x > 0"), b=functions["count"]("1 / x")).collect()
 
@@ -132,17 +132,17 @@ def test_equal_calls_are_computed_once(spark: Any, functions: Any, capsys: pytes
     calls = {"a.b": total, "n": count(), "c": total, "some": count().where("x > 5"), "d": total}
     expected = [(1, 12, 2, 12, 1, 12), (2, 9, 1, 9, 1, 9)]
     for plan in ("fold", "lifted"):
-        grouped = group_by(df, "k", plan=plan)
-        assert [call.function for call in grouped.query(**calls).open_request.calls] == ["sum", "count", "count"]
-        result = grouped.agg(**calls)
+        grouped_df = group_by(df, "k", plan=plan)
+        assert [call.function for call in grouped_df.query(**calls).open_request.calls] == ["sum", "count", "count"]
+        result = grouped_df.agg(**calls)
         assert result.columns == ["k", *calls]
         assert sorted(map(tuple, result.collect())) == expected
     df.createOrReplaceTempView("equal_calls")
-    planned = group_by(df, "k").plan_query(a=total, n=count(), c=total)
-    assert planned.is_text
+    query = group_by(df, "k").plan_query(a=total, n=count(), c=total)
+    assert query.is_text
     items = [("k", "k"), ("a", "x.y"), ("n", "n"), ("c", "c")]
-    written = planned.text("SELECT * FROM equal_calls", items)
-    assert sorted(map(tuple, spark.sql(written).select("k", "`x.y`", "n", "c").collect())) == [
+    statement = query.text("SELECT * FROM equal_calls", items)
+    assert sorted(map(tuple, spark.sql(statement).select("k", "`x.y`", "n", "c").collect())) == [
         (1, 12, 2, 12),
         (2, 9, 1, 9),
     ]
@@ -181,7 +181,7 @@ def test_without_keys_there_is_one_row(spark: Any, functions: Any) -> None:
     rows = random_rows(500, seed=2)
     expected = oracle([("", 0.0, v, w) for _, _, v, w in rows])
     df = spark.createDataFrame(rows, SCHEMA)
-    assert by_key(group_by(df).agg(**mixed(functions)), 0) == {(): expected["", 0.0]}
+    assert by_key(group_by(df).agg(**mixed_calls(functions)), 0) == {(): expected["", 0.0]}
 
 
 @pytest.mark.every_turn
@@ -190,8 +190,8 @@ def test_empty_input_gives_a_row_only_without_keys(spark: Any, embedded: Any, fu
     """Empty input gives one row without keys and none with keys, in both plans."""
     call = embedded[function](*["v", "w"][: len(embedded[function].info.input_names)])
     without_partitions = spark.createDataFrame([], SCHEMA)
-    filtered = spark.range(10).selectExpr("'' k", "0D x", "id v", "1 w").where("v < 0")
-    for df in (without_partitions, filtered):
+    empty_df = spark.range(10).selectExpr("'' k", "0D x", "id v", "1 w").where("v < 0")
+    for df in (without_partitions, empty_df):
         assert [tuple(row) for row in group_by(df).agg(o=call, n=embedded["count"]()).collect()] == [(None, 0)]
         assert group_by(df, "k").agg(o=call).collect() == []
 
@@ -217,7 +217,7 @@ def test_a_function_without_merge(spark: Any, functions: Any) -> None:
     for k, x, v, _ in rows:
         groups[same(k), same(x)].append((v,))
     expected = {
-        key: (folded(Median, [row for row in members if row[0] is not None]), len(members))
+        key: (fold_rows(Median, [row for row in members if row[0] is not None]), len(members))
         for key, members in groups.items()
     }
     assert by_key(group_by(df, "k", "x").agg(m=functions["median"]("v"), n=functions["count"]()), 2) == expected
@@ -331,8 +331,8 @@ def test_job_parameters_and_logs(classic: Any, server_url: str) -> None:
 
     df = classic.range(4)
     for target in (spark_functions, server_url):
-        informed = connect(target, job_parameters={"greeting": "hello"})["informed"]
-        assert group_by(df).agg(o=informed("id")).collect()[0].o == "hello 4"
+        informed_function = connect(target, job_parameters={"greeting": "hello"})["informed"]
+        assert group_by(df).agg(o=informed_function("id")).collect()[0].o == "hello 4"
 
 
 def test_shipped_functions(spark: Any, rows_of: Any) -> None:
@@ -345,9 +345,9 @@ def test_shipped_functions(spark: Any, rows_of: Any) -> None:
     with serving(bundle_keys="a key for the spark tests") as server:
         functions = connect(server.url, bundle_key="a key for the spark tests").register(WeightedAvg)
         result = group_by(df, "k").agg(average=functions["weighted_avg"]("v", "w"), n=functions["count"]())
-        found = rows_of(result)
+        actual = rows_of(result)
     groups: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
     for k, _, v, w in rows:
         groups[k].append((v, w))
-    expected = [(key, folded(WeightedAvg, members), len(members)) for key, members in groups.items()]
-    assert found == sorted(expected, key=repr)
+    expected = [(key, fold_rows(WeightedAvg, members), len(members)) for key, members in groups.items()]
+    assert actual == sorted(expected, key=repr)

@@ -188,15 +188,15 @@ def test_types_that_the_table_does_not_take(spark: SparkProcess, files: Path) ->
     """Narrower types are refused, and elements that may be NULL where the table takes none, in different words."""
     epoch(files, ("+I", "a", 1, None))
     assert "the column small has the type INT, and the query's is BIGINT" in spark.ask(
-        jobs.refused, files, "k STRING, small BIGINT"
+        jobs.refusal_text, files, "k STRING, small BIGINT"
     )
     assert "the column amount has the type DECIMAL(38,10), and the query's is DECIMAL(38,11)" in spark.ask(
-        jobs.refused, files, "k STRING, amount DECIMAL(38,11)"
+        jobs.refusal_text, files, "k STRING, amount DECIMAL(38,11)"
     )
     name = f"{jobs.TABLE}_{uuid.uuid4().hex}"
     create = f"CREATE TABLE {name} (k STRING, at STRUCT<x: INT NOT NULL>) USING {jobs.FORMAT}"
     spark.ask(jobs.run, create, "SELECT 1")
-    said = spark.ask(jobs.refused, files, "k STRING, at STRUCT<x: INT>", name)
+    said = spark.ask(jobs.refusal_text, files, "k STRING, at STRUCT<x: INT>", name)
     assert "the column at, STRUCT<X:INT>, takes no NULL in its elements or fields" in said
 
 

@@ -110,10 +110,10 @@ def debezium(what: str, old: Row | None, new: Row | None) -> Row:
 
 
 def maxwell(what: str, old: Row | None, new: Row | None) -> Row:
-    written: Row = {"database": "shop", "table": "orders", "type": what, "ts": 1, "data": new or old}
+    written_event: Row = {"database": "shop", "table": "orders", "type": what, "ts": 1, "data": new or old}
     if old is not None and new is not None:
-        written["old"] = changed_fields(old, new)
-    return written
+        written_event["old"] = changed_fields(old, new)
+    return written_event
 
 
 def canal(what: str, old: Row | None, new: Row | None) -> Row:
@@ -125,7 +125,7 @@ def canal(what: str, old: Row | None, new: Row | None) -> Row:
 
 
 @pytest.mark.parametrize(
-    ("written", "read"),
+    ("event_of", "read"),
     [
         (debezium, partial(from_debezium, replica_identity="full")),
         pytest.param(maxwell, from_maxwell, marks=pytest.mark.slow),
@@ -133,33 +133,33 @@ def canal(what: str, old: Row | None, new: Row | None) -> Row:
     ],
     ids=["debezium", "maxwell", "canal"],
 )
-def test_random_changes_add_up_to_the_table(spark: Any, embedded: Functions, written: Any, read: Any) -> None:
+def test_random_changes_add_up_to_the_table(spark: Any, embedded: Functions, event_of: Any, read: Any) -> None:
     """After many inserts, updates and deletes the aggregate equals that of the remaining rows."""
     table = Table(seed=11)
-    events = [written(*table.change()) for _ in range(300)]
+    events = [event_of(*table.change()) for _ in range(300)]
     rows = read(kafka(spark, *events), SCHEMA)
     assert rows.columns == ["row_kind", "id", "customer", "amount"]
-    grouped = group_by(rows, "customer", row_kind="row_kind")
-    result = grouped.agg(total=embedded["sum"]("amount"), n=embedded["count"]())
+    grouped_df = group_by(rows, "customer", row_kind="row_kind")
+    result = grouped_df.agg(total=embedded["sum"]("amount"), n=embedded["count"]())
     assert {row.customer: (row.total, row.n) for row in result.collect()} == table.totals()
 
 
 def test_each_operation_of_debezium_is_split(spark: Any) -> None:
     """Each operation is split correctly, with the schema in the message or without; other messages are ignored."""
-    gone = order(2, None, 3)
+    deleted_order = order(2, None, 3)
     events = kafka(
         spark,
         event("c", after=OLD),
-        event("r", after=gone),
+        event("r", after=deleted_order),
         event("u", OLD, NEW),
-        {"schema": {"type": "struct"}, "payload": event("d", gone)},
+        {"schema": {"type": "struct"}, "payload": event("d", deleted_order)},
         None,
         event("m", message={"prefix": "p"}),
     )
     expected = [("+I", 1, "ann", 5), ("+I", 2, None, 3), SPLIT[0], ("-D", 2, None, 3), SPLIT[1]]
     assert changes(from_debezium(events, SCHEMA)) == expected
-    typed = spark.createDataFrame([], SCHEMA).schema
-    assert changes(from_debezium(events, typed)) == expected
+    schema = spark.createDataFrame([], SCHEMA).schema
+    assert changes(from_debezium(events, schema)) == expected
 
 
 @pytest.mark.every_turn
@@ -200,8 +200,8 @@ def test_tombstones_of_kafka_delete(classic: Any) -> None:
         for topic, partition, offset, id_, each in events
     ]
     frame = classic.createDataFrame(rows, "key STRING, value STRING, topic STRING, partition INT, offset BIGINT")
-    ordered = frame.where("topic = 'a'").repartition("topic", "partition").sortWithinPartitions("offset")
-    assert changes(from_debezium(ordered, SCHEMA, keys="id")) == [("+I", 2, "bob", 3), ("+I", 3, "cid", 4)]
+    ordered_df = frame.where("topic = 'a'").repartition("topic", "partition").sortWithinPartitions("offset")
+    assert changes(from_debezium(ordered_df, SCHEMA, keys="id")) == [("+I", 2, "bob", 3), ("+I", 3, "cid", 4)]
     with pytest.raises(PySparkException) as excinfo:
         from_debezium(frame.where("partition = 1"), "id TIMESTAMP").collect()
     assert '(the event: topic a, partition 1, offset 0, key {"id": 3}, lsn 12)' in str(error_of(excinfo.value))
@@ -209,8 +209,8 @@ def test_tombstones_of_kafka_delete(classic: Any) -> None:
     with pytest.raises(PySparkException) as excinfo:
         from_debezium(frame.where("topic = 'b'"), SCHEMA, keys="id").collect()
     assert "a tombstone stands alone" in str(error_of(excinfo.value))
-    named = frame.select(sf.struct(sf.lit(1).alias("id")).alias("key"), "value")  # a key that was decoded already
-    assert len(changes(from_debezium(named, SCHEMA))) == 3
+    named_df = frame.select(sf.struct(sf.lit(1).alias("id")).alias("key"), "value")  # a key that was decoded already
+    assert len(changes(from_debezium(named_df, SCHEMA))) == 3
 
 
 @pytest.mark.parametrize("options", [{}, {"replica_identity": "full"}])
@@ -260,9 +260,9 @@ def test_schema_of_events(classic: Any) -> None:
     wrong: dict[str, object] = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "field": "total"}
     wrong["parameters"] = {"scale": "two", "connect.decimal.precision": "many"}
     block = {"type": "struct", "fields": [{"type": "struct", "fields": [tags, wrong], "field": "after"}]}
-    mapped = schema_of(kafka(classic, {"schema": block, "payload": event("c", after={"tags": {"a": 1}})}))
-    assert mapped["tags"].dataType == st.MapType(st.StringType(), st.IntegerType())
-    assert mapped["total"].dataType == st.DecimalType(38, 0)
+    map_schema = schema_of(kafka(classic, {"schema": block, "payload": event("c", after={"tags": {"a": 1}})}))
+    assert map_schema["tags"].dataType == st.MapType(st.StringType(), st.IntegerType())
+    assert map_schema["total"].dataType == st.DecimalType(38, 0)
     with pytest.raises(RejectedError, match="none of these events has a schema block"):
         schema_of(kafka(classic, event("c", after=OLD)))
     lines = [(each and each.encode(),) for table in ("orders", "evolving") for each in values("default-schema", table)]
@@ -281,7 +281,7 @@ def test_schema_of_events(classic: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "message"),
     [
         ({"decimals": "exact"}, "SIGNATURE", "decimals is 'exact', not one of precise, string, double"),
         ({"times": "adaptive"}, "SIGNATURE", "name the unit of each column"),
@@ -307,12 +307,12 @@ def test_schema_of_events(classic: Any) -> None:
         ({"intervals": "months"}, "SIGNATURE", "intervals is 'months', not one of numeric, string"),
     ],
 )
-def test_mistakes_are_refused_at_once(classic: Any, options: Any, code: str, said: str) -> None:
+def test_mistakes_are_refused_at_once(classic: Any, options: Any, code: str, message: str) -> None:
     """Before the query starts."""
     with pytest.raises(RejectedError) as excinfo:
         from_debezium(kafka(classic), **{"schema": SCHEMA, **options})
     assert excinfo.value.code == code
-    assert said in excinfo.value.message
+    assert message in excinfo.value.message
 
 
 def test_debezium_as_avro_gives_it(spark: Any) -> None:
@@ -360,17 +360,17 @@ def test_words_for_columns_that_avro_gave(spark: Any) -> None:
     assert "the column ordered of an event has the value 1704067200000001, an integer whose unit" in str(
         error_of(excinfo.value)
     )
-    gone = events.select(
+    delete_events = events.select(
         *(sf.lit(None).cast(events.schema[name].dataType).alias(name) for name in ("op", "before", "after"))
     )
-    assert from_debezium(gone, schema, **words).collect() == []
+    assert from_debezium(delete_events, schema, **words).collect() == []
     with pytest.raises(RejectedError, match="after is string, not a struct"):
         from_debezium(spark.sql("SELECT 'c' AS op, NULL AS before, '{}' AS after"), "id INT")
 
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize(
-    ("read", "written", "said"),
+    ("read", "row", "message"),
     [
         (from_debezium, event("u", after=NEW), "an event lacks its old row, before.*REPLICA IDENTITY FULL"),
         pytest.param(from_debezium, event("d"), "an event lacks its old row, before", marks=pytest.mark.slow),
@@ -407,10 +407,10 @@ def test_words_for_columns_that_avro_gave(spark: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_taken_fails_the_query(classic: Any, read: Any, written: Row, said: str) -> None:
+def test_what_cannot_be_taken_fails_the_query(classic: Any, read: Any, row: Row, message: str) -> None:
     """An event without a needed row, of an unknown kind, or damaged, is an error that names it."""
-    with pytest.raises(Exception, match=said) as excinfo:
-        read(kafka(classic, written), SCHEMA).collect()
+    with pytest.raises(Exception, match=message) as excinfo:
+        read(kafka(classic, row), SCHEMA).collect()
     if read is from_debezium:
         assert "Traceback" not in str(excinfo.value)
 
@@ -419,7 +419,7 @@ def test_what_cannot_be_taken_fails_the_query(classic: Any, read: Any, written: 
 @pytest.mark.parametrize("read", [from_maxwell, from_canal])
 def test_errors_of_maxwell_and_canal_name_the_event(classic: Any, read: Any) -> None:
     """Its table, its position, and its place in Kafka, whatever is refused."""
-    said = {"database": "inv", "table": "orders", "position": "binlog.000006:80", "xid": 7}
+    group = {"database": "inv", "table": "orders", "position": "binlog.000006:80", "xid": 7}
     rows = {"id": "1", "customer": None, "amount": "many"}
     is_canal = read is from_canal
     events = [
@@ -428,23 +428,25 @@ def test_errors_of_maxwell_and_canal_name_the_event(classic: Any, read: Any) -> 
         {"type": "UPDATE" if is_canal else "update", "data": [OLD | {"id": "1", "amount": "1"}] if is_canal else OLD},
         {"data": {}},
     ]
-    for written in events:
-        frame = kafka(classic, {**said, "isDdl": False, **written}).selectExpr(
+    for event_text in events:
+        frame = kafka(classic, {**group, "isDdl": False, **event_text}).selectExpr(
             "value", "'orders' AS topic", "3 AS partition", "17L AS offset"
         )
         with pytest.raises(PySparkException) as excinfo:
             read(frame, SCHEMA).collect()
-        shown = '{"database":"inv","table":"orders","position":"binlog.000006:80","xid":"7"}'
+        group_text = '{"database":"inv","table":"orders","position":"binlog.000006:80","xid":"7"}'
         error = error_of(excinfo.value)
         assert error is not None
-        assert error.message.endswith(f" (the event: topic orders, partition 3, offset 17, {shown})")
+        assert error.message.endswith(f" (the event: topic orders, partition 3, offset 17, {group_text})")
 
 
 def test_the_old_row_of_maxwell_has_the_changed_columns(classic: Any) -> None:
     """The old row is the new one with the changed columns, which may have been NULL; others are ignored."""
-    updated = {"type": "update", "data": NEW, "old": {"amount": None}}
+    update_event = {"type": "update", "data": NEW, "old": {"amount": None}}
     start = {"type": "bootstrap-start", "data": {}}
-    events = kafka(classic, {"type": "bootstrap-insert", "data": OLD}, updated, None, start, {"type": "table-alter"})
+    events = kafka(
+        classic, {"type": "bootstrap-insert", "data": OLD}, update_event, None, start, {"type": "table-alter"}
+    )
     assert changes(from_maxwell(events, SCHEMA)) == [("+I", 1, "ann", 5), SPLIT[0], ("-U", 1, "ann", None)]
 
 
@@ -466,8 +468,8 @@ def test_a_schema_names_each_column_once(spark: Any, read: Any) -> None:
 def test_an_event_of_canal_has_several_rows(classic: Any) -> None:
     """An event has several rows of strings, each with its own old values."""
     rows = [{"id": "1", "customer": "ann", "amount": "8"}, {"id": "2", "customer": "bob", "amount": "3"}]
-    updated = {"type": "UPDATE", "data": rows, "old": [{"amount": "5"}, {"customer": None}]}
-    events = kafka(classic, updated, {"type": "ALTER", "isDdl": True, "data": None, "old": None})
+    update_event = {"type": "UPDATE", "data": rows, "old": [{"amount": "5"}, {"customer": None}]}
+    events = kafka(classic, update_event, {"type": "ALTER", "isDdl": True, "data": None, "old": None})
     assert changes(from_canal(events, SCHEMA)) == [SPLIT[0], ("+U", 2, "bob", 3), SPLIT[1], ("-U", 2, None, 3)]
 
 
@@ -478,9 +480,9 @@ def test_texts_of_canal_are_cast_alike_in_every_session(classic: Any) -> None:
     new = {"type": "INSERT", "data": [{"id": "1", "customer": None, "amount": "99999999999999999999"}], "old": None}
     classic.conf.set("spark.sql.ansi.enabled", "false")
     try:
-        for written, value in ((old, "1.5"), (new, "9{20}")):
+        for text, value in ((old, "1.5"), (new, "9{20}")):
             with pytest.raises(Exception, match=f"the column amount of an event has the value '{value}'"):
-                from_canal(kafka(classic, written), SCHEMA).collect()
+                from_canal(kafka(classic, text), SCHEMA).collect()
     finally:
         classic.conf.unset("spark.sql.ansi.enabled")
 
@@ -500,10 +502,10 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str, monkeypa
 
     def read(data: Any, old: Any = None, schema: str = EXACT, **options: Any) -> list[Any]:
         if tool == "canal":
-            written = {"type": "UPDATE" if old else "INSERT", "data": [data], "old": old and [old]}
-            return from_canal(kafka(classic, written), schema, **options).collect()
-        written = {"type": "update" if old else "insert", "data": data, "old": old}
-        return from_maxwell(kafka(classic, written), schema, **options).collect()
+            event_of_row = {"type": "UPDATE" if old else "INSERT", "data": [data], "old": old and [old]}
+            return from_canal(kafka(classic, event_of_row), schema, **options).collect()
+        event_of_row = {"type": "update" if old else "insert", "data": data, "old": old}
+        return from_maxwell(kafka(classic, event_of_row), schema, **options).collect()
 
     (result,) = read(ROW)
     assert (result.m, result.d) == (Decimal("12.50"), dt.date(2024, 2, 29))
@@ -520,7 +522,7 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str, monkeypa
     else:
         wrong += [("m", 1.005, "1.005"), ("t", 1704067200, "1704067200")]
     columns = {each.partition(" ")[0]: each for each in EXACT.split(", ")}
-    for name, value, shown in wrong:
+    for name, value, display_text in wrong:
         schema = columns[name]
         trials: list[tuple[Any, Any, str]] = [({name: value}, None, schema), ({name: ROW[name]}, {name: value}, schema)]
         if name == "n":
@@ -531,7 +533,9 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str, monkeypa
                     patches.setattr(cdc, "canal_reader", lambda *_, **__: None)
                 with pytest.raises(PySparkException) as excinfo:
                     read(*trial)
-            assert f"the column {name} of an event has the value '{shown}'" in str(error_of(excinfo.value)), trial
+            assert f"the column {name} of an event has the value '{display_text}'" in str(error_of(excinfo.value)), (
+                trial
+            )
     read_double = from_canal if tool == "canal" else from_maxwell
     for value, is_exact in ((9007199254740993, False), (9007199254740992, True), (0.1, True)):
         data: Any = [{"x": str(value)}] if tool == "canal" else {"x": value}
@@ -542,10 +546,10 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str, monkeypa
             continue
         with pytest.raises(PySparkException, match="'9007199254740993', which DOUBLE does not hold exactly"):
             rows.collect()
-    lacking = {name: value for name, value in ROW.items() if name != "n"}
+    row_without_n = {name: value for name, value in ROW.items() if name != "n"}
     with pytest.raises(PySparkException, match=r"an event lacks the column n; it has m, d, t, b.*missing='null'"):
-        read(lacking, schema=columns["n"])
-    assert read(lacking, schema=columns["n"], missing="null")[0].n is None
+        read(row_without_n, schema=columns["n"])
+    assert read(row_without_n, schema=columns["n"], missing="null")[0].n is None
     with pytest.raises(
         PySparkException, match=r"lacks the column t; it has m, d, n, b, T; did you mean T\?\. A column"
     ):
@@ -579,9 +583,9 @@ def damaged_events(tool: str) -> list[tuple[bytes, str]]:
             '{"x":1e400}': "which DOUBLE does not hold exactly",
             '{"s":1234567890123456.7891}': "a number, of which STRING would keep 1.2345678901234568E15; ",
         }
-        rows = {row: said for row, said in rows.items() if row[2] not in "fx"} | numbers
+        rows = {row: message for row, message in rows.items() if row[2] not in "fx"} | numbers
     return [
-        *((of(row), said) for row, said in rows.items()),
+        *((of(row), message) for row, message in rows.items()),
         *(((of('{"s":5}'), "values of an event are not all texts, as Canal"),) if tool == "canal" else ()),
         *(((of('{"s":"a"}', '{"s":5}', "update"), "not all texts, as Canal"),) if tool == "canal" else ()),
         (good.replace(b'"', b"'"), "is not JSON of"),
@@ -610,13 +614,13 @@ def test_what_a_lenient_parser_reads_is_refused(classic: Any, tool: str) -> None
     )
     read = from_canal if tool == "canal" else from_maxwell
     schema = "s STRING, f FLOAT, x DOUBLE, m DECIMAL(10,2), n TIMESTAMP_NTZ"
-    found = read(frame.toDF("value"), schema, missing="null").rdd
-    (row,) = classic.sparkContext.runJob(found, list, [0])
+    actual = read(frame.toDF("value"), schema, missing="null").rdd
+    (row,) = classic.sparkContext.runJob(actual, list, [0])
     assert (row.s, row.x) == ("\\ud83d\\ude00 \U0001f600", 0.5)
     for at, (event_, said) in enumerate(events, 1):
-        with pytest.raises(Exception, match=f"foldflight: SCHEMA_MISMATCH: .*{said}") as caught:
-            classic.sparkContext.runJob(found, list, [at])
-        assert "(the event: " in str(caught.value), event_
+        with pytest.raises(Exception, match=f"foldflight: SCHEMA_MISMATCH: .*{said}") as excinfo:
+            classic.sparkContext.runJob(actual, list, [at])
+        assert "(the event: " in str(excinfo.value), event_
 
 
 @pytest.mark.parametrize("read", [from_canal, from_maxwell])
@@ -654,20 +658,20 @@ def test_other_names_and_codes(spark: Any) -> None:
     events = spark.createDataFrame(
         [(1, None, (1, "ann", 5)), (2, (1, "ann", 5), (1, "ann", 8)), (9, None, None)], f"code INT, was {row}, is {row}"
     )
-    given = {"op": "code", "before": "was", "after": sf.col("is"), "row_kinds": {"1": "+I", "2": "UPDATE_AFTER"}}
-    assert changes(split_changes(events, **given, ignored=["9"])) == [("+I", 1, "ann", 5), *SPLIT]
-    for wrong, said in (
+    options = {"op": "code", "before": "was", "after": sf.col("is"), "row_kinds": {"1": "+I", "2": "UPDATE_AFTER"}}
+    assert changes(split_changes(events, **options, ignored=["9"])) == [("+I", 1, "ann", 5), *SPLIT]
+    for wrong, message in (
         ({"before": "nowhere"}, "nowhere"),
         ({"before": "code"}, "code is int, not a struct"),
         ({"row_kinds": {"1": "insert it"}}, "insert it"),
         ({"after": sf.struct(sf.lit("+I").alias("Row_Kind"))}, "SCHEMA_MISMATCH"),
     ):
-        with pytest.raises(RejectedError, match=said) as excinfo:
-            split_changes(events, **{**given, **wrong})
+        with pytest.raises(RejectedError, match=message) as excinfo:
+            split_changes(events, **{**options, **wrong})
         assert excinfo.value.code == "SCHEMA_MISMATCH"
-    hidden = sf.struct(sf.lit("+I").alias("Row_Kind"))
+    hidden_df = sf.struct(sf.lit("+I").alias("Row_Kind"))
     with pytest.raises(RejectedError, match="the rows already have a column row_kind"):
-        split_changes(events, **{**given, "before": hidden, "after": hidden})
+        split_changes(events, **{**options, "before": hidden_df, "after": hidden_df})
 
 
 def test_a_schema_that_is_none(classic: Any) -> None:
@@ -688,12 +692,12 @@ def test_codes_that_need_no_splitting(classic: Any, embedded: Functions) -> None
     count = embedded["count"]
     names = dict(zip(DELTA_CHANGES, ("INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE"), strict=True))
     feed = [("insert", 1), ("update_preimage", 1), ("update_postimage", 2), ("insert", 3), ("delete", 3)]
-    for rows, given in (
+    for rows, options in (
         (feed, {"row_kinds": DELTA_CHANGES}),
         ([(names[code], key) for code, key in feed], {}),
     ):
         df = classic.createDataFrame(rows, "_change_type STRING, k INT")
-        result = group_by(df, "k", row_kind="_change_type", **given).agg(n=count())
+        result = group_by(df, "k", row_kind="_change_type", **options).agg(n=count())
         assert [tuple(row) for row in result.collect()] == [(2, 1)]
 
 
@@ -709,10 +713,10 @@ def test_a_changelog_kept_as_a_table(classic: Any, tmp_path: Path, replica_ident
     """Debezium events in a stream, written into a table epoch by epoch, give the totals of the remaining rows."""
     table = Table(seed=3)
     for number in range(4):
-        made = (table.change() for _ in range(40))
+        changes = (table.change() for _ in range(40))
         is_full = replica_identity == "full"
-        found = [debezium(*each) if is_full else by_key(*each, number * 40 + at) for at, each in enumerate(made)]
-        events = [json.dumps(each).encode() for each in found]
+        actual = [debezium(*each) if is_full else by_key(*each, number * 40 + at) for at, each in enumerate(changes)]
+        events = [json.dumps(each).encode() for each in actual]
         path = tmp_path / f"{number}.parquet"
         pq.write_table(pa.table({"value": pa.array(events, pa.binary())}), path)
         os.utime(path, (number + 1, number + 1))  # Spark takes the files by their times, which are equal on a fast disk
@@ -728,7 +732,7 @@ def test_a_changelog_kept_as_a_table(classic: Any, tmp_path: Path, replica_ident
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         ("id SERIAL, note TEXT", r"\(TEXT is STRING, SERIAL is INT in Spark\)"),
         ("id INT, at TIMESTAMPTZ", r"\(TIMESTAMPTZ is TIMESTAMP in Spark\)"),
@@ -736,9 +740,9 @@ def test_a_changelog_kept_as_a_table(classic: Any, tmp_path: Path, replica_ident
         ("id DECIMAL(10, 0), amounts ARRAY<NUMERIC>", r"without precision and scale \(id, amounts\)"),
     ],
 )
-def test_types_of_databases_have_other_names(classic: Any, schema: str, said: str) -> None:
+def test_types_of_databases_have_other_names(classic: Any, schema: str, message: str) -> None:
     """A DECIMAL alone is DECIMAL(10,0), with which unscaled values were other numbers."""
-    with pytest.raises(RejectedError, match=said):
+    with pytest.raises(RejectedError, match=message):
         from_debezium(kafka(classic), schema)
 
 
@@ -747,23 +751,23 @@ def test_bytes_are_not_declared_as_texts(classic: Any) -> None:
     with pytest.raises(RejectedError, match=r"decimals says .precise. of the column amount, .*declare DECIMAL"):
         from_debezium(kafka(classic), "amount STRING", decimals={"amount": "precise"})
     row = "named_struct('x', {value})"
-    for value, said in (("unhex('03e8')", "the column x of the events is BINARY"), ("'A+g='", None)):
+    for value, message in (("unhex('03e8')", "the column x of the events is BINARY"), ("'A+g='", None)):
         events = classic.sql(f"SELECT 'c' AS op, NULL AS before, {row.format(value=value)} AS after")
-        if said is None:
+        if message is None:
             assert changes(from_debezium(events, "x STRING")) == [("+I", "A+g=")]
         else:
-            with pytest.raises(RejectedError, match=said):
+            with pytest.raises(RejectedError, match=message):
                 from_debezium(events, "x STRING")
 
 
 def test_texts_of_a_bounded_length(classic: Any) -> None:
     """VARCHAR(n) and CHAR(n) in a schema, as databases show it, are STRING: Spark does not read JSON as these."""
     row = {"id": 1, "name": "ann", "tags": ["a"]}
-    written = "id INT, name VARCHAR(5), tags ARRAY<CHAR (3)>"
-    parsed = st.StructType.fromDDL("id INT, tags ARRAY<STRING>")
-    assert isinstance(parsed, st.StructType)
-    parsed.add("name", st.VarcharType(5))
-    for schema in (written, parsed):
+    bounded_ddl = "id INT, name VARCHAR(5), tags ARRAY<CHAR (3)>"
+    parsed_schema = st.StructType.fromDDL("id INT, tags ARRAY<STRING>")
+    assert isinstance(parsed_schema, st.StructType)
+    parsed_schema.add("name", st.VarcharType(5))
+    for schema in (bounded_ddl, parsed_schema):
         rows = from_debezium(kafka(classic, event("c", None, row)), schema)
         assert [(each.id, each.name, each.tags) for each in rows.collect()] == [(1, "ann", ["a"])]
         assert rows.schema["name"].dataType == st.StringType()
@@ -783,7 +787,7 @@ ROW_OF_MAXWELL: Row = {"i": 1, "b": "AP8Q", "l": [1], "f": 1.5, "o": True, "m": 
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize(
-    ("name", "value", "shown"),
+    ("name", "value", "display_text"),
     [
         ("i", 1.5, "1.5"),
         ("i", 2**70, "1180591620717411303424"),
@@ -794,14 +798,14 @@ ROW_OF_MAXWELL: Row = {"i": 1, "b": "AP8Q", "l": [1], "f": 1.5, "o": True, "m": 
         ("m", "x", "x"),
     ],
 )
-def test_damaged_values_of_maxwell_are_named(classic: Any, name: str, value: Any, shown: str) -> None:
+def test_damaged_values_of_maxwell_are_named(classic: Any, name: str, value: Any, display_text: str) -> None:
     """Spark's own error, which named no column, is ours."""
     good = {"type": "update", "data": {name: ROW_OF_MAXWELL[name]}, "old": {}}
-    for written in ({**good, "data": {name: value}}, {**good, "old": {name: value}}):
+    for event_ in ({**good, "data": {name: value}}, {**good, "old": {name: value}}):
         with pytest.raises(PySparkException) as excinfo:
-            from_maxwell(kafka(classic, good, written), f"{name} {TYPES_OF_MAXWELL[name]}").collect()
-        said = str(error_of(excinfo.value))
-        assert f"the column {name} of an event has the value '{shown}', which" in said
+            from_maxwell(kafka(classic, good, event_), f"{name} {TYPES_OF_MAXWELL[name]}").collect()
+        message = str(error_of(excinfo.value))
+        assert f"the column {name} of an event has the value '{display_text}', which" in message
 
 
 @pytest.mark.every_turn
@@ -812,16 +816,16 @@ def test_damaged_values_within_columns_of_maxwell_are_named(classic: Any) -> Non
     """
     schema = ", ".join(f"{name} {type_}" for name, type_ in TYPES_OF_MAXWELL.items())
     good = {"type": "update", "data": ROW_OF_MAXWELL, "old": {"l": [2]}}
-    damaged = {"i": "many", "s": {"a": "x"}}
-    for name, said in (
+    damaged_values = {"i": "many", "s": {"a": "x"}}
+    for name, expected_message in (
         ("i", "the column i of an event has the value 'many', which"),
         ("s", "the column s.a of an event has the value 'x', which cannot be cast to INT; give"),
     ):
-        change = {name: damaged[name]}
-        for written in ({**good, "data": ROW_OF_MAXWELL | change}, {**good, "old": change}):
+        change = {name: damaged_values[name]}
+        for event_ in ({**good, "data": ROW_OF_MAXWELL | change}, {**good, "old": change}):
             with pytest.raises(PySparkException) as excinfo:
-                from_maxwell(kafka(classic, good, written), schema).collect()
-            assert said in str(error_of(excinfo.value))
+                from_maxwell(kafka(classic, good, event_), schema).collect()
+            assert expected_message in str(error_of(excinfo.value))
     result = from_maxwell(kafka(classic, good), schema).collect()
     assert [(each.row_kind, each.l, each.s.a, each.o) for each in result] == [
         ("-U", [2], 1, True),
@@ -857,7 +861,7 @@ def test_damaged_values_within_columns_of_maxwell_are_named(classic: Any) -> Non
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize(
-    ("read", "value", "said"),
+    ("read", "value", "message"),
     [
         (
             from_maxwell,
@@ -870,10 +874,10 @@ def test_damaged_values_within_columns_of_maxwell_are_named(classic: Any) -> Non
         (from_canal, '{"type": "TIDB_WATERMARK", "isDdl": false, "data": null}', "is of TiCDC.*protocol=debezium"),
     ],
 )
-def test_other_formats_are_refused_by_name(classic: Any, read: Any, value: str, said: str) -> None:
+def test_other_formats_are_refused_by_name(classic: Any, read: Any, value: str, message: str) -> None:
     """With what to use. Values of Canal are texts, whose quotes, braces and backslashes mean nothing."""
     frame = classic.createDataFrame([(value,)], "value STRING")
-    with pytest.raises(PySparkException, match=said) as excinfo:
+    with pytest.raises(PySparkException, match=message) as excinfo:
         read(frame, "id BIGINT").collect()
     error = error_of(excinfo.value)
     assert error is not None
@@ -884,7 +888,7 @@ def test_other_formats_are_refused_by_name(classic: Any, read: Any, value: str, 
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ("1 AS id, 2 AS `__$operation`", "SQL Server's change tables: group_by.*row_kind='__\\$operation'"),
         ("1 AS id, 'I' AS Op", "AWS DMS.*upserts"),
@@ -893,25 +897,25 @@ def test_other_formats_are_refused_by_name(classic: Any, read: Any, value: str, 
         ("1 AS id, '+I' AS rowkind", "Paimon"),
     ],
 )
-def test_rows_of_other_tools_are_refused_by_name(classic: Any, columns: str, said: str) -> None:
-    with pytest.raises(RejectedError, match=said):
+def test_rows_of_other_tools_are_refused_by_name(classic: Any, columns: str, message: str) -> None:
+    with pytest.raises(RejectedError, match=message):
         from_debezium(classic.range(1).selectExpr(*columns.split(", ")))
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [("insert", "DELTA_CHANGES"), ("U", "AWS DMS.*upserts"), ("c", "from_debezium"), ("x", "is no row kind")],
 )
-def test_codes_that_are_no_row_kinds_are_named(classic: Any, embedded: Functions, code: str, said: str) -> None:
+def test_codes_that_are_no_row_kinds_are_named(classic: Any, embedded: Functions, code: str, message: str) -> None:
     rows = classic.createDataFrame([(code, 1)], "k STRING, v INT")
     with pytest.raises(PySparkException) as excinfo:
         group_by(rows, "v", row_kind="k").agg(n=embedded["count"]()).collect()
-    assert re.search(said, str(error_of(excinfo.value)))
-    numbered = rows.selectExpr("2 AS `__$operation`", "v")
+    assert re.search(message, str(error_of(excinfo.value)))
+    numbered_rows = rows.selectExpr("2 AS `__$operation`", "v")
     with pytest.raises(RejectedError, match="SQL Server"):
-        group_by(numbered, "v", row_kind="__$operation")
+        group_by(numbered_rows, "v", row_kind="__$operation")
     kinds = {"1": "-D", "2": "+I", "3": "-U", "4": "+U"}
-    result = group_by(numbered, "v", row_kind="__$operation", row_kinds=kinds).agg(n=embedded["count"]())
+    result = group_by(numbered_rows, "v", row_kind="__$operation", row_kinds=kinds).agg(n=embedded["count"]())
     assert [tuple(row) for row in result.collect()] == [(1, 1)]
 
 
@@ -929,9 +933,9 @@ def test_spark_that_cannot_cast_texts_is_refused(classic: Any, monkeypatch: pyte
     df = classic.createDataFrame([(event,)], "value STRING")
     monkeypatch.delattr(Column, "try_cast", raising=False)
     remedy = "need Spark 4.0 or later, .*; read the changes with Debezium"
-    with pytest.raises(RejectedError, match=f"the values of from_canal, which are texts, {remedy}") as caught:
+    with pytest.raises(RejectedError, match=f"the values of from_canal, which are texts, {remedy}") as excinfo:
         from_canal(df, "id BIGINT")
-    assert caught.value.code == "SETTINGS"
+    assert excinfo.value.code == "SETTINGS"
     for type_ in ("DECIMAL(10,2)", "FLOAT", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ"):
         with pytest.raises(RejectedError, match=rf"columns of {re.escape(type_)}, as x of from_maxwell, {remedy}"):
             from_maxwell(df, f"id BIGINT, x {type_}")

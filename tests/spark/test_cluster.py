@@ -64,9 +64,9 @@ def environment(folder: Path) -> dict[str, str]:
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    kept = {name: os.environ[name] for name in ("HOME", "LANG", "JAVA_HOME") if name in os.environ}
+    kept_variables = {name: os.environ[name] for name in ("HOME", "LANG", "JAVA_HOME") if name in os.environ}
     return {
-        **kept,
+        **kept_variables,
         "PATH": os.pathsep.join([str(home / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "SPARK_HOME": str(home),
         "SPARK_CONF_DIR": str(folder / "conf"),
@@ -78,7 +78,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which the guide's commands have packed an environment, with the locked versions of its packages."""
     folder = tmp_path_factory.mktemp("packed")
     clone = folder / "clone"
@@ -88,8 +88,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, clone)
     shutil.copy(ROOT / "tests/spark/cluster_job.py", clone / "job.py")
     shutil.copy(ROOT / "tests/spark/spark_functions.py", clone)
-    locked = "".join((ROOT / f"requirements-{each}.txt").read_text() for each in ("build", "spark"))
-    versions = sorted({*re.findall(r"^[\w.-]+==[^\s;]+", locked, re.MULTILINE), "venv-pack==0.2.0"})
+    lock_text = "".join((ROOT / f"requirements-{each}.txt").read_text() for each in ("build", "spark"))
+    versions = sorted({*re.findall(r"^[\w.-]+==[^\s;]+", lock_text, re.MULTILINE), "venv-pack==0.2.0"})
     (folder / "locked.txt").write_text("\n".join(versions))
     subprocess.run(
         ["bash", "-ec", block_with("venv-pack")],
@@ -107,12 +107,12 @@ class Cluster:
 
     Args:
         folder: Gets the work folders, the configuration and the files of the job.
-        packed: Where the guide has packed an environment.
+        archive: Where the guide has packed an environment.
     """
 
-    def __init__(self, folder: Path, packed: Path) -> None:
+    def __init__(self, folder: Path, archive: Path) -> None:
         self.folder = folder
-        self.packed = packed
+        self.packed = archive
         self.environment = environment(folder)
         self.workers: list[subprocess.Popen[bytes]] = []
         self.rows = Model(seed=SEED, retracts=True)
@@ -272,9 +272,9 @@ def kill(pid: int) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, packed: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, archive: Path) -> Iterator[Cluster]:
     """A master and three workers."""
-    cluster = Cluster(tmp_path, packed)
+    cluster = Cluster(tmp_path, archive)
     try:
         cluster.await_master()
         for _ in range(WORKERS):
@@ -323,12 +323,12 @@ class Harms:
         executors = {*self._cluster.executors()}
         return [each for each in self._cluster.workers if executors.intersection(children(each.pid))]
 
-    def _one_of(self, found: Callable[[], list[Any]]) -> Any:
+    def _one_of(self, actual: Callable[[], list[Any]]) -> Any:
         """Return one of what is found, as soon as there is any."""
         candidates: list[Any] = []
 
         def are_there() -> bool:
-            candidates[:] = found()
+            candidates[:] = actual()
             return bool(candidates)
 
         self._cluster.wait(are_there)
@@ -340,12 +340,12 @@ class Fleet:
 
     Args:
         folder: Gets their logs.
-        packed: Where the environment and the module with the functions are.
+        archive: Where the environment and the module with the functions are.
     """
 
-    def __init__(self, folder: Path, packed: Path) -> None:
+    def __init__(self, folder: Path, archive: Path) -> None:
         self._folder = folder
-        self._packed = packed
+        self._packed = archive
         self._ports = [free_port(), free_port()]
         self._starts = 0
         self.url = ",".join(f"grpc://127.0.0.1:{port}" for port in self._ports)

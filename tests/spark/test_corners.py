@@ -69,12 +69,12 @@ def test_a_key_and_an_argument_of_type_null(classic: Any, functions: Functions, 
 def test_the_kind_null_fails_the_query(classic: Any, functions: Functions, tmp_path: Path) -> None:
     """A NULL row kind is refused, and the error lists the kinds, in batch and stream, with and without `row_kinds`."""
     df = classic.createDataFrame([(None, 1, "x")], DDL)
-    for given, said in (
+    for options, message in (
         ({}, "NULL is no row kind; the kinds are"),
         ({"row_kinds": {"c": "+I"}}, "the row kind 'op' is NULL, and row_kinds maps only 'c'"),
     ):
-        with pytest.raises(Exception, match=f"SCHEMA_MISMATCH: {said}"):
-            group_by(df, "v", row_kind="op", **given).agg(n=functions["count"]()).collect()
+        with pytest.raises(Exception, match=f"SCHEMA_MISMATCH: {message}"):
+            group_by(df, "v", row_kind="op", **options).agg(n=functions["count"]()).collect()
     stream = Changes(classic, tmp_path, lambda rows: group_by(rows, "v", row_kind="op").agg(n=functions["count"]()))
     with pytest.raises(Exception, match="SCHEMA_MISMATCH: NULL is no row kind; the kinds are"):
         stream.epochs([(None, 1)])
@@ -88,13 +88,13 @@ def test_row_kind_is_the_name_of_one_column(classic: Any, functions: Functions, 
     assert [tuple(row) for row in group_by(df, "row_kind", row_kind="op").agg(n=count()).collect()] == [("x", 1)]
     (tmp_path / "in").mkdir()
     rows = classic.readStream.schema(DDL).parquet(str(tmp_path / "in"))
-    for grouped, outputs in (
+    for grouped_df, outputs in (
         (group_by(rows, "row_kind", row_kind="op"), {"n": count()}),
         (group_by(rows, "v", row_kind="op"), {"Row_Kind": count()}),
         (group_by(rows, "row_kind", emit="changelog"), {"n": count()}),
     ):
         with pytest.raises(RejectedError, match="has a column row_kind of its own") as excinfo:
-            grouped.agg(**outputs)
+            grouped_df.agg(**outputs)
         assert excinfo.value.code == "SIGNATURE"
     stream = Changes(classic, tmp_path, lambda rows: group_by(rows, "row_kind").agg(n=count()))
     assert stream.epochs([("+I", 1)], [("+I", 1)]) == [[("x", 1)], [("x", 2)]]
@@ -130,9 +130,9 @@ def test_plans_of_streams_name_the_functions(classic: Any, embedded: Functions, 
     def plan(result: Any) -> str:
         return str(result._jdf.queryExecution().analyzed().toString())
 
-    folded = plan(group_by(rows, "op", window=tumble("at", "1 hour")).agg(n=count(), a=total("v")))
-    assert "fold_partial[count, sum](" in folded
-    assert "changelog[count, sum](" in folded
+    plan_text = plan(group_by(rows, "op", window=tumble("at", "1 hour")).agg(n=count(), a=total("v")))
+    assert "fold_partial[count, sum](" in plan_text
+    assert "changelog[count, sum](" in plan_text
     assert "pack[count](" in plan(group_by(rows, "v", row_kind="op").agg(n=count()))
 
 
@@ -158,14 +158,14 @@ def test_windows_over_a_join_with_two_columns_of_one_name(classic: Any, window: 
     """Columns that a query does not use may have one name. A time that has two columns is refused by its name."""
     times = classic.sql("SELECT 1 AS id, TIMESTAMP'2024-01-01 00:10:00' AS at, 5L AS v")
     others = classic.sql("SELECT 1 AS id, 7L AS w")
-    joined = times.join(others, times["id"] == others["id"])
+    joined_df = times.join(others, times["id"] == others["id"])
     total = connect("embedded:")["sum"]
-    result = group_by(joined, "w", window=window).agg(total=total("v"))
+    result = group_by(joined_df, "w", window=window).agg(total=total("v"))
     assert sorted(result.columns) == ["total", "w", "window_end", "window_start"]
     assert [(row.w, row.total) for row in result.collect()] == [(7, 5)] * rows
-    for again in (joined["at"], sf.expr("TIMESTAMP'2024-01-01 00:20:00' AS AT")):
+    for again in (joined_df["at"], sf.expr("TIMESTAMP'2024-01-01 00:20:00' AS AT")):
         with pytest.raises(RejectedError, match="the window's column 'at'") as excinfo:
-            group_by(joined.select("*", again), window=window).agg(total=total("v"))
+            group_by(joined_df.select("*", again), window=window).agg(total=total("v"))
         assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 

@@ -50,16 +50,16 @@ def test_both_kinds_in_batches(classic: Any, those: Any) -> None:
     )
     kinds = dict(result.dtypes)
     assert [kinds[name] for name in ("z", "n", "zv", "nv")] == ["timestamp", "timestamp_ntz"] * 2
-    shown = result.selectExpr("string(z)", "string(n)", "string(zv)", "string(nv)", "s", "seen").collect()
-    assert [tuple(row) for row in shown] == [(at, naive, at, naive, 7200.0, 3)]
-    running = over(df, order_by=["at"]).agg(z=those.newest("at"), n=those.newest("naive"))
-    assert dict(running.dtypes)["z"] == "timestamp"
-    assert sorted(row[0] for row in running.selectExpr("string(z)").collect()) == sorted(TIMES)
-    mapped = with_columns(
+    shown_rows = result.selectExpr("string(z)", "string(n)", "string(zv)", "string(nv)", "s", "seen").collect()
+    assert [tuple(row) for row in shown_rows] == [(at, naive, at, naive, 7200.0, 3)]
+    over_df = over(df, order_by=["at"]).agg(z=those.newest("at"), n=those.newest("naive"))
+    assert dict(over_df.dtypes)["z"] == "timestamp"
+    assert sorted(row[0] for row in over_df.selectExpr("string(z)").collect()) == sorted(TIMES)
+    mapped_df = with_columns(
         df, z=those.later("at", "30"), n=those.later("naive", "30"), zone=those.zone("at"), no=those.zone("naive")
     )
-    assert [dict(mapped.dtypes)[name] for name in ("z", "n")] == ["timestamp", "timestamp_ntz"]
-    (row,) = mapped.where("v = 0").selectExpr("string(z)", "string(n)", "zone", "no").collect()
+    assert [dict(mapped_df.dtypes)[name] for name in ("z", "n")] == ["timestamp", "timestamp_ntz"]
+    (row,) = mapped_df.where("v = 0").selectExpr("string(z)", "string(n)", "zone", "no").collect()
     assert tuple(row) == ("2026-01-01 09:30:00", "2026-01-01 09:30:00", "UTC", "None")
     table = join_lateral(df.selectExpr("v", "at AS t"), those.hours("t"))
     assert table.where("v = 0 AND number = 1").selectExpr("string(at)").collect()[0][0] == TIMES[2]
@@ -72,22 +72,22 @@ def test_both_kinds_in_statements(classic: Any) -> None:
     register(classic, those)
     result = sql(classic, "SELECT latest(v, at) AS z, latest(v, naive) AS n, seconds(at) AS s FROM moments")
     assert result.dtypes[:2] == [("z", "timestamp"), ("n", "timestamp_ntz")]
-    shown = result.selectExpr("string(z)", "string(n)", "s").collect()
-    assert [tuple(row) for row in shown] == [(TIMES[1], TIMES[1], 7200.0)]
+    shown_rows = result.selectExpr("string(z)", "string(n)", "s").collect()
+    assert [tuple(row) for row in shown_rows] == [(TIMES[1], TIMES[1], 7200.0)]
     lists = sql(classic, "SELECT v, latest(v, at) FILTER (WHERE v > 0) AS z FROM moments GROUP BY ROLLUP (v)")
     assert dict(lists.dtypes)["z"] == "timestamp"
     assert max(row[0] for row in lists.selectExpr("string(z)").collect() if row[0]) == TIMES[1]
-    ranked = sql(classic, "SELECT newest(at) OVER (ORDER BY at) AS z FROM moments ORDER BY z")
-    assert [row[0] for row in ranked.selectExpr("string(z)").collect()] == sorted(TIMES)
+    over_df = sql(classic, "SELECT newest(at) OVER (ORDER BY at) AS z FROM moments ORDER BY z")
+    assert [row[0] for row in over_df.selectExpr("string(z)").collect()] == sorted(TIMES)
     assert {row[0] for row in sql(classic, "SELECT zone(at) FROM moments").collect()} == {"UTC"}
     module = "tests.datetime_functions"
     sql(
         classic,
         f"CREATE OR REPLACE FUNCTION later_at(TIMESTAMP, BIGINT) RETURNS TIMESTAMP LANGUAGE python AS '{module}:later'",
     )
-    shifted = sql(classic, "SELECT later_at(at, 30) AS z FROM moments WHERE v = 0")
-    assert shifted.dtypes == [("z", "timestamp")]
-    assert shifted.selectExpr("string(z)").collect()[0][0] == "2026-01-01 09:30:00"
+    mapped_df = sql(classic, "SELECT later_at(at, 30) AS z FROM moments WHERE v = 0")
+    assert mapped_df.dtypes == [("z", "timestamp")]
+    assert mapped_df.selectExpr("string(z)").collect()[0][0] == "2026-01-01 09:30:00"
     sql(
         classic,
         f"CREATE OR REPLACE AGGREGATE last_at(DOUBLE, TIMESTAMP) RETURNS TIMESTAMP APPEND ONLY LANGUAGE python "
@@ -112,13 +112,13 @@ def test_zoned_scalars_in_statements(classic: Any) -> None:
     assert [kind for _, kind in some.dtypes] == ["timestamp", "timestamp"]
     (row,) = some.selectExpr("string(z)", "string(f)").collect()
     assert tuple(row) == ("2026-01-01 12:00:00", "2026-01-01 10:00:00")
-    kept = sql(classic, "SELECT v FROM moments WHERE later(at, 60) > TIMESTAMP '2026-01-01 11:30:00'")
-    assert [row.v for row in kept.collect()] == [1.0]
+    filtered_df = sql(classic, "SELECT v FROM moments WHERE later(at, 60) > TIMESTAMP '2026-01-01 11:30:00'")
+    assert [row.v for row in filtered_df.collect()] == [1.0]
     with pytest.raises(Exception, match="later returns") as excinfo:
         classic.sql("SELECT later(at, 30) FROM moments").collect()
-    refused = error_of(excinfo.value)
-    assert refused is not None
-    assert "cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE FUNCTION" in str(refused)
+    error = error_of(excinfo.value)
+    assert error is not None
+    assert "cast its timestamps to TIMESTAMP_NTZ, declare the types by CREATE FUNCTION" in str(error)
 
 
 @pytest.mark.slow
@@ -134,14 +134,14 @@ def test_both_kinds_in_streams(classic: Any, tmp_path: Path) -> None:
         changes = group_by(source, buckets=1).agg(
             z=those.latest("v", "at"), n=those.latest("v", "naive"), seen=those.seen("at")
         )
-        running = (
+        stream_query = (
             changes.writeStream.outputMode("update")
             .foreachBatch(lambda batch, _: result.extend(batch.select("z", "n", "seen").collect()))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
-        running.awaitTermination()
+        stream_query.awaitTermination()
         rows_of(classic).selectExpr("v", "at + INTERVAL 1 HOUR AS at", "naive").coalesce(1).write.mode(
             "append"
         ).parquet(str(tmp_path / "input"))

@@ -63,16 +63,16 @@ CORNERS: dict[str, list[Any]] = {
 }
 
 
-def drawn(draw: random.Random, name: str) -> Any:
+def draw_value(draw: random.Random, name: str) -> Any:
     """Return a value of a column, NULL in one of five rows."""
     if draw.random() < 0.2:
         return None
     if name == "numbers":
-        return [drawn(draw, "money") for _ in range(draw.randrange(4))]
+        return [draw_value(draw, "money") for _ in range(draw.randrange(4))]
     if name == "days":
-        return [drawn(draw, "day") for _ in range(draw.randrange(4))]
+        return [draw_value(draw, "day") for _ in range(draw.randrange(4))]
     if name == "by_name":
-        return {draw.choice(CORNERS["name"]): drawn(draw, "local") for _ in range(draw.randrange(3))}
+        return {draw.choice(CORNERS["name"]): draw_value(draw, "local") for _ in range(draw.randrange(3))}
     return draw.choice(CORNERS[name])
 
 
@@ -86,7 +86,7 @@ def texts(rows: DataFrame, names: list[str]) -> Counter[str]:
 def test_every_type_is_read_again(classic: Any, seed: int) -> None:
     """From the schema block alone, or with the types given, with and without keys."""
     draw = random.Random(seed)
-    rows = [(number, *(drawn(draw, name) for name in TYPES)) for number in range(60)]
+    rows = [(number, *(draw_value(draw, name) for name in TYPES)) for number in range(60)]
     names = ["id", *TYPES]
     table = classic.createDataFrame(rows, DDL)
     events = to_debezium(table, keys="id").localCheckpoint()
@@ -108,11 +108,11 @@ def test_every_type_is_read_again(classic: Any, seed: int) -> None:
 @pytest.mark.parametrize("selected", [("key", "value"), ("value",), ("get_json_object(value, '$.payload') AS value",)])
 def test_deleted_rows_without_values_are_read_again(classic: Any, selected: tuple[str, ...]) -> None:
     """The old row of a changelog is whole; one of a database may hold the key only, and would be refused."""
-    written = [("+I", 1, None, None), ("-D", 1, None, None)]
+    changelog_rows = [("+I", 1, None, None), ("-D", 1, None, None)]
     columns = "id BIGINT, n BIGINT, t STRING"
-    rows = classic.createDataFrame(written, f"row_kind STRING, {columns}").coalesce(1)
+    rows = classic.createDataFrame(changelog_rows, f"row_kind STRING, {columns}").coalesce(1)
     read = from_debezium(to_debezium(rows, keys="id").selectExpr(*selected), columns)
-    assert [tuple(row) for row in read.collect()] == written
+    assert [tuple(row) for row in read.collect()] == changelog_rows
 
 
 @pytest.mark.every_turn
@@ -226,10 +226,10 @@ def test_results_are_the_source_of_the_next_query(classic: Any, embedded: Functi
     keys = {each["key"] for each in stream.sent}
     assert {json.loads(key)["payload"]["customer"] for key in keys} == {"ann", "bob", "cid"}
 
-    sent = [*enumerate(each["value"] for each in stream.sent)]
-    sent += [(len(sent) + at, value) for at, value in sent[1:4]]  # at later offsets
-    random.Random(0).shuffle(sent)
-    events = classic.createDataFrame(sent, "offset BIGINT, value STRING")
+    sent_events = [*enumerate(each["value"] for each in stream.sent)]
+    sent_events += [(len(sent_events) + at, value) for at, value in sent_events[1:4]]  # at later offsets
+    random.Random(0).shuffle(sent_events)
+    events = classic.createDataFrame(sent_events, "offset BIGINT, value STRING")
     read = from_debezium(events, "customer STRING, n BIGINT, total BIGINT", keys="customer")
     assert {row["customer"]: (row["n"], row["total"]) for row in read.collect()} == TABLE
 

@@ -43,7 +43,7 @@ class Type(NamedTuple):
     can: str = "od"
 
 
-def typed(name: str, values: str, can: str = "od") -> Type:
+def type_of(name: str, values: str, can: str = "od") -> Type:
     """Return a type with the texts of values as literals of it."""
     return Type(name, tuple(f"{name}'{each}'" for each in values.split("|")), can)
 
@@ -80,9 +80,9 @@ TEXTS = {
 }
 MOMENTS = "2026-01-02 03:04:05.678901|2026-01-02 03:04:05.678901|1969-12-31 23:59:59.999999|9999-12-30|1000-01-01"
 TIMES = {
-    "DATE": typed("DATE", "2026-01-02|2026-01-02|1969-12-31|9999-12-31|0001-01-01"),
-    "TIMESTAMP": typed("TIMESTAMP", MOMENTS),
-    "TIMESTAMP_NTZ": typed("TIMESTAMP_NTZ", MOMENTS),
+    "DATE": type_of("DATE", "2026-01-02|2026-01-02|1969-12-31|9999-12-31|0001-01-01"),
+    "TIMESTAMP": type_of("TIMESTAMP", MOMENTS),
+    "TIMESTAMP_NTZ": type_of("TIMESTAMP_NTZ", MOMENTS),
     "TIME(0)": Type(
         "TIME(0)", tuple(f"TIME'{each}'" for each in ("03:04:05", "03:04:05", "00:00:00", "23:59:59", "1:2:3"))
     ),
@@ -223,7 +223,7 @@ def with_types(df: DataFrame, types: Iterable[str] = TYPES) -> DataFrame:
     return df.selectExpr("k", "i", *map(column, types))
 
 
-def taken(uses: Mapping[str, Use], types: Iterable[str] = TYPES) -> Iterator[tuple[str, str, Use]]:
+def calls_of(uses: Mapping[str, Use], types: Iterable[str] = TYPES) -> Iterator[tuple[str, str, Use]]:
     """Yield a name, the column and the use of each call that is taken."""
     for what, use in uses.items():
         for name in types:
@@ -235,8 +235,8 @@ def taken(uses: Mapping[str, Use], types: Iterable[str] = TYPES) -> Iterator[tup
 @pytest.fixture(scope="module")
 def functions() -> Functions:
     """The built-in functions, also without their vectorised methods as `plain_...`."""
-    known = Registry()
-    return connect([replace(known[name], name=f"plain_{name}", compile=False) for name in BUILT_IN])
+    registry = Registry()
+    return connect([replace(registry[name], name=f"plain_{name}", compile=False) for name in BUILT_IN])
 
 
 @pytest.fixture(scope="module")
@@ -324,14 +324,14 @@ def test_every_built_in_function_is_here() -> None:
 
 def test_groups(session: Any, functions: Functions) -> None:
     """The most common calls over the types that are most easily lost, in the `group_by` plan."""
-    calls = list(taken(FEW, LOST))
+    calls = list(calls_of(FEW, LOST))
     df = with_types(session.createDataFrame(ROWS, ROWS_DDL).coalesce(1), LOST)
     df.createOrReplaceTempView("few_types")
     ours = group_by(df, "k").agg(**{name: use.build(functions, x) for name, x, use in calls})
     assert Answer.of(ours).differences(of_spark(session, "few_types", calls)) == {}
 
 
-def named(functions: Functions, prefix: str) -> tuple[dict[str, Any], list[str]]:
+def calls_by_prefix(functions: Functions, prefix: str) -> tuple[dict[str, Any], list[str]]:
     """Return the functions of this prefix by the names of built-in ones, and the types that they take.
 
     Only the built-in functions themselves take months, and are known to average days to seconds.
@@ -346,7 +346,7 @@ def test_no_rows(session: Any, table: DataFrame, functions: Functions, plan: str
     """One group without rows has the value of Spark's aggregate, in both plans."""
     table.where("i < 0").createOrReplaceTempView("no_rows")
     register(session, functions, {name: f"each_{name}" for name in BUILT_IN})
-    calls = list(taken(FEW, [name for name in LOST if name != "TIME(0)"]))  # a UDF returns TIME(6) only
+    calls = list(calls_of(FEW, [name for name in LOST if name != "TIME(0)"]))  # a UDF returns TIME(6) only
     items = ", ".join(f"{use.sql.format(f='each_', x=x)} AS `{name}`" for name, x, use in calls)
     theirs = ", ".join(f"{use.sql.format(f='', x=x)} AS `{name}`" for name, x, use in calls)
     ours = sql(session, f"SELECT {items} FROM no_rows", plan=plan)
@@ -357,16 +357,16 @@ def test_no_rows(session: Any, table: DataFrame, functions: Functions, plan: str
 @pytest.mark.parametrize("prefix", ["", "plain_"])
 def test_groups_of_all_calls(session: Any, table: DataFrame, functions: Functions, prefix: str) -> None:
     """The `group_by` plan with all calls, also those with an order, DISTINCT and FILTER, vectorised and scalar."""
-    f, types = named(functions, prefix)
-    ours = group_by(table, "k").agg(**{name: use.build(f, x) for name, x, use in taken(ALL, types)})
-    assert Answer.of(ours).differences(of_spark(session, "every_type", list(taken(ALL)))) == {}
+    f, types = calls_by_prefix(functions, prefix)
+    ours = group_by(table, "k").agg(**{name: use.build(f, x) for name, x, use in calls_of(ALL, types)})
+    assert Answer.of(ours).differences(of_spark(session, "every_type", list(calls_of(ALL)))) == {}
 
 
 @pytest.mark.slow
 def test_lists(session: Any, table: DataFrame, functions: Functions) -> None:
     """The `collect_list` plan with all calls, and all types but TIME(0), which a UDF returns as TIME(6) only."""
     register(session, functions, {name: f"each_{name}" for name in BUILT_IN})
-    calls = list(taken(USES, [each for each in TYPES if each != "TIME(0)"]))
+    calls = list(calls_of(USES, [each for each in TYPES if each != "TIME(0)"]))
     texts = [use.sql.format(f="each_", x=x) for _, x, use in calls]
     # Our own delimiter is a comma, and Spark has none.
     texts = [text.replace(")", ", delimiter => '')") if "string_agg" in text else text for text in texts]
@@ -379,9 +379,9 @@ def test_lists(session: Any, table: DataFrame, functions: Functions) -> None:
 @pytest.mark.parametrize("prefix", ["", "plain_"])
 def test_over(session: Any, table: DataFrame, functions: Functions, prefix: str) -> None:
     """OVER with frames that grow, vectorised and scalar."""
-    f, types = named(functions, prefix)
+    f, types = calls_by_prefix(functions, prefix)
     uses = {name: use for name, use in USES.items() if "distinct" not in name}
-    calls = list(taken(uses, types))
+    calls = list(calls_of(uses, types))
     df = table.select("k", "i", *(COLUMNS[name] for name in PASSED))
     ours = over(df, "k", order_by="i").agg(**{name: use.build(f, x).rows(None, 0) for name, x, use in calls})
     ours = ours.drop(*df.columns[2:])
@@ -392,7 +392,7 @@ def test_over(session: Any, table: DataFrame, functions: Functions, prefix: str)
 @pytest.mark.slow
 def test_over_frames_that_move(session: Any, table: DataFrame, functions: Functions) -> None:
     """OVER with frames that rows leave: they are retracted, merged, or folded anew."""
-    calls = list(taken(FEW))
+    calls = list(calls_of(FEW))
     df = table.select("k", "i", *(COLUMNS[name] for name in PASSED))
     ours = over(df, "k", order_by="i").agg(**{name: use.build(functions, x).rows(-1, 0) for name, x, use in calls})
     ours = ours.drop(*df.columns[2:])
@@ -413,7 +413,7 @@ class Epochs(Stream):
 @pytest.mark.slow
 def test_a_stream(session: Any, table: DataFrame, functions: Functions, tmp_path: Path) -> None:
     """A stream, whose states are stored between two epochs."""
-    calls = list(taken(ALL))
+    calls = list(calls_of(ALL))
 
     def query(rows: DataFrame) -> DataFrame:
         return group_by(with_types(rows), "k").agg(**{name: use.build(functions, x) for name, x, use in calls})
@@ -423,20 +423,20 @@ def test_a_stream(session: Any, table: DataFrame, functions: Functions, tmp_path
     stream.write([row for row in rows if row["i"] in (1, 7)])
     stream.write([row for row in rows if row["i"] not in (1, 7)])
     (_, last) = stream.run()
-    assert last.differences(of_spark(session, "every_type", list(taken(ALL)))) == {}
+    assert last.differences(of_spark(session, "every_type", list(calls_of(ALL)))) == {}
 
 
 @pytest.mark.slow
 def test_all_other_calls_are_refused(session: Any, table: DataFrame, functions: Functions) -> None:
     """What is not computed is refused when the query is built, in words that name the argument or the function."""
-    done = {name for name, _, _ in taken(ALL)}
-    done |= {f"string_agg of {name}" for name in TEXTS}  # those with a collation give STRING
-    grouped = group_by(table, "k")
+    tried_names = {name for name, _, _ in calls_of(ALL)}
+    tried_names |= {f"string_agg of {name}" for name in TEXTS}  # those with a collation give STRING
+    grouped_df = group_by(table, "k")
     for what, use in ALL.items():
         for name in TYPES:
-            if f"{what} of {name}" not in done:
+            if f"{what} of {name}" not in tried_names:
                 with pytest.raises(RejectedError, match=rf"SCHEMA_MISMATCH: .*({COLUMNS[name]}|takes|{what})"):
-                    grouped.agg(x=use.build(functions, COLUMNS[name]))
+                    grouped_df.agg(x=use.build(functions, COLUMNS[name]))
 
 
 @pytest.mark.slow
@@ -444,15 +444,15 @@ def test_other_calls_are_refused_in_lists_and_over(session: Any, table: DataFram
     """The same, for the types that are most easily lost, in the other plans."""
     register(session, functions, {name: f"each_{name}" for name in BUILT_IN})
     types = (*LOST, "INTERVAL")
-    done = {name for name, _, _ in taken(ALL)} | {f"string_agg of {name}" for name in TEXTS}
+    tried_names = {name for name, _, _ in calls_of(ALL)} | {f"string_agg of {name}" for name in TEXTS}
     for what, use in USES.items():
         for name in types:
             x = COLUMNS[name]
-            if f"{what} of {name}" not in done:
-                said = rf"({x}|takes|{what})"
-                with pytest.raises(RejectedError, match=said):
+            if f"{what} of {name}" not in tried_names:
+                message = rf"({x}|takes|{what})"
+                with pytest.raises(RejectedError, match=message):
                     sql(session, f"SELECT {use.sql.format(f='each_', x=x)} FROM every_type", plan="lists")
-                with pytest.raises(RejectedError, match=rf"SCHEMA_MISMATCH: .*{said}"):
+                with pytest.raises(RejectedError, match=rf"SCHEMA_MISMATCH: .*{message}"):
                     over(table.select("k", "i", x), "k", order_by="i").agg(x=use.build(functions, x))
 
 
@@ -478,12 +478,14 @@ def test_collations_are_refused_with_a_remedy(session: Any, functions: Functions
     assert sql(session, f"SELECT each_{call.format(c=remedy[1])} FROM cased", plan=plan).collect() == [(CASED[call],)]
 
 
-@pytest.mark.parametrize("collated", ["s COLLATE UTF8_LCASE", "s || '' COLLATE UNICODE_CI", "collate(s, 'UTF8_LCASE')"])
-def test_the_remedy_for_collations_can_be_executed(session: Any, functions: Functions, collated: str) -> None:
+@pytest.mark.parametrize(
+    "collation", ["s COLLATE UTF8_LCASE", "s || '' COLLATE UNICODE_CI", "collate(s, 'UTF8_LCASE')"]
+)
+def test_the_remedy_for_collations_can_be_executed(session: Any, functions: Functions, collation: str) -> None:
     """It takes the place of the collation that is written, and is right beside an operator."""
     register(session, functions, {"max": "each_max"})
     with pytest.raises(RejectedError, match="compares texts by their bytes") as excinfo:
-        sql(session, f"SELECT each_max({collated}) FROM ({TEXT})")
+        sql(session, f"SELECT each_max({collation}) FROM ({TEXT})")
     remedies = re.search(r"write (lower\(.*\)) to ignore the case, or (.*)", excinfo.value.message)
     assert remedies is not None
     assert "_LCASE COLLATE" not in excinfo.value.message
@@ -510,7 +512,7 @@ def test_geometry_is_counted_and_refused_elsewhere(session: Any, functions: Func
     count = functions["count"]
     assert group_by(df, "k").agg(n=count("g"), d=count("g").distinct()).collect() == [(1, 1, 1)]
     first = functions["first"]
-    refused = {
+    refusal_of = {
         "the result of first is geo": lambda: group_by(df, "k").agg(x=first("g")),
         "the result of last is struct": lambda: group_by(df, "k").agg(x=functions["last"]("s")),
         "max takes 'g', .* cannot compare .*give its ST_AsBinary": lambda: group_by(df, "k").agg(
@@ -524,7 +526,7 @@ def test_geometry_is_counted_and_refused_elsewhere(session: Any, functions: Func
         "the column 'g' is geo": lambda: over(df, "k", order_by="i").agg(n=count()),
         "g of a dead letter is geo": lambda: group_by(df, "k", on_error="isolate").agg(n=count("g")),
     }
-    for said, build in refused.items():
+    for said, build in refusal_of.items():
         with pytest.raises(RejectedError, match=f"SCHEMA_MISMATCH: .*{said}"):
             build().schema  # noqa: B018 - of dead letters
 
@@ -580,9 +582,9 @@ def test_nanosecond_timestamps_are_refused(spark: Any, type_: str) -> None:
             "the statement": lambda: sql(spark, "SELECT each_max(t) AS t FROM nanosecond_timestamps"),
             "plan the statement": lambda: sql(spark, "SELECT each_count(i) FROM nanosecond_timestamps", plan="lists"),
         }
-        said = rf"PySpark has no type for {re.escape(type_)}, so no query over it can be planned"
+        message = rf"PySpark has no type for {re.escape(type_)}, so no query over it can be planned"
         for what, use in uses.items():
-            with pytest.raises(RejectedError, match=rf"SCHEMA_MISMATCH: .*({what}).*{said}"):
+            with pytest.raises(RejectedError, match=rf"SCHEMA_MISMATCH: .*({what}).*{message}"):
                 use()
         text = df.selectExpr("CAST(t AS STRING) AS t")
         digits = int(type_[-2])
@@ -611,20 +613,20 @@ def test_geometry_and_times_in_streams(session: Any, functions: Functions, tmp_p
     count, top = functions["count"], functions["max"]
     point = bytes.fromhex("0101000000000000000000F03F0000000000000040")
 
-    def placed(df: Any) -> Any:
+    def place_query(df: Any) -> Any:
         return df.selectExpr("i", "t", f"{shape}(wkb) AS g")
 
-    def counted(df: Any) -> Any:
-        result = group_by(placed(df), "t", buckets=1).agg(n=count("g"), last=top("t"))
+    def count_query(df: Any) -> Any:
+        result = group_by(place_query(df), "t", buckets=1).agg(n=count("g"), last=top("t"))
         return result.selectExpr("CAST(t AS STRING) AS t", "n", "CAST(last AS STRING) AS last")
 
-    stream = Places(session, tmp_path, counted)
+    stream = Places(session, tmp_path, count_query)
     stream.write([{"i": 1, "t": 1_000_001, "wkb": point}, {"i": 2, "t": 1_000_002, "wkb": None}])
     stream.write([{"i": 3, "t": 1_000_001, "wkb": point}])
     result = [sorted((row["t"], row["n"], row["last"]) for row in epoch) for epoch in stream.run()]
     one, two = "00:00:01.000001", "00:00:01.000002"
     assert result == [[(one, 1, one), (two, 0, two)], [(one, 2, one)]]
-    live = placed(stream.input())
+    live = place_query(stream.input())
     for said, use in {
         "the key 'g' is geo": lambda: group_by(live, "g").agg(n=count()),
         "the result of first is geo": lambda: group_by(live, "t").agg(g=functions["first"]("g")),
@@ -647,19 +649,19 @@ def test_nanoseconds_are_keys_of_streams(session: Any, functions: Functions, tmp
     """Over epochs, groups differ by a nanosecond, and a function that would cut them off refuses them."""
     count, first, second = functions["count"], 1_000_000_001, 1_000_000_002
 
-    def counted(df: Any) -> Any:
+    def count_query(df: Any) -> Any:
         return group_by(df, "t", buckets=1).agg(n=count()).selectExpr("CAST(t AS STRING) AS t", "n")
 
-    stream = Instants(session, tmp_path, counted)
+    stream = Instants(session, tmp_path, count_query)
     stream.write([{"i": 1, "t": first}, {"i": 2, "t": second}])
     stream.write([{"i": 3, "t": first}])
     result = [sorted((row["t"], row["n"]) for row in epoch) for epoch in stream.run()]
     assert result == [[("00:00:01.000000001", 1), ("00:00:01.000000002", 1)], [("00:00:01.000000001", 2)]]
     (tmp_path / "max").mkdir()
-    refused = Instants(session, tmp_path / "max", lambda df: group_by(df, buckets=1).agg(x=functions["max"]("t")))
-    refused.write([{"i": 1, "t": first}])
+    refused_query = Instants(session, tmp_path / "max", lambda df: group_by(df, buckets=1).agg(x=functions["max"]("t")))
+    refused_query.write([{"i": 1, "t": first}])
     with pytest.raises(PySparkException) as excinfo:
-        refused.run()
+        refused_query.run()
     error = error_of(excinfo.value)
     assert error.code == "SCHEMA_MISMATCH"
     assert "has nanoseconds" in error.message

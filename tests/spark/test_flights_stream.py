@@ -22,12 +22,12 @@ def run(classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write_flights(tmp_path / "flights")
     flights = classic.read.parquet(str(tmp_path / "flights")).where("month = 1 AND day <= 3")
 
-    def running() -> tuple[int, str]:
+    def progress_of_query() -> tuple[int, str]:
         output = io.StringIO()
         console = Console(file=output, width=200)
         return flights_stream.run(classic, flights, tmp_path, console, tmp_path / "flights.duckdb"), output.getvalue()
 
-    return running
+    return progress_of_query
 
 
 @pytest.mark.slow

@@ -104,8 +104,8 @@ def test_all_functions_in_one_batch_and_in_one_stream(classic: SparkSession, tmp
     (expected,) = run_epochs(batch, [rows], keys=["city"], types=TYPES)
     result = {row["city"]: row.asDict(recursive=True) for row in group_by(df, "city").agg(**batch).collect()}
     assert len(result) == 2
-    for _, wanted in expected.changelog:
-        assert alike(wanted, result[wanted["city"]]), (wanted, result[wanted["city"]])
+    for _, expected_rows in expected.changelog:
+        assert alike(expected_rows, result[expected_rows["city"]]), (expected_rows, result[expected_rows["city"]])
 
     live = aggregates(functions, 1)
     epochs = [rows, visits(15, first=40)]
@@ -121,6 +121,6 @@ def test_all_functions_in_one_batch_and_in_one_stream(classic: SparkSession, tmp
 
     scope: dict[str, Any] = {"functions": functions, "group_by": group_by, "visits": df}
     exec(blocks(ROOT / "docs" / "gallery" / "hyperloglog.md")[2], scope)
-    shared = {(row["city"], row["other_city"]): row["shared"] for row in scope["shared"].collect()}
+    shared_counts = {(row["city"], row["other_city"]): row["shared"] for row in scope["shared"].collect()}
     by_city = {city: {row["visitor"] for row in rows if row["city"] == city} for city in ("Oslo", "Quito")}
-    assert shared == {(one, two): len(by_city[one] & by_city[two]) for one in by_city for two in by_city}
+    assert shared_counts == {(one, two): len(by_city[one] & by_city[two]) for one in by_city for two in by_city}

@@ -34,9 +34,11 @@ def test_other_groups_go_on(spark: Any, functions: Any) -> None:
         letters = letters_of(result)
     finally:
         result.unpersist()
-    told = [(same(each["key"]["k"]), same(each["key"]["x"]), each["row"]["v"], each["row"]["w"]) for each in letters]
+    letter_values = [
+        (same(each["key"]["k"]), same(each["key"]["x"]), each["row"]["v"], each["row"]["w"]) for each in letters
+    ]
     expected = [(same(k), same(x), v, w) for k, x, v, w in rows if (same(k), same(x)) in bad]
-    assert sorted(told, key=repr) == sorted(expected, key=repr)
+    assert sorted(letter_values, key=repr) == sorted(expected, key=repr)
     for each in letters:
         assert (each["code"], each["function"], each["row_kind"]) == ("USER_CODE", "picky", "+I")
         assert each["message"] == "accumulate raised ValueError: thirteen is bad luck"
@@ -82,9 +84,9 @@ def test_rows_with_kinds_and_windows(classic: Any, functions: Any) -> None:
     result = group_by(df, "k", row_kind="op", window=tumble("at", "1 hour"), on_error="isolate").agg(
         total=functions["unforgiving"]("v")
     )
-    kept = {(row.k, row.window_start.hour): row.total for row in results(result).collect()}
-    first = min(hour for _, hour in kept)
-    assert kept == {("a", first): 1, ("b", first): 14}
+    totals = {(row.k, row.window_start.hour): row.total for row in results(result).collect()}
+    first = min(hour for _, hour in totals)
+    assert totals == {("a", first): 1, ("b", first): 14}
     letters = letters_of(result)
     assert sorted((each["row_kind"], each["row"]["v"]) for each in letters) == [("+I", 14), ("+I", 15), ("-D", 14)]
     assert {(each["key"]["k"], each["key"]["window_start"].hour) for each in letters} == {("a", first + 1)}
@@ -109,10 +111,10 @@ def test_isolation_that_cannot_be_is_refused(classic: Any, embedded: Any) -> Non
         group_by(df, on_error="skip")  # type: ignore[arg-type]
     with pytest.raises(RejectedError, match="has a column dead_letter of its own"):
         group_by(df, on_error="isolate").agg(dead_letter=embedded["count"]())
-    failing = group_by(df).agg(most=embedded["picky"]("v"))
+    failing_df = group_by(df).agg(most=embedded["picky"]("v"))
     for take in (results, dead_letters):
         with pytest.raises(RejectedError, match="no column dead_letter among most"):
-            take(failing)
+            take(failing_df)
     with pytest.raises(Exception, match="thirteen is bad luck") as excinfo:
-        failing.collect()
+        failing_df.collect()
     assert FunctionError.__name__ in str(excinfo.value)

@@ -26,11 +26,11 @@ def test_a_checkpoint_changes_its_language(classic: SparkSession, tmp_path: Path
             avg=functions["weighted_avg"]("amount", "qty")
         )
 
-    running = Stream(classic, tmp_path, query(python))
-    running.write(orders("ann", "bob", amount=10))
-    running.run()
+    stream = Stream(classic, tmp_path, query(python))
+    stream.write(orders("ann", "bob", amount=10))
+    stream.run()
     for functions, amount, expected in ((java, 30, 20), (python, 50, 30)):
-        running.query = query(functions)
-        running.write(orders("bob", amount=amount))
-        (changes,) = running.run()
+        stream.query = query(functions)
+        stream.write(orders("bob", amount=amount))
+        (changes,) = stream.run()
         assert {row["customer"]: row["avg"] for row in changes} == {"bob": expected}

@@ -26,7 +26,7 @@ AFTER_AN_EPOCH = 0.75
 SEED = 20130101
 
 
-def prepared(folder: Path, epochs: int = EPOCHS) -> Model:
+def prepare(folder: Path, epochs: int = EPOCHS) -> Model:
     """Write the input of all epochs."""
     for name in ("input", "output"):
         (folder / name).mkdir()
@@ -38,7 +38,7 @@ def prepared(folder: Path, epochs: int = EPOCHS) -> Model:
     return rows
 
 
-def started(folder: Path) -> subprocess.Popen[str]:
+def start(folder: Path) -> subprocess.Popen[str]:
     """Start the query in a process group of its own: Python, Java and Spark's Python workers."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.spark.killed_query", str(folder)],
@@ -75,11 +75,11 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 @pytest.mark.slow
 def test_the_driver_may_be_killed_at_any_instant(tmp_path: Path) -> None:
     """Killed with SIGKILL at random moments and restarted, the query ends with the batch result."""
-    rows = prepared(tmp_path)
+    rows = prepare(tmp_path)
     chance = random.Random(SEED)
     kills = 0
     while True:
-        process = started(tmp_path)
+        process = start(tmp_path)
         try:
             assert process.stdout is not None
             if process.stdout.readline() != "STARTED\n":
@@ -120,12 +120,12 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.slow
 def test_python_workers_may_be_killed_at_any_instant(tmp_path: Path) -> None:
     """While Spark's Python workers are killed repeatedly, tasks are retried and the result is right."""
-    rows = prepared(tmp_path)
+    rows = prepare(tmp_path)
     chance = random.Random(SEED)
     kills = 0
     while True:
         before = kills
-        process = started(tmp_path)
+        process = start(tmp_path)
         try:
             assert process.stdout is not None
             if process.stdout.readline() != "STARTED\n":

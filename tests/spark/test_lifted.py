@@ -32,11 +32,11 @@ def rows() -> list[tuple[Any, ...]]:
     """Return rows of some groups: each pair of neighbours among the values, and a group of NULLs."""
     cycles = [itertools.cycle(each) for each in (WHOLE, [2**31 - 1, -(2**31), 0, 7], [-(2**15), 3], FLOATS)]
     cycles += [itertools.cycle([True, False, None]), itertools.cycle(TEXTS)]
-    made = [(place % 7, *(next(each) for each in cycles)) for place in range(140)]
+    rows_made = [(place % 7, *(next(each) for each in cycles)) for place in range(140)]
     # The same number with both signs: totals that only exact sums hold.
-    made += [(8, sign * (2**62 + 5), 2**31 - 1, 7, 0.5, True, "z") for sign in (1, 1, 1, -1, -1, -1)]
-    made += [(9, None, None, None, None, None, None)] * 2
-    return [(*row, "+I") for row in made]
+    rows_made += [(8, sign * (2**62 + 5), 2**31 - 1, 7, 0.5, True, "z") for sign in (1, 1, 1, -1, -1, -1)]
+    rows_made += [(9, None, None, None, None, None, None)] * 2
+    return [(*row, "+I") for row in rows_made]
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +70,10 @@ def calls(functions: Any) -> dict[str, Any]:
     }
 
 
-def shown(found: Any) -> list[str]:
+def texts_of(actual: Any) -> list[str]:
     """Return rows as text, sorted; NaN is equal to itself, and zeros have no sign."""
     return sorted(
-        repr(tuple(each + 0.0 if isinstance(each, float) else each for each in row)) for row in found.collect()
+        repr(tuple(each + 0.0 if isinstance(each, float) else each for each in row)) for row in actual.collect()
     )
 
 
@@ -82,10 +82,10 @@ def shown(found: Any) -> list[str]:
 def test_lifted_rows_have_the_results_of_folded_rows(spark: Any, functions: Any, keys: list[str]) -> None:
     """With and without keys, for all kinds of fields, with FILTER and direct arguments."""
     df = spark.createDataFrame(rows(), SCHEMA)
-    results = [shown(group_by(df, keys, plan=plan).agg(**calls(functions))) for plan in ("fold", "lifted")]
+    results = [texts_of(group_by(df, keys, plan=plan).agg(**calls(functions))) for plan in ("fold", "lifted")]
     assert results[0] == results[1]
     empty = [
-        shown(group_by(df.where("k > 99"), keys, plan=plan).agg(**calls(functions))) for plan in ("fold", "lifted")
+        texts_of(group_by(df.where("k > 99"), keys, plan=plan).agg(**calls(functions))) for plan in ("fold", "lifted")
     ]
     assert empty[0] == empty[1]
 
@@ -94,24 +94,24 @@ def test_lifted_rows_have_the_results_of_folded_rows(spark: Any, functions: Any,
 def test_lifted_rows_in_other_settings(spark: Any, functions: Any) -> None:
     """Without ANSI mode, in which Spark's arithmetic wraps, and with code that Spark generates."""
     df = spark.createDataFrame(rows(), SCHEMA)
-    expected = shown(group_by(df, "k", plan="fold").agg(**calls(functions)))
+    expected = texts_of(group_by(df, "k", plan="fold").agg(**calls(functions)))
     for name, value in (("spark.sql.ansi.enabled", "false"), ("spark.sql.codegen.wholeStage", "true")):
         before = spark.conf.get(name)
         spark.conf.set(name, value)
         try:
-            assert shown(group_by(df, "k", plan="lifted").agg(**calls(functions))) == expected
+            assert texts_of(group_by(df, "k", plan="lifted").agg(**calls(functions))) == expected
         finally:
             spark.conf.set(name, before)
 
 
 def test_lifted_retractions(spark: Any, functions: Any) -> None:
     """Row kinds are signs of the sums, and a group without a live row is dropped."""
-    kept = [(*row[:-1], "-D" if place % 5 == 1 else "+I") for place, row in enumerate(rows()) if row[0] < 8]
+    rows_with_kinds = [(*row[:-1], "-D" if place % 5 == 1 else "+I") for place, row in enumerate(rows()) if row[0] < 8]
     df = spark.createDataFrame(
-        [*kept, (20, 1, 1, 1, 1.0, True, "t", "+I"), (20, 1, 1, 1, 1.0, True, "t", "-U")], SCHEMA
+        [*rows_with_kinds, (20, 1, 1, 1, 1.0, True, "t", "+I"), (20, 1, 1, 1, 1.0, True, "t", "-U")], SCHEMA
     )
     uses = {name: calls(functions)[name] for name in ("conditions", "n", "some", "total", "mean", "every", "any")}
-    results = [shown(group_by(df, "k", row_kind="row_kind", plan=plan).agg(**uses)) for plan in ("fold", "lifted")]
+    results = [texts_of(group_by(df, "k", row_kind="row_kind", plan=plan).agg(**uses)) for plan in ("fold", "lifted")]
     assert results[0] == results[1]
 
 
@@ -120,12 +120,12 @@ def test_decimals(spark: Any, functions: Any) -> None:
     """Sums are exact to 38 digits, also of numbers that Spark would round if it changed their signs."""
     text = "1234567890" * 3 + "1234"
     wide = [decimal.Decimal(each) for each in (f"{text}.678", f"-{text[::-1]}.321", f"{text}.999", "0.001")]
-    made = [
+    rows_made = [
         (place % 3, wide[place % 4], decimal.Decimal(place - 40).scaleb(-2), None if place % 7 else True, kind)
         for place in range(84)
         for kind in (["+I", "+U", "-D"] if place % 5 == 0 else ["+I"])
     ]
-    df = spark.createDataFrame(made, "k int, w decimal(38, 3), d decimal(12, 2), b boolean, row_kind string")
+    df = spark.createDataFrame(rows_made, "k int, w decimal(38, 3), d decimal(12, 2), b boolean, row_kind string")
     for options, names in (({}, ("w", "d")), ({"row_kind": "row_kind"}, ("d",))):
         uses = {f"sum_{name}": functions["sum"](name) for name in names}
         uses["mean"] = functions["avg"]("d")
@@ -133,11 +133,11 @@ def test_decimals(spark: Any, functions: Any) -> None:
         if not options:
             uses |= {name: functions[name]("b") for name in ("min", "max")}
         keys = ["k"] if options else []
-        results = [shown(group_by(df, keys, plan=plan, **options).agg(**uses)) for plan in ("fold", "lifted")]
+        results = [texts_of(group_by(df, keys, plan=plan, **options).agg(**uses)) for plan in ("fold", "lifted")]
         assert results[0] == results[1]
         assert group_by(df, keys, **options).query(**uses).lift_choice.holds
-    rounded = group_by(df, "k", row_kind="row_kind").query(o=functions["sum"]("w")).lift_choice
-    assert "more than 34 digits" in rounded.why
+    lift_choice = group_by(df, "k", row_kind="row_kind").query(o=functions["sum"]("w")).lift_choice
+    assert "more than 34 digits" in lift_choice.why
     large = group_by(df.selectExpr("k", "cast(9e34 as decimal(38, 3)) AS w"), "k", plan="lifted")
     with pytest.raises(PySparkException) as excinfo:
         large.agg(o=functions["sum"]("w")).collect()
@@ -182,11 +182,11 @@ def test_spark_finishes_sums_of_decimals(spark: Any) -> None:
     df = spark.sql(f"SELECT k, CAST(price AS DECIMAL(12, 2)) AS price FROM {prices.format(5000, 4999.99)}")
     for rows, keys in ((df, ["k"]), (df, []), (df.where("false"), []), (df.where("false"), ["k"])):
         assert group_by(rows, keys).query(o=function("price")).finished_by_host.holds
-        results = [shown(group_by(rows, keys, plan=plan).agg(o=function("price"))) for plan in ("fold", "lifted")]
+        results = [texts_of(group_by(rows, keys, plan=plan).agg(o=function("price"))) for plan in ("fold", "lifted")]
         assert results[0] == results[1]
     thirds = spark.sql(f"SELECT CAST('0.{'3' * 38}' AS DECIMAL(38, 38)) AS third FROM range(3)")
     total = group_by(thirds, [], plan="lifted").agg(o=functions["sum"]("third"))
-    assert shown(total) == [f"(Decimal('0.{'9' * 38}'),)"]
+    assert texts_of(total) == [f"(Decimal('0.{'9' * 38}'),)"]
     for price, what in ((5000, "Decimal, which does not fit"), (99_999_999, "total: 199999998.00")):
         large = spark.sql(f"SELECT k, CAST(price AS DECIMAL(12, 2)) AS price FROM {prices.format(price, price)}")
         for plan in ("fold", "lifted"):
@@ -204,9 +204,9 @@ def test_names_of_settings_in_braces(spark: Any, functions: Any) -> None:
     name = "${spark.app.name}"
     df = spark.range(3).withColumnRenamed("id", name)
     for plan in ("fold", "lifted"):
-        counted = group_by(df, name, plan=plan).agg(functions["count"]().alias("n $" + name[1:]))
-        assert counted.columns == [name, "n $" + name[1:]]
-        assert counted.count() == 3
+        counts = group_by(df, name, plan=plan).agg(functions["count"]().alias("n $" + name[1:]))
+        assert counts.columns == [name, "n $" + name[1:]]
+        assert counts.count() == 3
 
 
 def test_a_total_that_does_not_fit_is_an_error(spark: Any, functions: Any) -> None:
@@ -230,25 +230,25 @@ def test_a_row_that_raises_is_an_error(spark: Any, functions: Any) -> None:
 def test_texts_with_collations_are_compared_by_their_bytes(classic: Any, functions: Any) -> None:
     """As Python compares them: a constant of the class differs in its case, and 'b' is after 'C'."""
     texts = classic.sql("SELECT t COLLATE UTF8_LCASE AS t FROM VALUES ('C'), ('b') AS v(t)")
-    skipped = classic.sql("SELECT t COLLATE UTF8_LCASE AS t FROM VALUES ('SKIPPED'), ('skipped') AS v(t)")
-    for rows_, text in ((texts, "b"), (skipped, "SKIPPED")):
+    collated_df = classic.sql("SELECT t COLLATE UTF8_LCASE AS t FROM VALUES ('SKIPPED'), ('skipped') AS v(t)")
+    for rows_, text in ((texts, "b"), (collated_df, "SKIPPED")):
         for plan in ("fold", "lifted"):
-            assert shown(group_by(rows_, [], plan=plan).agg(o=functions["longest"]("t"))) == [repr((text,))]
+            assert texts_of(group_by(rows_, [], plan=plan).agg(o=functions["longest"]("t"))) == [repr((text,))]
 
 
 def test_the_choice_and_its_reason(spark: Any, functions: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """`auto` lifts unless there are many groups or a function does not lift; `explain` says why."""
     df = spark.createDataFrame(rows(), SCHEMA)
 
-    def told(**options: Any) -> str:
+    def choice_of(**options: Any) -> str:
         group_by(df, "k", **options).explain(n=functions["count"](), p=functions["spread"]("v"))
         return capsys.readouterr().out
 
     n = {"n": functions["count"]()}
     assert group_by(df, "k").query(**n).lift_choice.holds
-    assert "  rows are not lifted: plan='fold'" in told(plan="fold")
-    assert "spread has no merge" in told()
-    assert "  rows are lifted: plan='lifted'" in told(plan="lifted")
+    assert "  rows are not lifted: plan='fold'" in choice_of(plan="fold")
+    assert "spread has no merge" in choice_of()
+    assert "  rows are lifted: plan='lifted'" in choice_of(plan="lifted")
     assert not group_by(df, "k", groups=2_000_000).query(**n).lift_choice.holds
     assert group_by(df, "k", groups=100).query(**n).lift_choice.holds
     median = group_by(df, "k").query(**n, m=functions["median"]("v"))
@@ -287,7 +287,7 @@ def test_a_description_that_is_not_of_the_call_is_refused(
     with pytest.raises(RejectedError, match="sum is lifted by something that is not of this call") as excinfo:
         group_by(df, "k").agg(o=functions["sum"]("d"))
     assert excinfo.value.code == "BAD_FRAME"
-    assert shown(group_by(df, "k", plan="fold").agg(o=functions["sum"]("d"))) == ["(1, Decimal('1.25'))"]
+    assert texts_of(group_by(df, "k", plan="fold").agg(o=functions["sum"]("d"))) == ["(1, Decimal('1.25'))"]
 
 
 def test_statistics_of_tables_tell_the_number_of_groups(spark: Any, functions: Any) -> None:

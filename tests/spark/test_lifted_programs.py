@@ -52,9 +52,9 @@ class Case:
     def _rows(self, chance: random.Random) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
         for place in range(40):
-            kept = [row for row in rows if row[2] == "+I"]
-            if self.retracts and kept and chance.random() < 0.3:
-                row = chance.choice(kept)
+            inserted_rows = [row for row in rows if row[2] == "+I"]
+            if self.retracts and inserted_rows and chance.random() < 0.3:
+                row = chance.choice(inserted_rows)
                 rows.remove(row)
                 rows += [(*row[:2], "+U", *row[3:]), (place, row[1], "-D", *row[3:])]
             else:
@@ -66,8 +66,8 @@ class Case:
         values = values_of(type_)
         if self.is_hostile:
             return chance.choice(values)
-        given = [each for each in values[:-1] if not isinstance(each, int) or abs(each) < 10]
-        return chance.choice([each for each in given if "9999999" not in str(each)])
+        numbers = [each for each in values[:-1] if not isinstance(each, int) or abs(each) < 10]
+        return chance.choice([each for each in numbers if "9999999" not in str(each)])
 
     def query(self, spark: Any, plan: str, functions: Functions | None = None) -> Any:
         """Return the query with a plan, of embedded functions or others."""
@@ -88,13 +88,13 @@ class Case:
 
     def difference(self, spark: Any, functions: Functions | None = None) -> str:
         """Return how the results of a lifted query and of an embedded fold differ; empty if they do not."""
-        lifted, folded = self.result(spark, "lifted", functions), self.result(spark, "fold")
-        self.has_result = not isinstance(lifted, str)
-        if lifted == folded or (isinstance(lifted, str) and isinstance(folded, str)):
+        lifted_result, fold_result = self.result(spark, "lifted", functions), self.result(spark, "fold")
+        self.has_result = not isinstance(lifted_result, str)
+        if lifted_result == fold_result or (isinstance(lifted_result, str) and isinstance(fold_result, str)):
             return ""
-        if self.is_hostile and isinstance(lifted, str) and "OVERFLOW" in lifted:
+        if self.is_hostile and isinstance(lifted_result, str) and "OVERFLOW" in lifted_result:
             return ""  # without `merge`, the accumulator of a fold may hold what its state cannot
-        return f"{self.program.text}\n{self.rows}\nfilter {self.filter}\nlifted {lifted}\nfolded {folded}"
+        return f"{self.program.text}\n{self.rows}\nfilter {self.filter}\nlifted {lifted_result}\nfolded {fold_result}"
 
 
 def cases(seeds: range, folder: Path) -> list[Case]:
@@ -105,28 +105,30 @@ def cases(seeds: range, folder: Path) -> list[Case]:
 @pytest.mark.slow
 def test_random_programs(classic: Any, tmp_path: Path) -> None:
     """Rows, states, conditions and results of all types, with FILTER, retractions, NULLs and odd keys."""
-    chosen = cases(range(1000, 1060), tmp_path)
-    assert [result for each in chosen if (result := each.difference(classic))] == []
-    assert sum(each.has_result for each in chosen) > 8
+    random_cases = cases(range(1000, 1060), tmp_path)
+    assert [result for each in random_cases if (result := each.difference(classic))] == []
+    assert sum(each.has_result for each in random_cases) > 8
 
 
 @pytest.mark.slow
 def test_random_programs_on_a_server(spark: Any, tmp_path: Path) -> None:
     """Classic and over Connect: the server tells how they lift, and Spark computes what the class would."""
-    chosen = cases(range(3016, 3036), tmp_path)
-    modules = [sys.modules[each.function.cls.__module__] for each in chosen]
+    random_cases = cases(range(3016, 3036), tmp_path)
+    modules = [sys.modules[each.function.cls.__module__] for each in random_cases]
     with serving(*modules, state_keys="a key for the random programs") as server:
         assert eventually(lambda: answers(server.url), timeout_s=60)
         functions = connect(server.url)
-        assert [result for each in chosen if (result := each.difference(spark, functions))] == []
-    assert sum(each.has_result for each in chosen) > 3
+        assert [result for each in random_cases if (result := each.difference(spark, functions))] == []
+    assert sum(each.has_result for each in random_cases) > 3
 
 
 @pytest.mark.slow
 def test_random_programs_in_statements(spark: Any, tmp_path: Path) -> None:
     """Over a view of a view, all programs in one statement."""
-    chosen = [each for each in cases(range(2000, 2060), tmp_path) if not each.is_hostile and each.program.skips][:6]
-    for each in chosen:
+    plain_cases = [each for each in cases(range(2000, 2060), tmp_path) if not each.is_hostile and each.program.skips][
+        :6
+    ]
+    for each in plain_cases:
         name = each.function.name
         spark.createDataFrame(each.rows, each.schema).createOrReplaceTempView(f"of_{name}")
         spark.sql(f"SELECT * FROM of_{name} WHERE row >= 0").createOrReplaceTempView(f"view_{name}")

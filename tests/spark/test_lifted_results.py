@@ -124,14 +124,14 @@ def functions() -> Any:
 def pairs() -> list[tuple[int, int]]:
     """Return dividends and divisors whose quotients are hard to round."""
     chance = random.Random(7)
-    made = [(one, other) for one in _ends() for other in _ends() if other]
+    number_pairs = [(one, other) for one in _ends() for other in _ends() if other]
     for _ in range(1200):
         divisor = chance.randrange(1, 2 ** chance.randrange(1, 64))
         # Just above, below and at the middle of two floats.
         middle = (2 * chance.randrange(2**52, 2**53) + 1) * divisor
-        made += [(middle // 2 ** chance.randrange(1, 55) + more, divisor) for more in (-1, 0, 1)]
-        made.append((chance.randrange(-END, END), -divisor))
-    return [(one, other) for one, other in made if -END <= one < END]
+        number_pairs += [(middle // 2 ** chance.randrange(1, 55) + more, divisor) for more in (-1, 0, 1)]
+        number_pairs.append((chance.randrange(-END, END), -divisor))
+    return [(one, other) for one, other in number_pairs if -END <= one < END]
 
 
 def _ends() -> list[int]:
@@ -155,8 +155,8 @@ def test_quotients_are_rounded_once(spark: Any) -> None:
 
 def rows() -> list[tuple[Any, ...]]:
     """Return rows of groups with small and large totals, one without weight, one with NULLs."""
-    made: list[tuple[Any, ...]] = [(1, 7, 2), (1, -9, 1), (2, 2**62 + 1, 1), (2, 2**61 + 5, 1), (2, 11, 3)]
-    made += [
+    rows_made: list[tuple[Any, ...]] = [(1, 7, 2), (1, -9, 1), (2, 2**62 + 1, 1), (2, 2**61 + 5, 1), (2, 11, 3)]
+    rows_made += [
         (3, 5, 4),
         (3, 5, -4),
         (4, None, 1),
@@ -165,11 +165,11 @@ def rows() -> list[tuple[Any, ...]]:
         (6, 2**62, 2**31),
         (6, -(2**62), 2**31),
     ]
-    made += [(6, 2**40 + 1, 2**20 + 1)]
-    return made
+    rows_made += [(6, 2**40 + 1, 2**20 + 1)]
+    return rows_made
 
 
-def shown(df: Any) -> list[str]:
+def texts_of(df: Any) -> list[str]:
     """Return sorted rows as text."""
     return sorted(map(repr, df.collect()))
 
@@ -188,23 +188,23 @@ def test_results_without_python(spark: Any, functions: Any, keys: list[str]) -> 
     }
     for part in (df, df.where("k = 99"), df.where("k = 4")):
         uses |= {} if keys else {"mean": functions["mean"]("v", "w").where("k = 2")}
-        lifted = group_by(part, keys, plan="lifted").agg(**uses)
-        assert shown(lifted) == shown(group_by(part, keys, plan="fold").agg(**uses))
+        lifted_df = group_by(part, keys, plan="lifted").agg(**uses)
+        assert texts_of(lifted_df) == texts_of(group_by(part, keys, plan="fold").agg(**uses))
     query = group_by(df, keys, plan="lifted").query(**uses)
     assert query.finished_by_host.holds, query.finished_by_host.why
     assert "no Python runs" in query.explain()
-    assert "ArrowEval" not in plan_of(spark, lifted)
-    assert "MapInArrow" not in plan_of(spark, lifted)
+    assert "ArrowEval" not in plan_of(spark, lifted_df)
+    assert "MapInArrow" not in plan_of(spark, lifted_df)
 
 
 @pytest.mark.parametrize(("name", "by_host"), [("undefined", True), ("nested", False)])
 def test_odd_results(spark: Any, functions: Any, name: str, by_host: bool) -> None:
     """No comparison with NaN is true, and what depends on a quotient is not divided by Spark."""
     df = spark.createDataFrame([(1, 7, 2), (2, 1, 4), (3, 5, 0)], "k int, v bigint, w bigint")
-    lifted = group_by(df, "k", plan="lifted")
-    assert lifted.query(o=functions[name]("v", "w")).finished_by_host.holds is by_host
-    folded = group_by(df, "k", plan="fold").agg(o=functions[name]("v", "w"))
-    assert shown(lifted.agg(o=functions[name]("v", "w"))) == shown(folded)
+    lifted_df = group_by(df, "k", plan="lifted")
+    assert lifted_df.query(o=functions[name]("v", "w")).finished_by_host.holds is by_host
+    fold_df = group_by(df, "k", plan="fold").agg(o=functions[name]("v", "w"))
+    assert texts_of(lifted_df.agg(o=functions[name]("v", "w"))) == texts_of(fold_df)
 
 
 def plan_of(spark: Any, df: Any) -> str:
@@ -230,11 +230,11 @@ def test_errors_without_python(spark: Any, functions: Any, name: str, row: Any, 
     number = "INT" if name in ("weights", "unread") else "BIGINT"
     columns = f"INT(nullif(k, -1)) AS k, {number}(nullif(v, -1)) AS v, {number}(nullif(w, -1)) AS w"
     df = spark.sql(f"SELECT {columns} FROM VALUES {row}, (8, 1, 1) AS rows(k, v, w)")
-    grouped = group_by(df, "k", plan="lifted")
-    assert grouped.query(o=functions[name]("v", "w")).finished_by_host.holds
+    grouped_df = group_by(df, "k", plan="lifted")
+    assert grouped_df.query(o=functions[name]("v", "w")).finished_by_host.holds
     # Not all of them are exceptions of PySpark: Spark 3.5 reports a failed expression by an error of Py4J.
     with pytest.raises(Exception, match=parts[0]) as excinfo:
-        grouped.agg(o=functions[name]("v", "w")).collect()
+        grouped_df.agg(o=functions[name]("v", "w")).collect()
     with pytest.raises(Exception, match=parts[0]) as folded:
         group_by(df, "k", plan="fold").agg(o=functions[name]("v", "w")).collect()
     errors = [error_of(each.value) for each in (excinfo, folded)]

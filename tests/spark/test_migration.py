@@ -60,19 +60,21 @@ def test_a_query_goes_on_with_a_new_version(classic: SparkSession, tmp_path: Pat
         function = connect(mean(version, migrates=migrates))["mean"]
         return lambda df: group_by(df, "customer", buckets=3).agg(mean=function("amount"))
 
-    running = Stream(classic, tmp_path, query("1", migrates=False))
-    running.write(orders("ann", "bob", amount=10))
-    running.run()
-    running.write(orders("bob", "cy", amount=30))
-    running.query = query("2", migrates=False)
+    stream = Stream(classic, tmp_path, query("1", migrates=False))
+    stream.write(orders("ann", "bob", amount=10))
+    stream.run()
+    stream.write(orders("bob", "cy", amount=30))
+    stream.query = query("2", migrates=False)
     with pytest.raises(Exception, match=r"STATE_MISMATCH(?s:.*)mean version 1(?s:.*)version 2(?s:.*)define migrate"):
-        running.run()
-    running.query = query("2", migrates=True)
-    (changes,) = running.run()
+        stream.run()
+    stream.query = query("2", migrates=True)
+    (changes,) = stream.run()
     assert {row["customer"]: row["mean"] for row in changes} == {"bob": 20.0, "cy": 30.0}
-    stored = {row["customer"]: row.asDict() for row in state_table(classic, str(tmp_path / "checkpoint")).collect()}
-    assert stored["ann"] == {"customer": "ann", "live_rows": 1, "mean": None, "mean (version 1)": 10}
-    assert stored["bob"] == {
+    stored_rows = {
+        row["customer"]: row.asDict() for row in state_table(classic, str(tmp_path / "checkpoint")).collect()
+    }
+    assert stored_rows["ann"] == {"customer": "ann", "live_rows": 1, "mean": None, "mean (version 1)": 10}
+    assert stored_rows["bob"] == {
         "customer": "bob",
         "live_rows": 2,
         "mean": {"sum": 40, "rows": 2},
@@ -95,15 +97,15 @@ def test_servers_of_a_new_version_take_the_states_of_an_old_one(classic: SparkSe
         serving(mean("2", migrates=False), state_keys=KEY) as careless,
         serving(mean("2", migrates=True), state_keys=KEY) as new,
     ):
-        running = Stream(classic, tmp_path, query(old.url))
-        running.write(orders("ann", "bob", amount=10))
-        running.run()
-        running.write(orders("bob", "cy", amount=30))
-        running.query = query(careless.url)
+        stream = Stream(classic, tmp_path, query(old.url))
+        stream.write(orders("ann", "bob", amount=10))
+        stream.run()
+        stream.write(orders("bob", "cy", amount=30))
+        stream.query = query(careless.url)
         with pytest.raises(Exception, match=r"STATE_MISMATCH(?s:.*)define migrate"):
-            running.run()
-        running.query = query(new.url)
-        (changes,) = running.run()
+            stream.run()
+        stream.query = query(new.url)
+        (changes,) = stream.run()
         result = sorted((row["customer"], row["row_kind"], row["mean"], row["n"]) for row in changes)
         assert result == [("bob", "+U", 20.0, 2), ("bob", "-U", 10.0, 1), ("cy", "+I", 30.0, 1)]
         assert new.metrics.errors.labels("STATE_MISMATCH")._value.get() == 0
@@ -150,17 +152,17 @@ def test_sessions_of_an_old_version_grow_and_merge(classic: SparkSession, tmp_pa
             buckets=2,
         ).agg(total=function("qty"))
 
-    running = Stream(classic, tmp_path, query("1"))
-    running.write(orders("ann", amount=0) + orders("ann", amount=50) + orders("ann", amount=500) + orders("bob"))
-    running.run()
-    running.query = query("2")
-    running.write(orders("ann", amount=25))
-    (changes,) = running.run()
+    stream = Stream(classic, tmp_path, query("1"))
+    stream.write(orders("ann", amount=0) + orders("ann", amount=50) + orders("ann", amount=500) + orders("bob"))
+    stream.run()
+    stream.query = query("2")
+    stream.write(orders("ann", amount=25))
+    (changes,) = stream.run()
     result = sorted((row["row_kind"], row["total"], row["window_end"] - row["window_start"]) for row in changes)
     half_hour = dt.timedelta(minutes=30)
     assert result == [("+I", 2003, dt.timedelta(minutes=80)), ("-D", 1001, half_hour), ("-D", 1001, half_hour)]
-    stored = state_table(classic, str(tmp_path / "checkpoint")).collect()
-    states = [(row["customer"], row["total"], row["total (version 1)"]) for row in stored]
+    stored_rows = state_table(classic, str(tmp_path / "checkpoint")).collect()
+    states = [(row["customer"], row["total"], row["total (version 1)"]) for row in stored_rows]
     assert sorted(states, key=repr) == [("ann", None, 1), ("ann", {"sum": 2003}, None), ("bob", None, 1)]
 
 
@@ -195,21 +197,21 @@ def test_damaged_state_ends_the_query(
     def query(df: DataFrame) -> DataFrame:
         return group_by(df, "customer", buckets=1).agg(n=functions["count"]())
 
-    running = Stream(classic, tmp_path, query)
+    stream_run = Stream(classic, tmp_path, query)
     with monkeypatch.context() as patch:
         patch.setattr(stream, "BucketProcessor", Damaging)
-        running.write(orders("ann"))
-        running.run()
-    running.write(orders("ann"))
+        stream_run.write(orders("ann"))
+        stream_run.run()
+    stream_run.write(orders("ann"))
     with pytest.raises(Exception, match=rf"CorruptError: STATE_CHECKSUM: bucket 0: the {what}.* is damaged"):
-        running.run()
+        stream_run.run()
 
 
 @pytest.mark.slow
 def test_a_checkpoint_is_checked_before_the_start(classic: SparkSession, tmp_path: Path) -> None:
     """A query that cannot continue is refused without rows, for groups and for frames, with what has changed."""
 
-    def counted(*fields: str) -> Any:
+    def count_of(*fields: str) -> Any:
         state = make_dataclass("State", [(name, int, 0) for name in fields])
 
         class Counted:
@@ -227,35 +229,37 @@ def test_a_checkpoint_is_checked_before_the_start(classic: SparkSession, tmp_pat
         function = connect(udaf(input_types=["BIGINT"], result_type="BIGINT", version="1", name="counted")(Counted))
         return function["counted"]("amount")
 
-    def grouped(df: DataFrame, use: Any, **options: Any) -> DataFrame:
+    def group_query(df: DataFrame, use: Any, **options: Any) -> DataFrame:
         return group_by(df, "customer", **{"buckets": 1, **options}).agg(n=use)
 
-    def framed(df: DataFrame, use: Any) -> DataFrame:
-        timed = df.withColumn("at", sf.current_timestamp()).withWatermark("at", "1 minute")
-        return over(timed, "customer", order_by="at", buckets=1).agg(n=use.rows(None, 0))
+    def over_query(df: DataFrame, use: Any) -> DataFrame:
+        timed_df = df.withColumn("at", sf.current_timestamp()).withWatermark("at", "1 minute")
+        return over(timed_df, "customer", order_by="at", buckets=1).agg(n=use.rows(None, 0))
 
-    for query in (grouped, framed):
+    for query in (group_query, over_query):
         folder = tmp_path / query.__name__
         folder.mkdir()
-        mode = "update" if query is grouped else "append"
-        running = Stream(classic, folder, lambda df, query=query: query(df, counted("rows")), mode)
+        mode = "update" if query is group_query else "append"
+        stream = Stream(classic, folder, lambda df, query=query: query(df, count_of("rows")), mode)
         checkpoint = str(folder / "checkpoint")
-        assert not check_checkpoint(running.query(running.input()), checkpoint)
-        running.write(orders("ann", "bob", "cy"))
-        running.run()
-        assert check_checkpoint(query(running.input(), counted("rows")), checkpoint)
+        assert not check_checkpoint(stream.query(stream.input()), checkpoint)
+        stream.write(orders("ann", "bob", "cy"))
+        stream.run()
+        assert check_checkpoint(query(stream.input(), count_of("rows")), checkpoint)
     with pytest.raises(
         RejectedError, match=r"STATE_MISMATCH.*in its accumulator, more BIGINT was added; set this back"
     ):
-        check_checkpoint(grouped(running.input(), counted("rows", "more")), str(tmp_path / "grouped" / "checkpoint"))
+        check_checkpoint(
+            group_query(stream.input(), count_of("rows", "more")), str(tmp_path / "grouped" / "checkpoint")
+        )
     with pytest.raises(
         RejectedError, match=r"other calls and frames than the query: stored counted over ROWS .* sum over"
     ):
-        check_checkpoint(framed(running.input(), connect("embedded:")["sum"]("amount")), checkpoint)
+        check_checkpoint(over_query(stream.input(), connect("embedded:")["sum"]("amount")), checkpoint)
     use = connect("embedded:")["sum"]("amount")
     with pytest.raises(RejectedError, match="other calls than the query: stored counted, the query has sum;"):
-        check_checkpoint(grouped(running.input(), use), str(tmp_path / "grouped" / "checkpoint"))
+        check_checkpoint(group_query(stream.input(), use), str(tmp_path / "grouped" / "checkpoint"))
     with pytest.raises(RejectedError, match="has the state of over, and the query has group_by"):
-        check_checkpoint(grouped(running.input(), counted("rows")), checkpoint)
+        check_checkpoint(group_query(stream.input(), count_of("rows")), checkpoint)
     with pytest.raises(RejectedError, match=r"takes the result of group_by\(\.\.\.\)\.agg\(\.\.\.\), over"):
         check_checkpoint(classic.range(1), checkpoint)

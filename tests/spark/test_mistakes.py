@@ -91,7 +91,7 @@ class OfWide(spark_functions.Sum):
     """Takes types that Spark does not have."""
 
 
-def timed(name: str) -> Any:
+def windows_of(name: str) -> Any:
     """Return a function of this module."""
     return connect([Zoneless, Zoned, OfJson, OfWide])[name]
 
@@ -250,22 +250,22 @@ CASES: dict[str, tuple[Any, str, str]] = {
         "the key 'periods' is array<interval month>, which cannot be passed to Python",
     ),
     "a zone too many": (
-        lambda df, f: group_by(df).agg(n=timed("zoneless")("zoned")),
+        lambda df, f: group_by(df).agg(n=windows_of("zoneless")("zoned")),
         "SCHEMA_MISMATCH",
         "takes TIMESTAMP_NTZ for its argument value, and zoned is TIMESTAMP_LTZ; .*declare TIMESTAMPTZ.*CAST.zoned",
     ),
     "a zone too few": (
-        lambda df, f: group_by(df).agg(n=timed("zoned")("zoneless")),
+        lambda df, f: group_by(df).agg(n=windows_of("zoned")("zoneless")),
         "SCHEMA_MISMATCH",
         "takes TIMESTAMP_LTZ for its argument value, and zoneless is TIMESTAMP_NTZ; .*CAST.zoneless AS TIMESTAMP_LTZ",
     ),
     "no JSON": (
-        lambda df, f: group_by(df).agg(n=timed("of_json")("m")),
+        lambda df, f: group_by(df).agg(n=windows_of("of_json")("m")),
         "SCHEMA_MISMATCH",
         "takes JSON .* and m is MAP<BIGINT, BIGINT>; give the text of JSON, as to_json.m.",
     ),
     "what Spark does not have": (
-        lambda df, f: group_by(df).agg(n=timed("of_wide")("s")),
+        lambda df, f: group_by(df).agg(n=windows_of("of_wide")("s")),
         "SCHEMA_MISMATCH",
         "Spark has no INT256, so the function's author",
     ),
@@ -396,28 +396,28 @@ def test_what_spark_says_is_one_line(spark: Any, embedded: Any, case: str) -> No
 
 def test_structs_with_two_fields_of_one_name(df: Any, embedded: Any) -> None:
     """Spark does not pass them to Python. Where it needs no Python, they are keys and are counted."""
-    given = df.selectExpr("k", "s", "named_struct('a', v, 'A', v, 'a', w) AS twice", "array(struct(k, k)) AS deep")
+    odd_df = df.selectExpr("k", "s", "named_struct('a', v, 'A', v, 'a', w) AS twice", "array(struct(k, k)) AS deep")
     text, split = embedded["string_agg"]("s"), connect(scalar_functions)["split"]
     uses = {
-        "the key 'twice'": lambda: group_by(given, "twice").agg(n=text),
-        "the key 'deep'": lambda: group_by(given, "deep").agg(n=text),
-        "the argument 'twice' of first": lambda: group_by(given, "k").agg(n=embedded["first"]("twice")),
-        "the argument 'twice' of count": lambda: group_by(given, "k").agg(n=embedded["count"]("twice").distinct()),
-        "the column 'twice'": lambda: over(given, partition_by="k", order_by="s").agg(n=text),
-        "the column 'deep'": lambda: join_lateral(given.drop("twice"), split("s")),
+        "the key 'twice'": lambda: group_by(odd_df, "twice").agg(n=text),
+        "the key 'deep'": lambda: group_by(odd_df, "deep").agg(n=text),
+        "the argument 'twice' of first": lambda: group_by(odd_df, "k").agg(n=embedded["first"]("twice")),
+        "the argument 'twice' of count": lambda: group_by(odd_df, "k").agg(n=embedded["count"]("twice").distinct()),
+        "the column 'twice'": lambda: over(odd_df, partition_by="k", order_by="s").agg(n=text),
+        "the column 'deep'": lambda: join_lateral(odd_df.drop("twice"), split("s")),
     }
     for what, use in uses.items():
         with pytest.raises(RejectedError, match=f"{what} has a STRUCT with two fields named '[ak]'.*CAST") as excinfo:
             use()
         assert excinfo.value.code == "SCHEMA_MISMATCH"
-    counted = group_by(given, "twice").agg(n=embedded["count"]("deep")).collect()
-    assert sorted((*tuple(row.twice), row.n) for row in counted) == [(v, v, 1, 1) for v in range(20)]
+    counts = group_by(odd_df, "twice").agg(n=embedded["count"]("deep")).collect()
+    assert sorted((*tuple(row.twice), row.n) for row in counts) == [(v, v, 1, 1) for v in range(20)]
     register(df.sparkSession, embedded, {"first": "any_first", "count": "any_count"})
-    given.createOrReplaceTempView("twice")
+    odd_df.createOrReplaceTempView("twice")
     for plan in ("auto", "lists"):
-        with pytest.raises(SqlError, match="the argument 'twice' of any_first has a STRUCT with two") as refused:
+        with pytest.raises(SqlError, match="the argument 'twice' of any_first has a STRUCT with two") as sql_error:
             sql(df.sparkSession, "SELECT any_first(twice) FROM twice", plan=plan)
-        assert refused.value.code == "SCHEMA_MISMATCH"
+        assert sql_error.value.code == "SCHEMA_MISMATCH"
     assert sql(df.sparkSession, "SELECT any_count(twice) FROM twice").first()[0] == 20
 
 
@@ -438,23 +438,23 @@ def test_a_window_of_months(spark: Any) -> None:
 def test_the_remedy_for_a_type_is_one(df: Any, function: str, column: str) -> None:
     """A query that follows the remedy of the error is accepted."""
     with pytest.raises(RejectedError) as excinfo:
-        group_by(df).agg(n=timed(function)(column))
+        group_by(df).agg(n=windows_of(function)(column))
     remedy = re.search(r"(CAST|to_json)\(.*?\)", excinfo.value.message)
     assert remedy is not None
-    assert group_by(df).agg(n=timed(function)(remedy.group())).columns == ["n"]
+    assert group_by(df).agg(n=windows_of(function)(remedy.group())).columns == ["n"]
 
 
 def test_a_text_that_names_its_result_is_refused(spark: Any, embedded: Any) -> None:
     """A misspelt DESC is a name for Spark, so the order would be ascending without a word."""
     df = table(spark)
-    built = {
+    build_of_text = {
         "v DSC": lambda text: group_by(df).agg(n=embedded["first"]("s").order_by(text)),
         "v descending NULLS LAST": lambda text: group_by(df).agg(n=embedded["first"]("s").order_by("k", text)),
         "v + 1 `DSC`": lambda text: over(df, "k", order_by=text).agg(n=embedded["first"]("s")),
         "v > 1 x": lambda text: group_by(df).agg(n=embedded["count"]().where(text)),
         "v AS x": lambda text: group_by(df).agg(n=embedded["sum"](text)),
     }
-    for text, build in built.items():
+    for text, build in build_of_text.items():
         with pytest.raises(RejectedError, match=r"names its result .*(DSC|descending|x)`?, .*ASC or DESC") as excinfo:
             build(text)
         assert excinfo.value.code == "SIGNATURE"
@@ -477,8 +477,8 @@ def test_expressions_that_end_with_a_word_are_no_names(spark: Any, embedded: Any
 def test_pyspark_habits(spark: Any, embedded: Any, rows_of: Any) -> None:
     """Lists of keys, aggregates by alias, functions as attributes, and names of Python's own parameters work."""
     df = table(spark)
-    named = {"self": embedded.count(), "aliased": embedded.count(), "named": embedded.count(), "df": embedded.count()}
-    result = group_by(df, ["k", sf.col("w")]).agg(embedded.sum("v").alias("total"), **named)
+    names = {"self": embedded.count(), "aliased": embedded.count(), "named": embedded.count(), "df": embedded.count()}
+    result = group_by(df, ["k", sf.col("w")]).agg(embedded.sum("v").alias("total"), **names)
     assert result.columns == ["k", "w", "total", "self", "aliased", "named", "df"]
     assert rows_of(result) == [(0, 1, 90, 10, 10, 10, 10), (1, 1, 100, 10, 10, 10, 10)]
 
@@ -530,13 +530,13 @@ def test_a_module_that_workers_lack_is_named(
     (tmp_path / "beside_the_driver.py").write_text("def added(v):\n    return v\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    def imported(v: int) -> int:
+    def import_in_worker(v: int) -> int:
         import beside_the_driver  # type: ignore[import-not-found]
 
         return int(beside_the_driver.added(v))
 
     module = __import__("beside_the_driver")
-    helper = module if at == "top" else types.SimpleNamespace(added=imported)
+    helper = module if at == "top" else types.SimpleNamespace(added=import_in_worker)
     monkeypatch.setattr(Helped, "helper", helper)
     df = spark.range(0, 14, 1, 2)
     with pytest.raises(Exception, match="beside_the_driver") as excinfo:
@@ -571,8 +571,8 @@ def test_a_server_that_is_gone(classic: Any) -> None:
     with serving(spark_functions, state_keys="a key for the spark tests") as server:
         functions = connect(server.url, deadline_s=5, patience_s=2)
         result = group_by(classic.range(10), "id", plan="fold").agg(n=functions["count"]())
-        lifted = group_by(classic.range(10), "id").agg(n=functions["count"]())
-    assert lifted.count() == 10
+        lifted_df = group_by(classic.range(10), "id").agg(n=functions["count"]())
+    assert lifted_df.count() == 10
     with pytest.raises(FoldflightError, match="UNREACHABLE"):
         group_by(classic.range(10), "id").agg(n=functions["count"]())
     with pytest.raises(Exception, match="UNREACHABLE"):
@@ -598,8 +598,8 @@ def test_a_misspelled_column_logs_nothing(df: Any) -> None:
 @since_spark("4.3", "real-time mode in Python")
 def test_a_stream_in_real_time_mode(classic: Any, embedded: Any, tmp_path: Path) -> None:
     """What Spark says of the trigger becomes an error that tells the triggers with which the query runs."""
-    counted = group_by(classic.readStream.format("rate").load(), "value").agg(n=embedded["count"]())
-    writer = counted.writeStream.format("console").outputMode("update").option("checkpointLocation", str(tmp_path))
+    counts = group_by(classic.readStream.format("rate").load(), "value").agg(n=embedded["count"]())
+    writer = counts.writeStream.format("console").outputMode("update").option("checkpointLocation", str(tmp_path))
     query = writer.trigger(realTime="5 minutes").start()  # type: ignore[call-overload]
     with pytest.raises(PySparkException) as excinfo:
         query.awaitTermination(60)

@@ -59,29 +59,29 @@ CALLS = {
 
 
 def random_rows(count: int) -> list[tuple[Any, ...]]:
-    chosen = random.Random(17)
+    rng = random.Random(17)
 
     def maybe(value: Any) -> Any:
-        return chosen.choice([value, value, value, None])
+        return rng.choice([value, value, value, None])
 
     return [
         (
             number,
-            maybe(chosen.choice("ab")),
-            maybe(START + dt.timedelta(minutes=20 * chosen.randrange(20))),
-            maybe(START.date() + dt.timedelta(chosen.randrange(8))),
-            maybe(chosen.choice([0.0, -0.0, 0.5, 1.25, float("nan"), float("inf")])),
-            maybe(Decimal(chosen.randrange(20)) / 4),
-            maybe(chosen.randrange(12)),
-            maybe(chosen.randrange(-20, 20)),
-            chosen.randrange(1, 4),
-            maybe(chosen.random() < 0.5),
+            maybe(rng.choice("ab")),
+            maybe(START + dt.timedelta(minutes=20 * rng.randrange(20))),
+            maybe(START.date() + dt.timedelta(rng.randrange(8))),
+            maybe(rng.choice([0.0, -0.0, 0.5, 1.25, float("nan"), float("inf")])),
+            maybe(Decimal(rng.randrange(20)) / 4),
+            maybe(rng.randrange(12)),
+            maybe(rng.randrange(-20, 20)),
+            rng.randrange(1, 4),
+            maybe(rng.random() < 0.5),
         )
         for number in range(count)
     ]
 
 
-def compared(spark: Any, functions: Functions, names: list[str]) -> None:
+def compare(spark: Any, functions: Functions, names: list[str]) -> None:
     """Compute some of the windows with `over` and with SQL, and compare all columns of the results."""
     df = spark.createDataFrame(random_rows(60), SCHEMA)
     df.createOrReplaceTempView("rows_of_over")
@@ -106,28 +106,28 @@ def compared(spark: Any, functions: Functions, names: list[str]) -> None:
         }
         result = over(df, "k", order_by=order.split(", ")).agg(**calls)
         assert result.columns == [*df.columns, *calls]
-        found = sorted(result.toArrow().to_pylist(), key=lambda row: row["id"])
-        wanted = [{name: row[name] for name in result.columns} for row in expected]
-        assert list(map(repr, found)) == list(map(repr, wanted)), order
+        actual = sorted(result.toArrow().to_pylist(), key=lambda row: row["id"])
+        expected_rows = [{name: row[name] for name in result.columns} for row in expected]
+        assert list(map(repr, actual)) == list(map(repr, expected_rows)), order
 
 
 @pytest.mark.slow
 def test_every_frame_is_that_of_spark(sessions: dict[str, Any], embedded: Functions) -> None:
     """ROWS, and RANGE over timestamps, dates and numbers: NULL, NaN, zeros, ties and both directions are as in SQL."""
-    compared(sessions["classic"], embedded, list(WINDOWS))
+    compare(sessions["classic"], embedded, list(WINDOWS))
 
 
 @since_spark("4.2", "FILTER in OVER, with which the results are compared,")
 def test_frames_are_folded_in_one_pass_on_servers(sessions: dict[str, Any], server_url: str) -> None:
     """Several frames in one pass, on a server."""
-    compared(sessions["classic"], connect(server_url), ["rows", "whole"])
+    compare(sessions["classic"], connect(server_url), ["rows", "whole"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spark", ["connect"], indirect=True)
 def test_frames_are_folded_in_one_pass_through_connect(spark: Any, embedded: Functions) -> None:
     """Several frames in one pass, through Spark Connect."""
-    compared(spark, embedded, ["rows", "whole"])
+    compare(spark, embedded, ["rows", "whole"])
     in_the_order_of_columns(spark, embedded)
 
 
@@ -179,8 +179,8 @@ def test_a_column_of_the_input_is_sent_once(sessions: dict[str, Any], embedded: 
     assert (layout.columns.names, layout.display_names) == (["in_0", "in_2", "in_1"], ("k", "where ok", "`a.b`"))
     twice = over(df, "k", "k", order_by="k").agg(total=total, n=embedded["count"]())
     for result in (window.agg(total=total, n=embedded["count"]()), twice):
-        found = sorted(map(tuple, result.collect()))
-        assert found == [(k, k % 2, k % 2 == 0, -k, None if k % 2 else k, 1) for k in range(4)]
+        actual = sorted(map(tuple, result.collect()))
+        assert actual == [(k, k % 2, k % 2 == 0, -k, None if k % 2 else k, 1) for k in range(4)]
 
 
 def test_mistakes_are_refused_before_anything_runs(
@@ -222,14 +222,14 @@ def test_mistakes_are_refused_before_anything_runs(
         s=count,
         p=embedded["max"]("v").rows(-5, 0, by="recompute"),
     )
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for way in (
         "retract, because it is invertible",
         "merge, because it merges",
         "accumulate, because",
         "recompute, because",
     ):
-        assert f"folded: {way}" in shown
+        assert f"folded: {way}" in output
 
 
 def test_the_keys_may_be_named(classic: Any) -> None:
@@ -247,8 +247,8 @@ def test_the_keys_may_be_named(classic: Any) -> None:
 def test_columns_of_one_name_pass_through(classic: Any, embedded: Functions) -> None:
     """A join may have two columns of one name: both are in the result, and only a query that names them fails."""
     left = classic.createDataFrame([(1, "a", 10)], "id int, note string, v bigint")
-    joined = left.join(classic.createDataFrame([(1, "b")], "id int, NOTE string"), left["id"] == 1)
-    frame = over(joined, "v", order_by=left["id"])
+    joined_df = left.join(classic.createDataFrame([(1, "b")], "id int, NOTE string"), left["id"] == 1)
+    frame = over(joined_df, "v", order_by=left["id"])
     calls = {"n": embedded.count("v"), "some": embedded.sum("v + 1").where("v > 1")}
     result = frame.agg(**calls)
     assert result.columns == ["id", "note", "v", "id", "NOTE", "n", "some"]

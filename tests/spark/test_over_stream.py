@@ -63,7 +63,7 @@ def test_what_a_stream_cannot_do_is_refused(classic: SparkSession, capsys: pytes
     functions = connect(spark_functions)
     raw = classic.readStream.format("rate").load().withColumnRenamed("timestamp", "at")
     df, count = watermarked(raw), functions["count"]()
-    for given, order, message in (
+    for input_df, order, message in (
         (raw, "at", "this stream has none; add df.withWatermark"),
         (df, (), "ordered by the column under the watermark; give order_by='at'"),
         (df, "value", "'value' is not; give order_by='at', with further columns only behind it"),
@@ -72,7 +72,7 @@ def test_what_a_stream_cannot_do_is_refused(classic: SparkSession, capsys: pytes
         (df, sf.expr("at + INTERVAL 1 HOUR"), "is not; give order_by='at'"),
     ):
         with pytest.raises(RejectedError, match=message):
-            over(given, "value", order_by=order)
+            over(input_df, "value", order_by=order)
     by_time = over(df, "value", order_by=["at", "value DESC"])
     for call, message in (
         (count.rows(-1, 1), "a stream does not know the rows that follow"),
@@ -88,7 +88,7 @@ def test_what_a_stream_cannot_do_is_refused(classic: SparkSession, capsys: pytes
     with pytest.raises(RejectedError, match="buckets is 1 to"):
         over(df, "value", order_by="at", buckets=0)
     by_time.explain(n=count, last=count.rows(-9, 0))
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for text in (
         "stream: over: partition by value",
         "state in 32 buckets",
@@ -96,7 +96,7 @@ def test_what_a_stream_cannot_do_is_refused(classic: SparkSession, capsys: pytes
         "last: the arguments of the last 9 rows of each group, for ever",
         "counted in late_rows",
     ):
-        assert text in shown
+        assert text in output
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from foldflight.client import Functions
 from foldflight.spark import group_by, session
 from tests.spark.test_stream import Stream
 from tests.spark.test_stream_windows import Clicks
-from tests.unit.pickled_spread import EDITED, RANGE, defined
+from tests.unit.pickled_spread import EDITED, RANGE, define
 
 ROOT = Path(__file__).parents[2]
 BUNDLE_KEY = "a key for the bundles of the spark tests"
@@ -61,7 +61,7 @@ def place(
 ) -> Place:
     """Places of a user's code. Each returns the functions of that code, edited or not."""
 
-    def imported(code: str) -> type:
+    def import_class(code: str) -> type:
         name = f"spread_of_{request.param.replace(' ', '_')}_{hash(code) & 0xFFFF}"
         folder = tmp_path / name
         folder.mkdir()
@@ -74,12 +74,12 @@ def place(
 
     match request.param:
         case "notebook":
-            return lambda code: connect(defined(code))
+            return lambda code: connect(define(code))
         case "bundle":
             url = request.getfixturevalue("bundles_url")
-            return lambda code: connect(url, bundle_key=BUNDLE_KEY).register(defined(code))
+            return lambda code: connect(url, bundle_key=BUNDLE_KEY).register(define(code))
         case _:
-            return lambda code: connect(imported(code))
+            return lambda code: connect(import_class(code))
 
 
 def test_pickled_classes_are_available_in_both_phases(classic: SparkSession, place: Place) -> None:
@@ -109,7 +109,7 @@ def test_sessions_of_a_stream(classic: SparkSession, tmp_path: Path) -> None:
     sessions: dict[int, int] = {}
     stream = Clicks(classic, tmp_path, lambda df: df)
     for code, rows in ((RANGE, [(0, "a", 1), (30, "a", 5)]), (EDITED, [(15, "a", 9)])):
-        functions = connect(defined(code))
+        functions = connect(define(code))
         stream.query = lambda df, functions=functions: group_by(
             df, "page", window=session("at", "20 minutes"), emit="changelog", buckets=2
         ).agg(s=functions["spread"]("v"))
@@ -128,9 +128,9 @@ def test_sessions_of_a_stream(classic: SparkSession, tmp_path: Path) -> None:
 def test_a_stream_that_cannot_read_its_states_says_what_to_do(classic: SparkSession, tmp_path: Path) -> None:
     """A restart without the class of its states fails with the name of the class and the remedy."""
     stream = Values(classic, tmp_path, lambda df: df)
-    renamed = RANGE.replace("class R:", "class Renamed:").replace("return R()", "return Renamed()")
-    for code in (RANGE, renamed):
-        functions = connect(defined(code))
+    renamed_source = RANGE.replace("class R:", "class Renamed:").replace("return R()", "return Renamed()")
+    for code in (RANGE, renamed_source):
+        functions = connect(define(code))
         stream.query = lambda df, functions=functions: group_by(df, "k", buckets=2).agg(s=functions["spread"]("v"))
         stream.values(a=1)
         if code is RANGE:
@@ -140,7 +140,7 @@ def test_a_stream_that_cannot_read_its_states_says_what_to_do(classic: SparkSess
 
 
 def run_script(folder: Path, factor: int) -> list[str]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "tests/spark/pickled_query.py", str(folder), str(factor)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT / "service")},
@@ -149,8 +149,8 @@ def run_script(folder: Path, factor: int) -> list[str]:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
 
 
 @pytest.mark.slow
@@ -161,5 +161,5 @@ def test_a_script_and_its_edited_self(tmp_path: Path) -> None:
         rows = [{"k": k, "v": 100 * number + v} for k in "ab" for v in range(5)]
         pq.write_table(pa.Table.from_pylist(rows, schema=Values.schema), tmp_path / f"input/{number}.parquet")
         spread = (100 * number + 4) * factor
-        told = [f"('a', {spread}) ('b', {spread})"]
-        assert run_script(tmp_path, factor) == [f"batch {told[0]}", f"stream {told[0]}"]
+        expected_lines = [f"('a', {spread}) ('b', {spread})"]
+        assert run_script(tmp_path, factor) == [f"batch {expected_lines[0]}", f"stream {expected_lines[0]}"]

@@ -81,10 +81,10 @@ def run_pipeline(
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PIPELINE_ROWS": str(folder / "rows"),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-6000:]
 
 
 def table_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
@@ -145,9 +145,9 @@ def test_upserts_keep_the_rows_of_auto_cdc(tmp_path: Path) -> None:
         path = tmp_path / "rows" / f"{place}.json"
         path.write_text("".join(json.dumps(event) + "\n" for event in part), encoding="utf-8")
         os.utime(path, (place + 1, place + 1))
-    shared = "org.apache.spark.sql.connector.catalog.SharedTablesInMemoryRowLevelOperationTableCatalog"
+    catalog_class = "org.apache.spark.sql.connector.catalog.SharedTablesInMemoryRowLevelOperationTableCatalog"
     lock = Path(__file__).with_name("jars-auto-cdc.txt")
-    run_pipeline(tmp_path, "auto_cdc.py", jars(lock), {"spark.sql.catalog.merged": shared})
+    run_pipeline(tmp_path, "auto_cdc.py", jars(lock), {"spark.sql.catalog.merged": catalog_class})
     newest = {}
     for event in sorted((event for part in parts for event in part), key=lambda event: event["version"]):
         newest[event["shop"], event["id"]] = event
@@ -194,20 +194,20 @@ def test_a_flow_plans_without_analysis(spark: Any, orders: Any, rows_of: Any) ->
     """In a flow, all operations plan over a declared schema; the results are those of plain Spark."""
     functions = connect([spark_functions, scalar_functions])
     with flow(spark):
-        declared = with_schema(orders(), SCHEMA, streaming=False)
-        lifted = group_by(declared, "upper(customer) AS c").agg(total=functions.sum("price + 1"))
-        folded = group_by(declared, "customer", plan="fold").agg(n=functions.count(), total=functions.sum("price"))
-        windows = group_by(declared, "customer", window=tumble("at", "1 minute")).agg(total=functions.sum("price"))
-        running = over(declared, "customer", order_by="at").agg(total=functions.sum("price"))
-        mapped = with_columns(declared, text=functions.multiply("price", "version"))
-        newest = upserts(declared, keys=["customer"], sequence_by="version", deleted="gone")
+        declared_df = with_schema(orders(), SCHEMA, streaming=False)
+        lifted_df = group_by(declared_df, "upper(customer) AS c").agg(total=functions.sum("price + 1"))
+        fold_df = group_by(declared_df, "customer", plan="fold").agg(n=functions.count(), total=functions.sum("price"))
+        windows = group_by(declared_df, "customer", window=tumble("at", "1 minute")).agg(total=functions.sum("price"))
+        over_df = over(declared_df, "customer", order_by="at").agg(total=functions.sum("price"))
+        mapped_df = with_columns(declared_df, text=functions.multiply("price", "version"))
+        newest = upserts(declared_df, keys=["customer"], sequence_by="version", deleted="gone")
         totals = group_by(newest, "customer", row_kind="row_kind").agg(total=functions.sum("price"))
     by_customer = orders().groupBy("customer")
-    assert rows_of(lifted) == [("ANN", 52), ("BOB", 21)]
-    assert rows_of(folded) == rows_of(by_customer.agg(sf.count("*"), sf.sum("price")))
+    assert rows_of(lifted_df) == [("ANN", 52), ("BOB", 21)]
+    assert rows_of(fold_df) == rows_of(by_customer.agg(sf.count("*"), sf.sum("price")))
     assert [row[-1] for row in rows_of(windows)] == [10, 40, 20]
-    assert [row[-1] for row in rows_of(running)] == [10, 50, 20]
-    assert rows_of(mapped.select("customer", "text")) == rows_of(
+    assert [row[-1] for row in rows_of(over_df)] == [10, 50, 20]
+    assert rows_of(mapped_df.select("customer", "text")) == rows_of(
         with_columns(orders(), text=functions.multiply("price", "version")).select("customer", "text")
     )
     assert rows_of(totals) == [("ann", 40), ("bob", 20)]
@@ -231,12 +231,12 @@ def test_mistakes_in_a_flow(spark: Any, orders: Any) -> None:
             use(orders())
         assert excinfo.value.code == "SIGNATURE"
     with flow(spark):
-        declared = with_schema(orders(), "customer STRING, price INT", streaming=False)
-        assert declared.columns == ["customer", "price"]
-        assert not declared.isStreaming
+        declared_df = with_schema(orders(), "customer STRING, price INT", streaming=False)
+        assert declared_df.columns == ["customer", "price"]
+        assert not declared_df.isStreaming
         with pytest.raises(AnalysisException, match="ATTEMPT_ANALYSIS_IN_PIPELINE"):
-            declared.count()
-        totals = group_by(declared, "customer").agg(total=functions.sum("price"))
+            declared_df.count()
+        totals = group_by(declared_df, "customer").agg(total=functions.sum("price"))
         with pytest.raises(RejectedError, match="the column id twice"):
             with_schema(orders(), "id INT, ID INT", streaming=False)
         with pytest.raises(RejectedError, match="SCHEMA_MISMATCH: Spark cannot read the schema 'id TEXTS'"):

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.docs.running import printed_by
-from tests.spark.recorded_checkpoints import KINDS, RECORDED_ON, continued, unpack
+from tests.spark.recorded_checkpoints import KINDS, RECORDED_ON, continue_stream, unpack
 from tests.spark.test_kill import ROOT
 from tests.spark_sessions import SPARK, since_spark
 
@@ -37,7 +37,7 @@ def test_a_recorded_checkpoint_is_continued(classic: SparkSession, tmp_path: Pat
 
     The older version is one of foldflight, of Spark, or of both.
     """
-    result, expected = continued(classic, version, name, tmp_path)
+    result, expected = continue_stream(classic, version, name, tmp_path)
     assert result == expected
     assert result
 
@@ -63,5 +63,5 @@ def test_a_session_that_ran_no_stream_reads_states(tmp_path: Path) -> None:
     checkpoint = unpack("4.0", "grouped", tmp_path)
     paths = [os.environ.get("PYTHONPATH", ""), str(ROOT / "service")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    printed = printed_by("-c", READ_ALONE, checkpoint, folder=tmp_path, environment=environment)
-    assert re.search(r"[1-9]\d* groups", printed)
+    output = printed_by("-c", READ_ALONE, checkpoint, folder=tmp_path, environment=environment)
+    assert re.search(r"[1-9]\d* groups", output)

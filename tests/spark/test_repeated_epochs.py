@@ -22,13 +22,13 @@ from tests.spark.test_kill import ROOT
 def ran(folder: Path, step: str) -> int:
     """Run a step, and end its Java."""
     folder.mkdir(exist_ok=True)
-    with (folder / "said").open("w") as said:
+    with (folder / "said").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.repeated_epochs", str(folder), step],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": f"{ROOT / 'service'}{os.pathsep}{ROOT}"},
-            stdout=said,
-            stderr=said,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
         )
     try:
@@ -48,9 +48,13 @@ def outputs(folder: Path, name: str) -> list[Any]:
 @pytest.mark.slow
 def test_a_sink_fails_and_java_is_killed(tmp_path: Path) -> None:
     """The outputs are those of streams that nothing disturbed."""
-    whole, failed = tmp_path / "whole", tmp_path / "failed"
-    for folder, step, code in ((whole, "whole", 0), (failed, "fail", -signal.SIGKILL), (failed, "go on", 0)):
+    whole, failed_folder = tmp_path / "whole", tmp_path / "failed"
+    for folder, step, code in (
+        (whole, "whole", 0),
+        (failed_folder, "fail", -signal.SIGKILL),
+        (failed_folder, "go on", 0),
+    ):
         assert ran(folder, step) == code, (folder / "said").read_text()[-20_000:]
     for name in streams():
         assert len(outputs(whole, name)) > 1
-        assert outputs(failed, name) == outputs(whole, name)
+        assert outputs(failed_folder, name) == outputs(whole, name)

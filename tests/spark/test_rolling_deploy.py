@@ -16,7 +16,7 @@ from foldflight.spark import group_by
 from tests.ports import free_port
 from tests.spark.conftest import answers
 from tests.spark.test_stream import Stream
-from tests.wire.kit import eventually, summing
+from tests.wire.kit import eventually, sum_with_factor
 
 ROWS = 40
 
@@ -35,8 +35,8 @@ class Fleet:
     def deploy(self, place: int, factor: int) -> None:
         """Stop the server at a place, and start one with the code of a factor on its port."""
         self._servers[place].close()
-        served = serving(summing(factor), port=self.ports[place], state_keys="one key of the fleet")
-        server = self._servers[place].enter_context(served)
+        server_context = serving(sum_with_factor(factor), port=self.ports[place], state_keys="one key of the fleet")
+        server = self._servers[place].enter_context(server_context)
         assert eventually(lambda: answers(server.url), timeout_s=60)
 
     def close(self) -> None:
@@ -63,9 +63,9 @@ def test_a_stream_goes_through_a_rolling_deployment(classic: SparkSession, tmp_p
                 stream.write([{**row, "customer": name} for name in before for _ in range(ROWS)])
             for changes in stream.run():
                 result = {change["customer"]: change["total"] for change in changes}
-                added = {(result[name] - before[name]) / ROWS for name in before}
-                assert len(added) == 1, "one epoch was folded by two codes"
-                factors.append(added.pop())
+                added_factors = {(result[name] - before[name]) / ROWS for name in before}
+                assert len(added_factors) == 1, "one epoch was folded by two codes"
+                factors.append(added_factors.pop())
                 before.update(result)
 
         run(2)

@@ -30,20 +30,20 @@ from tests.spark_sessions import SPARK
 
 def changelog(seed: int) -> tuple[list[tuple[str, int, int]], dict[int, Counter[int]]]:
     """Return rows (kind, key, value) of a correct changelog, and the live values of each key."""
-    chosen = random.Random(seed)
+    rng = random.Random(seed)
     live: dict[int, Counter[int]] = defaultdict(Counter)
     rows = []
     for _ in range(3_000):
-        key = chosen.randrange(60)
+        key = rng.randrange(60)
         values = [value for value, times in live[key].items() if times]
-        if values and chosen.random() < 0.5:
-            value = chosen.choice(values)
+        if values and rng.random() < 0.5:
+            value = rng.choice(values)
             live[key][value] -= 1
-            rows.append((chosen.choice(["-D", "-U"]), key, value))
+            rows.append((rng.choice(["-D", "-U"]), key, value))
         else:
-            value = chosen.randrange(5)
+            value = rng.randrange(5)
             live[key][value] += 1
-            rows.append((chosen.choice(["+I", "+U"]), key, value))
+            rows.append((rng.choice(["+I", "+U"]), key, value))
     for key in range(50, 60):  # these end without rows
         for value, times in live.pop(key, Counter()).items():
             rows += [("DELETE", key, value)] * times
@@ -113,46 +113,49 @@ def test_many_equal_rows_and_the_bits_of_floats(classic: Any, embedded: Any) -> 
         "SELECT if(id < 140003, '+I', '-D') AS kind, id % 2 AS k, -0D AS x, DATE '2024-01-01' AS day, "
         "array(id % 2) AS list FROM range(140010)"
     )
-    wanted = [(0, 69_999, 69_999, "-0.0"), (1, 69_997, 69_997, "-0.0")]
+    expected = [(0, 69_999, 69_999, "-0.0"), (1, 69_997, 69_997, "-0.0")]
     for plan in ("auto", "fold"):
         uses = {"n": embedded["count"](), "m": embedded["count"]("list"), "first": embedded["first"]("x")}
         result = group_by(df, "k", row_kind="kind", plan=plan, materialize=True).agg(**uses)
-        assert sorted((row.k, row.n, row.m, str(row["first"])) for row in result.collect()) == wanted
-    counted = group_by(df, "day", row_kind="kind").agg(n=embedded["count"](), s=embedded["sum"]("k")).collect()
-    assert [tuple(row)[1:] for row in counted] == [(139_996, 69_997)]
+        assert sorted((row.k, row.n, row.m, str(row["first"])) for row in result.collect()) == expected
+    counts = group_by(df, "day", row_kind="kind").agg(n=embedded["count"](), s=embedded["sum"]("k")).collect()
+    assert [tuple(row)[1:] for row in counts] == [(139_996, 69_997)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_random_changelogs_from_their_middle(classic: Any, embedded: Any, seed: int) -> None:
     """Groups have the rows that are left of a multiset, in each plan."""
-    chosen = random.Random(seed)
+    rng = random.Random(seed)
     kinds = ["+I", "+I", "+U", "-U", "-D"]
-    made = [(chosen.choice(kinds), chosen.randrange(40), chosen.choice([None, 1, 2, 3])) for _ in range(400)]
+    changes = [(rng.choice(kinds), rng.randrange(40), rng.choice([None, 1, 2, 3])) for _ in range(400)]
     left: Counter[Any] = Counter()
-    for kind, *row in sorted(made, key=lambda each: each[0][0]):  # `+` comes before `-`
+    for kind, *row in sorted(changes, key=lambda each: each[0][0]):  # `+` comes before `-`
         left[tuple(row)] = left[tuple(row)] + 1 if kind[0] == "+" else max(left[tuple(row)] - 1, 0)
     expected: dict[int, list[Any]] = defaultdict(list)
     for (key, value), times in left.items():
         expected[key] += [value] * times
-    df = classic.createDataFrame(made, "kind string, k int, v bigint").repartition(5)
+    df = classic.createDataFrame(changes, "kind string, k int, v bigint").repartition(5)
     uses = {"n": embedded["count"](), "total": embedded["sum"]("v")}
     for plan in ("lifted", "fold"):
         result = {
             row.k: (row.n, row.total) for row in group_by(df, "k", row_kind="kind", plan=plan).agg(**uses).collect()
         }
         assert result == {
-            key: (len(values), sum(filled) if (filled := [each for each in values if each is not None]) else None)
+            key: (
+                len(values),
+                sum(known_numbers) if (known_numbers := [each for each in values if each is not None]) else None,
+            )
             for key, values in expected.items()
             if values
         }
     uses["median"] = embedded["median"]("v")
-    kept = {row.k: row.n for row in group_by(df, "k", row_kind="kind").agg(**uses).collect()}
-    assert kept == {key: len(values) for key, values in expected.items() if values}
+    counts = {row.k: row.n for row in group_by(df, "k", row_kind="kind").agg(**uses).collect()}
+    assert counts == {key: len(values) for key, values in expected.items() if values}
     (whole,) = group_by(df, row_kind="kind").agg(n=embedded["count"](), d=embedded["count"]("v").distinct()).collect()
     # Without keys, rows are equal whatever their group was.
-    values = Counter({value: 0 for *_, value in made})
-    for kind, _, value in sorted(made, key=lambda each: each[0][0]):
+    values = Counter({value: 0 for *_, value in changes})
+    for kind, _, value in sorted(changes, key=lambda each: each[0][0]):
         values[value] = values[value] + 1 if kind[0] == "+" else max(values[value] - 1, 0)
     assert tuple(whole) == (values.total(), sum(value is not None and times > 0 for value, times in values.items()))
 
@@ -207,12 +210,12 @@ def test_rows_of_any_type_are_compared(classic: Any) -> None:
         values["GEOMETRY(0)"] = tuple(points)
     count = connect("embedded:")["count"]
     for type_, (one, other) in values.items():
-        typed = [f"CAST({value} AS {type_})" for value in (one, one, other)]
-        rows = zip(("'+I'", "'-U'", "'-U'"), typed, strict=True)
+        typed_values = [f"CAST({value} AS {type_})" for value in (one, one, other)]
+        rows = zip(("'+I'", "'-U'", "'-U'"), typed_values, strict=True)
         union = " UNION ALL ".join(f"SELECT {kind} AS kind, {value} AS v" for kind, value in rows)
         result = group_by(classic.sql(union), row_kind="kind").agg(n=count("v"))
         assert [row.n for row in result.collect()] == [0], type_
-        alone = classic.sql(f"SELECT '+I' AS kind, {typed[0]} AS v UNION ALL SELECT '-U', {typed[2]}")
+        alone = classic.sql(f"SELECT '+I' AS kind, {typed_values[0]} AS v UNION ALL SELECT '-U', {typed_values[2]}")
         result = group_by(alone, row_kind="kind").agg(n=count("v"))
         assert [row.n for row in result.collect()] == [1], type_
 
@@ -250,8 +253,8 @@ def test_an_unknown_kind_fails_the_query(classic: Any, embedded: Any) -> None:
 def test_a_code_without_a_meaning_fails_the_query(classic: Any, embedded: Any, code: str) -> None:
     """Where codes have meanings, one that is not among them is refused, even if it is the name of a row kind."""
     df = classic.createDataFrame([("c", 1), (code, 1)], "op string, v bigint")
-    said = f"SCHEMA_MISMATCH: the row kind 'op' is '{code}', and row_kinds maps only 'c', 'd'; add it there"
-    with pytest.raises(PySparkException, match=said) as excinfo:
+    message = f"SCHEMA_MISMATCH: the row kind 'op' is '{code}', and row_kinds maps only 'c', 'd'; add it there"
+    with pytest.raises(PySparkException, match=message) as excinfo:
         group_by(df, row_kind="op", row_kinds={"c": "+I", "d": "-D"}).agg(o=embedded["sum"]("v")).collect()
     error = error_of(excinfo.value)
     assert isinstance(error, RejectedError)
@@ -261,14 +264,14 @@ def test_a_code_without_a_meaning_fails_the_query(classic: Any, embedded: Any, c
 def test_a_column_that_cannot_hold_kinds_is_refused_at_once(spark: Any, embedded: Any) -> None:
     """Columns of numbers need `row_kinds`, `row_kinds` need a column, and the column must exist."""
     df = spark.createDataFrame([(1, "a", 5), (2, "a", 5), (1, "b", 7)], "code int, k string, v bigint")
-    for given, said in (
+    for input_df, message in (
         ({"row_kind": "code"}, r"'code' is int, and row kinds are texts(?s:.*)row_kinds="),
         ({"row_kind": "cod"}, "cod"),
         ({"row_kinds": {"1": "+I"}}, "give row_kind as well"),
         ({"row_kind": "code", "row_kinds": {"1": "insert it"}}, "insert it"),
     ):
-        with pytest.raises(RejectedError, match=said):
-            group_by(df, "k", **given)
+        with pytest.raises(RejectedError, match=message):
+            group_by(df, "k", **input_df)
     result = group_by(df, "k", row_kind="code", row_kinds={"1": "+I", "2": "-D"}).agg(o=embedded["sum"]("v"))
     assert [tuple(row) for row in result.collect()] == [("b", 7)]
 
@@ -308,8 +311,8 @@ def test_row_kinds_of_readers_are_not_left_out(spark: Any, embedded: Any, reader
     """Rows that retract were added without a word. Through views, filters and new names the column is known again."""
     rows = changes_of_readers(spark)[reader]
     total = embedded["sum"]("amount")
-    renamed = rows.where("amount > 0").withColumnRenamed("row_kind", "op").withColumn("more", sf.lit(1))
-    for frame, name in ((rows, "row_kind"), (renamed, "op")):
+    renamed_df = rows.where("amount > 0").withColumnRenamed("row_kind", "op").withColumn("more", sf.lit(1))
+    for frame, name in ((rows, "row_kind"), (renamed_df, "op")):
         with pytest.raises(RejectedError, match=rf"the column {name} has row kinds.*row_kind='{name}'") as excinfo:
             group_by(frame, "customer")
         assert excinfo.value.code == "SIGNATURE"
@@ -318,27 +321,27 @@ def test_row_kinds_of_readers_are_not_left_out(spark: Any, embedded: Any, reader
     by_kind = group_by(rows, "row_kind", row_kind=None).agg(n=embedded["count"]()).collect()
     assert sorted(map(tuple, by_kind)) == [("+I", 1), ("+U", 1), ("-U", 1)]
     with pytest.raises(RejectedError, match="the column op has row kinds, and over would take"):
-        over(renamed, "customer", order_by="amount")
+        over(renamed_df, "customer", order_by="amount")
     assert len(over(rows.drop("row_kind"), "customer", order_by="amount").agg(total=total).collect()) == 3
 
 
 def test_row_kinds_of_streams_are_not_left_out(classic: Any, embedded: Any, tmp_path: Path) -> None:
     """Those of `upserts` and of changelogs of our own; updates lack old values, so they are no changelog."""
     source = classic.readStream.format("rate").load().selectExpr("value AS id", "value % 2 AS k", "timestamp AS at")
-    kept, count = upserts(source, keys="id", sequence_by="at"), embedded["count"]
+    upserts_df, count = upserts(source, keys="id", sequence_by="at"), embedded["count"]
     with pytest.raises(RejectedError, match="the column row_kind has row kinds"):
-        group_by(kept, "k")
-    updates = group_by(kept, "k", row_kind="row_kind").agg(n=count())
+        group_by(upserts_df, "k")
+    updates = group_by(upserts_df, "k", row_kind="row_kind").agg(n=count())
     with pytest.raises(RejectedError, match=r"rows that replace others.*row_kind='row_kind'"):
         group_by(updates, "n")
     with pytest.raises(RejectedError, match=r"the kinds of updates.*emit='changelog'") as excinfo:
         group_by(updates, "n", row_kind="row_kind")
     assert excinfo.value.code == "CANNOT_RETRACT"
-    changelog = group_by(kept, "k", row_kind="row_kind", emit="changelog").agg(n=count())
+    changelog = group_by(upserts_df, "k", row_kind="row_kind", emit="changelog").agg(n=count())
     group_by(changelog, "n", row_kind="row_kind").agg(m=count())
     with pytest.raises(RejectedError, match=r"write_table would take.*rename it to row_kind"):
         write_table(
-            kept.withColumnRenamed("row_kind", "kind"),
+            upserts_df.withColumnRenamed("row_kind", "kind"),
             f"duckdb://{tmp_path}/a.duckdb?table=t",
             keys=["id"],
             checkpoint=tmp_path / "checkpoint",

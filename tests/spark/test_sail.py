@@ -24,10 +24,10 @@ from foldflight.testing import run_over
 from tests.laws import lifted_functions
 from tests.spark import spark_functions
 from tests.spark.spark_functions import LONG, Median
-from tests.spark.test_batch import SCHEMA, by_key, mixed, oracle, random_rows
+from tests.spark.test_batch import SCHEMA, by_key, mixed_calls, oracle, random_rows
 from tests.spark.test_lifted import SCHEMA as LIFTED_SCHEMA
 from tests.spark.test_lifted import calls as lifted_calls
-from tests.spark.test_lifted import rows, shown
+from tests.spark.test_lifted import rows, texts_of
 from tests.spark_sessions import has_spark
 
 if has_spark():
@@ -68,13 +68,14 @@ def test_random_batches(classic: Any, functions: Any, seed: int) -> None:
     """Calls over unusual keys, of one and of two phases, are those of the author's class, embedded and remote."""
     rows = random_rows(3_000, seed)
     df = classic.createDataFrame(rows, SCHEMA).repartition(5)
-    calls = mixed(functions)
+    calls = mixed_calls(functions)
     assert by_key(group_by(df, "k", "x").agg(**calls), 2) == oracle(rows)
-    merged = {name: calls[name] for name in ("average", "large", "n", "total")}
+    mergeable_calls = {name: calls[name] for name in ("average", "large", "n", "total")}
     expected = {
-        key: tuple(dict(zip(calls, row, strict=True))[name] for name in merged) for key, row in oracle(rows).items()
+        key: tuple(dict(zip(calls, row, strict=True))[name] for name in mergeable_calls)
+        for key, row in oracle(rows).items()
     }
-    assert by_key(group_by(df, "k", "x").agg(**merged), 2) == expected
+    assert by_key(group_by(df, "k", "x").agg(**mergeable_calls), 2) == expected
     everything = oracle([("", 0.0, *row[2:]) for row in rows])
     assert by_key(group_by(df).agg(**calls), 0) == {(): everything["", 0.0]}
 
@@ -95,15 +96,17 @@ def test_four_threads_fold_at_once(classic: Any, functions: Any) -> None:
 
 def test_retractions_come_after_the_rows_that_they_undo(classic: Any, functions: Any) -> None:
     """Rows with kinds of a plan of one phase are sorted, although Sail drops sorts within partitions."""
-    chosen = random.Random(3)
-    rows = [(f"k{chosen.randrange(9)}", number) for number in range(900)]
+    rng = random.Random(3)
+    rows = [(f"k{rng.randrange(9)}", number) for number in range(900)]
     kinds = [("+I", *row) for row in rows] + [("-D", *row) for row in rows if row[1] % 3 == 0]
-    chosen.shuffle(kinds)
+    rng.shuffle(kinds)
     df = classic.createDataFrame(kinds, "kind string, k string, v bigint").repartition(6)
     calls = {"n": functions["count"]("v").distinct(), "all": functions["count"]()}
-    kept = Counter(key for key, number in rows if number % 3)
-    assert by_key(group_by(df, "k", row_kind="kind").agg(**calls), 1) == {(key,): (n, n) for key, n in kept.items()}
-    assert by_key(group_by(df, row_kind="kind").agg(**calls), 0) == {(): (kept.total(), kept.total())}
+    live_counts = Counter(key for key, number in rows if number % 3)
+    assert by_key(group_by(df, "k", row_kind="kind").agg(**calls), 1) == {
+        (key,): (n, n) for key, n in live_counts.items()
+    }
+    assert by_key(group_by(df, row_kind="kind").agg(**calls), 0) == {(): (live_counts.total(), live_counts.total())}
 
 
 @pytest.mark.parametrize("plan", ["fold", "lifted"])
@@ -115,8 +118,8 @@ def test_a_retraction_without_its_row_is_ignored(classic: Any, functions: Any, p
     rows += [("+I", "dee", 1, None), ("-D", "dee", 1, None), ("-D", "eve", 1, None)]
     df = classic.createDataFrame(rows, "kind string, k string, v bigint, x double").repartition(3)
     calls = {"total": functions["sum"]("v"), "n": functions["count"]("x")}
-    found = by_key(group_by(df, "k", row_kind="kind", plan=plan).agg(**calls), 1)
-    assert found == {("ann",): (40, 1), ("bob",): (3, 1)}
+    actual = by_key(group_by(df, "k", row_kind="kind", plan=plan).agg(**calls), 1)
+    assert actual == {("ann",): (40, 1), ("bob",): (3, 1)}
     with pytest.raises(Exception, match="CANNOT_RETRACT: a row is retracted and no equal row is accumulated"):
         group_by(df, "k", row_kind="kind", plan=plan, strict=True).agg(**calls).collect()
 
@@ -124,13 +127,13 @@ def test_a_retraction_without_its_row_is_ignored(classic: Any, functions: Any, p
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_frames(classic: Any, ours: Functions, seed: int) -> None:
     """OVER gives what `run_over` computes from the same rows."""
-    chosen = random.Random(seed)
+    rng = random.Random(seed)
     rows = [
         {
             "id": number,
-            "k": chosen.choice(["a", "b", None]),
-            "o": chosen.choice([None, *range(20)]),
-            "v": chosen.randrange(100),
+            "k": rng.choice(["a", "b", None]),
+            "o": rng.choice([None, *range(20)]),
+            "v": rng.randrange(100),
         }
         for number in range(600)
     ]
@@ -143,13 +146,13 @@ def test_random_frames(classic: Any, ours: Functions, seed: int) -> None:
     df = classic.createDataFrame(
         [tuple(row.values()) for row in rows], "id int, k string, o int, v bigint"
     ).repartition(7)
-    framed = {"rows": calls["rows"], "running": calls["running"]}
-    expected = run_over(framed, rows, keys=["k"], order_by=order)
-    found = over(df, "k", order_by=order).agg(**framed).orderBy("id").collect()
-    assert [row.asDict() for row in found] == sorted(expected, key=lambda row: row["id"])
+    framed_calls = {"rows": calls["rows"], "running": calls["running"]}
+    expected = run_over(framed_calls, rows, keys=["k"], order_by=order)
+    actual = over(df, "k", order_by=order).agg(**framed_calls).orderBy("id").collect()
+    assert [row.asDict() for row in actual] == sorted(expected, key=lambda row: row["id"])
     expected = run_over({"range": calls["range"]}, rows, keys=["k"], order_by=["o"])
-    found = over(df, "k", order_by="o").agg(range=calls["range"]).orderBy("id").collect()
-    assert [row.asDict() for row in found] == sorted(expected, key=lambda row: row["id"])
+    actual = over(df, "k", order_by="o").agg(range=calls["range"]).orderBy("id").collect()
+    assert [row.asDict() for row in actual] == sorted(expected, key=lambda row: row["id"])
 
 
 TIMES = [datetime.time(9, 0, 0, 1), datetime.time(9), datetime.time(23, 59, 59, 999_999), None]
@@ -171,24 +174,24 @@ DAYS = [datetime.timedelta(days=-1, microseconds=1), datetime.timedelta(days=-1)
 )
 def test_keys_that_its_hash_or_its_frames_lack(classic: Any, ours: Functions, type_: str, values: list[Any]) -> None:
     """TIME, intervals, BINARY and STRUCT are keys of groups, of one and of two phases, and keys and order of OVER."""
-    chosen = random.Random(4).choices(range(len(values)), k=200)
+    rng = random.Random(4).choices(range(len(values)), k=200)
     df = classic.createDataFrame(
-        [(values[place], place, number) for number, place in enumerate(chosen)], f"k {type_}, place int, v bigint"
+        [(values[place], place, number) for number, place in enumerate(rng)], f"k {type_}, place int, v bigint"
     ).repartition(5)
-    counted = Counter(chosen)
+    counts = Counter(rng)
     for use in (ours["count"]("v"), ours["count"]("v").distinct()):
-        found = group_by(df, "k").agg(n=use).collect()
-        assert Counter({values.index(plain(row.k)): row.n for row in found}) == counted
-        assert len(found) == len(values)
+        actual = group_by(df, "k").agg(n=use).collect()
+        assert Counter({values.index(plain(row.k)): row.n for row in actual}) == counts
+        assert len(actual) == len(values)
     rows = over(df, "k", order_by="v").agg(n=ours["count"]()).collect()
-    expected = [(place, chosen[: at + 1].count(place)) for at, place in enumerate(chosen)]
+    expected = [(place, rng[: at + 1].count(place)) for at, place in enumerate(rng)]
     assert [(row.place, row.n) for row in sorted(rows, key=lambda row: row.v)] == expected
-    ordered = over(df, order_by="k").agg(n=ours["count"]()).collect()
-    peers = {row.place: row.n for row in ordered}
-    assert all(row.n == peers[row.place] for row in ordered)
+    over_rows = over(df, order_by="k").agg(n=ours["count"]()).collect()
+    peers = {row.place: row.n for row in over_rows}
+    assert all(row.n == peers[row.place] for row in over_rows)
     order = sorted(peers, key=lambda place: peers[place])
     assert values[order[0]] is None
-    assert [peers[place] for place in order] == list(accumulate(counted[place] for place in order))
+    assert [peers[place] for place in order] == list(accumulate(counts[place] for place in order))
 
 
 def plain(value: Any) -> Any:
@@ -249,29 +252,29 @@ def test_scalar_and_table_functions(classic: Any, ours: Functions) -> None:
 def test_integers_are_lifted(classic: Any, keys: list[str]) -> None:
     """Calls over hostile rows have the results of a fold; those with floats, or that raise, say why they are folded."""
     df = classic.createDataFrame(rows(), LIFTED_SCHEMA).repartition(5)
-    lifted = connect([*lifted_functions.LIFTED, Median])
-    uses = lifted_calls(lifted)
+    lifted_functions_ = connect([*lifted_functions.LIFTED, Median])
+    uses = lifted_calls(lifted_functions_)
     del uses["products"]  # in these partitions a fold has partial totals that its state does not hold
     why = {}
     for name, use in uses.items():
         try:
-            found = group_by(df, keys, plan="lifted").agg(**{name: use})
-        except RejectedError as refused:
-            why[name] = refused.message
+            actual = group_by(df, keys, plan="lifted").agg(**{name: use})
+        except RejectedError as error:
+            why[name] = error.message
             continue
-        assert shown(found) == shown(group_by(df, keys, plan="fold").agg(**{name: use})), name
-        assert shown(group_by(df.where("k > 99"), keys).agg(**{name: use})) == (
-            shown(group_by(df.where("k > 99"), keys, plan="fold").agg(**{name: use}))
+        assert texts_of(actual) == texts_of(group_by(df, keys, plan="fold").agg(**{name: use})), name
+        assert texts_of(group_by(df.where("k > 99"), keys).agg(**{name: use})) == (
+            texts_of(group_by(df.where("k > 99"), keys, plan="fold").agg(**{name: use}))
         ), name
     assert set(uses) - set(why) == {
         "conditions", "narrow", "present", "spread", "pairs", "own", "n", "some", "total", "mean", "every", "any",
     }  # fmt: skip
     assert "it computes with floats" in why["least"]
     assert "no integers" in why["last"]
-    choice = group_by(df, "k").query(n=lifted["count"]()).lift_choice
+    choice = group_by(df, "k").query(n=lifted_functions_["count"]()).lift_choice
     assert (choice.holds, choice.why) == (False, "this host folds faster; plan='lifted' lifts it nevertheless")
     with pytest.raises(RejectedError, match="a key has floats"):
-        group_by(df, "x", plan="lifted").agg(n=lifted["count"]())
+        group_by(df, "x", plan="lifted").agg(n=lifted_functions_["count"]())
 
 
 def test_a_row_that_raises_is_an_error_where_rows_are_lifted(classic: Any) -> None:
@@ -279,11 +282,11 @@ def test_a_row_that_raises_is_an_error_where_rows_are_lifted(classic: Any) -> No
     df = classic.createDataFrame([(7, None, 2), (7, 1, 1), (8, 5, 2)], "k int, v bigint, i bigint")
     products = connect(lifted_functions.LIFTED)["products"]
     whole = group_by(df, "k", plan="lifted")
-    assert shown(whole.agg(o=products("v", "i").where("v IS NOT NULL"))) == ["(7, -3)", "(8, -6)"]
-    with pytest.raises(Exception, match="USER_CODE") as caught:
+    assert texts_of(whole.agg(o=products("v", "i").where("v IS NOT NULL"))) == ["(7, -3)", "(8, -6)"]
+    with pytest.raises(Exception, match="USER_CODE") as excinfo:
         whole.agg(o=products("v", "i")).collect()
     for part in ("lifted_functions.py:", "function: products", "group: k=7", "row: v=NULL, i=2"):
-        assert part in str(caught.value)
+        assert part in str(excinfo.value)
 
 
 def test_a_sum_that_wraps_around_is_an_error(classic: Any, capsys: Any) -> None:
@@ -291,9 +294,9 @@ def test_a_sum_that_wraps_around_is_an_error(classic: Any, capsys: Any) -> None:
     df = classic.createDataFrame([(7, -(2**63), -(2**31))] * 4, "k int, v bigint, w int")
     weighted_avg = connect("embedded:examples.weighted_avg")["weighted_avg"]
     result = group_by(df, "k", plan="lifted").agg(o=weighted_avg("v", "w"))
-    with pytest.raises(Exception, match="OVERFLOW") as caught:
+    with pytest.raises(Exception, match="OVERFLOW") as excinfo:
         result.collect()
-    assert "group: k=7" in str(caught.value)
+    assert "group: k=7" in str(excinfo.value)
     result.explain()
     assert "try_sum" not in capsys.readouterr().out
 
@@ -309,10 +312,10 @@ def test_sums_of_64_bits_are_exact_or_null(classic: Any) -> None:
     totals = [sum(each or 0 for each in case) for case in cases]
     expected = [(place, total if -end <= total < end else None) for place, total in enumerate(totals)]
     for limb, count in (("CASE WHEN x IS NOT NULL THEN x ELSE 0L END", "count(1)"), ("x", "count(x)")):
-        found = df.groupBy("k").agg(
+        actual = df.groupBy("k").agg(
             sf.expr(exact_sums(classic, ["wide sum"])["wide sum"].format(limb, rows=count)).alias("o")
         )
-        assert sorted(found.collect()) == expected
+        assert sorted(actual.collect()) == expected
     assert None in dict(expected).values()
     for sum_ in exact_sums(classic, ["wide sum"]).values():
         many = (sf.expr(sum_.format("x", rows=f"{few}L")).alias(f"o{few}") for few in (2**31 - 1, 2**31))
@@ -322,9 +325,9 @@ def test_sums_of_64_bits_are_exact_or_null(classic: Any) -> None:
 def test_an_error_of_a_function_names_its_line(classic: Any, ours: Functions) -> None:
     """The text of the error has the function, the group and the author's line."""
     df = classic.createDataFrame([("a", 1), ("b", 0)], "k string, v bigint")
-    with pytest.raises(Exception, match="fails_at_zero") as caught:
+    with pytest.raises(Exception, match="fails_at_zero") as excinfo:
         group_by(df, "k").agg(x=ours["fails_at_zero"]("v")).collect()
-    assert "1 // v" in str(caught.value)
+    assert "1 // v" in str(excinfo.value)
 
 
 def test_streams_are_refused_and_nothing_is_set(
@@ -350,27 +353,27 @@ def test_vectors(classic: Any, functions: Functions, items: int) -> None:
     register(classic, functions, {name: "middle"})
     double = [2 * each for each in whole]
     expected = {"a": str(double), "b": "None", "c": str([each + 0.0 for each in extreme])}
-    running = over(df, "k", order_by="i").agg(mean=functions[name]("v").rows(-1, 0)).where("i IN (1, 3, 4)")
-    for found in (
+    over_df = over(df, "k", order_by="i").agg(mean=functions[name]("v").rows(-1, 0)).where("i IN (1, 3, 4)")
+    for actual in (
         group_by(df, "k").agg(mean=functions[name]("v")),
         sql(classic, "SELECT k, middle(v) AS mean FROM vectors GROUP BY k"),
     ):
-        assert {row["k"]: str(row["mean"]) for row in found.collect()} == expected
-    assert {row["k"]: str(row["mean"]) for row in running.collect()} == expected | {"a": str(whole)}
+        assert {row["k"]: str(row["mean"]) for row in actual.collect()} == expected
+    assert {row["k"]: str(row["mean"]) for row in over_df.collect()} == expected | {"a": str(whole)}
     if items == LONG:
-        negated = with_columns(df, w=functions["long_negated"]("v")).where("i IN (1, 4)").collect()
-        assert {row["k"]: str(row["w"]) for row in negated} == {"a": "None", "c": str([-each for each in extreme])}
+        negated_rows = with_columns(df, w=functions["long_negated"]("v")).where("i IN (1, 4)").collect()
+        assert {row["k"]: str(row["w"]) for row in negated_rows} == {"a": "None", "c": str([-each for each in extreme])}
 
 
 @pytest.mark.parametrize(("wrong", "why"), [([1.0, 2.0], "it has 2 items"), ([1.0, None, 2.0], "its item 1 is NULL")])
 def test_other_lists_are_no_vectors(classic: Any, functions: Functions, wrong: list[float | None], why: str) -> None:
     df = classic.createDataFrame([("a", 1, [1.0, 2.0, 3.0]), ("b", 2, wrong)], "k string, i int, v array<float>")
-    for found in (
+    for actual in (
         group_by(df, "k").agg(mean=functions["centroid"]("v")),
         over(df, "k", order_by="i").agg(mean=functions["centroid"]("v").rows(-1, 0)),
         with_columns(df, longer=functions["longer"]("v")),
     ):
         with pytest.raises(Exception, match=rf"the argument v has a list that is no VECTOR\(3\): {why}"):
-            found.collect()
+            actual.collect()
     with pytest.raises(RejectedError, match=r"takes VECTOR\(3\)"):
         group_by(df.selectExpr("k", "CAST(v AS array<double>) AS v"), "k").agg(mean=functions["centroid"]("v"))

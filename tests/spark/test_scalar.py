@@ -88,8 +88,8 @@ def test_table_functions_join(spark: Any, functions: Any) -> None:
     outer = join_lateral(df, f["split"]("text"), outer=True).collect()
     assert sum(row.word is None for row in outer) == 2
     assert len(outer) == len(expected) + 2
-    chained = join_lateral(df, f["repeated"]("b", f["split"]("text")["at"]).alias("again")).collect()
-    assert [(row.a, row.again) for row in chained] == [(1, 4), (-4, 7), (-4, 7), (-4, 7)]
+    chained_df = join_lateral(df, f["repeated"]("b", f["split"]("text")["at"]).alias("again")).collect()
+    assert [(row.a, row.again) for row in chained_df] == [(1, 4), (-4, 7), (-4, 7), (-4, 7)]
 
 
 @pytest.mark.every_turn
@@ -103,9 +103,9 @@ def test_one_trip_and_the_plan_stays_open(classic: Any, embedded: Any) -> None:
     plan = plan_of(twice)
     assert plan.count("ArrowEvalPython") == 1
     assert [row.s for row in twice.collect()] == [51, None, 3, 46]
-    filtered = plan_of(with_columns(df, m=f["multiply"]("a", "b")).where("a > 1").select("m"))
-    assert filtered.index("ArrowEvalPython") < filtered.index("Filter")
-    assert "unused" not in filtered
+    plan_text = plan_of(with_columns(df, m=f["multiply"]("a", "b")).where("a > 1").select("m"))
+    assert plan_text.index("ArrowEvalPython") < plan_text.index("Filter")
+    assert "unused" not in plan_text
     apart = with_columns(once, s=f["score"](sf.col("n"), "a"))
     assert plan_of(apart).count("ArrowEvalPython") == 2, "an expression may mean anything, so it is left to Spark"
     assert [row.s for row in apart.collect()] == [51, None, 3, 46]
@@ -190,11 +190,11 @@ def test_async_functions_wait_inside_spark_and_on_servers(spark: Any) -> None:
     df = spark.range(200).repartition(3)
     with serving(Registry.load([later])) as server:
         for functions in (connect(later), connect(server.url)):
-            mapped = with_columns(df, y=functions["later"]("id"), on_error="isolate")
-            assert [(row.id, row.y) for row in results(mapped).orderBy("id").collect()] == [
+            mapped_df = with_columns(df, y=functions["later"]("id"), on_error="isolate")
+            assert [(row.id, row.y) for row in results(mapped_df).orderBy("id").collect()] == [
                 (number, 2 * number) for number in range(200) if number != 13
             ]
-            (letter,) = dead_letters(mapped).select("message").collect()
+            (letter,) = dead_letters(mapped_df).select("message").collect()
             assert "ValueError: 13" in letter.message
 
 
@@ -209,18 +209,20 @@ async def later(x: int) -> int:
 def test_errors_are_isolated(spark: Any, embedded: Any) -> None:
     """With isolate, each failing row is a dead letter, and the others have their results; so for table functions."""
     df = spark.createDataFrame([(4, 2), (1, 0), (9, 3)], "x bigint, y bigint")
-    mapped = with_columns(df, r=embedded["ratio"]("x", "y"), s=embedded["multiply"]("x", "y"), on_error="isolate")
-    assert [tuple(row) for row in results(mapped).collect()] == [(4, 2, 2.0, 8), (9, 3, 3.0, 27)]
-    (letter,) = dead_letters(mapped).collect()
+    mapped_df = with_columns(df, r=embedded["ratio"]("x", "y"), s=embedded["multiply"]("x", "y"), on_error="isolate")
+    assert [tuple(row) for row in results(mapped_df).collect()] == [(4, 2, 2.0, 8), (9, 3, 3.0, 27)]
+    (letter,) = dead_letters(mapped_df).collect()
     assert (letter.code, letter.function, letter.row.x, letter.row.y) == ("USER_CODE", "ratio", 1, 0)
-    assert [row[:2] for row in dead_letters(mapped.withColumn("id", sf.lit(7)), "id").collect()] == [(7, "USER_CODE")]
+    assert [row[:2] for row in dead_letters(mapped_df.withColumn("id", sf.lit(7)), "id").collect()] == [
+        (7, "USER_CODE")
+    ]
     with pytest.raises(RejectedError, match="there is no column nope among x, y"):
-        dead_letters(mapped, "nope")
+        dead_letters(mapped_df, "nope")
     with pytest.raises(RejectedError, match=r"names of columns of df, .* write dead_letters\(df, 'id'\)"):
-        dead_letters(mapped, sf.col("x"))  # type: ignore[arg-type]
-    joined = join_lateral(df, embedded["crooked"]("y"), on_error="isolate")
-    assert [tuple(row) for row in results(joined).collect()] == [(4, 2, 2, 2)]
-    letters = dead_letters(joined).collect()
+        dead_letters(mapped_df, sf.col("x"))  # type: ignore[arg-type]
+    joined_df = join_lateral(df, embedded["crooked"]("y"), on_error="isolate")
+    assert [tuple(row) for row in results(joined_df).collect()] == [(4, 2, 2, 2)]
+    letters = dead_letters(joined_df).collect()
     assert sorted((letter.code, letter.row.y) for letter in letters) == [("RESULT_TYPE", 0), ("RESULT_TYPE", 3)]
 
 
@@ -231,13 +233,13 @@ def test_streams_keep_their_watermark(classic: Any, embedded: Any, tmp_path: Any
     classic.createDataFrame(rows, "at string, text string").coalesce(1).write.json(str(tmp_path / "in"))
     stream = classic.readStream.schema("at timestamp, text string").json(str(tmp_path / "in"))
     stream = stream.withWatermark("at", "1 minute")
-    mapped = with_columns(stream, n=embedded["normalise"]("text"))
-    joined = join_lateral(mapped, embedded["words"]("n"))
-    windows = joined.groupBy(sf.window("at", "1 minute"), "word").count().select("window.start", "word", "count")
+    mapped_df = with_columns(stream, n=embedded["normalise"]("text"))
+    joined_df = join_lateral(mapped_df, embedded["words"]("n"))
+    windows = joined_df.groupBy(sf.window("at", "1 minute"), "word").count().select("window.start", "word", "count")
     assert windows.isStreaming
     query = windows.writeStream.format("memory").queryName("mapped_words").outputMode("append")
-    running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    running.awaitTermination()
+    query_run = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query_run.awaitTermination()
     # Without the watermark, Spark would refuse append mode.
     result = classic.sql("SELECT word, count FROM mapped_words").collect()
     assert sorted(tuple(row) for row in result)[:2] == [("a", 1), ("a", 1)]
@@ -246,16 +248,16 @@ def test_streams_keep_their_watermark(classic: Any, embedded: Any, tmp_path: Any
 def test_changelogs_pass_through(classic: Any, embedded: Any) -> None:
     """Rows with kinds keep them; functions that are not deterministic are refused over them."""
     df = classic.createDataFrame([("+I", 1, 4), ("-U", 1, 4), ("+U", 2, 4)], "row_kind string, a bigint, b bigint")
-    mapped = with_columns(df, m=embedded["multiply"]("a", "b"))
-    assert [tuple(row) for row in mapped.select("row_kind", "m").collect()] == [("+I", 4), ("-U", 4), ("+U", 8)]
-    total = group_by(mapped, row_kind="row_kind").agg(total=embedded["sum"]("m"))
+    mapped_df = with_columns(df, m=embedded["multiply"]("a", "b"))
+    assert [tuple(row) for row in mapped_df.select("row_kind", "m").collect()] == [("+I", 4), ("-U", 4), ("+U", 8)]
+    total = group_by(mapped_df, row_kind="row_kind").agg(total=embedded["sum"]("m"))
     assert [row.total for row in total.collect()] == [8]
     for name in (None, "row_kind"):
         with pytest.raises(RejectedError, match="dice is not deterministic, and the rows are a changelog"):
             with_columns(df, d=embedded["same"](embedded["dice"]("a")), row_kind=name)
-    rolled = with_columns(df.drop("row_kind"), d=embedded["dice"]("a"))
-    assert "dice" in plan_of(rolled)
-    assert all(1 <= row.d <= row.a for row in rolled.collect())
+    dice_df = with_columns(df.drop("row_kind"), d=embedded["dice"]("a"))
+    assert "dice" in plan_of(dice_df)
+    assert all(1 <= row.d <= row.a for row in dice_df.collect())
 
 
 def test_mistakes_are_refused_at_once(classic: Any, embedded: Any) -> None:
@@ -294,8 +296,8 @@ def test_joined_trips_mean_what_two_trips_mean(classic: Any, embedded: Any) -> N
     """Names are compared without case, and what is one use stays one: it is evaluated once, also when nested deeply."""
     f = embedded
     df = classic.createDataFrame([(10**9, 5)] * 8, "a bigint, m bigint").coalesce(1)
-    hidden = with_columns(with_columns(df, M=f["same"]("a")), z=f["same"]("m"))
-    assert {row.z for row in hidden.collect()} == {10**9}
+    hidden_df = with_columns(with_columns(df, M=f["same"]("a")), z=f["same"]("m"))
+    assert {row.z for row in hidden_df.collect()} == {10**9}
     noise = f["dice"]("a")
     twice = with_columns(with_columns(df, c=f["same"]("a")), u=f["same"](noise), v=f["same"](noise), w=f["same"]("c"))
     assert all(row.u == row.v and row.w == row.a for row in twice.collect())
@@ -311,8 +313,8 @@ def test_a_cached_frame_is_read(spark: Any, embedded: Any) -> None:
     df = spark.createDataFrame([(10**9,)] * 4, "a bigint").coalesce(1)
     once = with_columns(df, c=embedded["dice"]("a")).cache()
     try:
-        rolled = [row.c for row in once.collect()]
-        assert [row.d for row in with_columns(once, d=embedded["same"]("c")).collect()] == rolled
+        dice_values = [row.c for row in once.collect()]
+        assert [row.d for row in with_columns(once, d=embedded["same"]("c")).collect()] == dice_values
     finally:
         once.unpersist()
 
@@ -335,16 +337,16 @@ def test_errors_of_udfs_name_the_arguments(classic: Any, embedded: Any) -> None:
 
 def test_a_udf_with_several_types_keeps_its_exchanges(monkeypatch: pytest.MonkeyPatch, embedded: Any) -> None:
     """One UDF over BIGINT and over INT columns of one query opens an exchange for each, not for each batch."""
-    transport, opened = embedded.transport, []
+    transport, open_requests = embedded.transport, []
     opens = transport.open
     monkeypatch.setattr(scalar, "_open_calls", {})
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(taskAttemptId=lambda: 7))
-    monkeypatch.setattr(transport, "open", lambda opening: opened.append(opening) or opens(opening))
+    monkeypatch.setattr(transport, "open", lambda request: open_requests.append(request) or opens(request))
     call = scalar._OneCall(transport, "multiply", ("x", "y"), {}, (), pa.int64(), False, "a token of this test")
     for _ in range(3):
         assert call.values([pa.array([3]), pa.array([5])]).to_pylist() == [15]
         assert call.values([pa.array([3]), pa.array([5], pa.int32())]).to_pylist() == [15]
-    assert len(opened) == 2
+    assert len(open_requests) == 2
     for _, exchange in scalar._open_calls.values():
         exchange.close()
 
@@ -352,11 +354,11 @@ def test_a_udf_with_several_types_keeps_its_exchanges(monkeypatch: pytest.Monkey
 def test_mapped_rows_with_two_columns_of_one_name(classic: Any, embedded: Any) -> None:
     """`with_columns` and `join_lateral` keep both columns with their values, as Spark's `withColumn` does."""
     left, right = classic.sql("SELECT 1 AS k, 2L AS v"), classic.sql("SELECT 3 AS k, 5L AS w, 'a b' AS text")
-    joined = left.join(right)
-    mapped = with_columns(joined, product=embedded["multiply"]("v", "w"))
-    assert mapped.columns == ["k", "v", "k", "w", "text", "product"]
-    assert [tuple(row) for row in mapped.collect()] == [(1, 2, 3, 5, "a b", 10)]
-    lateral = join_lateral(joined, embedded["split"]("text"))
+    joined_df = left.join(right)
+    mapped_df = with_columns(joined_df, product=embedded["multiply"]("v", "w"))
+    assert mapped_df.columns == ["k", "v", "k", "w", "text", "product"]
+    assert [tuple(row) for row in mapped_df.collect()] == [(1, 2, 3, 5, "a b", 10)]
+    lateral = join_lateral(joined_df, embedded["split"]("text"))
     assert [tuple(row)[:5] for row in lateral.collect()] == [(1, 2, 3, 5, "a b")] * 2
 
 
@@ -372,13 +374,13 @@ def test_each_batch_has_an_answer_of_its_length(functions: Any, count: int) -> N
     types = pa.schema([(name, pa.int64()) for name in uses])
     query = replace(query, bounds=BlockBounds(rows_max=1000))
     lengths = [0, 3, 1500, 0, 1, 700, 2500, 0, 0]
-    given = [(pa.array(range(length), pa.int64()),) * 2 for length in lengths]
-    answers = list(scalar._evaluate(query, types, iter(given)))
+    batches = [(pa.array(range(length), pa.int64()),) * 2 for length in lengths]
+    answers = list(scalar._evaluate(query, types, iter(batches)))
     assert [len(answer) for answer in answers] == lengths
     for answer, length in zip(answers, lengths, strict=True):
         values = answer if count == 1 else answer.field(1)
         assert values.to_pylist() == [value * value for value in range(length)]
-    assert [len(answer) for answer in scalar._evaluate(query, types, iter([given[0]]))] == [0]
+    assert [len(answer) for answer in scalar._evaluate(query, types, iter([batches[0]]))] == [0]
 
 
 @pytest.mark.every_turn
@@ -393,8 +395,8 @@ def test_rows_of_the_arrow_cache(tmp_path: Path) -> None:
         env={**os.environ, "SPARK_SUBMIT_OPTS": java_options(), "PYSPARK_PYTHON": sys.executable},
     )
     assert job.returncode == 0, job.stderr[-3000:]
-    plan, mapped, one = json.loads(job.stdout.splitlines()[-1])
+    plan, mapped_rows, one = json.loads(job.stdout.splitlines()[-1])
     assert "InMemoryTableScan" in plan
     assert "ColumnarToRow" not in plan.partition("ArrowEvalPython")[2]
-    assert mapped == [[a, a + 1, a * (a + 1), (a + 1) ** 2] for a in range(cached_query.ROWS)]
+    assert mapped_rows == [[a, a + 1, a * (a + 1), (a + 1) ** 2] for a in range(cached_query.ROWS)]
     assert one == [[a, a + 1, a * (a + 1)] for a in range(0, cached_query.ROWS, 3)]

@@ -44,10 +44,10 @@ class AsTheyAre:
         yield from batches
 
 
-def read(source: Source, given: Scan, columns: list[str]) -> DataFrame:
+def read(source: Source, file_scan: Scan, columns: list[str]) -> DataFrame:
     """Return the rows that tasks read."""
-    schema = st.StructType([given.schema[name] for name in columns])
-    return source.map_rows(given.df.sparkSession, AsTheyAre(), BlockBounds(rows_max=64), "read", None, schema)
+    schema = st.StructType([file_scan.schema[name] for name in columns])
+    return source.map_rows(file_scan.df.sparkSession, AsTheyAre(), BlockBounds(rows_max=64), "read", None, schema)
 
 
 def bits(df: DataFrame) -> list[str]:
@@ -64,20 +64,20 @@ def _text(name: str, type_: st.DataType) -> str:
     return f"string(`{name}`)"
 
 
-def reader(given: Scan, columns: list[str]) -> str:
+def reader(file_scan: Scan, columns: list[str]) -> str:
     """Return why Spark reads; empty if the tasks do."""
     try:
-        given.source(columns)
+        file_scan.source(columns)
     except UnreadableError as error:
         return str(error)
     return ""
 
 
-def same_rows(given: Scan, columns: list[str], seed: object = "") -> None:
+def same_rows(file_scan: Scan, columns: list[str], seed: object = "") -> None:
     """Check that the tasks read what Spark reads."""
-    assert bits(read(given.source(columns), given, columns)) == bits(
-        given.df.select(*(f"`{each}`" for each in columns))
-    ), f"{given}, seed {seed}"
+    assert bits(read(file_scan.source(columns), file_scan, columns)) == bits(
+        file_scan.df.select(*(f"`{each}`" for each in columns))
+    ), f"{file_scan}, seed {seed}"
 
 
 _QUICK = ("arrow", "spark", "spark, LEGACY days")
@@ -91,18 +91,18 @@ _SEED = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
 )
 def test_types(writer: str, classic: Any, tmp_path: Path) -> None:
     """Of each type by each writer, the tasks read Spark's values, and they read what the list says."""
-    write, given, must = WRITERS[writer]
-    table = table_of(given, 200, random.Random(f"{writer} {_SEED}"))
+    write, types, must = WRITERS[writer]
+    table = table_of(types, 200, random.Random(f"{writer} {_SEED}"))
     write(classic, table, tmp_path / "t")
     path = tmp_path / "t"
     if (path / "_delta_log").exists():  # such a folder is refused
         path /= "*.parquet"
-    scanned = scan(classic, str(path))
-    reasons = {name: reader(scanned, [name]) for name in scanned.columns}
+    scan_of_file = scan(classic, str(path))
+    reasons = {name: reader(scan_of_file, [name]) for name in scan_of_file.columns}
     assert {name: why for name, why in reasons.items() if name in must.split() and why} == {}
-    chosen = [name for name, why in reasons.items() if not why]
-    assert chosen == [name for name in given.split() if name in must.split()]
-    same_rows(scanned, chosen, _SEED)
+    readable_names = [name for name, why in reasons.items() if not why]
+    assert readable_names == [name for name in types.split() if name in must.split()]
+    same_rows(scan_of_file, readable_names, _SEED)
 
 
 @pytest.mark.every_turn
@@ -117,19 +117,19 @@ def test_vectors(plan: str, classic: Any, request: pytest.FixtureRequest, tmp_pa
     k, _, v = zip(*ROWS, strict=True)
     table = pa.table({"k": k * 3_000, "v": pa.array(v * 3_000, pa.list_(pa.float32()))})
     path = two_files(tmp_path / "t", table.slice(0, 9_000), table.slice(9_000))
-    given = scan(classic, path)
-    assert reader(given, ["k", "v"]) == ""
-    assert sorted_rows(group_by(given, "k").agg(mean=functions["centroid"]("v"))) == MEANS
+    file_scan = scan(classic, path)
+    assert reader(file_scan, ["k", "v"]) == ""
+    assert sorted_rows(group_by(file_scan, "k").agg(mean=functions["centroid"]("v"))) == MEANS
     for wrong in ([1.0, 2.0], [1.0, None, 2.0]):
         other = pa.table({"k": ["b"], "v": pa.array([wrong], pa.list_(pa.float32()))})
-        given = scan(classic, two_files(tmp_path / str(len(wrong)), table.slice(0, 5), other))
+        file_scan = scan(classic, two_files(tmp_path / str(len(wrong)), table.slice(0, 5), other))
         with pytest.raises(PySparkException) as excinfo:
-            group_by(given, "k").agg(mean=functions["centroid"]("v")).collect()
+            group_by(file_scan, "k").agg(mean=functions["centroid"]("v")).collect()
         text = str(error_of(excinfo.value))
         assert "the argument v has a list that is no VECTOR(3)" in text
         assert f"row: v={wrong}".replace("2.0]", "2.0") in text
-    nested = pa.table({"k": [1], "v": pa.array([[[1.0]]], pa.list_(pa.list_(pa.float32()))), "s": [[1]]})
-    pq.write_table(nested, tmp_path / "nested.parquet")
+    nested_table = pa.table({"k": [1], "v": pa.array([[[1.0]]], pa.list_(pa.list_(pa.float32()))), "s": [[1]]})
+    pq.write_table(nested_table, tmp_path / "nested.parquet")
     for name in ("v", "s"):
         assert "which is left to Spark" in reader(scan(classic, tmp_path / "nested.parquet"), [name])
     pq.write_table(table.slice(0, 5), tmp_path / "items.parquet", use_compliant_nested_type=False)
@@ -161,20 +161,20 @@ def test_files_of_versions(path: Path, classic: Any, embedded: Any, rows_of: Any
     result = [each for name, each in _LEFT_TO_SPARK.items() if path.stem.endswith(name)]
     names, why = result[0] if result else ("", "")
     left = [*names.split(), "items", "pair"]
-    given = scan(classic, path)
-    columns = [name for name in given.columns if name not in left]
+    file_scan = scan(classic, path)
+    columns = [name for name in file_scan.columns if name not in left]
     assert len(columns) + len(left) == 16
     for name in left:
-        assert (why if name in names.split() else "left to Spark") in reader(given, [name])
-    same_rows(given, columns)
+        assert (why if name in names.split() else "left to Spark") in reader(file_scan, [name])
+    same_rows(file_scan, columns)
     where = (
         "few > 0.5 OR s = 'a'" if "at" in left else "at >= TIMESTAMP'2024-04-01 12:30:00' OR at < TIMESTAMP'1700-01-01'"
     )
-    chosen = scan(classic, path, where=where)
-    assert not reader(chosen, columns)
+    narrow_scan = scan(classic, path, where=where)
+    assert not reader(narrow_scan, columns)
     uses = {"x": embedded["weighted_avg"]("k", "v"), "n": embedded["count"](), "m": embedded["max"]("few")}
-    plain = rows_of(group_by(chosen.df, "s", "tiny", plan="fold").agg(**uses))
-    assert rows_of(group_by(chosen, "s", "tiny").agg(**uses)) == plain != []
+    plain = rows_of(group_by(narrow_scan.df, "s", "tiny", plan="fold").agg(**uses))
+    assert rows_of(group_by(narrow_scan, "s", "tiny").agg(**uses)) == plain != []
 
 
 def two_files(folder: Path, first: pa.Table, second: pa.Table) -> str:
@@ -201,10 +201,10 @@ def test_layouts(classic: Any, tmp_path: Path) -> None:
         pq.write_table(INTS.slice(0, 0), folder / "none.parquet")
         pq.write_table(INTS.select(["k"]), folder / "fewer.parquet")
         (folder / "empty.parquet").touch()
-    given = scan(classic, tmp_path / "t")
-    assert given.columns == ["k", "v", "day", "n", "city"]
-    for columns in (given.columns, ["v", "city"], ["day"], ["v"]):
-        same_rows(given, columns)
+    file_scan = scan(classic, tmp_path / "t")
+    assert file_scan.columns == ["k", "v", "day", "n", "city"]
+    for columns in (file_scan.columns, ["v", "city"], ["day"], ["v"]):
+        same_rows(file_scan, columns)
     for where, left_out in (
         ("day = DATE'2026-01-01' AND v > 3", 5),
         ("city IS NULL", 5),
@@ -212,9 +212,9 @@ def test_layouts(classic: Any, tmp_path: Path) -> None:
         ("day < DATE'2026-01-01' AND v > 3", 10),
         ("v > 3", 0),
     ):
-        chosen = scan(classic, tmp_path / "t", where=where)
-        same_rows(chosen, ["k", "day"])
-        assert chosen.source(["k"]).files_left_out == left_out, where
+        narrow_scan = scan(classic, tmp_path / "t", where=where)
+        same_rows(narrow_scan, ["k", "day"])
+        assert narrow_scan.source(["k"]).files_left_out == left_out, where
     below = scan(classic, tmp_path / "t" / "day=2026-01-01" / "n=7")
     assert below.columns == ["k", "v", "city"]
     same_rows(below, below.columns)
@@ -245,8 +245,8 @@ def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
         folder.mkdir()
         for each in folder.parent.glob("*.parquet"):
             each.rename(folder / each.name)
-        given = scan(classic, folder.parent)
-        assert text in reader(given, given.columns), name
+        file_scan = scan(classic, folder.parent)
+        assert text in reader(file_scan, file_scan.columns), name
     two_files(tmp_path / "k=1", INTS, INTS)
     # The folder has the name of a column, and is none of the partition that Spark sees.
     assert "named like a column" in reader(scan(classic, tmp_path / "k=1" / "a.parquet"), ["k"])
@@ -257,43 +257,43 @@ def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
     for each in latin.parent.glob("*.parquet"):
         each.rename(latin / each.name)
     (latin / "empty.parquet").touch()
-    given = scan(classic, latin.parent)
-    assert f"no file has the column {given.columns[-1]!r}" in reader(given, given.columns)
-    assert given.df.where(f"`{given.columns[-1]}` = 1").count() == 2 * len(INTS)
+    file_scan = scan(classic, latin.parent)
+    assert f"no file has the column {file_scan.columns[-1]!r}" in reader(file_scan, file_scan.columns)
+    assert file_scan.df.where(f"`{file_scan.columns[-1]}` = 1").count() == 2 * len(INTS)
     for name, options in (("LZ4", {"compression": "lz4"}), ("BYTE_STREAM_SPLIT", {"use_byte_stream_split": ["v"]})):
         path = tmp_path / f"{name}.parquet"
         pq.write_table(INTS, path, use_dictionary=False, **options)
         assert f"stored as {name}" in reader(scan(classic, path), ["v"])
-    chosen, widths = random.Random(1), {"wide": 1 << 31, "narrow": 1 << 30}
-    columns = {name: [chosen.randint(-most, most - 1) for _ in range(120)] for name, most in widths.items()}
+    rng, widths = random.Random(1), {"wide": 1 << 31, "narrow": 1 << 30}
+    columns = {name: [rng.randint(-most, most - 1) for _ in range(120)] for name, most in widths.items()}
     with duckdb.connect() as connection:
         connection.register("t", pa.table(columns, pa.schema([(name, pa.int32()) for name in columns])))
         connection.sql(f"COPY t TO '{tmp_path}/deltas.parquet' (FORMAT parquet, PARQUET_VERSION V2)")
-    given = scan(classic, tmp_path / "deltas.parquet")
-    assert "more than 32 bits" in reader(given, ["wide"])
-    same_rows(given, ["narrow"])
+    file_scan = scan(classic, tmp_path / "deltas.parquet")
+    assert "more than 32 bits" in reader(file_scan, ["wide"])
+    same_rows(file_scan, ["narrow"])
     pq.write_table(INTS.rename_columns(["k", "a.b"]), tmp_path / "point.parquet")
     assert "has a point" in reader(scan(classic, tmp_path / "point.parquet"), ["a.b"])
     pq.write_metadata(INTS.schema, tmp_path / "a" / "_common_metadata")
     assert "summaries" in reader(scan(classic, tmp_path / "a"), ["k"])
     pq.write_table(INTS, tmp_path / "b" / "_metadata_2.parquet")  # which Spark lists, and reads no rows in it
-    given = scan(classic, tmp_path / "b")
-    assert "summaries" in reader(given, ["k"])
-    assert given.df.count() == 2 * len(INTS)
+    file_scan = scan(classic, tmp_path / "b")
+    assert "summaries" in reader(file_scan, ["k"])
+    assert file_scan.df.count() == 2 * len(INTS)
 
 
 def test_default_values(classic: Any, tmp_path: Path) -> None:
     """Of a column with a default value, as of ALTER TABLE ADD COLUMN, Spark fills in files that do not have it."""
     path = two_files(tmp_path / "t", INTS, INTS.select(["k"]))
     default = {"EXISTS_DEFAULT": "7", "CURRENT_DEFAULT": "7"}
-    written = classic.read.parquet(f"{path}/a.parquet").withMetadata("v", default)
-    written.coalesce(1).write.mode("append").parquet(path)
+    written_df = classic.read.parquet(f"{path}/a.parquet").withMetadata("v", default)
+    written_df.coalesce(1).write.mode("append").parquet(path)
     (Path(path) / "a.parquet").unlink()
     (Path(path) / "b.parquet").rename(Path(path) / "z.parquet")  # Spark takes the columns of the first file
-    given = scan(classic, path)
-    assert given.df.where("v = 7").count() == len(INTS)
-    assert "has a default value" in reader(given, ["v"])
-    same_rows(given, ["k"])
+    file_scan = scan(classic, path)
+    assert file_scan.df.where("v = 7").count() == len(INTS)
+    assert "has a default value" in reader(file_scan, ["v"])
+    same_rows(file_scan, ["k"])
 
 
 def test_settings(classic: Any, tmp_path: Path) -> None:
@@ -301,8 +301,8 @@ def test_settings(classic: Any, tmp_path: Path) -> None:
     days = pa.table({"k": INTS["k"], "day": pa.array([0, 1, 2, 3, None], pa.date32())})
     path = two_files(tmp_path / "t", days, days)
     cases = two_files(tmp_path / "cases", INTS.rename_columns(["K", "v"]), INTS)
-    numbered = str(tmp_path / "numbered")
-    classic.createDataFrame(days).withMetadata("k", {"parquet.field.id": 1}).coalesce(1).write.parquet(numbered)
+    numbered_path = str(tmp_path / "numbered")
+    classic.createDataFrame(days).withMetadata("k", {"parquet.field.id": 1}).coalesce(1).write.parquet(numbered_path)
     for name, value, spark_reads in (
         ("spark.sql.files.ignoreCorruptFiles", "true", ["k", "day"]),
         ("spark.sql.files.ignoreMissingFiles", "TRUE", ["k", "day"]),
@@ -317,43 +317,43 @@ def test_settings(classic: Any, tmp_path: Path) -> None:
         before = classic.conf.get(name)
         classic.conf.set(name, value)
         try:
-            given = scan(classic, path)
-            assert [each for each in given.columns if reader(given, [each])] == spark_reads, name
+            file_scan = scan(classic, path)
+            assert [each for each in file_scan.columns if reader(file_scan, [each])] == spark_reads, name
             if "fieldId" in name:
-                assert "a number, by which Spark" in reader(scan(classic, numbered), ["k"])
-                same_rows(scan(classic, numbered), ["day"])
+                assert "a number, by which Spark" in reader(scan(classic, numbered_path), ["k"])
+                same_rows(scan(classic, numbered_path), ["day"])
             if "caseSensitive" in name:
                 same_rows(scan(classic, cases), ["K", "v"])
         finally:
             classic.conf.set(name, before)
-    same_rows(scan(classic, numbered), ["k"])
-    given = scan(classic, path)
-    given.df.cache()
+    same_rows(scan(classic, numbered_path), ["k"])
+    file_scan = scan(classic, path)
+    file_scan.df.cache()
     try:
-        assert "cached" in reader(given, ["k"])
+        assert "cached" in reader(file_scan, ["k"])
         assert "cached" in reader(scan(classic, path), ["k"])
-        chosen = scan(classic, path, where="k > 1", columns=["k"])
-        assert "cached" in reader(chosen, ["k"])
-        given.df.unpersist()
-        chosen.df.cache()
-        assert "cached" in reader(chosen, ["k"])
-        chosen.df.unpersist()
-        assert not reader(chosen, ["k"])
+        narrow_scan = scan(classic, path, where="k > 1", columns=["k"])
+        assert "cached" in reader(narrow_scan, ["k"])
+        file_scan.df.unpersist()
+        narrow_scan.df.cache()
+        assert "cached" in reader(narrow_scan, ["k"])
+        narrow_scan.df.unpersist()
+        assert not reader(narrow_scan, ["k"])
         for level in (StorageLevel.DISK_ONLY, StorageLevel.MEMORY_ONLY):
-            given.df.persist(level)
-            assert "cached" in reader(given, ["k"])
-            given.df.unpersist()
+            file_scan.df.persist(level)
+            assert "cached" in reader(file_scan, ["k"])
+            file_scan.df.unpersist()
     finally:
-        given.df.unpersist()
+        file_scan.df.unpersist()
 
 
 def test_paths_that_name_a_file_twice(classic: Any, tmp_path: Path) -> None:
     """Spark reads a file for each path that leads to it, and tells it once."""
     path = two_files(tmp_path / "t", INTS, INTS)
     for files in ([path, path], [path, f"{path}/a.parquet"], [f"{path}/./a.parquet", f"{path}/a.parquet"]):
-        given = scan(classic, files)
-        assert given.df.count() > len(given.df.inputFiles()) * len(INTS)
-        assert "twice" in reader(given, ["k"])
+        file_scan = scan(classic, files)
+        assert file_scan.df.count() > len(file_scan.df.inputFiles()) * len(INTS)
+        assert "twice" in reader(file_scan, ["k"])
     for patterns in ([f"{path}/a*", f"{path}/*.parquet"], [f"{path}{{,/a.parquet}}"], [path, f"file:{path}/a.parquet"]):
         assert "twice" in reader(scan(classic, patterns), ["k"])
     same_rows(scan(classic, [f"{path}/b.parquet", f"{path}/a.parquet"]), ["k", "v"])
@@ -375,8 +375,8 @@ def test_settings_of_types(case: str, classic: Any, tmp_path: Path) -> None:
 @pytest.mark.every_turn
 def test_where(classic: Any, tmp_path: Path) -> None:
     """A condition that the tasks evaluate passes the rows that Spark passes, and leaves out row groups."""
-    chosen = random.Random(4)
-    table = table_of("bigint smallint string date boolean decimal(5,2) double", 300, chosen)
+    rng = random.Random(4)
+    table = table_of("bigint smallint string date boolean decimal(5,2) double", 300, rng)
     table = table.append_column("n", pa.array([*range(299), None], pa.int16()))
     path = two_files(tmp_path / "t", table, table.slice(0, 50).drop_columns("string"))
     for where in (
@@ -397,8 +397,8 @@ def test_where(classic: Any, tmp_path: Path) -> None:
         "string < 'a' OR string > 'b'",
         "boolean = true OR boolean = false OR bigint IS NULL",
     ):
-        given = scan(classic, path, where=where, columns=["n", "string", "double"])
-        same_rows(given, given.columns)
+        file_scan = scan(classic, path, where=where, columns=["n", "string", "double"])
+        same_rows(file_scan, file_scan.columns)
     for where in ("n < 7", "n = 3 OR (n > 290 AND n < 292)"):
         assert scan(classic, path, where=where).source(["n"]).left_out > 100
     for where, why in (
@@ -473,12 +473,12 @@ def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
             ("c = TIMESTAMP_NTZ'2024-03-10T06:59:59.999999' AND t IS NOT NULL", 18),
             ("c BETWEEN TIMESTAMP_NTZ'0001-01-01' AND TIMESTAMP_NTZ'2024-11-03 06:30:00'", 4),
         ):
-            given = scan(classic, folder, where=where)
+            file_scan = scan(classic, folder, where=where)
             if where.startswith("t IN"):
-                assert "joined by AND" in reader(given, ["n"])
-                given = scan(classic, folder, where=where.replace("'1970'", "'1970-01-01'"))
-            same_rows(given, ["n", "t"])
-            assert left_out in {None, given.source(["n"]).left_out}, where
+                assert "joined by AND" in reader(file_scan, ["n"])
+                file_scan = scan(classic, folder, where=where.replace("'1970'", "'1970-01-01'"))
+            same_rows(file_scan, ["n", "t"])
+            assert left_out in {None, file_scan.source(["n"]).left_out}, where
         for where, why in (
             ("t > TIMESTAMP_NTZ'2024-03-10 06:00:00'", "is timestamp_ntz; write TIMESTAMP_LTZ'2024-03-10 06:00:00'"),
             ("c > TIMESTAMP'2024-03-10 06:00:00'", "is timestamp; write TIMESTAMP_NTZ'2024-03-10 06:00:00'"),
@@ -493,11 +493,11 @@ def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
             assert why in reader(scan(classic, folder, where=where), ["n"]), where
         # In New York there was no such time: as TIMESTAMP, which is compared then, it is 3:30.
         instants = scan(classic, folder, where="c = TIMESTAMP'2024-03-10 02:30:00'")
-        given = scan(classic, folder, where="t > TIMESTAMP'2024-03-10 02:30:00'")
-        plain = bits(given.df.select("n"))
+        file_scan = scan(classic, folder, where="t > TIMESTAMP'2024-03-10 02:30:00'")
+        plain = bits(file_scan.df.select("n"))
         classic.conf.set(_ZONE, "Asia/Tokyo")
-        assert "another one than when the scan was made" in reader(given, ["n"])
-        assert bits(given.df.select("n")) == plain
+        assert "another one than when the scan was made" in reader(file_scan, ["n"])
+        assert bits(file_scan.df.select("n")) == plain
         assert not reader(scan(classic, folder, where="n > 1"), ["n"])
         classic.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
         same_rows(scan(classic, folder, where="c > TIMESTAMP'2024-03-10 06:00:00'"), ["n", "c"])
@@ -525,8 +525,8 @@ def test_decimals_that_spark_rounds(classic: Any, tmp_path: Path) -> None:
     for where in ("d IN (1)", "d NOT IN (1, 2.5)", "d BETWEEN 1 AND 10", "e = 0", "e > 0", "g IN (3000000000)"):
         assert "may round" in reader(scan(classic, path, where=where), ["d"]), where
     for where in ("d IN (1.0)", "d NOT IN (1.0, 2.5)", "d > 1.0", "e IS NULL", "f IN (1, 1.01)", "f > -1"):
-        given = scan(classic, path, where=where)
-        same_rows(given, given.columns)
+        file_scan = scan(classic, path, where=where)
+        same_rows(file_scan, file_scan.columns)
     for where, rows in (("d IN (1)", 2), ("g IN (3000000000)", 4)):
         assert scan(classic, path, where=where).df.count() == rows, "as Spark has it"
 
@@ -534,23 +534,23 @@ def test_decimals_that_spark_rounds(classic: Any, tmp_path: Path) -> None:
 def test_bad_files(classic: Any, tmp_path: Path) -> None:
     """Damaged and encrypted footers are left to Spark, and a file that has changed fails the query."""
     path = Path(two_files(tmp_path / "t", INTS, INTS))
-    given = scan(classic, path)
-    source = given.source(["k", "v"])
+    file_scan = scan(classic, path)
+    source = file_scan.source(["k", "v"])
     pq.write_table(INTS.slice(1), path / "b.parquet")
     with pytest.raises(Exception, match=r"SOURCE_FILE.*was replaced after the query was planned"):
-        read(source, given, ["k", "v"]).collect()
+        read(source, file_scan, ["k", "v"]).collect()
     (path / "b.parquet").unlink()
     with pytest.raises(Exception, match=r"SOURCE_FILE.*is gone after the query was planned"):
-        read(source, given, ["k", "v"]).collect()
-    assert "Arrow cannot read its footer" in reader(given, ["k"])
+        read(source, file_scan, ["k", "v"]).collect()
+    assert "Arrow cannot read its footer" in reader(file_scan, ["k"])
     whole = (path / "a.parquet").read_bytes()
     (path / "b.parquet").write_bytes(whole[:-12] + bytes(4) + whole[-8:])
     assert "b.parquet" in reader(scan(classic, path / "*"), ["k"])
     (path / "b.parquet").write_bytes(whole[:4] + bytes(200) + whole[204:])
-    given = scan(classic, path / "a.parquet", columns=["k", "v"])
+    file_scan = scan(classic, path / "a.parquet", columns=["k", "v"])
     (path / "b.parquet").replace(path / "a.parquet")
     with pytest.raises(Exception, match=r"SOURCE_FILE.*the file \S+a\.parquet cannot be read: .*; if it is damaged"):
-        read(given.source(["k", "v"]), given, ["k", "v"]).collect()
+        read(file_scan.source(["k", "v"]), file_scan, ["k", "v"]).collect()
 
 
 @pytest.mark.every_turn
@@ -559,14 +559,14 @@ def test_damaged_pages(classic: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     numbers = pa.table({"k": [1, 5, 9]})
     pq.write_table(numbers, path, write_page_checksum=True, use_dictionary=False, compression="none")
-    given = scan(classic, path)
-    same_rows(given, ["k"])
+    file_scan = scan(classic, path)
+    same_rows(file_scan, ["k"])
     before = path.read_bytes()
     after = before.replace((5).to_bytes(8, "little"), (7).to_bytes(8, "little"))
     assert before != after
     path.write_bytes(after)
     with pytest.raises(Exception, match=r"SOURCE_FILE.*a\.parquet cannot be read: .*CRC checksum"):
-        read(scan(classic, path).source(["k"]), given, ["k"]).collect()
+        read(scan(classic, path).source(["k"]), file_scan, ["k"]).collect()
 
 
 def test_int96_with_negative_times(classic: Any, tmp_path: Path) -> None:
@@ -583,16 +583,16 @@ def test_int96_with_negative_times(classic: Any, tmp_path: Path) -> None:
     assert before != after
     path.write_bytes(after)
     assert pq.ParquetFile(path, coerce_int96_timestamp_unit="us").read()["t"][0].as_py().year > 2500
-    given = scan(classic, path)
-    assert [row[0] for row in given.df.selectExpr("unix_micros(t)").collect()] == [-hour // 1000]
-    assert "INT96, whose signs are known only in files by Spark" in reader(given, ["t"])
+    file_scan = scan(classic, path)
+    assert [row[0] for row in file_scan.df.selectExpr("unix_micros(t)").collect()] == [-hour // 1000]
+    assert "INT96, whose signs are known only in files by Spark" in reader(file_scan, ["t"])
     # INT96 is an instant, and this scan has times without a zone.
-    mixed = tmp_path / "mixed"
-    classic.createDataFrame(times.cast(pa.schema([("t", pa.timestamp("us", "UTC"))]))).write.parquet(str(mixed))
-    pq.write_table(times, mixed / "a.parquet")
-    given = scan(classic, mixed)
-    assert given.schema["t"].dataType == st.TimestampNTZType()
-    assert "is INT96 in Parquet" in reader(given, ["t"])
+    mixed_path = tmp_path / "mixed"
+    classic.createDataFrame(times.cast(pa.schema([("t", pa.timestamp("us", "UTC"))]))).write.parquet(str(mixed_path))
+    pq.write_table(times, mixed_path / "a.parquet")
+    file_scan = scan(classic, mixed_path)
+    assert file_scan.schema["t"].dataType == st.TimestampNTZType()
+    assert "is INT96 in Parquet" in reader(file_scan, ["t"])
 
 
 def test_days_of_old_versions(classic: Any, tmp_path: Path) -> None:
@@ -602,29 +602,29 @@ def test_days_of_old_versions(classic: Any, tmp_path: Path) -> None:
     for version, is_old in (("2.4.8", True), ("3.0.0", False)):
         days = pa.table({"d": pa.array([day], pa.date32())})
         pq.write_table(days.replace_schema_metadata({"org.apache.spark.version": version}), path)
-        given = scan(classic, path)
-        assert (given.df.collect()[0][0] != day) == is_old
-        assert (_OLD_CALENDAR in reader(given, ["d"])) == is_old
+        file_scan = scan(classic, path)
+        assert (file_scan.df.collect()[0][0] != day) == is_old
+        assert (_OLD_CALENDAR in reader(file_scan, ["d"])) == is_old
 
 
 def test_mistakes_tell_what_to_write(spark: Any, tmp_path: Path) -> None:
     """A scan is no DataFrame, and what Spark refuses of its arguments is an error of ours."""
     path = two_files(tmp_path / "t", INTS, INTS)
-    given = scan(spark, path)
+    file_scan = scan(spark, path)
     for name in ("select", "where", "groupBy", "write"):
         with pytest.raises(AttributeError, match=rf"has no {name}; choose rows .* where=.*\.df\.{name}, whose rows"):
-            getattr(given, name)
+            getattr(file_scan, name)
     with pytest.raises(AttributeError, match="a scan has no selekt"):
-        _ = given.selekt
-    assert not hasattr(given, "select")
+        _ = file_scan.selekt
+    assert not hasattr(file_scan, "select")
     for where in ("missing > 1", "k >", "v"):
         with pytest.raises(RejectedError, match=r"cannot evaluate where='") as excinfo:
             scan(spark, path, where=where, columns=["k"])
         assert excinfo.value.code == "SCHEMA_MISMATCH"
         assert where in excinfo.value.message
-    given = scan(spark, path, columns=["K", "v"])
-    assert given.columns == ["K", "v"]
-    assert "'K' is not exactly the name of a column" in reader(given, ["K", "v"])
+    file_scan = scan(spark, path, columns=["K", "v"])
+    assert file_scan.columns == ["K", "v"]
+    assert "'K' is not exactly the name of a column" in reader(file_scan, ["K", "v"])
     with pytest.raises(RejectedError, match=r"cannot choose columns=\['k', 'missing'\].*missing") as excinfo:
         scan(spark, path, columns=["k", "missing"])
     assert excinfo.value.code == "SCHEMA_MISMATCH"
@@ -643,15 +643,22 @@ def test_the_folder_of_a_table_is_refused(spark: Any, tmp_path: Path) -> None:
         pq.write_table(INTS, part / "a.parquet")
         path = table / log
         path.parent.mkdir()
-        for given in (table, part):
-            assert len(scan(spark, given).df.collect()) == INTS.num_rows
+        for folder in (table, part):
+            assert len(scan(spark, folder).df.collect()) == INTS.num_rows
         path.write_text("{}\n")
         other = tmp_path / f"other {kind}"
         other.mkdir()
         pq.write_table(INTS, other / "a.parquet")
-        for given in ([table], [part], [f"{table}/"], [tmp_path / f"* {kind}"], [other, part], [part, other, table]):
+        for folder in (
+            [table],
+            [part],
+            [f"{table}/"],
+            [tmp_path / f"* {kind}"],
+            [other, part],
+            [part, other, table],
+        ):
             with pytest.raises(RejectedError, match=f"is a table of {kind}, and its files also have rows") as excinfo:
-                scan(spark, given)
+                scan(spark, folder)
             assert excinfo.value.code == "SIGNATURE"
             assert remedy.format(table) in excinfo.value.message
         assert len(scan(spark, part / "a.parquet").df.collect()) == INTS.num_rows
@@ -687,11 +694,11 @@ def test_encrypted(plaintext: bool, classic: Any, tmp_path: Path) -> None:
         def unwrap_key(self, key: bytes, _name: str) -> bytes:
             return base64.b64decode(key)
 
-    configured = encryption.EncryptionConfiguration(
+    encryption_config = encryption.EncryptionConfiguration(
         footer_key="f", column_keys={"k": ["v"]}, plaintext_footer=plaintext
     )
     factory = encryption.CryptoFactory(Keys)
-    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), configured)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), encryption_config)
     path = Path(two_files(tmp_path / "t", INTS, INTS))
     with pq.ParquetWriter(path / "b.parquet", INTS.schema, encryption_properties=properties) as writer:
         writer.write_table(INTS)
@@ -699,7 +706,7 @@ def test_encrypted(plaintext: bool, classic: Any, tmp_path: Path) -> None:
     assert text in reader(scan(classic, path), ["k"])
 
 
-def printed(capsys: pytest.CaptureFixture[str], explain: Any) -> str:
+def printed_plan(capsys: pytest.CaptureFixture[str], explain: Any) -> str:
     """Return what `explain` prints of the reader."""
     capsys.readouterr()
     explain()
@@ -711,24 +718,26 @@ def printed(capsys: pytest.CaptureFixture[str], explain: Any) -> str:
 def test_group_by(spark: Any, functions: Any, tmp_path: Path, rows_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Tasks that read their rows make the groups of those that get them from Spark, embedded and from servers."""
     table = pa.concat_tables([INTS] * 40)
-    given = scan(spark, two_files(tmp_path / "t", table, table.slice(7)), where="v > 1")
+    file_scan = scan(spark, two_files(tmp_path / "t", table, table.slice(7)), where="v > 1")
     uses = {"x": functions["weighted_avg"]("k", "v"), "n": functions["count"](), "m": functions["max"]("k")}
-    assert "tasks read 1" in printed(capsys, lambda: group_by(given, "v").explain(**uses))
-    assert rows_of(group_by(given, "v").agg(**uses)) == rows_of(group_by(given.df, "v", plan="fold").agg(**uses))
-    assert rows_of(group_by(given).agg(**uses)) == rows_of(group_by(given.df, plan="fold").agg(**uses))
+    assert "tasks read 1" in printed_plan(capsys, lambda: group_by(file_scan, "v").explain(**uses))
+    assert rows_of(group_by(file_scan, "v").agg(**uses)) == rows_of(
+        group_by(file_scan.df, "v", plan="fold").agg(**uses)
+    )
+    assert rows_of(group_by(file_scan).agg(**uses)) == rows_of(group_by(file_scan.df, plan="fold").agg(**uses))
 
 
 @pytest.mark.every_turn
 def test_texts_with_a_dictionary(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
     """Keys of few texts are read as a dictionary, and make the same groups, also with the same texts as arguments."""
-    chosen = random.Random(5)
+    rng = random.Random(5)
     texts = ["", "a", "ä", None, "b" * 20]
     table = pa.table(
         {
-            "s": pa.array([chosen.choice(texts) for _ in range(9_000)]),
-            "t": pa.array([chosen.choice(texts) for _ in range(9_000)], pa.large_string()),
-            "v": pa.array([chosen.randint(-9, 9) for _ in range(9_000)], pa.int64()),
-            "w": pa.array([chosen.randint(1, 9) for _ in range(9_000)], pa.int32()),
+            "s": pa.array([rng.choice(texts) for _ in range(9_000)]),
+            "t": pa.array([rng.choice(texts) for _ in range(9_000)], pa.large_string()),
+            "v": pa.array([rng.randint(-9, 9) for _ in range(9_000)], pa.int64()),
+            "w": pa.array([rng.randint(1, 9) for _ in range(9_000)], pa.int32()),
         }
     )
     (tmp_path / "t").mkdir()
@@ -736,10 +745,12 @@ def test_texts_with_a_dictionary(classic: Any, embedded: Any, tmp_path: Path, ro
     pq.write_table(table.slice(0, 5_000), tmp_path / "t" / "b.parquet", use_dictionary=["s"])
     uses = {"x": embedded["weighted_avg"]("v", "w"), "m": embedded["max"]("t"), "n": embedded["count"]("v")}
     for where, keys in ((None, ("s",)), ("w = 3", ("s", "t")), ("s <> 'a'", ("t", "s")), (None, ("t", "w", "s"))):
-        given = scan(classic, tmp_path / "t", where=where)
-        assert given.source([*keys, "v"], len(keys)).keys == set(keys) & ({"t"} if where == "s <> 'a'" else {"s", "t"})
-        assert rows_of(group_by(given, *keys).agg(**uses)) == rows_of(
-            group_by(given.df, *keys, plan="fold").agg(**uses)
+        file_scan = scan(classic, tmp_path / "t", where=where)
+        assert file_scan.source([*keys, "v"], len(keys)).keys == set(keys) & (
+            {"t"} if where == "s <> 'a'" else {"s", "t"}
+        )
+        assert rows_of(group_by(file_scan, *keys).agg(**uses)) == rows_of(
+            group_by(file_scan.df, *keys, plan="fold").agg(**uses)
         )
 
 
@@ -747,9 +758,9 @@ def test_texts_with_a_dictionary(classic: Any, embedded: Any, tmp_path: Path, ro
 def test_sql(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
     """A block over the view of a scan is read by its tasks if it reads columns only, and has Spark's rows."""
     table = INTS.append_column("true", INTS["k"])
-    given = scan(classic, two_files(tmp_path / "t", table, table.slice(1)), where="v > 1")
-    given.create_view("scanned")
-    given.df.createOrReplaceTempView("read")
+    file_scan = scan(classic, two_files(tmp_path / "t", table, table.slice(1)), where="v > 1")
+    file_scan.create_view("scanned")
+    file_scan.df.createOrReplaceTempView("read")
     register(classic, embedded, {"weighted_avg": "scan_average"})
     select, group = "SELECT k, scan_average(k, v) AS x, count(*) AS n FROM", "GROUP BY k"
     for sql_text, reader_text in (
@@ -772,29 +783,29 @@ def test_sql(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
         )
     other = classic.createDataFrame([(1, 2)], "k bigint, v int")
     other.createOrReplaceTempView("scanned")
-    replaced = f"{select} scanned {group}"
-    assert "reader:" not in sql(classic, replaced, explain=True, plan="fold").collect()[0]["why"]
-    assert [tuple(row) for row in sql(classic, replaced, plan="fold").collect()] == [(1, 1, 1)]
+    statement = f"{select} scanned {group}"
+    assert "reader:" not in sql(classic, statement, explain=True, plan="fold").collect()[0]["why"]
+    assert [tuple(row) for row in sql(classic, statement, plan="fold").collect()] == [(1, 1, 1)]
 
 
 def test_left_to_spark(classic: Any, embedded: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where tasks do not read what they fold, `explain` tells why."""
-    given = scan(classic, two_files(tmp_path / "t", INTS, INTS))
+    file_scan = scan(classic, two_files(tmp_path / "t", INTS, INTS))
     count, average = embedded["count"](), embedded["weighted_avg"]("k", "v")
     for explain, why in (
-        (lambda: group_by(given, "k + 1").explain(x=average), "expressions"),
-        (lambda: group_by(given, "k").explain(x=average.where("v > 1")), "expressions"),
-        (lambda: group_by(given).explain(n=count), "queries without columns"),
-        (lambda: group_by(given, "k", plan="lifted").explain(x=embedded["sum"]("v")), "plan='lifted'"),
-        (lambda: group_by(given, "k", on_error="isolate").explain(x=average), "errors are isolated"),
-        (lambda: over(given, "k", order_by="v").explain(x=average), "shuffled before"),
+        (lambda: group_by(file_scan, "k + 1").explain(x=average), "expressions"),
+        (lambda: group_by(file_scan, "k").explain(x=average.where("v > 1")), "expressions"),
+        (lambda: group_by(file_scan).explain(n=count), "queries without columns"),
+        (lambda: group_by(file_scan, "k", plan="lifted").explain(x=embedded["sum"]("v")), "plan='lifted'"),
+        (lambda: group_by(file_scan, "k", on_error="isolate").explain(x=average), "errors are isolated"),
+        (lambda: over(file_scan, "k", order_by="v").explain(x=average), "shuffled before"),
         (lambda: group_by(scan(classic, tmp_path / "t", where="v > 1.5"), "k").explain(x=average), "not a constant"),
     ):
-        line = printed(capsys, explain)
+        line = printed_plan(capsys, explain)
         assert "Spark, because" in line
         assert why in line
-    assert printed(capsys, lambda: group_by(given.df, "k").explain(x=average)) == ""
-    assert over(given, "k", order_by="v").agg(x=average).count() == 2 * len(INTS)
+    assert printed_plan(capsys, lambda: group_by(file_scan.df, "k").explain(x=average)) == ""
+    assert over(file_scan, "k", order_by="v").agg(x=average).count() == 2 * len(INTS)
 
 
 def test_mistakes(classic: Any, tmp_path: Path) -> None:
@@ -809,17 +820,17 @@ def test_mistakes(classic: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(RejectedError, match=why):
             scan(classic, **arguments)
-    given = scan(classic, path, filesystem=fs.LocalFileSystem)
-    same_rows(given, ["k", "v"])
+    file_scan = scan(classic, path, filesystem=fs.LocalFileSystem)
+    same_rows(file_scan, ["k", "v"])
 
 
 def test_many_files(classic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of Spark read the footers of many files."""
     monkeypatch.setattr(source_module, "_FOOTERS_MAX", 1)
     path = two_files(tmp_path / "t", INTS, INTS.select(["k"]))
-    given = scan(classic, path, where="k = 5")
-    assert given.source(["k"]).left_out == 2
-    same_rows(given, ["k", "v"])
+    file_scan = scan(classic, path, where="k = 5")
+    assert file_scan.source(["k"]).left_out == 2
+    same_rows(file_scan, ["k", "v"])
     (Path(path) / "c.parquet").write_bytes(b"PAR1")
     assert "Arrow cannot read its footer" in reader(scan(classic, path), ["k"])
 
@@ -853,15 +864,15 @@ def test_random_tables(first: int, classic: Any, embedded: Any, tmp_path: Path) 
     """Queries over scans have the rows of the same queries over Spark's read: those of ten tables in one job."""
     queries: dict[str, DataFrame] = {}
     for seed in range(first, first + _TABLES):
-        ours, plain, described = _random_queries(classic, embedded, tmp_path / str(seed), random.Random(seed))
-        queries |= {f"{seed}, ours, {described}": ours, f"{seed}, Spark, {described}": plain}
+        ours, plain, plan_text = _random_queries(classic, embedded, tmp_path / str(seed), random.Random(seed))
+        queries |= {f"{seed}, ours, {plan_text}": ours, f"{seed}, Spark, {plan_text}": plain}
     check_pairs(queries)
 
 
 def check_pairs(queries: Mapping[str, DataFrame]) -> None:
     """Check that each two queries have the same rows, which one job computes; and that there are rows."""
     rows: dict[str, list[str]] = {name: [] for name in queries}
-    for name, row in reduce(DataFrame.union, starmap(_named, queries.items())).collect():
+    for name, row in reduce(DataFrame.union, starmap(_with_names, queries.items())).collect():
         rows[name].append(str(row))
     names = list(queries)
     for our_name, plain_name in zip(names[::2], names[1::2], strict=True):
@@ -869,52 +880,50 @@ def check_pairs(queries: Mapping[str, DataFrame]) -> None:
     assert sum(map(len, rows.values())) > len(queries)
 
 
-def _named(name: str, df: DataFrame) -> DataFrame:
+def _with_names(name: str, df: DataFrame) -> DataFrame:
     texts = ", ".join(_text(each.name, each.dataType) for each in df.schema)
     return df.selectExpr(f"'{name}' AS name", f"array({texts}) AS values")
 
 
-def _random_queries(
-    spark: Any, functions: Any, folder: Path, chosen: random.Random
-) -> tuple[DataFrame, DataFrame, str]:
+def _random_queries(spark: Any, functions: Any, folder: Path, rng: random.Random) -> tuple[DataFrame, DataFrame, str]:
     """Write a table; return a query over its scan, the same over Spark's read, and what it groups by."""
-    given, types = random_scan(spark, folder, chosen)
-    assert reader(given, given.columns) == ""
+    file_scan, types = random_scan(spark, folder, rng)
+    assert reader(file_scan, file_scan.columns) == ""
     uses = {"x": functions["weighted_avg"]("v", "w"), "n": functions["count"]("w"), "s": functions["sum"]("v")}
-    keys = chosen.sample([*types, "p"], chosen.randint(0, 2))
-    ours, plain = group_by(given, *keys).agg(**uses), group_by(given.df, *keys, plan="fold").agg(**uses)
+    keys = rng.sample([*types, "p"], rng.randint(0, 2))
+    ours, plain = group_by(file_scan, *keys).agg(**uses), group_by(file_scan.df, *keys, plan="fold").agg(**uses)
     return ours, plain, f"by {', '.join(keys) or 'nothing'}"
 
 
-def random_scan(spark: Any, folder: Path, chosen: random.Random, nested: str = "") -> tuple[Scan, list[str]]:
+def random_scan(spark: Any, folder: Path, rng: random.Random, nested_columns: str = "") -> tuple[Scan, list[str]]:
     """Write a table of partitions; return its scan with a random condition, and the names of four flat columns.
 
     Args:
         spark: The session.
         folder: The folder of the table.
-        chosen: What chooses.
-        nested: The names of nested columns, with a space between them. With these, there is a column `at`, too, whose
-            values are all different.
+        rng: The random numbers that choose.
+        nested_columns: The names of nested columns, with a space between them. With these, there is also a column
+            `at`, whose values are all different.
     """
-    types = chosen.sample(_KEYS, 4)
-    share, rows = chosen.random(), chosen.randint(0, 400)
-    table = table_of(" ".join([*types, *nested.split()]), rows, chosen, null_share=share)
+    types = rng.sample(_KEYS, 4)
+    share, rows = rng.random(), rng.randint(0, 400)
+    table = table_of(" ".join([*types, *nested_columns.split()]), rows, rng, null_share=share)
     for name in ("v", "w"):
-        values = [chosen.choice([None, chosen.randint(-99, 99)]) for _ in range(table.num_rows)]
+        values = [rng.choice([None, rng.randint(-99, 99)]) for _ in range(table.num_rows)]
         table = table.append_column(name, pa.array(values, pa.int64() if name == "v" else pa.int32()))
-    if chosen.random() < 0.5:
+    if rng.random() < 0.5:
         table = table.sort_by("v")  # so that row groups are left out
-    first = chosen.randint(1, 2)
-    for at in range(chosen.randint(1, 4)):
+    first = rng.randint(1, 2)
+    for at in range(rng.randint(1, 4)):
         # Spark takes the columns of the first file.
-        part_folder = folder / f"p={chosen.randint(first, 2) if at else first}"
+        part_folder = folder / f"p={rng.randint(first, 2) if at else first}"
         part_folder.mkdir(exist_ok=True, parents=True)
-        part = table.slice(chosen.randint(0, 50), chosen.randint(0, 300))
-        if at and chosen.random() < 0.3:
-            part = part.drop_columns([chosen.choice([*types, "w"])])
-        if nested:
+        part = table.slice(rng.randint(0, 50), rng.randint(0, 300))
+        if at and rng.random() < 0.3:
+            part = part.drop_columns([rng.choice([*types, "w"])])
+        if nested_columns:
             part = part.append_column("at", pa.array(range(at * 1_000, at * 1_000 + len(part)), pa.int32()))
-        options = {"row_group_size": chosen.randint(1, 100), "store_decimal_as_integer": chosen.random() < 0.5}
+        options = {"row_group_size": rng.randint(1, 100), "store_decimal_as_integer": rng.random() < 0.5}
         pq.write_table(part, part_folder / f"{at}.parquet", **options)
     conditions = [each for name in ("v", "p", *types) for each in _CONDITIONS.get(name, ())]
-    return scan(spark, folder, where=chosen.choice([None, *conditions])), types
+    return scan(spark, folder, where=rng.choice([None, *conditions])), types

@@ -41,20 +41,20 @@ def test_random_tables(first: int, classic: Any, embedded: Functions, tmp_path: 
     scalar = connect([described, doubled])
     queries: dict[str, DataFrame] = {}
     for seed in range(first, first + _TABLES):
-        chosen = random.Random(f"columns {seed}")
-        given, types = random_scan(classic, tmp_path / str(seed), chosen, _NESTED)
+        rng = random.Random(f"columns {seed}")
+        file_scan, types = random_scan(classic, tmp_path / str(seed), rng, _NESTED)
         plain = classic.read.parquet(str(tmp_path / str(seed)))
-        for condition in given._where:
+        for condition in file_scan._where:
             plain = plain.where(condition)
-        argument = chosen.choice([f"CAST({each} AS DOUBLE)" for each in ("v", "w", "p", *_floats(types))])
-        keys = chosen.sample([*types, "p"], chosen.randint(0, 2))
+        argument = rng.choice([f"CAST({each} AS DOUBLE)" for each in ("v", "w", "p", *_floats(types))])
+        keys = rng.sample([*types, "p"], rng.randint(0, 2))
         for name, make in {
             "with_columns": lambda df, x=argument: with_columns(
                 df, d=scalar["described"]("v", x), w=scalar["doubled"]("w")
             ),
             "over": lambda df, by=keys: _over(df, by, embedded),
         }.items():
-            queries |= {f"{name} {seed}, ours": make(given), f"{name} {seed}, Spark": make(plain)}
+            queries |= {f"{name} {seed}, ours": make(file_scan), f"{name} {seed}, Spark": make(plain)}
     check_pairs(queries)
 
 

@@ -70,7 +70,7 @@ def table(tmp_path: Path) -> str:
 ROWS = "SELECT id AS k, int(id % 7) AS v, int(id % 3) AS w FROM range({})"
 
 
-def made(spark: SparkProcess, table: str, more: str = "", columns: str = "k BIGINT, v INT, w INT") -> None:
+def make_table(spark: SparkProcess, table: str, more: str = "", columns: str = "k BIGINT, v INT, w INT") -> None:
     spark.ask(jobs.run, f"CREATE TABLE {table} ({columns}) USING delta {more}")
 
 
@@ -78,9 +78,9 @@ def folder_of(table: str) -> Path:
     return Path(table.split("`")[1])
 
 
-def is_read(found: jobs.Reads) -> list[str]:
+def is_read(actual: jobs.Reads) -> list[str]:
     """Check that tasks read the rows of Spark, and return these."""
-    why, ours, plain = found
+    why, ours, plain = actual
     assert why == ""
     assert ours == plain
     return plain
@@ -88,7 +88,7 @@ def is_read(found: jobs.Reads) -> list[str]:
 
 def test_versions(spark: SparkProcess, table: str) -> None:
     """Removed files are not read, versions behind a checkpoint are, and a scan keeps its version."""
-    made(spark, table, "TBLPROPERTIES ('delta.checkpointInterval' = '3')")
+    make_table(spark, table, "TBLPROPERTIES ('delta.checkpointInterval' = '3')")
     assert is_read(spark.ask(jobs.reads, table)) == []
     for number in range(5):
         spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(10 + number)}")
@@ -107,7 +107,7 @@ def test_versions(spark: SparkProcess, table: str) -> None:
 def test_partitions(spark: SparkProcess, table: str) -> None:
     """The values of partitions come from the log, and files of which no row passes are left out."""
     columns = "k BIGINT, day DATE, v INT, city STRING, yes BOOLEAN, small SMALLINT"
-    made(spark, table, "PARTITIONED BY (city, day, yes, small)", columns)
+    make_table(spark, table, "PARTITIONED BY (city, day, yes, small)", columns)
     values = (
         "(1, DATE'2026-01-01', 1, 'Köln %2F a/b', true, 7S), (2, NULL, 2, '', false, NULL), "
         "(3, DATE'0001-01-01', 3, '007', NULL, -7S), (4, DATE'9999-12-31', 4, NULL, true, 0S)"
@@ -130,7 +130,7 @@ def test_partitions(spark: SparkProcess, table: str) -> None:
 
 def test_column_mapping(spark: SparkProcess, table: str) -> None:
     """Columns that are renamed, dropped and made again have the values that they have for Spark."""
-    made(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    make_table(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(20)}")
     for statement in (
         f"ALTER TABLE {table} RENAME COLUMN v TO old",
@@ -149,7 +149,7 @@ def test_column_mapping(spark: SparkProcess, table: str) -> None:
 
 def test_partitions_in_files(spark: SparkProcess, table: str, tmp_path: Path) -> None:
     """Files that also store columns of partitions have the values of the log, whatever they store."""
-    made(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    make_table(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(20)}")
     other = tmp_path / "other"  # Spark knows nothing of it yet
     shutil.copytree(folder_of(table), other, ignore=shutil.ignore_patterns("*.crc"))
@@ -157,9 +157,9 @@ def test_partitions_in_files(spark: SparkProcess, table: str, tmp_path: Path) ->
     lines = [json.loads(line) for line in commit.read_text().splitlines()]
     for add in (each["add"] for each in lines if "add" in each):
         path = other / unquote(add["path"])
-        stored = pq.ParquetFile(path).read()
+        stored_table = pq.ParquetFile(path).read()
         (name,) = add["partitionValues"]
-        pq.write_table(stored.append_column(name, pa.array([1] * len(stored), pa.int32())), path)
+        pq.write_table(stored_table.append_column(name, pa.array([1] * len(stored_table), pa.int32())), path)
         add["size"] = path.stat().st_size
     commit.write_text("\n".join(map(json.dumps, lines)))
     assert len(is_read(spark.ask(jobs.reads, f"delta.`{other}`"))) == 20
@@ -169,17 +169,17 @@ def test_partitions_in_files(spark: SparkProcess, table: str, tmp_path: Path) ->
 
 def test_mapping_of_an_old_table(spark: SparkProcess, table: str) -> None:
     """A table that is mapped by names later has the columns of its first files."""
-    made(spark, table)
+    make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
-    mapped = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
-    spark.ask(jobs.run, f"ALTER TABLE {table} SET TBLPROPERTIES ({mapped})")
+    properties = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
+    spark.ask(jobs.run, f"ALTER TABLE {table} SET TBLPROPERTIES ({properties})")
     spark.ask(jobs.run, f"ALTER TABLE {table} RENAME COLUMN v TO x")
     assert len(is_read(spark.ask(jobs.reads, table))) == 9
 
 
 def test_mapping_by_ids(spark: SparkProcess, table: str) -> None:
     """Columns that are mapped by their numbers are left to Spark."""
-    made(spark, table, "TBLPROPERTIES ('delta.columnMapping.mode' = 'id')")
+    make_table(spark, table, "TBLPROPERTIES ('delta.columnMapping.mode' = 'id')")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
     why, _, plain = spark.ask(jobs.reads, table)
     assert "mapped by id" in why
@@ -188,7 +188,7 @@ def test_mapping_by_ids(spark: SparkProcess, table: str) -> None:
 
 def test_deletion_vectors(spark: SparkProcess, table: str) -> None:
     """Files with deleted rows are left to Spark, and read by tasks before they have any and when rewritten."""
-    made(spark, table, "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    make_table(spark, table, "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     spark.ask(jobs.run, f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ * FROM ({ROWS.format(50)})")
     assert len(is_read(spark.ask(jobs.reads, table))) == 50
     # The scan is of the version in which the same file has all its rows.
@@ -204,18 +204,18 @@ def test_deletion_vectors(spark: SparkProcess, table: str) -> None:
 
 def test_changes_between_plan_and_read(spark: SparkProcess, table: str) -> None:
     """The rows are those of the version, or the query fails."""
-    made(spark, table)
+    make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(50)}")
-    rewritten = (f"UPDATE {table} SET v = 100", f"INSERT INTO {table} VALUES (0, 0, 0)", f"OPTIMIZE {table}")
-    assert spark.ask(jobs.planned, table, ["k", "v"], rewritten) == "the same rows"
-    vacuumed = (f"DELETE FROM {table} WHERE k < 40", f"VACUUM {table} RETAIN 0 HOURS")
-    assert "gone after the query was planned" in spark.ask(jobs.planned, table, ["k", "v"], vacuumed)
+    rewriting_statements = (f"UPDATE {table} SET v = 100", f"INSERT INTO {table} VALUES (0, 0, 0)", f"OPTIMIZE {table}")
+    assert spark.ask(jobs.plan_text, table, ["k", "v"], rewriting_statements) == "the same rows"
+    vacuuming_statements = (f"DELETE FROM {table} WHERE k < 40", f"VACUUM {table} RETAIN 0 HOURS")
+    assert "gone after the query was planned" in spark.ask(jobs.plan_text, table, ["k", "v"], vacuuming_statements)
 
 
 def test_replaced(spark: SparkProcess) -> None:
     """A table that is dropped and made again with as many versions is another one."""
     name = f"t{uuid.uuid4().hex}"
-    made(spark, name)
+    make_table(spark, name)
     spark.ask(jobs.run, f"INSERT INTO {name} {ROWS.format(5)}")
     assert len(is_read(spark.ask(jobs.reads, name))) == 5
     why = spark.ask(jobs.why_after_replacement, name, ROWS.format(6))
@@ -225,7 +225,7 @@ def test_replaced(spark: SparkProcess) -> None:
 def test_names(spark: SparkProcess, table: str) -> None:
     """Of a catalogue, only what is known to be nothing but a table of Delta is read by tasks."""
     name = f"t{uuid.uuid4().hex}"
-    made(spark, f"default.{name}", f"LOCATION '{folder_of(table)}'")
+    make_table(spark, f"default.{name}", f"LOCATION '{folder_of(table)}'")
     spark.ask(jobs.run, f"INSERT INTO {name} {ROWS.format(9)}")
     for each in (name, f"`{name}`", f"spark_catalog.default.{name}", table):
         assert len(is_read(spark.ask(jobs.reads, each))) == 9
@@ -244,7 +244,7 @@ def test_names(spark: SparkProcess, table: str) -> None:
 
 def test_row_filters(spark: SparkProcess, table: str) -> None:
     """Of a table to which its catalogue adds a condition, tasks do not read the files, which have all rows."""
-    made(spark, table)
+    make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
     assert len(is_read(spark.ask(jobs.reads, table))) == 9
     why, _, plain = spark.ask(jobs.reads_filtered, table, "k < 3")
@@ -254,25 +254,29 @@ def test_row_filters(spark: SparkProcess, table: str) -> None:
 
 def test_logs(spark: SparkProcess, table: str) -> None:
     """A log with something unknown, or whose files are not as it tells, is left to Spark."""
-    made(spark, table)
+    make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ * FROM ({ROWS.format(9)})")
     commit = folder_of(table) / "_delta_log" / f"{1:020}.json"
     lines = [json.loads(line) for line in commit.read_text().splitlines()]
     (file,) = (each["add"] for each in lines if "add" in each)
-    for change, text in ((_sized, "the log tells of"), (_deleted, "other files than Spark"), (_twice, "twice in one")):
-        changed = json.loads(json.dumps(lines))
-        change(changed, file["path"])
+    for change, text in (
+        (_change_size, "the log tells of"),
+        (_mark_deleted, "other files than Spark"),
+        (_twice, "twice in one"),
+    ):
+        changed_lines = json.loads(json.dumps(lines))
+        change(changed_lines, file["path"])
         text_before = commit.read_text()
-        result = spark.ask(jobs.reads_with, table, str(commit), "\n".join(map(json.dumps, changed)))
+        result = spark.ask(jobs.reads_with, table, str(commit), "\n".join(map(json.dumps, changed_lines)))
         assert text in result
         commit.write_text(text_before)
 
 
-def _sized(lines: list[dict[str, Any]], _path: str) -> None:
+def _change_size(lines: list[dict[str, Any]], _path: str) -> None:
     next(each["add"] for each in lines if "add" in each)["size"] += 1
 
 
-def _deleted(lines: list[dict[str, Any]], _path: str) -> None:
+def _mark_deleted(lines: list[dict[str, Any]], _path: str) -> None:
     lines[:] = [each for each in lines if "add" not in each]
 
 
@@ -283,29 +287,29 @@ def _twice(lines: list[dict[str, Any]], _path: str) -> None:
 @pytest.mark.skipif(not HAS_CONNECT, reason="Spark 3.5 has no server of Connect")
 def test_connect(port: int, spark: SparkProcess, table: str) -> None:
     """A client of Connect, which may not see the files, has the log read by a task, and gets the same rows."""
-    made(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    make_table(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(20)}", f"ALTER TABLE {table} RENAME COLUMN v TO x")
     spark.ask(jobs.run, f"DELETE FROM {table} WHERE k = 3")
-    asked = partial(spark.ask, jobs.over_connect, port)
-    assert len(is_read(asked(jobs.reads, table))) == 19
-    assert len(is_read(asked(jobs.reads, table, ["k", "w"], "w = 1 AND x > 2"))) == 4
-    assert asked(jobs.files_left_out, table, "w = 1") > 0
-    ours, plain = asked(jobs.folds, table, "w", "k", "x")
+    ask = partial(spark.ask, jobs.over_connect, port)
+    assert len(is_read(ask(jobs.reads, table))) == 19
+    assert len(is_read(ask(jobs.reads, table, ["k", "w"], "w = 1 AND x > 2"))) == 4
+    assert ask(jobs.files_left_out, table, "w = 1") > 0
+    ours, plain = ask(jobs.folds, table, "w", "k", "x")
     assert ours == plain != []
     change = (f"INSERT INTO {table} {ROWS.format(3)}", f"DELETE FROM {table} WHERE k > 8")
-    assert len(is_read(asked(jobs.reads_after, table, change))) == 19
+    assert len(is_read(ask(jobs.reads_after, table, change))) == 19
     spark.ask(jobs.run, f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     spark.ask(jobs.run, f"OPTIMIZE {table}", f"DELETE FROM {table} WHERE k = 4")
-    why, _, rows = asked(jobs.reads, table)
+    why, _, rows = ask(jobs.reads, table)
     assert "deletion vector" in why
     assert len(rows) == 10
-    missing = "delta.`/there is no such folder`"
-    assert "no such folder" in asked(jobs.error_of, missing)
+    missing_table = "delta.`/there is no such folder`"
+    assert "no such folder" in ask(jobs.error_of, missing_table)
 
 
 def test_clones(spark: SparkProcess, table: str) -> None:
     """A shallow clone has the files of another table, and is left to Spark."""
-    made(spark, table)
+    make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
     clone = f"delta.`{folder_of(table)}_clone`"
     spark.ask(jobs.run, f"CREATE TABLE {clone} SHALLOW CLONE {table}")
@@ -317,7 +321,7 @@ def test_clones(spark: SparkProcess, table: str) -> None:
 
 def test_times(spark: SparkProcess, table: str) -> None:
     """An older version that a name tells is left to Spark, and never the newest one."""
-    made(spark, table)
+    make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(4)}", f"INSERT INTO {table} {ROWS.format(5)}")
     why, _, plain = spark.ask(jobs.reads, f"{table[:-1]}@v1`")
     assert "not known as a table of Delta" in why
@@ -329,7 +333,7 @@ def test_times(spark: SparkProcess, table: str) -> None:
 
 def test_checkpoints_of_version_2(spark: SparkProcess, table: str) -> None:
     """A table with checkpoints in several files is left to Spark."""
-    made(spark, table, "TBLPROPERTIES ('delta.checkpointPolicy' = 'v2', 'delta.checkpointInterval' = '2')")
+    make_table(spark, table, "TBLPROPERTIES ('delta.checkpointPolicy' = 'v2', 'delta.checkpointInterval' = '2')")
     for number in range(4):
         spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(number + 1)}")
     why, _, plain = spark.ask(jobs.reads, table)
@@ -339,7 +343,7 @@ def test_checkpoints_of_version_2(spark: SparkProcess, table: str) -> None:
 
 def test_types_that_become_wider(spark: SparkProcess, table: str) -> None:
     """Files from before a column became wider are left to Spark, for this column alone; values are never cut."""
-    made(spark, table, "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    make_table(spark, table, "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(7)}", f"ALTER TABLE {table} ALTER COLUMN v TYPE BIGINT")
     spark.ask(jobs.run, f"INSERT INTO {table} VALUES (1, 5000000000, 2)")
     why, _, plain = spark.ask(jobs.reads, table)
@@ -350,7 +354,7 @@ def test_types_that_become_wider(spark: SparkProcess, table: str) -> None:
 
 def test_columns_that_writers_add(spark: SparkProcess, table: str) -> None:
     """Columns that a write has added are NULL in older files, also between other columns and as members."""
-    made(spark, table, "PARTITIONED BY (w)")
+    make_table(spark, table, "PARTITIONED BY (w)")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(7)}")
     spark.ask(jobs.run, "SET spark.databricks.delta.schema.autoMerge.enabled = true")
     spark.ask(jobs.run, f"INSERT INTO {table} BY NAME SELECT 9L AS k, 'x' AS s, 1 AS w, named_struct('a', 1) AS m")
@@ -363,7 +367,7 @@ def test_columns_that_writers_add(spark: SparkProcess, table: str) -> None:
 
 def test_characters_of_partitions(spark: SparkProcess, table: str) -> None:
     """Texts of partitions are those of the log, whatever the folders make of them; times are left to Spark."""
-    made(spark, table, "PARTITIONED BY (s, at)", "k BIGINT, s STRING, at TIMESTAMP")
+    make_table(spark, table, "PARTITIONED BY (s, at)", "k BIGINT, s STRING, at TIMESTAMP")
     texts = ["a/b", "a%2Fb", "x=y", "#? &", "\\\\", '"', "{a}", "[0]*", "c:d", "é漢😀", ".", "_h", " end ", "+", "NULL"]
     values = [f"({index}, '{text}', TIMESTAMP'2026-01-01 00:00:00.5')" for index, text in enumerate(texts)]
     null_folder = "(90, '__HIVE_DEFAULT_PARTITION__', NULL), (91, NULL, NULL)"
@@ -391,7 +395,7 @@ def test_converted_folders(spark: SparkProcess, table: str, tmp_path: Path) -> N
 
 def test_more_features(spark: SparkProcess, table: str) -> None:
     """Numbered rows, clusters and padded texts are read as Spark reads them, or left to it."""
-    made(spark, table, "CLUSTER BY (k) TBLPROPERTIES ('delta.enableRowTracking' = 'true')", "k BIGINT, c CHAR(3)")
+    make_table(spark, table, "CLUSTER BY (k) TBLPROPERTIES ('delta.enableRowTracking' = 'true')", "k BIGINT, c CHAR(3)")
     spark.ask(jobs.run, f"INSERT INTO {table} VALUES (1, 'a'), (2, NULL)")
     assert len(is_read(spark.ask(jobs.reads, table, ["k"]))) == 2
     assert "left to Spark" in spark.ask(jobs.reads, table, ["c"])[0]

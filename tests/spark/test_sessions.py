@@ -34,11 +34,11 @@ def test_batch_sessions_are_those_of_spark(spark: Any, embedded: Functions, keys
     """Over random rows, with ties and gaps of exactly the length, sessions equal Spark's; no merge is needed."""
     is_connect = "connect" in type(spark).__module__
     sf = importlib.import_module("pyspark.sql.connect.functions" if is_connect else "pyspark.sql.functions")
-    chosen = random.Random(5)
+    rng = random.Random(5)
     rows = [
         (
-            chosen.choice(["a", "b", None]),
-            START + dt.timedelta(minutes=5 * chosen.randrange(2000), microseconds=chosen.choice([0, 0, 1])),
+            rng.choice(["a", "b", None]),
+            START + dt.timedelta(minutes=5 * rng.randrange(2000), microseconds=rng.choice([0, 0, 1])),
             number,
         )
         for number in range(500)
@@ -170,7 +170,7 @@ def test_any_order_over_a_restart_ends_as_the_batch(
 ) -> None:
     """Rows out of order extend and join sessions; the applied changes equal the batch result."""
     functions = connect(spark_functions)
-    chosen = random.Random(7)
+    rng = random.Random(7)
 
     def query(df: Any) -> Any:
         # The median does not merge: in the stream its sessions keep their rows.
@@ -186,7 +186,7 @@ def test_any_order_over_a_restart_ends_as_the_batch(
     stream, sink = Clicks(classic, tmp_path, query), Sink()
     for files in (2, 2):  # a restart between them
         for _ in range(files):
-            stream.minutes(*((chosen.randrange(0, 3000, 5), chosen.choice("ab"), number) for number in range(40)))
+            stream.minutes(*((rng.randrange(0, 3000, 5), rng.choice("ab"), number) for number in range(40)))
         for epoch in stream.run():
             sink.apply(epoch)
     batch = query(classic.read.schema(DDL).parquet(str(tmp_path / "input"))).collect()
@@ -215,8 +215,8 @@ def test_sessions_of_a_stream_merge_and_close(classic: SparkSession, tmp_path: P
     stream.minutes((20, "a", 100), (101, "c", 1))  # ends at 30: late
     stream.minutes((300, "d", 1))
     stream.minutes((400, "d", 1))
-    emitted = [(row["page"], minute(row), row["n"], row["total"]) for epoch in stream.run() for row in epoch]
-    assert sorted(emitted) == [("a", 26, 3, 11), ("b", 26, 1, 4), ("c", 111, 2, 65), ("d", 310, 1, 1)]
+    output_rows = [(row["page"], minute(row), row["n"], row["total"]) for epoch in stream.run() for row in epoch]
+    assert sorted(output_rows) == [("a", 26, 3, 11), ("b", 26, 1, 4), ("c", 111, 2, 65), ("d", 310, 1, 1)]
     assert sum(each["late_rows"] or 0 for each in stream.progress) == 1
 
 
@@ -255,12 +255,14 @@ def test_sessions_stay_open_for_the_allowed_lateness(classic: SparkSession, tmp_
     )
     stream.minutes((0, "a", 1), (90, "b", 2))
     stream.minutes((10, "a", 4))  # the watermark stands at 80; a is open until 90
-    emitted = stream.run()
+    output_rows = stream.run()
     stream.minutes((111, "b", 8))
     stream.minutes((10, "a", 16))  # at 101: a, which ends at 40, has closed
     stream.minutes((500, "c", 32))
-    emitted += stream.run()
-    assert sorted((row["page"], *minutes_of(row), row["n"], row["total"]) for epoch in emitted for row in epoch) == [
+    output_rows += stream.run()
+    assert sorted(
+        (row["page"], *minutes_of(row), row["n"], row["total"]) for epoch in output_rows for row in epoch
+    ) == [
         ("a", 0, 40, 2, 5),
         ("b", 90, 141, 2, 10),
     ]
@@ -318,14 +320,14 @@ def test_windows_of_processing_time(classic: SparkSession, tmp_path: Path) -> No
         ),
         mode="append",
     )
-    emitted: list[dict[str, Any]] = []
+    output_rows: list[dict[str, Any]] = []
     before = dt.datetime.now(dt.UTC)
     for _ in range(4):
         stream.minutes((0, "a", 1), (500, "a", 1))
-        emitted += [row for epoch in stream.run() for row in epoch]
-    assert emitted
-    assert all(row["page"] == "a" and row["n"] % 2 == 0 for row in emitted)
-    ends = [row["window_end"].astimezone(dt.UTC) for row in emitted]
+        output_rows += [row for epoch in stream.run() for row in epoch]
+    assert output_rows
+    assert all(row["page"] == "a" and row["n"] % 2 == 0 for row in output_rows)
+    ends = [row["window_end"].astimezone(dt.UTC) for row in output_rows]
     assert len(set(ends)) == len(ends)
     assert all(before < end <= dt.datetime.now(dt.UTC) for end in ends)
 

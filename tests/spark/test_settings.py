@@ -28,12 +28,12 @@ def fresh(spark: Any, request: pytest.FixtureRequest) -> Any:
 
 def test_one_call_sets_everything_and_says_so(fresh: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """What changed is returned and printed; called again, nothing changes."""
-    changed = configure(fresh, partitions=3, local_checkpoints=True)
-    assert changed[BATCH_BYTES] == str(2**31 - 1)
-    assert changed["spark.sql.shuffle.partitions"] == "3"
-    assert "spark.sql.streaming.checkpoint.fileChecksum.enabled" in changed
-    assert {name: fresh.conf.get(name) for name in changed} == changed
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == list(changed)
+    changed_settings = configure(fresh, partitions=3, local_checkpoints=True)
+    assert changed_settings[BATCH_BYTES] == str(2**31 - 1)
+    assert changed_settings["spark.sql.shuffle.partitions"] == "3"
+    assert "spark.sql.streaming.checkpoint.fileChecksum.enabled" in changed_settings
+    assert {name: fresh.conf.get(name) for name in changed_settings} == changed_settings
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == list(changed_settings)
     assert configure(fresh, partitions=3, local_checkpoints=True) == {}
     assert not capsys.readouterr().out
 
@@ -47,8 +47,8 @@ def test_lz4_of_batches_is_warned_of(classic: Any, capsys: pytest.CaptureFixture
     for codec, lines in (("zstd", 0), ("LZ4", 1), ("none", 0)):
         session.conf.set(name, codec)
         assert configure(session) == {}
-        told = capsys.readouterr().out.splitlines()
-        assert [line.startswith(f"{name}: lz4 stays") for line in told] == [True] * lines
+        printed_lines = capsys.readouterr().out.splitlines()
+        assert [line.startswith(f"{name}: lz4 stays") for line in printed_lines] == [True] * lines
     session.conf.unset(name)
 
 
@@ -63,8 +63,8 @@ def test_short_idle_timeouts_are_warned_of(classic: Any, capsys: pytest.CaptureF
         session.conf.set(kill, kills)
         session.conf.set(seconds, str(limit))
         assert configure(session) == {}
-        told = capsys.readouterr().out.splitlines()
-        assert [line.startswith(f"{seconds}: 60 stays, and {kill} ends") for line in told] == [True] * lines
+        printed_lines = capsys.readouterr().out.splitlines()
+        assert [line.startswith(f"{seconds}: 60 stays, and {kill} ends") for line in printed_lines] == [True] * lines
 
 
 def _sizes(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
@@ -98,8 +98,8 @@ def test_the_rows_of_a_batch_follow_their_width(classic: Any, row_bytes: int, ro
 @pytest.fixture
 def untold(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has been told nothing yet, whatever ran before."""
-    for told in ("_advised", "_widened"):
-        monkeypatch.setattr(settings, told, [])
+    for flag in ("_advised", "_widened"):
+        monkeypatch.setattr(settings, flag, [])
 
 
 def test_a_session_that_measures_is_told_once(

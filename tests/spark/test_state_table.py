@@ -46,13 +46,16 @@ class Query:
         return [self._group(key, rows) for key, rows in self.present.items() if rows]
 
     def _group(self, key: str | None, rows: Rows) -> dict[str, Any]:
-        filled = [row for row in rows if row["amount"] is not None]
-        weights = {"sum": sum(row["amount"] * row["qty"] for row in filled), "count": sum(row["qty"] for row in filled)}
+        rows_with_amount = [row for row in rows if row["amount"] is not None]
+        weights = {
+            "sum": sum(row["amount"] * row["qty"] for row in rows_with_amount),
+            "count": sum(row["qty"] for row in rows_with_amount),
+        }
         return {
             "customer": key,
             "live_rows": len(rows),
             "price": weights,
-            "different": Counter(row["amount"] for row in filled),  # count leaves NULL out
+            "different": Counter(row["amount"] for row in rows_with_amount),  # count leaves NULL out
             "n": len(rows),
         }
 
@@ -60,11 +63,11 @@ class Query:
 def _by_customer(rows: Rows) -> Rows:
     """Return groups in a fixed order, with the rows of DISTINCT as a Counter."""
     entries = [row["different"]["rows"]["entries"] for row in rows]
-    counted = [
+    counts = [
         {**row, "different": Counter({entry["key"]: entry["value"] for entry in each})}
         for row, each in zip(rows, entries, strict=True)
     ]
-    return sorted(counted, key=lambda row: str(row["customer"]))
+    return sorted(counts, key=lambda row: str(row["customer"]))
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +101,11 @@ def several(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     functions = connect(spark_functions)
     folder = tmp_path_factory.mktemp("several")
 
-    def chained(df: DataFrame) -> DataFrame:
+    def join_query(df: DataFrame) -> DataFrame:
         first = group_by(df, "customer", row_kind="op", emit="changelog", buckets=2).agg(orders=functions["count"]())
         return group_by(first, row_kind="row_kind").agg(live_rows=functions["count"]())
 
-    stream = Stream(classic, folder, chained)
+    stream = Stream(classic, folder, join_query)
     stream.write([{"op": "+I", "customer": name, "amount": 1, "qty": 1, "x": 1.0} for name in ("ann", "bob", "ann")])
     stream.run()
     return str(folder / "checkpoint")
@@ -155,10 +158,10 @@ def test_over_has_rows_that_wait_and_rows_that_are_kept(classic: SparkSession, t
     assert {page: row["waiting_rows"] for page, row in rows.items()} == {"a": 0, "b": 1, "c": 1}
     assert [list(each) for each in rows["a"]["last, most"]] == [[4]]
     assert rows["c"]["all"] is None
-    shown = run(checkpoint, "--group", "page=b")
-    assert shown.exit_code == 0, shown.output
+    output = run(checkpoint, "--group", "page=b")
+    assert output.exit_code == 0, output.output
     for text in ("waiting_rows", "last rows, ROWS BETWEEN 1", "1 group", "waiting rows: 2; rows in RANGE frames: 3"):
-        assert text in " ".join(shown.output.split())
+        assert text in " ".join(output.output.split())
     stream.minutes((400, "d", 64))
     stream.run()
     assert [row["page"] for row in state_table(classic, checkpoint).collect()] == ["d"]
@@ -220,8 +223,8 @@ def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
     assert excinfo.value.code == "SIGNATURE"
     source = classic.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     other = source.groupBy("value").count().writeStream.format("noop").outputMode("update")
-    running = other.option("checkpointLocation", str(tmp_path / "other")).trigger(once=True).start()
-    running.awaitTermination()
+    query_run = other.option("checkpointLocation", str(tmp_path / "other")).trigger(once=True).start()
+    query_run.awaitTermination()
     with pytest.raises(RejectedError, match="stateStoreSave") as excinfo:
         state_table(classic, str(tmp_path / "other"))
     assert excinfo.value.code == "STATE_MISMATCH"
@@ -239,29 +242,32 @@ def test_a_checkpoint_that_was_moved(classic: SparkSession, tmp_path: Path, run:
     rows = [{"op": "+I", "customer": name, "amount": 1, "qty": 1, "x": 1.0} for name in ("ann", "bob", "ann")]
     stream.write(rows)
     stream.run()
-    moved, copy = tmp_path / "restored", tmp_path / "copy"
-    (tmp_path / "checkpoint").rename(moved)
+    restored_folder, copy = tmp_path / "restored", tmp_path / "copy"
+    (tmp_path / "checkpoint").rename(restored_folder)
     refusal = r"STATE_MISMATCH: the checkpoint was moved, .*/checkpoint/state/0/_stateSchema/.*upgrade_checkpoint"
     with pytest.raises(RejectedError, match=refusal):
-        state_table(classic, str(moved))
+        state_table(classic, str(restored_folder))
     with pytest.raises(RejectedError, match=refusal):
-        check_checkpoint(totals(stream.input()), str(moved))
-    assert "upgrade_checkpoint" in run(str(moved)).output
+        check_checkpoint(totals(stream.input()), str(restored_folder))
+    assert "upgrade_checkpoint" in run(str(restored_folder)).output
     stream.write(rows)
     with pytest.raises(PySparkException) as excinfo:
-        stream.run(moved.name)
+        stream.run(restored_folder.name)
     error = error_of(excinfo.value)
     assert isinstance(error, RejectedError)
     assert "upgrade_checkpoint" in error.message
-    assert upgrade_checkpoint(str(moved)) >= 1
-    assert upgrade_checkpoint(str(moved)) == 0
-    assert check_checkpoint(totals(stream.input()), str(moved))
-    assert {tuple(row) for row in state_table(classic, str(moved)).collect()} == {("ann", 2, 2), ("bob", 1, 1)}
-    (changes,) = stream.run(moved.name)
+    assert upgrade_checkpoint(str(restored_folder)) >= 1
+    assert upgrade_checkpoint(str(restored_folder)) == 0
+    assert check_checkpoint(totals(stream.input()), str(restored_folder))
+    assert {tuple(row) for row in state_table(classic, str(restored_folder)).collect()} == {
+        ("ann", 2, 2),
+        ("bob", 1, 1),
+    }
+    (changes,) = stream.run(restored_folder.name)
     assert {(row["customer"], row["n"]) for row in changes} == {("ann", 4), ("bob", 2)}
-    shutil.copytree(moved, copy)
+    shutil.copytree(restored_folder, copy)
     assert upgrade_checkpoint(str(copy)) >= 2
-    shutil.rmtree(moved)
+    shutil.rmtree(restored_folder)
     assert {tuple(row) for row in state_table(classic, str(copy)).collect()} == {("ann", 4, 4), ("bob", 2, 2)}
     for file in (copy / "state" / "0" / "_stateSchema" / "default").iterdir():
         file.unlink()
@@ -278,13 +284,13 @@ def test_damaged_bytes_fail_the_read_with_their_name(
     read = StoredTable._read
     column = {"manifest": "value", "runs": "user_map_value"}[variable]
 
-    def damaged(table: StoredTable, wanted: str) -> DataFrame:
-        rows = read(table, wanted)
+    def damage(table: StoredTable, table_name: str) -> DataFrame:
+        rows = read(table, table_name)
         cut = sf.expr(f"substring({column}.data, 1, length({column}.data) - 1)")
-        broken = sf.struct(sf.concat(cut, sf.lit(b"\x01")).alias("data"))
-        return rows.withColumn(column, broken) if wanted == variable else rows
+        damaged_struct = sf.struct(sf.concat(cut, sf.lit(b"\x01")).alias("data"))
+        return rows.withColumn(column, damaged_struct) if table_name == variable else rows
 
-    monkeypatch.setattr(StoredTable, "_read", damaged)
+    monkeypatch.setattr(StoredTable, "_read", damage)
     place = r"bucket \d: the manifest" if variable == "manifest" else r"bucket \d: the run [0-9a-f]{32}"
     with pytest.raises(Exception, match=rf"CorruptError: STATE_CHECKSUM: {place} of a state table is damaged"):
         state_table(classic, orders.checkpoint).collect()
@@ -300,10 +306,10 @@ def test_a_damaged_first_manifest(classic: SparkSession, orders: Query, monkeypa
 
     read = state_reader._variable
 
-    def damaged(*arguments: Any) -> DataFrame:
+    def damage(*arguments: Any) -> DataFrame:
         return read(*arguments).withColumn("value", sf.struct(sf.lit(b"FFM1 what is this").alias("data")))
 
-    monkeypatch.setattr(state_reader, "_variable", damaged)
+    monkeypatch.setattr(state_reader, "_variable", damage)
     with pytest.raises(CorruptError, match="bucket 0: the manifest"):
         state_table(classic, orders.checkpoint)
 
@@ -337,11 +343,11 @@ def test_the_command_takes_groups_and_a_limit(run: Any, orders: Query, several: 
     assert [json.loads(line)["customer"] for line in ann.stdout.splitlines()] == ["ann"]
     null = run(orders.checkpoint, "--json", "--group", "customer")
     assert [json.loads(line)["customer"] for line in null.stdout.splitlines()] == [None]
-    gone = run(orders.checkpoint, "--group", "customer=bob")
-    assert (gone.exit_code, "no group has customer=bob" in gone.stderr) == (1, True)
-    limited = run(orders.checkpoint, "--json", "--limit", "2")
-    assert len(limited.stdout.splitlines()) == 2
-    assert f"2 of {len(orders.groups)} groups" in limited.stderr
+    output_of_bob = run(orders.checkpoint, "--group", "customer=bob")
+    assert (output_of_bob.exit_code, "no group has customer=bob" in output_of_bob.stderr) == (1, True)
+    two_rows = run(orders.checkpoint, "--json", "--limit", "2")
+    assert len(two_rows.stdout.splitlines()) == 2
+    assert f"2 of {len(orders.groups)} groups" in two_rows.stderr
     wrong = run(orders.checkpoint, "--group", "nobody=1")
     assert (wrong.exit_code, "the keys are customer" in wrong.stderr) == (1, True)
     ambiguous = run(several)
@@ -364,22 +370,22 @@ def test_values_of_keys_are_cast(run: Any, classic: SparkSession, tmp_path: Path
     ]
     wrong = run(checkpoint, "--group", "qty=many")
     assert (wrong.exit_code, "'many' is not a value of the type int" in wrong.stderr) == (1, True)
-    nested = run(checkpoint, "--group", "list=[1]")
-    assert (nested.exit_code, "the key list is array<int>, which has no values" in nested.stderr) == (1, True)
+    output = run(checkpoint, "--group", "list=[1]")
+    assert (output.exit_code, "the key list is array<int>, which has no values" in output.stderr) == (1, True)
 
 
 @pytest.mark.slow
 def test_the_command_starts_a_spark_of_its_own(orders: Query) -> None:
     """As a separate process the command reads the checkpoint in a session without the settings of the query."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "service")}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "foldflight.cli.main", "state", orders.checkpoint, "--json"],
         capture_output=True,
         text=True,
         env=environment,
         check=True,
     )
-    assert len(done.stdout.splitlines()) == len(orders.groups)
+    assert len(process.stdout.splitlines()) == len(orders.groups)
 
 
 def test_states_in_few_words() -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 from foldflight import RejectedError, connect, udaf
 from foldflight.client import Functions
 from foldflight.spark import group_by, state_table
-from tests.docs.crossing import crossed, missing, way
+from tests.docs.crossing import crossed_modules, missing_modules, way
 from tests.spark import spark_functions
 from tests.spark.conftest import PROVIDER
 
@@ -64,7 +64,7 @@ class Stream:
     def run(self, checkpoint: str = "checkpoint") -> list[Any]:
         """Fold the epochs since the last run; return the output of each."""
         outputs = []
-        running = (
+        over_df = (
             self.query(self.input())
             .writeStream.outputMode(self.mode)
             .foreachBatch(lambda batch, _: outputs.append(self.collected(batch)))
@@ -72,10 +72,10 @@ class Stream:
             .trigger(availableNow=True)
             .start()
         )
-        running.awaitTermination()
+        over_df.awaitTermination()
         self.progress += [
             next(iter(each.observedMetrics.values())).asDict()
-            for each in running.recentProgress
+            for each in over_df.recentProgress
             if each.observedMetrics
         ]
         return outputs
@@ -94,16 +94,16 @@ def aggregates(functions: Functions) -> dict[str, Any]:
 
 
 def model(rows: Rows) -> dict[str, Any]:
-    filled = [(row["amount"], row["qty"]) for row in rows if row["amount"] is not None]
-    weight = sum(qty for _, qty in filled)
+    filled_rows = [(row["amount"], row["qty"]) for row in rows if row["amount"] is not None]
+    weight = sum(qty for _, qty in filled_rows)
     xs = [row["x"] for row in rows if row["x"] is not None]
     return {
-        "price": None if not weight else int(sum(a * q for a, q in filled) / weight),
+        "price": None if not weight else int(sum(a * q for a, q in filled_rows) / weight),
         "n": len(rows),
-        "different": len({a for a, _ in filled}),
-        "bundled": sum(a for a, _ in filled) if filled else None,
+        "different": len({a for a, _ in filled_rows}),
+        "bundled": sum(a for a, _ in filled_rows) if filled_rows else None,
         "total": sum(xs) if xs else None,
-        "large": sum(a > 50 for a, _ in filled),
+        "large": sum(a > 50 for a, _ in filled_rows),
     }
 
 
@@ -193,12 +193,12 @@ def test_changelogs_lead_to_the_batch_answer(
     )
     rows = Model(seed=18, retracts=True)  # groups end, and rows are taken back that were never there
     table: dict[Any, dict[str, Any]] = {}
-    sent = 0
+    sent_count = 0
     for sizes in ((12, 1), (20, 9), (15,)):
         expected = []
         for size in sizes:
             epoch = rows.epoch(size)
-            sent += len(epoch)
+            sent_count += len(epoch)
             stream.write(epoch)
             expected.append(rows.table())
         for changes, answer in zip(stream.run(), expected, strict=True):
@@ -206,7 +206,7 @@ def test_changelogs_lead_to_the_batch_answer(
             assert table == answer
     assert rows.ignored
     assert sum(each["ignored_retractions"] or 0 for each in stream.progress) == rows.ignored
-    assert sum(each["rows"] or 0 for each in stream.progress) == sent - rows.ignored
+    assert sum(each["rows"] or 0 for each in stream.progress) == sent_count - rows.ignored
 
 
 @pytest.mark.every_turn
@@ -248,7 +248,7 @@ class Crossed:
         return []
 
     def accumulate(self, accumulator: list[str], value: int) -> None:
-        accumulator[:] = crossed()
+        accumulator[:] = crossed_modules()
 
     def retract(self, accumulator: list[str], value: int) -> None:
         accumulator.clear()
@@ -266,7 +266,7 @@ def test_a_row_crosses_the_modules_that_are_named(classic: SparkSession, tmp_pat
     (changes,) = stream.run()
     # The rows are packed before the shuffle, by another task, and unpacked by a generator.
     modules_of_table = [module for module in way(3, remote=False) if module != "engine/stream/packing.py"]
-    assert [missing(modules_of_table, row["modules"].split()) for row in changes] == [[] for _ in changes]
+    assert [missing_modules(modules_of_table, row["modules"].split()) for row in changes] == [[] for _ in changes]
 
 
 @pytest.mark.slow
@@ -450,11 +450,11 @@ def test_the_changelog_of_one_query_is_the_input_of_another(classic: SparkSessio
     """Two aggregations in one streaming query: how many customers have each number of orders."""
     functions = connect(spark_functions)
 
-    def chained(df: DataFrame) -> DataFrame:
+    def chain(df: DataFrame) -> DataFrame:
         first = group_by(df, "customer", row_kind="op", emit="changelog", buckets=3).agg(orders=functions["count"]())
         return group_by(first, "orders", row_kind="row_kind", buckets=2).agg(customers=functions["count"]())
 
-    stream = Stream(classic, tmp_path, chained)
+    stream = Stream(classic, tmp_path, chain)
     rows = Model(seed=5, retracts=True)
     table: dict[Any, int] = {}
     for _ in range(3):

@@ -47,35 +47,45 @@ def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
         )
         assert query.awaitTermination(600)
         epoch = remote_spark.read.parquet(f"{output}/{turn}")
-        collected = [row.asDict() for row in epoch.coalesce(1).collect()]
-        apply(table, collected, update_before=True)
-        assert table == {key: {"customer": key, **model(held)} for key, held in rows.present.items() if held}
+        collected_rows = [row.asDict() for row in epoch.coalesce(1).collect()]
+        apply(table, collected_rows, update_before=True)
+        assert table == {
+            key: {"customer": key, **model(rows_of_key)} for key, rows_of_key in rows.present.items() if rows_of_key
+        }
         metrics = query.lastProgress["observedMetrics"]
         assert [name for name in metrics if name.startswith("foldflight customer > price")]
     # What the query holds is read through Connect as well, and is as it gave it out.
-    stored = state_table(remote_spark, str(tmp_path / "checkpoint"))
-    assert stored.columns == ["customer", "live_rows", *aggregates(functions)]
-    result = {row["customer"]: (row["live_rows"], row["n"], row["large"]) for row in stored.collect()}
-    assert result == {key: (len(held), len(held), table[key]["large"]) for key, held in rows.present.items() if held}
+    stored_rows = state_table(remote_spark, str(tmp_path / "checkpoint"))
+    assert stored_rows.columns == ["customer", "live_rows", *aggregates(functions)]
+    result = {row["customer"]: (row["live_rows"], row["n"], row["large"]) for row in stored_rows.collect()}
+    assert result == {
+        key: (len(rows_of_key), len(rows_of_key), table[key]["large"])
+        for key, rows_of_key in rows.present.items()
+        if rows_of_key
+    }
     with pytest.raises(RejectedError, match="the operator 5 of the query has no state table"):
         state_table(remote_spark, str(tmp_path / "checkpoint"), operator=5)
     with pytest.raises(RejectedError, match="checkpointLocation"):
         state_table(remote_spark, str(tmp_path))
-    moved = (tmp_path / "checkpoint").rename(tmp_path / "restored")
+    restored_folder = (tmp_path / "checkpoint").rename(tmp_path / "restored")
     with pytest.raises(RejectedError, match=r"the checkpoint was moved.*upgrade_checkpoint"):
-        state_table(remote_spark, str(moved))
-    upgrade_checkpoint(str(moved))
-    assert state_table(remote_spark, str(moved)).count() == len(result)
+        state_table(remote_spark, str(restored_folder))
+    upgrade_checkpoint(str(restored_folder))
+    assert state_table(remote_spark, str(restored_folder)).count() == len(result)
 
 
 def test_mistakes_show_through_connect(remote_spark: Any, tmp_path: Path) -> None:
     """Settings, watermarks and columns are checked when the query is built, as in a classic session."""
     functions = connect(spark_functions)
     frame = remote_spark.readStream.schema("at timestamp, page string").parquet(str(tmp_path))
-    windowed = {"window": tumble("at", "1 hour"), "emit": "append"}
+    window_options = {"window": tumble("at", "1 hour"), "emit": "append"}
     with pytest.raises(RejectedError, match="withWatermark"):
-        group_by(frame, "page", **windowed)
-    assert group_by(frame.withWatermark("at", "1 minute"), "page", **windowed).agg(n=functions["count"]()).isStreaming
+        group_by(frame, "page", **window_options)
+    assert (
+        group_by(frame.withWatermark("at", "1 minute"), "page", **window_options)
+        .agg(n=functions["count"]())
+        .isStreaming
+    )
     remote_spark.conf.unset(PROVIDER)
     with pytest.raises(RejectedError, match="RocksDBStateStoreProvider"):
         group_by(frame, "page").agg(n=functions["count"]())

@@ -43,7 +43,7 @@ class Isolated(Stream):
         return rows, letters
 
 
-def told(letters: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def letter_values(letters: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """Return key, row kind, value and the last words of the message of each dead letter."""
     return sorted(
         (each["key"]["k"], each["row_kind"], each["row"]["v"], each["message"].split(": ")[-1]) for each in letters
@@ -68,14 +68,18 @@ def test_failed_groups_keep_their_state(classic: Any, functions: Any, tmp_path: 
     stream.rows(("+I", "a", 0, 13), ("+I", "a", 0, 2), ("-D", "b", 0, 14), ("+I", "c", 0, 2000))
     first, second = stream.run()
     assert first[0] == [("+I", "a", 1, 1), ("+I", "b", 14, 1)]
-    assert told(first[1]) == [("c", "+I", 1, BAD_LUCK), ("c", "+I", 13, BAD_LUCK)]
+    assert letter_values(first[1]) == [("c", "+I", 1, BAD_LUCK), ("c", "+I", 13, BAD_LUCK)]
     assert second[0] == [("+I", "c", 2000, 1)]
-    assert told(second[1]) == [("a", "+I", 2, BAD_LUCK), ("a", "+I", 13, BAD_LUCK), ("b", "-D", 14, HERE_TO_STAY)]
+    assert letter_values(second[1]) == [
+        ("a", "+I", 2, BAD_LUCK),
+        ("a", "+I", 13, BAD_LUCK),
+        ("b", "-D", 14, HERE_TO_STAY),
+    ]
     stream.rows(("+I", "a", 0, 4), ("+I", "b", 0, 5), ("+I", "c", 0, 15))  # another query goes on
     stream.rows(("-D", "a", 0, 1), ("-D", "a", 0, 4), ("+I", "c", 0, 16))
     third, fourth = stream.run()
     assert third[0] == [("+U", "a", 5, 2), ("+U", "b", 19, 2), ("-U", "a", 1, 1), ("-U", "b", 14, 1)]
-    assert told(third[1]) == [("c", "+I", 15, NOT_SHOWN)]
+    assert letter_values(third[1]) == [("c", "+I", 15, NOT_SHOWN)]
     assert fourth == ([("+U", "c", 2016, 2), ("-D", "a", 5, 2), ("-U", "c", 2000, 1)], [])
     assert [(each["isolated_groups"], each["isolated_rows"], each["groups"]) for each in stream.progress] == [
         (1, 2, 3),
@@ -83,8 +87,8 @@ def test_failed_groups_keep_their_state(classic: Any, functions: Any, tmp_path: 
         (1, 1, 3),
         (0, 0, 2),
     ]
-    held = {row.k: row.live_rows for row in state_table(classic, str(tmp_path / "checkpoint")).collect()}
-    assert held == {"b": 2, "c": 2}
+    live_rows = {row.k: row.live_rows for row in state_table(classic, str(tmp_path / "checkpoint")).collect()}
+    assert live_rows == {"b": 2, "c": 2}
 
 
 @pytest.mark.slow
@@ -111,10 +115,10 @@ def test_windows_fail_one_by_one(classic: Any, functions: Any, tmp_path: Path) -
     stream.rows(("+I", "b", 200, 1))
     stream.rows(("+I", "b", 201, 1))
     outputs = stream.run()
-    assert told(outputs[0][1]) == [("a", "+I", 4, BAD_LUCK), ("a", "+I", 13, BAD_LUCK)]
-    assert told(outputs[1][1]) == [("b", "+I", 13, BAD_LUCK)]
-    shown = [row for rows, _ in outputs for row in rows]
-    assert sorted(shown) == [("a", 1), ("a", 6), ("b", 5)]
+    assert letter_values(outputs[0][1]) == [("a", "+I", 4, BAD_LUCK), ("a", "+I", 13, BAD_LUCK)]
+    assert letter_values(outputs[1][1]) == [("b", "+I", 13, BAD_LUCK)]
+    output_rows = [row for rows, _ in outputs for row in rows]
+    assert sorted(output_rows) == [("a", 1), ("a", 6), ("b", 5)]
 
 
 @pytest.mark.slow
@@ -135,7 +139,7 @@ def test_sessions_that_cannot_be_merged(classic: Any, functions: Any, tmp_path: 
     first, second, third = stream.run()
     assert first == ([("+I", "a", 2000), ("+I", "b", 1)], [])
     assert second[0] == [("+I", "b", 3), ("-D", "b", 1)]
-    assert told(second[1]) == [
+    assert letter_values(second[1]) == [
         ("a", "+I", 6, "these do not mix"),
         ("a", "+I", 10, "these do not mix"),
         ("b", "+I", 13, BAD_LUCK),

@@ -41,11 +41,11 @@ def test_each_figure_is_a_metric(spark: Any, tmp_path: Path) -> None:
     metrics = StreamMetrics()
     spark.streams.addListener(metrics)
     clicks = spark.readStream.schema("op string, page string, at timestamp").parquet(str(source))
-    counted = group_by(
+    counts = group_by(
         clicks.withWatermark("at", "0 seconds"), "page", row_kind="op", window=tumble("at", "1 hour"), buckets=2
     ).agg(n=connect(spark_functions)["count"]())
     query = (
-        counted.writeStream.queryName("pages")
+        counts.writeStream.queryName("pages")
         .outputMode("update")
         .format("noop")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -56,12 +56,12 @@ def test_windows_close_when_the_watermark_has_passed_them(classic: SparkSession,
     stream.minutes((75, "b", 32), (130, "c", 64))  # now at 59; after this epoch at 120
     stream.minutes((20, "a", 100), (119, "b", 100), (200, "d", 1))  # both windows are closed: late
     stream.minutes((400, "e", 1))
-    emitted: dict[tuple[str, int], tuple[int, int]] = {}
+    output_rows: dict[tuple[str, int], tuple[int, int]] = {}
     for epoch in stream.run():
         for row in epoch:
-            assert (row["page"], minute(row)) not in emitted
-            emitted[row["page"], minute(row)] = (row["n"], row["total"])
-    assert emitted == {
+            assert (row["page"], minute(row)) not in output_rows
+            output_rows[row["page"], minute(row)] = (row["n"], row["total"])
+    assert output_rows == {
         ("a", 60): (3, 11),
         ("b", 120): (3, 52),
         ("c", 180): (1, 64),
@@ -101,7 +101,7 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "streaming"),
+    ("kind", "is_streaming"),
     [
         ("tumble", False),
         ("hop", False),
@@ -115,7 +115,7 @@ def test_rows_go_to_each_window_they_lie_in(
     classic: SparkSession,
     tmp_path: Path,
     kind: str,
-    streaming: bool,
+    is_streaming: bool,
 ) -> None:
     """Tumbling, hopping and cumulating windows have the rows that a definition in plain Python gives them."""
     functions = connect(spark_functions)
@@ -129,7 +129,7 @@ def test_rows_go_to_each_window_they_lie_in(
     for place, at in enumerate(minutes):
         for end in ends_of(at):
             expected[end] += 2**place
-    if streaming:
+    if is_streaming:
         rows = [row for epoch in stream.run() for row in epoch]
     else:
         batch = classic.read.schema(DDL).parquet(str(tmp_path / "input"))

@@ -67,9 +67,9 @@ class Query:
 
     def prepare(self, point: str, ahead: int) -> None:
         """Write more input, and choose the point of the next start, that many epochs after the table's last one."""
-        stored = self.stored()
-        self.point, self.epoch = point, stored + 1 + ahead
-        while len(self.results) - 1 < self.files(stored) + ahead + 3:
+        stored_rows = self.stored()
+        self.point, self.epoch = point, stored_rows + 1 + ahead
+        while len(self.results) - 1 < self.files(stored_rows) + ahead + 3:
             self.orders.write(self.folder / "input", len(self.results) - 1, 20)
             self.results.append(self.orders.totals())
         (self.folder / "kill").write_text(f"{point}|{self.epoch}")
@@ -78,14 +78,16 @@ class Query:
         """The table has the batch result of an epoch: the last one of Spark, or the next."""
         last = self.committed()
         while True:
-            stored, rows = self.stored(), self.kind.rows("killed")
-            if stored == self.stored():
+            stored_rows, rows = self.stored(), self.kind.rows("killed")
+            if stored_rows == self.stored():
                 break  # a server may end a commit after its client is dead
-        where = f"{self.folder}: Spark has epoch {last}, the table {stored}; {self.point}|{self.epoch}"
+        where = f"{self.folder}: Spark has epoch {last}, the table {stored_rows}; {self.point}|{self.epoch}"
         if was_killed and self.point:
-            assert (last, stored) == (self.epoch - 1, self.epoch if self.point == BETWEEN else self.epoch - 1), where
-        assert stored in {last, last + 1}, where
-        assert totals_in(rows) == self.results[self.files(stored)], where
+            assert (last, stored_rows) == (self.epoch - 1, self.epoch if self.point == BETWEEN else self.epoch - 1), (
+                where
+            )
+        assert stored_rows in {last, last + 1}, where
+        assert totals_in(rows) == self.results[self.files(stored_rows)], where
 
 
 class Driver:
@@ -167,8 +169,8 @@ def test_a_driver_that_is_killed(postgres: str, tmp_path: Path) -> None:
         when = ("", AFTER, "", ANY)[number % 4]
         for query, point in zip(driver.queries, points(driver.queries, chance), strict=True):
             query.prepare("" if when else point, chance.randrange(2))
-        code, said = driver.start(when, chance.uniform(0.0, 0.5 if when == AFTER else 10.0))
-        assert code in ({0, -signal.SIGKILL} if when else {-signal.SIGKILL}), said
+        code, output = driver.start(when, chance.uniform(0.0, 0.5 if when == AFTER else 10.0))
+        assert code in ({0, -signal.SIGKILL} if when else {-signal.SIGKILL}), output
         for query in driver.queries:
             query.check(was_killed=code != 0)
             counts[f"{type(query.kind).__name__} {query.point or when or WAITING}"] += code != 0
@@ -176,8 +178,8 @@ def test_a_driver_that_is_killed(postgres: str, tmp_path: Path) -> None:
         print(f"{number} drivers, {counts.total()} queries: {dict(counts)}", flush=True)
     for query in driver.queries:
         query.prepare("", 0)
-    code, said = driver.start("", 0.0)
-    assert code == 0, said
+    code, output = driver.start("", 0.0)
+    assert code == 0, output
     for query in driver.queries:
         query.check(was_killed=False)
         assert query.files(query.committed()) == len(query.results) - 1

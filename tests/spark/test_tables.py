@@ -46,14 +46,14 @@ def totals(spark: Any, functions: Functions, folder: Path, **options: Any) -> Da
     """Return the stream of totals, with one file in each epoch."""
     (folder / "input").mkdir(exist_ok=True)
     orders = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
-    grouped = group_by(orders, *KEYS, row_kind="op", buckets=2, **options)
-    return grouped.agg(total=functions["sum"]("amount"), orders=functions["count"]())
+    grouped_df = group_by(orders, *KEYS, row_kind="op", buckets=2, **options)
+    return grouped_df.agg(total=functions["sum"]("amount"), orders=functions["count"]())
 
 
-def written(changes: DataFrame, target: Any, folder: Path, **options: Any) -> None:
+def write(changes: DataFrame, target: Any, folder: Path, **options: Any) -> None:
     """Write all that has arrived."""
-    given = {"keys": KEYS, "checkpoint": folder / "checkpoint", "create": isinstance(target, str), **options}
-    query = write_table(changes, target, trigger="availableNow", **given)
+    all_options = {"keys": KEYS, "checkpoint": folder / "checkpoint", "create": isinstance(target, str), **options}
+    query = write_table(changes, target, trigger="availableNow", **all_options)
     assert query.awaitTermination(600)
 
 
@@ -86,10 +86,10 @@ def test_the_table_equals_the_batch(
         if epoch:
             # As if the driver had died before this file was written: Spark repeats the epoch before.
             (tmp_path / "checkpoint" / "commits" / str(epoch - 1)).unlink()
-        written(totals(classic, embedded, tmp_path, emit=emit), kind.url("totals"), tmp_path, part_rows=5)
+        write(totals(classic, embedded, tmp_path, emit=emit), kind.url("totals"), tmp_path, part_rows=5)
         assert totals_in(kind.rows("totals")) == orders.totals()
-        repeated = [("table_epoch_repeated", epoch - 1)] if epoch else []
-        assert events_of(caplog) == [*repeated, ("table_epoch", epoch)]
+        repeat_events = [("table_epoch_repeated", epoch - 1)] if epoch else []
+        assert events_of(caplog) == [*repeat_events, ("table_epoch", epoch)]
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_a_server_of_connect_runs_the_sink(
             orders.write(tmp_path / "input", epoch, 25)
             if epoch:
                 (tmp_path / "checkpoint" / "commits" / "0").unlink()
-            written(totals(session, embedded, tmp_path), file.url("totals"), tmp_path, part_rows=5)
+            write(totals(session, embedded, tmp_path), file.url("totals"), tmp_path, part_rows=5)
             assert totals_in(file.rows("totals")) == orders.totals()
     finally:
         session.client.close()
@@ -143,7 +143,7 @@ def test_a_large_epoch_comes_in_parts(classic: Any, tmp_path: Path) -> None:
     stream = classic.readStream.schema("key BIGINT, text STRING").parquet(str(tmp_path / "*.parquet"))
     target = Recorded(failures=2)
     checkpoint = tmp_path / "[a] {b} *"  # no pattern
-    written(stream, target, tmp_path, keys=["key"], part_rows=2000, checkpoint=checkpoint)
+    write(stream, target, tmp_path, keys=["key"], part_rows=2000, checkpoint=checkpoint)
     (parts,) = target.epochs.values()
     counts, sizes = zip(*parts, strict=True)
     assert sum(counts) == rows
@@ -160,15 +160,15 @@ def test_a_table_that_is_not_there_yet(
     stream = classic.readStream.schema("key BIGINT").parquet(str(tmp_path / "*.parquet"))
     prepare, failures = DuckDBTable.prepare, [RetryableError("UNREACHABLE", "not yet") for _ in range(3)]
 
-    def failing(table: DuckDBTable) -> None:
+    def create_and_fail(table: DuckDBTable) -> None:
         if failures:
             raise failures.pop()
         prepare(table)
 
-    monkeypatch.setattr(DuckDBTable, "prepare", failing)
+    monkeypatch.setattr(DuckDBTable, "prepare", create_and_fail)
     with pytest.raises(RetryableError, match="not yet"):
-        written(stream, file.url("t"), tmp_path, keys=["key"], patience_s=0)
-    written(stream, file.url("t"), tmp_path, keys="key")
+        write(stream, file.url("t"), tmp_path, keys=["key"], patience_s=0)
+    write(stream, file.url("t"), tmp_path, keys="key")
     assert [record.event for record in caplog.records if record.name == SINK] == ["table_not_available"] * 2  # type: ignore[attr-defined]
     assert file.rows("t") == [{"key": 1}]
 
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_is_older_than_the_table(classic: Any, tmp_path: Path)
     target = Recorded()
     target.epochs[1] = []
     with pytest.raises(Exception, match=r"table Recorded has epochs up to 1 of the query .* goes on with epoch 0"):
-        written(stream, target, tmp_path, keys=["key"])
+        write(stream, target, tmp_path, keys=["key"])
     assert target.epochs == {1: []}
 
 
@@ -191,14 +191,14 @@ def test_a_checkpoint_that_is_one_epoch_older(classic: Any, file: DuckDBFile, tm
     stream = classic.readStream.schema("key BIGINT").parquet(str(tmp_path / "input"))
     for epoch in range(2):
         pq.write_table(pa.table({"key": [epoch]}), tmp_path / "input" / f"{epoch}.parquet")
-        written(stream, file.url("t"), tmp_path, keys=["key"])
+        write(stream, file.url("t"), tmp_path, keys=["key"])
         shutil.copytree(tmp_path / "checkpoint", tmp_path / f"after {epoch}")
     pq.write_table(pa.table({"key": [2]}), tmp_path / "input" / "2.parquet")
     for _again in range(2):  # also when the refused epoch is repeated
         with pytest.raises(Exception, match=r"table t in .* has epoch 1 of the query .* with other rows than in"):
-            written(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=tmp_path / "after 0")
+            write(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=tmp_path / "after 0")
     (tmp_path / "after 1" / "commits" / "1").unlink()
-    written(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=tmp_path / "after 1")
+    write(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=tmp_path / "after 1")
     assert sorted(row["key"] for row in file.rows("t")) == [0, 1, 2]
 
 
@@ -208,14 +208,14 @@ def test_a_checkpoint_that_was_moved(classic: Any, embedded: Functions, file: Du
     orders = Orders(seed=5)
     orders.write(tmp_path / "input", 0, 25)
     changes = totals(classic, embedded, tmp_path).where("orders >= 0")
-    written(changes, file.url("t"), tmp_path)
+    write(changes, file.url("t"), tmp_path)
     (tmp_path / "checkpoint").rename(tmp_path / "moved")
     orders.write(tmp_path / "input", 1, 25)
     refusal = r"STATE_MISMATCH: the checkpoint was moved, .*/checkpoint/state/0/_stateSchema/.*upgrade_checkpoint"
     with pytest.raises(RejectedError, match=refusal):
-        written(changes, file.url("t"), tmp_path, checkpoint=tmp_path / "moved")
+        write(changes, file.url("t"), tmp_path, checkpoint=tmp_path / "moved")
     assert upgrade_checkpoint(str(tmp_path / "moved"))
-    written(changes, file.url("t"), tmp_path, checkpoint=tmp_path / "moved")
+    write(changes, file.url("t"), tmp_path, checkpoint=tmp_path / "moved")
     assert totals_in(file.rows("t")) == orders.totals()
 
 
@@ -227,8 +227,8 @@ def test_a_new_query_begins_with_an_empty_table(classic: Any, file: DuckDBFile, 
     file.run("INSERT INTO t VALUES (7)")
     for checkpoint in (tmp_path / "one", tmp_path / "other"):
         with pytest.raises(Exception, match=r"table t in .* has rows already, and a query with a new checkpoint"):
-            written(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=checkpoint)
-    written(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=checkpoint, create=False)
+            write(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=checkpoint)
+    write(stream, file.url("t"), tmp_path, keys=["key"], checkpoint=checkpoint, create=False)
     assert sorted(row["key"] for row in file.rows("t")) == [1, 7]
 
 
@@ -245,8 +245,8 @@ def test_windows_that_close(classic: Any, embedded: Functions, file: DuckDBFile,
         classic.readStream.schema("at TIMESTAMP").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "*.parquet"))
     )
     hours = group_by(stream.withWatermark("at", "0 seconds"), window=tumble("at", "1 hour"), emit="append")
-    closed = hours.agg(n=embedded["count"]())
-    written(closed, file.url("hours"), tmp_path, keys=["window_start"], output_mode="append")
+    hourly_counts = hours.agg(n=embedded["count"]())
+    write(hourly_counts, file.url("hours"), tmp_path, keys=["window_start"], output_mode="append")
     hours_of = {row["window_start"].astimezone(dt.UTC).hour: row["n"] for row in file.rows("hours")}
     assert hours_of == {0: 2, 1: 3, 2: 1}
 
@@ -282,7 +282,7 @@ def test_a_column_that_the_table_lacks_is_refused_or_added(
     assert not (tmp_path / "checkpoint").exists()
     orders = Orders(seed=7)
     orders.write(tmp_path / "input", 0, 25)
-    written(changes, file.url("totals"), tmp_path, add_columns=True)
+    write(changes, file.url("totals"), tmp_path, add_columns=True)
     assert totals_in(file.rows("totals")) == orders.totals()
 
 
@@ -293,13 +293,13 @@ def test_a_table_that_lost_its_epochs_is_refused(
     """If the file is deleted while the checkpoint goes on, the query stops instead of filling half a table."""
     orders = Orders(seed=8)
     orders.write(tmp_path / "input", 0, 25)
-    written(totals(classic, embedded, tmp_path), file.url("totals"), tmp_path)
+    write(totals(classic, embedded, tmp_path), file.url("totals"), tmp_path)
     file.path.unlink()
     orders.write(tmp_path / "input", 1, 25)
     with pytest.raises(
         Exception, match=r"has no epoch of the query .* goes on with epoch 1: the changes between are lost"
     ):
-        written(totals(classic, embedded, tmp_path), file.url("totals"), tmp_path)
+        write(totals(classic, embedded, tmp_path), file.url("totals"), tmp_path)
     assert file.rows("totals") == []
 
 
@@ -315,19 +315,19 @@ def test_times_of_a_day_in_a_table(
     classic.conf.set("spark.sql.timeType.enabled", "true")
     request.addfinalizer(lambda: classic.conf.unset("spark.sql.timeType.enabled"))
     pq.write_table(rows, tmp_path / "input" / "1.parquet")
-    opening = classic.readStream.schema("k INT, t TIME(6)").parquet(str(tmp_path / "input"))
-    live = group_by(opening, "k", buckets=1).agg(last=embedded["max"]("t"))
+    input_df = classic.readStream.schema("k INT, t TIME(6)").parquet(str(tmp_path / "input"))
+    live = group_by(input_df, "k", buckets=1).agg(last=embedded["max"]("t"))
     if isinstance(kind, DuckDBFile):
-        written(live, kind.url("opening"), tmp_path, keys=["k"])
+        write(live, kind.url("opening"), tmp_path, keys=["k"])
         with duckdb.connect(str(kind.path)) as connection:
             assert connection.execute("SELECT k, last::VARCHAR FROM opening").fetchall() == [(1, "00:00:02.000001")]
     else:
         with pytest.raises(RejectedError, match=r"Delta has no type for the column last .*time64.*AS STRING"):
-            written(live, kind.url("opening"), tmp_path, keys=["k"])
+            write(live, kind.url("opening"), tmp_path, keys=["k"])
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"keys": []}, r"keys=\[...\] are the columns"),
         ({"keys": "nam"}, "the key nam is no column of the stream: row_kind, name, shop, total, orders"),
@@ -348,17 +348,17 @@ def test_times_of_a_day_in_a_table(
     ],
 )
 def test_what_is_refused_before_it_starts(
-    classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path, change: dict[str, Any], said: str
+    classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     """A mistake in the arguments is an error that tells the remedy."""
     options = {"target": file.url("totals"), "keys": KEYS, "create": True, **change}
-    with pytest.raises(RejectedError, match=said):
+    with pytest.raises(RejectedError, match=message):
         write_table(totals(classic, embedded, tmp_path), checkpoint=tmp_path / "checkpoint", **options)
     assert not (tmp_path / "checkpoint").exists()
 
 
 @pytest.mark.parametrize(
-    ("written", "given"),
+    ("query_options", "trigger"),
     [
         (None, {}),
         ("available now", {"availableNow": True}),
@@ -367,25 +367,25 @@ def test_what_is_refused_before_it_starts(
         ("10 seconds", {"processingTime": "10 seconds"}),
     ],
 )
-def test_triggers_are_those_of_pyspark(written: Any, given: dict[str, Any]) -> None:
+def test_triggers_are_those_of_pyspark(query_options: Any, trigger: dict[str, Any]) -> None:
     """In the words of PySpark's `trigger`, or as one text."""
-    assert sink._trigger(written) == given
+    assert sink._trigger(query_options) == trigger
 
 
 def test_streams_that_are_no_changes(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
     """A batch, dead letters, and keys that cannot identify a row are refused."""
 
-    def refused(changes: DataFrame, said: str, keys: Iterable[str] = ("name",)) -> None:
-        with pytest.raises(RejectedError, match=said):
+    def check_refusal(changes: DataFrame, message: str, keys: Iterable[str] = ("name",)) -> None:
+        with pytest.raises(RejectedError, match=message):
             write_table(changes, file.url("t"), keys=list(keys), checkpoint=tmp_path / "checkpoint", create=True)
 
-    refused(
+    check_refusal(
         classic.createDataFrame([("a",)], "name STRING"),
         "these rows are a batch; read their source by spark.readStream, or write them once",
     )
-    refused(totals(classic, embedded, tmp_path, on_error="isolate"), r"write results\(changes\)")
+    check_refusal(totals(classic, embedded, tmp_path, on_error="isolate"), r"write results\(changes\)")
     stream = classic.readStream.schema("names ARRAY<STRING>").parquet(str(tmp_path))
-    refused(stream, "the key names has the type list<.*, which cannot identify a row", keys=["names"])
+    check_refusal(stream, "the key names has the type list<.*, which cannot identify a row", keys=["names"])
 
 
 CHANGES = "row_kind STRING, name STRING, shop INT, total BIGINT, orders BIGINT"
@@ -407,8 +407,8 @@ def test_merging_into_a_table_of_the_catalogue(classic: Any) -> None:
         for _again in range(2):  # the repeat of the last epoch changes nothing
             connection.execute(merge_statement("totals", "changes", KEYS, [*KEYS, "total", "orders"]))
             table = connection.sql("FROM totals").fetchall()
-            kept = {("a", 1, 5, 2, "kept"), (None, 1, 9, 9, ""), (None, 2, None, 1, None)}
-            assert (len(table), set(table)) == (3, kept)
+            expected_rows = {("a", 1, 5, 2, "kept"), (None, 1, 9, 9, ""), (None, 2, None, 1, None)}
+            assert (len(table), set(table)) == (3, expected_rows)
     floats = "double('NaN'), -0D, sqrt(-1D)"  # the second NaN has other bits
     odd_keys = classic.sql(f"SELECT '+U' row_kind, explode(array({floats})) k, 1 v")
     with pytest.raises(Exception, match="several new rows with the same key"):
@@ -436,14 +436,14 @@ def test_a_table_of_the_catalogue_without_merge(classic: Any) -> None:
         table.prepare(changes)
         with pytest.raises(Exception, match=r"UNSUPPORTED_FEATURE.TABLE_OPERATION.*MERGE INTO TABLE"):
             table.merge(changes, "query", 0)
-        for column, said in (
+        for column, message in (
             (
                 st.StructField("total", st.StringType()),
                 "the column total has the type BIGINT, and the query's is STRING",
             ),
             (st.StructField("new", st.StringType()), "the column new does not exist, and the query's is STRING"),
         ):
-            with pytest.raises(RejectedError, match=f"table totals_of_files: {said}"):
+            with pytest.raises(RejectedError, match=f"table totals_of_files: {message}"):
                 CatalogTable("totals_of_files", st.StructType([column]), KEYS).prepare(changes)
     finally:
         classic.sql("DROP TABLE totals_of_files")

@@ -34,11 +34,11 @@ def collector() -> Iterator[Collector]:
 def servers(collector: Collector, tmp_path: Path) -> Iterator[list[ServerProcess]]:
     """Two servers with traces."""
     settings = {"modules": "tests.wire.traced_functions", "otlp_endpoint": collector.url}
-    started = [ServerProcess(settings, tmp_path / f"{number}.log", forked=True) for number in range(2)]
-    for each in started:
+    processes = [ServerProcess(settings, tmp_path / f"{number}.log", is_forked=True) for number in range(2)]
+    for each in processes:
         each.await_ready()
-    yield started
-    for each in started:
+    yield processes
+    for each in processes:
         each.end()
 
 
@@ -59,21 +59,24 @@ def test_one_trace_from_the_query_to_the_authors_line(
         lambda spans: {"query", "task", "exchange", "reopen", "fold"} <= {each.name for each in spans}
     )
     (query,) = (each for each in spans if each.name == "query")
-    (reopened,) = (each for each in spans if each.name == "reopen")
-    (failed,) = (each for each in spans if each.name == "fold" and each.failed)
+    (reopen_span,) = (each for each in spans if each.name == "reopen")
+    (failed_span,) = (each for each in spans if each.name == "fold" and each.failed)
     by_id = {each.id: each for each in spans}
-    lost, task = by_id[reopened.links[0][1]], by_id[reopened.parent]
+    lost_span, task = by_id[reopen_span.links[0][1]], by_id[reopen_span.parent]
     assert {each.trace for each in spans} == {query.trace}
-    assert path_of(failed, by_id) == ["fold", "reopen", "task", "query"]
-    assert path_of(lost, by_id) == ["exchange", "task", "query"]
-    assert lost.failed
-    assert lost.attributes["server.address"] != reopened.attributes["server.address"]
+    assert path_of(failed_span, by_id) == ["fold", "reopen", "task", "query"]
+    assert path_of(lost_span, by_id) == ["exchange", "task", "query"]
+    assert lost_span.failed
+    assert lost_span.attributes["server.address"] != reopen_span.attributes["server.address"]
     assert task.failed
     assert task.attributes["foldflight.step"] == "fold_partial[fatal]"
     assert {"spark.stage", "spark.partition", "spark.attempt"} <= set(task.attributes)
-    assert [each.service for each in (query, task, failed)] == ["foldflight", "foldflight", "foldflight-server"]
-    assert failed.error["exception.type"] == "ValueError"
-    assert (failed.error["code.file.path"], failed.error["code.line.number"]) == (traced_functions.__file__, LINE)
+    assert [each.service for each in (query, task, failed_span)] == ["foldflight", "foldflight", "foldflight-server"]
+    assert failed_span.error["exception.type"] == "ValueError"
+    assert (failed_span.error["code.file.path"], failed_span.error["code.line.number"]) == (
+        traced_functions.__file__,
+        LINE,
+    )
 
 
 def path_of(span: Seen, by_id: dict[str, Seen]) -> list[str]:
@@ -100,13 +103,13 @@ def test_a_stream_has_a_trace_for_each_epoch(classic: Any, collector: Collector,
         lambda spans: {each.attributes["foldflight.epoch"] for each in spans if each.name == "epoch"} >= {0, 1}
     )
     spans = collector.wait(lambda spans: sum(each.name == "exchange" for each in spans) >= 4)
-    (planned,) = (each for each in spans if each.name == "query")
+    (query_span,) = (each for each in spans if each.name == "query")
     by_id = {each.id: each for each in spans}
     for number in range(2):
         epoch = [each for each in spans if each.name == "epoch" and each.attributes["foldflight.epoch"] == number]
         assert {each.attributes["foldflight.step"] for each in epoch} == {"fold_partial[fatal]", "fold"}
         assert {each.parent for each in epoch} == {""}
-        assert {each.links for each in epoch} == {((planned.trace, planned.id),)}
+        assert {each.links for each in epoch} == {((query_span.trace, query_span.id),)}
         (trace,) = {each.trace for each in epoch}
         below = [by_id[each.parent].name for each in spans if each.trace == trace and each.name == "exchange"]
         assert below == ["epoch"] * len(below)

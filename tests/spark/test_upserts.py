@@ -86,8 +86,8 @@ class Orders:
         self.log += new
         draw.shuffle(new)
         late = [one for one in new if draw.random() < 0.2]  # only in the next epoch
-        sent = [one for one in new if one not in late] + draw.choices(self.log, k=4)
-        return sent + draw.sample(late, len(late))
+        sent_rows = [one for one in new if one not in late] + draw.choices(self.log, k=4)
+        return sent_rows + draw.sample(late, len(late))
 
     def rows(self, sent: Sequence[Change]) -> list[Change]:
         """Return the last row of each key among the changes that were sent, without deleted keys."""
@@ -98,7 +98,7 @@ class Orders:
         return [one for one in last.values() if one["op"] != "d"]
 
 
-def shown(rows: Sequence[Any], names: Sequence[str] = VALUES) -> Counter[str]:
+def count_texts(rows: Sequence[Any], names: Sequence[str] = VALUES) -> Counter[str]:
     """Return rows by their texts, in which NaN equals itself."""
     return Counter(repr([row[name] for name in names]) for row in rows)
 
@@ -133,24 +133,24 @@ def test_a_stream_has_the_last_row_of_each_key(classic: Any, tmp_path: Path, see
     """After each epoch the changes sum up to the table, whatever came again, late or in another order."""
     orders = Orders(seed)
     stream = Changes(classic, tmp_path, live)
-    sent: list[Change] = []
+    sent_rows: list[Change] = []
     table: Counter[str] = Counter()
     stale = 0
     for _ in range(3):
-        known: dict[int, int] = {}
-        for one in sent:
-            known[one["id"]] = max(one["lsn"], known.get(one["id"], -1))
-        sent += (changes := orders.more(20))
-        stale += sum(one["lsn"] <= known.get(one["id"], -1) for one in changes)
+        known_values: dict[int, int] = {}
+        for one in sent_rows:
+            known_values[one["id"]] = max(one["lsn"], known_values.get(one["id"], -1))
+        sent_rows += (changes := orders.more(20))
+        stale += sum(one["lsn"] <= known_values.get(one["id"], -1) for one in changes)
         stream.write(changes)
         for epoch in stream.run():  # each run continues from the checkpoint
             for row in epoch:
                 table[repr([row[name] for name in VALUES])] += 1 if row["row_kind"] in ("+I", "+U") else -1
         assert min(table.values()) >= 0
-        assert +table == shown(orders.rows(sent))
+        assert +table == count_texts(orders.rows(sent_rows))
     assert sum(each["stale_changes"] for each in stream.progress) == stale > 0
-    batch = live(classic.createDataFrame([tuple(one.values()) for one in sent], DDL)).collect()
-    assert shown(batch) == +table
+    batch = live(classic.createDataFrame([tuple(one.values()) for one in sent_rows], DDL)).collect()
+    assert count_texts(batch) == +table
     assert {row["row_kind"] for row in batch} == {"+I"}
 
 
@@ -158,7 +158,7 @@ def test_a_stream_has_the_last_row_of_each_key(classic: Any, tmp_path: Path, see
 def test_an_older_row_does_not_revive_a_deleted_key(classic: Any, tmp_path: Path) -> None:
     """The state keeps the sequence of a deletion, and a deletion of an unknown key is kept as well."""
     stream = Changes(classic, tmp_path, live)
-    seen = []
+    seen_values = []
     for changes in (
         [change(1, 1), change(2, 9, None, None, "d")],
         [change(1, 5, None, None, "d")],
@@ -166,8 +166,8 @@ def test_an_older_row_does_not_revive_a_deleted_key(classic: Any, tmp_path: Path
         [change(1, 6, "cid")],
     ):
         stream.write(changes)
-        seen.append([(row["row_kind"], row["id"], row["customer"]) for epoch in stream.run() for row in epoch])
-    assert seen == [[("+I", 1, "ann")], [("-D", 1, "ann")], [], [("+I", 1, "cid")]]
+        seen_values.append([(row["row_kind"], row["id"], row["customer"]) for epoch in stream.run() for row in epoch])
+    assert seen_values == [[("+I", 1, "ann")], [("-D", 1, "ann")], [], [("+I", 1, "cid")]]
 
 
 @pytest.mark.every_turn
@@ -203,8 +203,10 @@ def test_totals_and_a_copy_of_the_table(classic: Any, embedded: Functions, tmp_p
         assert query.awaitTermination(600)
         with duckdb.connect(tmp_path / "copy.duckdb") as connection:
             names = [*VALUES, "op", "lsn"]
-            found = connection.sql("SELECT id, customer, amount, tags, op, lsn FROM orders").fetchall()
-            assert shown([dict(zip(names, row, strict=True)) for row in found], names) == shown(expected, names)
+            actual = connection.sql("SELECT id, customer, amount, tags, op, lsn FROM orders").fetchall()
+            assert count_texts([dict(zip(names, row, strict=True)) for row in actual], names) == count_texts(
+                expected, names
+            )
 
 
 class Timed(Stream):
@@ -216,7 +218,7 @@ class Timed(Stream):
     )
 
 
-def timed(id_: int, minute: int, amount: int, lsn: int) -> Change:
+def timed_change(id_: int, minute: int, amount: int, lsn: int) -> Change:
     return {"id": id_, "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(minutes=minute)} | {
         "amount": amount,
         "lsn": lsn,
@@ -236,15 +238,15 @@ def test_windows_close_over_upserts(classic: Any, embedded: Functions, tmp_path:
 
     stream = Timed(classic, tmp_path, hours, mode="append")
     for changes in (
-        [timed(1, 5, 10, 1), timed(2, 20, 5, 2)],
-        [timed(1, 5, 11, 3), timed(3, 70, 1, 4)],
-        [timed(3, 75, 2, 5)],
-        [timed(1, 5, 99, 6), timed(4, 200, 1, 7)],
-        [timed(5, 300, 1, 8)],
+        [timed_change(1, 5, 10, 1), timed_change(2, 20, 5, 2)],
+        [timed_change(1, 5, 11, 3), timed_change(3, 70, 1, 4)],
+        [timed_change(3, 75, 2, 5)],
+        [timed_change(1, 5, 99, 6), timed_change(4, 200, 1, 7)],
+        [timed_change(5, 300, 1, 8)],
     ):
         stream.write(changes)
-    closed = [(row["window_start"].hour, row["n"], row["total"]) for epoch in stream.run() for row in epoch]
-    assert closed == [(0, 2, 16.0), (1, 1, 2.0), (3, 1, 1.0)]
+    closed_windows = [(row["window_start"].hour, row["n"], row["total"]) for epoch in stream.run() for row in epoch]
+    assert closed_windows == [(0, 2, 16.0), (1, 1, 2.0), (3, 1, 1.0)]
 
 
 class Wider(Changes):
@@ -261,17 +263,17 @@ def test_a_column_is_added_to_a_stream(classic: Any, tmp_path: Path) -> None:
     stream.write([change(1, 1, "ann", 1.0), change(2, 2, "bob", 2.0)])
     stream.run()
     checkpoint = str(tmp_path / "checkpoint")
-    stored = {row["id"]: row["row"] for row in state_table(classic, checkpoint).collect()}
-    assert stored[1].asDict() == {"customer": "ann", "amount": 1.0, "tags": None, "op": "c", "lsn": 1}
+    stored_rows = {row["id"]: row["row"] for row in state_table(classic, checkpoint).collect()}
+    assert stored_rows[1].asDict() == {"customer": "ann", "amount": 1.0, "tags": None, "op": "c", "lsn": 1}
     (tmp_path / "wider").mkdir()
     wider = Wider(classic, tmp_path / "wider", live)
     wider.files = stream.files
     wider.folder = stream.folder  # the same folder and checkpoint
     assert check_checkpoint(live(wider.input()), checkpoint)
-    renamed = wider.input().withColumn("amount", sf.col("amount").cast("string"))
-    with pytest.raises(RejectedError, match="the stored rows have the column amount as DOUBLE") as caught:
-        check_checkpoint(live(renamed), checkpoint)
-    assert caught.value.code == "STATE_MISMATCH"
+    wider_df = wider.input().withColumn("amount", sf.col("amount").cast("string"))
+    with pytest.raises(RejectedError, match="the stored rows have the column amount as DOUBLE") as excinfo:
+        check_checkpoint(live(wider_df), checkpoint)
+    assert excinfo.value.code == "STATE_MISMATCH"
     with pytest.raises(RejectedError, match="has the state of upserts, and the query has group_by"):
         check_checkpoint(group_by(wider.input(), "id").agg(n=connect("embedded:")["count"]()), checkpoint)
     wider.write([{**change(1, 3, "ann", 5.0), "city": "Rome"}])
@@ -328,8 +330,8 @@ DOCUMENTS = {1: (3, "c", ["x"]), 2: (4, "b", None)}
 def test_large_values_that_were_not_sent_are_kept(classic: Any, tmp_path: Path) -> None:
     """In a batch in any order, and in a stream, in which an event that comes again changes nothing."""
     for seed in range(3):
-        shuffled = random.Random(seed).sample(LARGE, len(LARGE))
-        batch = classic.createDataFrame([tuple(each.values()) for each in shuffled], Events.ddl)
+        shuffled_events = random.Random(seed).sample(LARGE, len(LARGE))
+        batch = classic.createDataFrame([tuple(each.values()) for each in shuffled_events], Events.ddl)
         rows = documents(batch).collect()
         assert {row["id"]: (row["size"], row["text"], row["tags"]) for row in rows} == DOCUMENTS
     stream = Events(classic, tmp_path, documents)
@@ -451,8 +453,8 @@ def test_dead_letters_over_restarts_of_a_stream(classic: Any, tmp_path: Path) ->
         return from_debezium(df, "id INT, amount INT", keys="id", on_error="isolate", buckets=2)
 
     def wrong(offset: int, lsn: int, id_: int) -> Change:
-        sent = message(offset, lsn, id_, 2)
-        return {**sent, "value": sent["value"].replace("2}", '"many"}')}
+        event_row = message(offset, lsn, id_, 2)
+        return {**event_row, "value": event_row["value"].replace("2}", '"many"}')}
 
     stream = Dying(classic, tmp_path, query)
     stream.write([message(0, 10, 1, 1, "c"), wrong(1, 20, 1), message(2, 30, 3, 7, "c")])
@@ -479,9 +481,9 @@ def test_a_batch_of_two_logs_is_refused(classic: Any) -> None:
     """A snapshot of another server has lower positions than changes before it."""
     events = [message(0, 100, 1, 1, "c"), message(1, 50, 1, 2, "r"), message(2, 60, 2, 3, "r")]
     frame = classic.createDataFrame([tuple(each.values()) for each in events], Messages.ddl)
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         orders_of(frame).collect()
-    assert 'of the key {"id":1}, a row of a snapshot came after another change' in str(error_of(caught.value))
+    assert 'of the key {"id":1}, a row of a snapshot came after another change' in str(error_of(excinfo.value))
     assert [tuple(row) for row in orders_of(frame.where("offset > 0")).orderBy("id").collect()] == [
         ("+I", 1, 2),
         ("+I", 2, 3),
@@ -504,24 +506,28 @@ def test_a_failover_without_a_snapshot_drops_nothing(classic: Any, tmp_path: Pat
     """Events of the new server have lower positions. One of a key that was changed before is refused, in both ways."""
     before, after = FAILOVERS[log]
 
-    def sent(offset: int, source: Mapping[str, Any], id_: int, amount: int, ts_ms: int) -> Change:
+    def change_at(offset: int, source: Mapping[str, Any], id_: int, amount: int, ts_ms: int) -> Change:
         value = json.dumps({"op": "u", "after": {"id": id_, "amount": amount}, "source": {**source, "ts_ms": ts_ms}})
         return {"key": json.dumps({"id": id_}), "value": value, "partition": 0, "offset": offset}
 
-    first = [sent(0, before, 1, 1, 1000), sent(1, before, 2, 2, 1000)]
-    again, new, failed = sent(2, before, 1, 1, 1000), sent(3, after, 3, 3, 2000), sent(4, after, 2, 9, 4_000_000)
-    said = r"key.*id.*2.*there is an event at .*offset.*4.*committed later although its position is lower"
-    frame = classic.createDataFrame([tuple(each.values()) for each in [*first, again, new, failed]], Messages.ddl)
+    first = [change_at(0, before, 1, 1, 1000), change_at(1, before, 2, 2, 1000)]
+    again, new, late_change = (
+        change_at(2, before, 1, 1, 1000),
+        change_at(3, after, 3, 3, 2000),
+        change_at(4, after, 2, 9, 4_000_000),
+    )
+    message = r"key.*id.*2.*there is an event at .*offset.*4.*committed later although its position is lower"
+    frame = classic.createDataFrame([tuple(each.values()) for each in [*first, again, new, late_change]], Messages.ddl)
     assert orders_of(frame.where("offset < 4")).count() == 3
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         orders_of(frame).collect()
-    assert re.search(said, str(error_of(caught.value)), re.DOTALL)
+    assert re.search(message, str(error_of(excinfo.value)), re.DOTALL)
     stream = Messages(classic, tmp_path, orders_of)
-    for epoch in (first, [again, new], [failed]):
+    for epoch in (first, [again, new], [late_change]):
         stream.write(epoch)
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         stream.run()
-    assert "committed later although its position is lower" in str(error_of(caught.value))
+    assert "committed later although its position is lower" in str(error_of(excinfo.value))
 
 
 @pytest.mark.every_turn
@@ -558,23 +564,23 @@ def test_times_that_go_back_are_of_one_log(classic: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize("mode", ["default", "default-schema", "string-isostring"])
 def test_large_values_of_a_real_connector(classic: Any, mode: str) -> None:
     """In any order and twice, equal to the table of the database."""
-    sent = [value for value in values(mode, "docs_key") if value is not None]
-    random.Random(5).shuffle(sent)
-    frame = classic.createDataFrame([(each,) for each in [*sent, *sent[:4]]], "value STRING")
+    sent_rows = [value for value in values(mode, "docs_key") if value is not None]
+    random.Random(5).shuffle(sent_rows)
+    frame = classic.createDataFrame([(each,) for each in [*sent_rows, *sent_rows[:4]]], "value STRING")
     schema = "id BIGINT, owner STRING, size INT, body STRING, raw BINARY"
     options: Any = {"default": {"binary": "base64"}, "string-isostring": {"binary": "hex"}}.get(mode, {})
     rows = from_debezium(frame, schema, keys="id", **options).collect()
-    found = {row["id"]: (row["owner"], row["size"], row["body"], "\\x" + row["raw"].hex()) for row in rows}
+    actual = {row["id"]: (row["owner"], row["size"], row["body"], "\\x" + row["raw"].hex()) for row in rows}
     expected = json.loads(archive()["truth"])["phase9"]["docs_key"]
-    assert found.keys() == {row["id"] for row in expected} == {1, 2}
+    assert actual.keys() == {row["id"] for row in expected} == {1, 2}
     for row in expected:
-        owner, size, body, raw = found[row["id"]]
+        owner, size, body, raw = actual[row["id"]]
         assert (owner, size, body) == (row["owner"], row["size"], row["body"])
         assert raw == row["raw"] or f"{raw[:20]}...({len(raw)})" == row["raw"]  # the archive has long texts shortened
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "message"),
     [
         (LARGE[2:], 'a change did not send the column tags of the key {"id":1}, and there is no older row'),
         (
@@ -587,13 +593,13 @@ def test_large_values_of_a_real_connector(classic: Any, mode: str) -> None:
         ),
     ],
 )
-def test_values_that_no_event_has_sent_fail_the_query(classic: Any, events: list[Change], said: str) -> None:
+def test_values_that_no_event_has_sent_fail_the_query(classic: Any, events: list[Change], message: str) -> None:
     """Nothing is made up."""
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         documents(classic.createDataFrame([tuple(each.values()) for each in events], Events.ddl)).collect()
-    error = error_of(caught.value)
+    error = error_of(excinfo.value)
     assert error is not None
-    assert said in error.message
+    assert message in error.message
 
 
 @pytest.mark.parametrize(
@@ -663,7 +669,7 @@ def test_sequences_with_a_collation_are_refused(classic: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "code", "said"),
+    ("columns", "code", "message"),
     [
         (("id", "lsn", "customer"), "SCHEMA_MISMATCH", 'two different rows of the key {"id":1} have the same sequence'),
         (
@@ -674,19 +680,19 @@ def test_sequences_with_a_collation_are_refused(classic: Any) -> None:
         (("nullif(id, 1) AS id", "lsn"), "SCHEMA_MISMATCH", "the key id of an upsert is NULL; leave such rows out"),
     ],
 )
-def test_what_has_no_order_fails_the_query(spark: Any, columns: tuple[str, ...], code: str, said: str) -> None:
+def test_what_has_no_order_fails_the_query(spark: Any, columns: tuple[str, ...], code: str, message: str) -> None:
     """Which row is the last must be known."""
     df = spark.createDataFrame([(1, 7, "ann"), (1, 7, "bob"), (2, 3, "cid")], "id int, lsn bigint, customer string")
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as excinfo:
         upserts(df.selectExpr(*columns), keys="id", sequence_by="lsn").collect()
-    error = error_of(caught.value)
+    error = error_of(excinfo.value)
     assert error is not None
     assert error.code == code
-    assert said in error.message
+    assert message in error.message
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "message"),
     [
         ({"keys": "ident"}, "SCHEMA_MISMATCH", "the key 'ident' is not one column among id, lsn"),
         ({"keys": []}, "SIGNATURE", "keys is empty"),
@@ -700,12 +706,12 @@ def test_what_has_no_order_fails_the_query(spark: Any, columns: tuple[str, ...],
         ({"deleted": "op = 'd'"}, "SCHEMA_MISMATCH", "op"),
     ],
 )
-def test_mistakes_are_refused_at_once(spark: Any, options: dict[str, Any], code: str, said: str) -> None:
+def test_mistakes_are_refused_at_once(spark: Any, options: dict[str, Any], code: str, message: str) -> None:
     """Before the query starts."""
     df = spark.createDataFrame([(1, 7)], "id int, lsn bigint")
-    with pytest.raises(RejectedError, match=said) as caught:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         upserts(df, **{"keys": "id", "sequence_by": "lsn", **options})
-    assert caught.value.code == code
+    assert excinfo.value.code == code
     with pytest.raises(RejectedError, match="there is a column row_kind already"):
         upserts(df.withColumn("Row_Kind", sf.lit("+I")), keys="id", sequence_by="lsn")
     with pytest.raises(RejectedError, match="'lsn DESC NULLS LAST' has a direction"):

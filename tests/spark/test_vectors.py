@@ -48,11 +48,11 @@ def sorted_rows(df: Any) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, df.collect()))
 
 
-def error_text(raised: Exception) -> str:
+def error_text(exception: Exception) -> str:
     """Return the text of our error. One of Spark itself is raised again, because a lost worker repeats the test."""
-    error = error_of(raised)
+    error = error_of(exception)
     if error is None:
-        raise raised
+        raise exception
     return str(error)
 
 
@@ -68,8 +68,8 @@ def test_vectors_in_batches(spark: Any, functions: Functions) -> None:
     norms = with_columns(means, longer=functions["longer"]("mean"))
     assert norms.schema["longer"].dataType == st.ArrayType(st.DoubleType())
     assert sorted_rows(norms.selectExpr("k", "round(longer[3] * longer[3])")) == [("a", 29), ("b", None), ("c", 81)]
-    running = over(df, "k", order_by="i").agg(mean=functions["centroid"]("v").rows(-1, 0))
-    assert sorted_rows(running.select("i", "mean")) == [
+    over_df = over(df, "k", order_by="i").agg(mean=functions["centroid"]("v").rows(-1, 0))
+    assert sorted_rows(over_df.select("i", "mean")) == [
         (1, [1.0, 2.0, 3.0]),
         (2, [1.0, 2.0, 3.0]),
         (3, [3.0, 4.0, 5.0]),
@@ -82,7 +82,7 @@ def test_vectors_in_batches(spark: Any, functions: Functions) -> None:
 def test_vectors_in_each_form_of_functions(spark: Any, functions: Functions) -> None:
     """Async and vectorised scalar functions, table functions, bundles, sessions and DISTINCT."""
     df = spark.createDataFrame(ROWS, DDL).repartition(2)
-    doubled = {key: None if v is None else [2 * item for item in v] for _, key, v in ROWS}
+    doubled_values = {key: None if v is None else [2 * item for item in v] for _, key, v in ROWS}
     in_forms = with_columns(
         df,
         later=functions["doubled_later"]("v"),
@@ -90,14 +90,14 @@ def test_vectors_in_each_form_of_functions(spark: Any, functions: Functions) -> 
         numpy=functions["halved_in_numpy"]("v"),
     )
     for _, key, v, later, arrow, numpy in sorted_rows(in_forms):
-        assert str(later) == str(arrow) == str(doubled[key])
+        assert str(later) == str(arrow) == str(doubled_values[key])
         assert str(v) == str(None if numpy is None else [2 * item for item in numpy])
     parts = join_lateral(df, functions["parts_of"]("v"))
     assert parts.schema["part"].dataType == st.ArrayType(st.FloatType())
     assert sorted_rows(parts.where("i = 3").select("at", "part")) == [(0, [1.5, 2.0, 2.5]), (1, None)]
     assert parts.count() == 2 * sum(v is not None for *_, v in ROWS)
-    timed = df.selectExpr("*", "timestamp_seconds(i * 60) AS at")
-    by_session = group_by(timed, "k", window=session("at", "90 seconds")).agg(
+    timed_df = df.selectExpr("*", "timestamp_seconds(i * 60) AS at")
+    by_session = group_by(timed_df, "k", window=session("at", "90 seconds")).agg(
         total=functions["bundled_vectors"]("v"),
         different=functions["centroid"]("v").distinct(),
     )
@@ -136,9 +136,9 @@ def test_other_lists_are_errors_with_column_and_row(
         text = error_text(excinfo.value)
         assert f"the argument v has a list that is no VECTOR(3): {why}" in text
         assert "row: v=" in text
-    isolated = group_by(df, "k", on_error="isolate").agg(mean=functions["centroid"]("v"))
-    assert sorted_rows(results(isolated)) == [MEANS[0], MEANS[2]]
-    letters = dead_letters(isolated).collect()  # both rows of the group
+    isolated_df = group_by(df, "k", on_error="isolate").agg(mean=functions["centroid"]("v"))
+    assert sorted_rows(results(isolated_df)) == [MEANS[0], MEANS[2]]
+    letters = dead_letters(isolated_df).collect()  # both rows of the group
     assert [(letter["key"]["k"], why in letter["message"]) for letter in letters] == [("b", True)] * 2
 
 
@@ -168,15 +168,15 @@ def test_long_and_extreme_vectors(spark: Any, functions: Functions) -> None:
     changes = [("+I", *row) for row in [*LONG_ROWS, *GONE]] + [("-D", *row) for row in GONE]
     kinds = spark.createDataFrame(changes, f"op string, {DDL}").repartition(3)
     mean = functions["long_centroid"]("v")
-    running = over(df, "k", order_by="i").agg(mean=mean.rows(-1, 0)).where("i IN (1, 3, 4)")
-    negated = with_columns(df, mean=functions["long_negated"]("v")).where("i IN (1, 2, 4)")
+    over_df = over(df, "k", order_by="i").agg(mean=mean.rows(-1, 0)).where("i IN (1, 3, 4)")
+    negated_df = with_columns(df, mean=functions["long_negated"]("v")).where("i IN (1, 2, 4)")
     result = {
         "two phases": group_by(df, "k").agg(mean=mean),
         "one phase": results(group_by(df, "k", on_error="isolate").agg(mean=mean)),
         "kinds": group_by(kinds, "k", row_kind="op").agg(mean=mean),
         "statement": sql(spark, "SELECT k, long_centroid(v) AS mean FROM long_vectors GROUP BY k"),
-        "over": running.select("k", "mean"),
-        "scalar": negated.select("i", "mean"),
+        "over": over_df.select("k", "mean"),
+        "scalar": negated_df.select("i", "mean"),
     }
     expected = dict.fromkeys(result, long_means())
     expected["over"] = expected["over"] | texts([("a", NUMBERS[0])])
@@ -329,7 +329,7 @@ def test_a_stream_of_vectors_into_a_table(
         [("+I", *ROWS[0]), ("+I", *ROWS[1]), ("+I", *ROWS[2]), ("+I", *ROWS[4])],
         [("-D", *ROWS[0]), ("-D", *ROWS[4]), ("+I", "d", 6, [1.0, 1.0, 1.0])],
     ]
-    seen = []
+    seen_values = []
     for at, rows in enumerate(epochs):
         table = pa.Table.from_pylist([dict(zip(("op", "k", "i", "v"), row, strict=True)) for row in rows])
         (tmp_path / "input").mkdir(exist_ok=True)
@@ -346,6 +346,6 @@ def test_a_stream_of_vectors_into_a_table(
         )
         assert query.awaitTermination(600)
         with duckdb.connect(str(file)) as database:
-            seen.append(database.execute("SELECT k, mean FROM means ORDER BY k").fetchall())
-    assert seen[0] == [("a", (2.0, 3.0, 4.0)), ("c", (0.0, 0.0, 9.0))]
-    assert seen[1] == [("a", (3.0, 4.0, 5.0)), ("d", (1.0, 1.0, 1.0))]
+            seen_values.append(database.execute("SELECT k, mean FROM means ORDER BY k").fetchall())
+    assert seen_values[0] == [("a", (2.0, 3.0, 4.0)), ("c", (0.0, 0.0, 9.0))]
+    assert seen_values[1] == [("a", (3.0, 4.0, 5.0)), ("d", (1.0, 1.0, 1.0))]

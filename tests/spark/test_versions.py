@@ -51,7 +51,7 @@ def test_streams_are_refused(classic: Any, embedded: Any) -> None:
 
 @before_spark("4.2")
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("SELECT v FROM numbers QUALIFY rank() OVER (ORDER BY v) = 1", r"QUALIFY in SQL needs Spark 4\.2 or later"),
         (
@@ -60,13 +60,13 @@ def test_streams_are_refused(classic: Any, embedded: Any) -> None:
         ),
     ],
 )
-def test_grammar_of_newer_versions_is_refused(classic: Any, embedded: Any, query: str, said: str) -> None:
+def test_grammar_of_newer_versions_is_refused(classic: Any, embedded: Any, query: str, message: str) -> None:
     """Spark's refusal, and what it means."""
     from foldflight.spark import register
 
     register(classic, embedded, {"sum": "exact_sum"})
     classic.range(4).selectExpr("id AS v").createOrReplaceTempView("numbers")
-    with pytest.raises(SqlError, match=said):
+    with pytest.raises(SqlError, match=message):
         sql(classic, query)
 
 

@@ -64,11 +64,11 @@ def _command_prints(classic: SparkSession, checkpoint: str, monkeypatch: pytest.
     lend(monkeypatch, command, lambda: classic)
     run = CliRunner(env={"COLUMNS": "160"}).invoke
     arguments = ["state", checkpoint, "--view", "n.times", "--group", "customer=bob"]
-    shown = run(cli, arguments)
-    assert "1 entry" in shown.output
-    assert "bob" in shown.output
-    printed = run(cli, [*arguments, "--json"])
-    assert json.loads(printed.stdout) == {"customer": "bob", "key": "1", "value": 1}
+    output = run(cli, arguments)
+    assert "1 entry" in output.output
+    assert "bob" in output.output
+    json_output = run(cli, [*arguments, "--json"])
+    assert json.loads(json_output.stdout) == {"customer": "bob", "key": "1", "value": 1}
 
 
 @pytest.mark.slow
@@ -123,5 +123,5 @@ def test_closing_windows_read_views_through_a_server(classic: SparkSession, serv
     stream.minutes((50, "a", 7), (51, "a", 100), (40, "b", 1))
     stream.minutes((200, "c", 1))
     stream.minutes((201, "c", 1))
-    emitted = {row["page"]: row["log"] for epoch in stream.run() for row in epoch}
-    assert emitted == {"a": ",".join(map(str, range(101))), "b": "1"}
+    output_rows = {row["page"]: row["log"] for epoch in stream.run() for row in epoch}
+    assert output_rows == {"a": ",".join(map(str, range(101))), "b": "1"}

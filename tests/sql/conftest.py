@@ -54,10 +54,10 @@ NAMES = {
 @pytest.fixture
 def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What Spark is asked to analyse."""
-    asked: list[str] = []
+    queries: list[str] = []
     df = Analysis.df
-    monkeypatch.setattr(Analysis, "df", lambda self, text: asked.append(text) or df(self, text))
-    return asked
+    monkeypatch.setattr(Analysis, "df", lambda self, text: queries.append(text) or df(self, text))
+    return queries
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -74,7 +74,7 @@ def functions() -> Functions:
     return connect(spark_functions)
 
 
-def prepared(spark: Any, functions: Functions) -> Any:
+def prepare(spark: Any, functions: Functions) -> Any:
     """Return a session with the tables and functions."""
     for statement in TABLES.split(";"):
         spark.sql(statement)
@@ -85,13 +85,13 @@ def prepared(spark: Any, functions: Functions) -> Any:
 @pytest.fixture(scope="session")
 def db(classic: Any, functions: Functions) -> Any:
     """The classic session with tables and functions."""
-    return prepared(classic, functions)
+    return prepare(classic, functions)
 
 
 @pytest.fixture
 def both(spark: Any, functions: Functions) -> Any:
     """A session of each kind, in turn, with tables and functions."""
-    return prepared(spark, functions)
+    return prepare(spark, functions)
 
 
 @pytest.fixture

@@ -34,5 +34,5 @@ def ours(statement: str, only: str = "") -> str:
     """Return a statement with Spark's aggregates replaced by ours; `only` names one that is."""
     names = {only: _TWINS[only]} if only else _TWINS
     return re.sub(
-        r"\b(" + "|".join(names) + r")\(", lambda found: names[found[1].upper()] + "(", statement, flags=re.IGNORECASE
+        r"\b(" + "|".join(names) + r")\(", lambda match: names[match[1].upper()] + "(", statement, flags=re.IGNORECASE
     )

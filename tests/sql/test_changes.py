@@ -151,19 +151,19 @@ SINCE = {"|>": "4.0", "* EXCEPT": "4.0", "QUALIFY": "4.2"}
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "actual"),
     [
         pytest.param(*form, marks=[since_spark(each, words) for words, each in SINCE.items() if words in form[0]])
         for form in FORMS
     ],
 )
-def test_forms_of_statements_over_changes(db: Any, query: str, found: Any) -> None:
+def test_forms_of_statements_over_changes(db: Any, query: str, actual: Any) -> None:
     """Each form is right, or refused where it would take a row that retracts for a row, with what to write."""
     changed(db)
-    if isinstance(found, list):
-        assert values(sql(db, query)) == found
+    if isinstance(actual, list):
+        assert values(sql(db, query)) == actual
         return
-    with pytest.raises(SqlError, match=f"the column row_kind has row kinds, and .*{found}") as excinfo:
+    with pytest.raises(SqlError, match=f"the column row_kind has row kinds, and .*{actual}") as excinfo:
         sql(db, query)
     assert excinfo.value.code == "SIGNATURE"
     assert "option row_kind='row_kind'" in excinfo.value.message
@@ -181,12 +181,12 @@ def test_grouping_sets_over_changes(db: Any) -> None:
             sql(db, query)
         with pytest.raises(SqlError, match="GROUP BY for each of the grouping sets, with UNION ALL between them"):
             sql(db, query, row_kind="row_kind")
-    written = "SELECT k, my_sum(v) FROM changed GROUP BY k UNION ALL SELECT NULL, my_sum(v) FROM changed"
-    assert values(sql(db, written, row_kind="row_kind")) == [("b", 8), (None, 8)]
+    statement = "SELECT k, my_sum(v) FROM changed GROUP BY k UNION ALL SELECT NULL, my_sum(v) FROM changed"
+    assert values(sql(db, statement, row_kind="row_kind")) == [("b", 8), (None, 8)]
 
 
 @pytest.mark.parametrize(
-    ("statement", "found"),
+    ("statement", "actual"),
     [
         ("DELETE FROM dim WHERE k IN (SELECT k FROM changed)", "IN"),
         ("DELETE FROM dim AS d WHERE EXISTS (SELECT 1 FROM changed AS c WHERE c.k = d.k)", "EXISTS"),
@@ -204,7 +204,7 @@ def test_grouping_sets_over_changes(db: Any) -> None:
         ("DELETE FROM dim WHERE w > 1", ""),
     ],
 )
-def test_changes_do_not_change_tables_as_rows(db: Any, tmp_path: Path, statement: str, found: str) -> None:
+def test_changes_do_not_change_tables_as_rows(db: Any, tmp_path: Path, statement: str, actual: str) -> None:
     """Statements that change a table read rows. Spark refuses to change this one, where it takes the changes."""
     changed(db)
     db.sql(f"CREATE TABLE changed_table (k STRING, w INT) USING parquet LOCATION '{tmp_path}'")
@@ -212,7 +212,9 @@ def test_changes_do_not_change_tables_as_rows(db: Any, tmp_path: Path, statement
     try:
         with pytest.raises((AnalysisException, UnsupportedOperationException, SqlError)) as excinfo:
             sql(db, statement)
-        assert bool(re.search(f"row_kind has row kinds, and .*{found},? would take", str(excinfo.value))) is bool(found)
+        assert bool(re.search(f"row_kind has row kinds, and .*{actual},? would take", str(excinfo.value))) is bool(
+            actual
+        )
         if "INSERT" not in statement:
             with pytest.raises((AnalysisException, UnsupportedOperationException)):
                 sql(db, statement, row_kind=None)
@@ -287,7 +289,7 @@ LEFT = "(SELECT k, my_count(*) AS n, my_sum(v) AS s FROM changed GROUP BY k)"
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "actual"),
     [
         ("SELECT * FROM dim WHERE k IN (SELECT k FROM changed GROUP BY k HAVING my_count(*) > 0)", [("b", 2)]),
         (f"SELECT * FROM dim WHERE k NOT IN (SELECT k FROM {LEFT})", [("a", 1), ("c", 3)]),
@@ -316,10 +318,10 @@ LEFT = "(SELECT k, my_count(*) AS n, my_sum(v) AS s FROM changed GROUP BY k)"
         ),
     ],
 )
-def test_what_errors_about_changes_advise(db: Any, query: str, found: Any) -> None:
+def test_what_errors_about_changes_advise(db: Any, query: str, actual: Any) -> None:
     """The rows that are left are read in the place of changes, in one statement."""
     changed(db)
-    assert values(sql(db, query, row_kind="row_kind")) == found
+    assert values(sql(db, query, row_kind="row_kind")) == actual
 
 
 @pytest.mark.parametrize(
@@ -386,8 +388,8 @@ def test_aggregates_of_spark_beside_own_ones_retract(db: Any) -> None:
     assert result == values(db.sql(f"SELECT count(*), {items} FROM VALUES (8), (1) AS t(v)"))
     with pytest.raises(SqlError, match=r"CANNOT_RETRACT: min is append-only .*materialize=True"):
         sql(db, "SELECT my_count(*), min(v) FROM updated", row_kind="row_kind")
-    kept = sql(db, "SELECT my_count(*), min(v), max(v) FROM updated", row_kind="row_kind", materialize=True)
-    assert values(kept) == [(2, 1, 8)]
+    result_df = sql(db, "SELECT my_count(*), min(v), max(v) FROM updated", row_kind="row_kind", materialize=True)
+    assert values(result_df) == [(2, 1, 8)]
 
 
 def test_a_join_of_two_changelogs_is_refused(db: Any) -> None:
@@ -397,13 +399,13 @@ def test_a_join_of_two_changelogs_is_refused(db: Any) -> None:
     query = f"SELECT k, my_sum(v) AS s FROM changed JOIN {other} USING (k)"
     with pytest.raises(SqlError, match=r"kinds row_kind and other of two changelogs"):
         sql(db, f"{query} GROUP BY k", row_kind="row_kind")
-    said = sql(db, f"{query} WHERE other = '+I' GROUP BY k", row_kind="row_kind")
-    assert values(said) == [("b", 8)]
-    joined = db.sql(f"SELECT * FROM changed JOIN {other} USING (k)")
+    result_df = sql(db, f"{query} WHERE other = '+I' GROUP BY k", row_kind="row_kind")
+    assert values(result_df) == [("b", 8)]
+    joined_df = db.sql(f"SELECT * FROM changed JOIN {other} USING (k)")
     count = connect("embedded:")["count"]
     with pytest.raises(RejectedError, match=r"CANNOT_RETRACT: .* row_kind and other of several changelogs"):
-        group_by(joined, "k", row_kind="row_kind").agg(n=count())
-    left = joined.where("other = '+I'").drop("other")
+        group_by(joined_df, "k", row_kind="row_kind").agg(n=count())
+    left = joined_df.where("other = '+I'").drop("other")
     assert values(group_by(left, "k", row_kind="row_kind").agg(n=count())) == [("b", 1)]
 
 

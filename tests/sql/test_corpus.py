@@ -58,5 +58,5 @@ def test_statements_that_only_foldflight_refuses(db: Any, statement: str) -> Non
     db.sql(statement).schema  # noqa: B018
     with pytest.raises(SqlError) as excinfo:
         sql(db, ours(statement))
-    written = ours(statement)[excinfo.value.start : excinfo.value.stop]
-    assert written.startswith("my_")
+    refused_text = ours(statement)[excinfo.value.start : excinfo.value.stop]
+    assert refused_text.startswith("my_")

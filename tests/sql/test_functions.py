@@ -48,8 +48,10 @@ def test_scalar_functions_work_in_each_clause(both: Any, plans_of: Any) -> None:
     assert [tuple(row) for row in sql(both, query).collect()] == [(10, 15), (6, 9)]
     assert plans_of(both, query) == ["fold"]
     assert values(both.sql("SELECT k, next_of(v) FROM hav WHERE next_of(v) = 6")) == [("one", 6)]
-    shown = sql(both, "SHOW FOLDFLIGHT FUNCTIONS").collect()
-    assert [tuple(row) for row in shown if row.name == "next_of"] == [("next_of", "value BIGINT", "BIGINT", "source")]
+    listed_functions = sql(both, "SHOW FOLDFLIGHT FUNCTIONS").collect()
+    assert [tuple(row) for row in listed_functions if row.name == "next_of"] == [
+        ("next_of", "value BIGINT", "BIGINT", "source")
+    ]
     assert "times" in [row.function for row in both.sql("SHOW USER FUNCTIONS").collect()]
     sql(both, "DROP FUNCTION next_of")
     with pytest.raises(SqlError, match="Cannot resolve routine"):
@@ -197,8 +199,8 @@ $$""",
 )  # fmt: skip
 def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: str) -> None:
     """The error says what is expected, and where."""
-    for created in (TIMES, WORDS, SCALE):
-        sql(db, created)
+    for create_statement in (TIMES, WORDS, SCALE):
+        sql(db, create_statement)
     with pytest.raises(SqlError) as excinfo:
         sql(db, statement)
     assert message in excinfo.value.message
@@ -320,8 +322,8 @@ def test_default_values(both: Any) -> None:
     assert values(sql(both, f"SELECT k, {totals} FROM VALUES (1, 1L) t(k, v) GROUP BY ROLLUP (k)"))[0][1:] == (2, 1, 3)
     with pytest.raises(SqlError, match="is given offset without factor"):
         sql(both, "SELECT scaled(1, offset => 2)")
-    named = "weighted(weight => 3, value => v) a, weighted(weight => v, v) b, weighted(v, weight => 3) c"
-    assert values(sql(both, f"SELECT {named} FROM VALUES (1L), (2L) t(v)")) == [(9, 5, 9)]
+    named_items = "weighted(weight => 3, value => v) a, weighted(weight => v, v) b, weighted(v, weight => 3) c"
+    assert values(sql(both, f"SELECT {named_items} FROM VALUES (1L), (2L) t(v)")) == [(9, 5, 9)]
     with pytest.raises(SqlError, match="has no direct argument 'wieght'; did you mean weight"):
         sql(both, "SELECT weighted(v, wieght => 3) FROM VALUES (1) t(v)")
     with pytest.raises(SqlError, match="is given weight without value"):
@@ -387,17 +389,17 @@ def test_an_argument_with_a_default_in_batches_and_sql(both: Any) -> None:
     functions = connect("embedded:").register(Sessions)
     register(both, functions)
     df = both.sql("SELECT * FROM VALUES (0, 45D), (40, 45D), (90, 45D), (200, 45D) t(ts, gap)")
-    sessions, kept = functions.sessions, {"a": 4, "b": 2, "c": 3, "d": 3}
+    sessions, expected_counts = functions.sessions, {"a": 4, "b": 2, "c": 3, "d": 3}
     calls = {
         "a": sessions("ts"),
         "b": sessions("ts", gap_minutes=60),
         "c": sessions("ts", 45),
         "d": sessions("ts", "gap"),
     }
-    assert group_by(df).agg(**calls).first().asDict() == kept
-    assert group_by(df.withColumn("k", sf.lit(1)), "k").agg(**calls).drop("k").first().asDict() == kept
-    named = "sessions(ts) a, sessions(ts, gap_minutes => 60) b, sessions(ts, 45) c"
-    named += ", sessions(gap_minutes => gap, ts => ts) d"
+    assert group_by(df).agg(**calls).first().asDict() == expected_counts
+    assert group_by(df.withColumn("k", sf.lit(1)), "k").agg(**calls).drop("k").first().asDict() == expected_counts
+    items = "sessions(ts) a, sessions(ts, gap_minutes => 60) b, sessions(ts, 45) c"
+    items += ", sessions(gap_minutes => gap, ts => ts) d"
     df.createOrReplaceTempView("visits")
-    assert sql(both, f"SELECT {named} FROM visits").first().asDict() == kept
-    assert sql(both, f"SELECT {named} FROM visits GROUP BY ts > 1000").first().asDict() == kept
+    assert sql(both, f"SELECT {items} FROM visits").first().asDict() == expected_counts
+    assert sql(both, f"SELECT {items} FROM visits GROUP BY ts > 1000").first().asDict() == expected_counts

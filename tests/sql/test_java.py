@@ -22,19 +22,19 @@ RESULT = [("one", 3), ("three", 3), ("two", 2)]
 @pytest.mark.every_turn
 def test_a_class_of_a_jar(db: Any, tmp_path: Path) -> None:
     """The jar is behind USING LINK or before the name of the class; the workers of Spark load it from memory."""
-    packed = jar(tmp_path, WEIGHTED_AVG)
-    sql(db, f"{CREATE} '{CLASS}' USING LINK '{packed}'")
-    moved = packed.rename(tmp_path / "moved.jar")
+    archive = jar(tmp_path, WEIGHTED_AVG)
+    sql(db, f"{CREATE} '{CLASS}' USING LINK '{archive}'")
+    moved_archive = archive.rename(tmp_path / "moved.jar")
     assert values(sql(db, QUERY)) == RESULT
-    sql(db, f"{CREATE} '{moved}::{CLASS}'")
+    sql(db, f"{CREATE} '{moved_archive}::{CLASS}'")
     for statement, message in (
-        (f"{CREATE} 'com.acme.Average' USING LINK '{moved}'", "no Java class com.acme.Average in moved.jar"),
+        (f"{CREATE} 'com.acme.Average' USING LINK '{moved_archive}'", "no Java class com.acme.Average in moved.jar"),
         (f"{CREATE} '{CLASS}'", "has no jar; write it as functions.jar::com.acme.WeightedAvg"),
         (f"{CREATE} '{CLASS}' USING LINK '{tmp_path}/none.jar'", "none.jar cannot be read"),
         (f"{CREATE} $$ public class WeightedAvg {{}} $$", "a Java class is expected here, compiled: AS 'com.acme"),
         (CREATE.replace("java AS", "scala AS 'x'"), "the language of an aggregate is python or java"),
         (
-            f"{CREATE} '{moved}::{CLASS}'".replace("BIGINT, INT", "STRING, INT"),
+            f"{CREATE} '{moved_archive}::{CLASS}'".replace("BIGINT, INT", "STRING, INT"),
             r"takes \(BIGINT, INT\), and \(STRING, INT\) is declared",
         ),
     ):
@@ -46,11 +46,11 @@ def test_a_class_of_a_jar(db: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_on_a_server(db: Any, tmp_path: Path) -> None:
     """A link to a server names the class that it serves, or sends it the jar in a signed bundle."""
-    packed, key = jar(tmp_path, WEIGHTED_AVG), "a bundle key of thirty-two bytes"
+    archive, key = jar(tmp_path, WEIGHTED_AVG), "a bundle key of thirty-two bytes"
     session = enable(db.newSession(), bundle_key=key)
     query = "SELECT java_avg(v, 2) FROM VALUES (1L), (4L) AS t(v)"
-    with serving(java=CLASS, java_classpath=str(packed), bundle_keys=key) as server:
-        for written in (CLASS, f"{packed}::{CLASS}"):
-            session.sql(f"{CREATE} '{written}' USING LINK '{server.url}'")
+    with serving(java=CLASS, java_classpath=str(archive), bundle_keys=key) as server:
+        for class_name in (CLASS, f"{archive}::{CLASS}"):
+            session.sql(f"{CREATE} '{class_name}' USING LINK '{server.url}'")
             assert values(session.sql(query)) == [(2,)]
             assert values(sql(session, query, plan="lists")) == [(2,)]

@@ -44,18 +44,18 @@ def test_an_insert_behind_with_is_refused(db: Any) -> None:
 
 def test_chains_of_tables_are_looked_into_once(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark analyses a chain whole for each of its links, so planning took the square of its length."""
-    asked: list[str] = []
+    queries: list[str] = []
     df = Analysis.df
 
-    def noted(analysis: Analysis, query: str) -> Any:
-        asked.append(query)
+    def note(analysis: Analysis, query: str) -> Any:
+        queries.append(query)
         return df(analysis, query)
 
-    monkeypatch.setattr(Analysis, "df", noted)
+    monkeypatch.setattr(Analysis, "df", note)
     links = [f"t{at + 1} AS (SELECT v FROM t{at} JOIN (SELECT max(v) AS m FROM t{at}))" for at in range(5)]
     rows = "SELECT v FROM VALUES (1) AS t(v)"
     assert values(sql(db, f"WITH t0 AS ({rows}), {', '.join(links)} SELECT sum(v) FROM t5")) == [(1,)]
-    assert len(asked) == 1
+    assert len(queries) == 1
     row, kinds = sf.struct("v"), {"+I": "+I"}
     changes = split_changes(db.sql("SELECT 5 AS v, '+I' AS op"), op="op", before=row, after=row, row_kinds=kinds)
     changes.createOrReplaceTempView("changed")
@@ -100,14 +100,14 @@ def test_row_kinds_of_batches(db: Any) -> None:
         SELECT * FROM VALUES ('a', 5, '+I'), ('a', 2, '+I'), ('a', 2, '-D'), ('b', 1, 'd') AS t(k, v, op)""")
     query = "SELECT k, my_sum(v) AS s, count(*) AS n FROM kinds WHERE op <> 'd' GROUP BY k"
     assert values(sql(db, query, row_kind="op")) == [("a", 5, 1)]
-    mapped = {"+I": "+I", "-D": "-D", "d": "+I"}
-    result = sql(db, query.replace(" WHERE op <> 'd'", ""), row_kind="op", row_kinds=mapped)
+    kind_of_code = {"+I": "+I", "-D": "-D", "d": "+I"}
+    result = sql(db, query.replace(" WHERE op <> 'd'", ""), row_kind="op", row_kinds=kind_of_code)
     assert values(result) == [("a", 5, 1), ("b", 1, 1)]
     unknown = "(VALUES ('a', 10, '-U'), ('a', 40, '+U'), ('b', 1, '-D')) AS t(k, v, op)"
-    updated = f"SELECT k, my_sum(v) AS s, count(*) AS n FROM {unknown} GROUP BY k"
-    assert values(sql(db, updated, row_kind="op")) == [("a", 40, 1)]
+    statement = f"SELECT k, my_sum(v) AS s, count(*) AS n FROM {unknown} GROUP BY k"
+    assert values(sql(db, statement, row_kind="op")) == [("a", 40, 1)]
     with pytest.raises(Exception, match="CANNOT_RETRACT: a row is retracted and no equal row"):
-        sql(db, updated, row_kind="op", strict=True).collect()
+        sql(db, statement, row_kind="op", strict=True).collect()
     with pytest.raises(SqlError, match=r"row_kind='op' cannot retract rows .*: OVER .*write OVER over its result"):
         sql(db, "SELECT my_sum(v) OVER () FROM kinds", row_kind="op")
     with pytest.raises(SqlError, match=r"row_kind='op' cannot retract rows .*leave plan='lists' out"):
@@ -120,7 +120,7 @@ SIGNED = "sum(if(row_kind IN ('+I', '+U'), v, -v))"
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "actual"),
     [
         ("SELECT k, sum(v) FROM changed GROUP BY k", "sum of Spark would take rows that retract others"),
         ("SELECT count(*) FROM changed", "count of Spark would take"),
@@ -137,16 +137,16 @@ SIGNED = "sum(if(row_kind IN ('+I', '+U'), v, -v))"
         ("SELECT sum(v) FROM VALUES (1) AS t(v)", [(1,)]),
     ],
 )
-def test_aggregates_of_spark_do_not_leave_row_kinds_out(db: Any, query: str, found: Any) -> None:
+def test_aggregates_of_spark_do_not_leave_row_kinds_out(db: Any, query: str, actual: Any) -> None:
     """They added rows that retract. A SELECT that names the column says itself what the kinds mean."""
     frame = db.sql("SELECT * FROM VALUES ('a', 5, '+I'), ('a', 5, '-D'), ('a', 8, '+I') AS t(k, v, op)")
     columns = sf.struct(sf.col("k"), sf.col("v"))
     kinds = {"+I": "+I", "-D": "-D"}
     split_changes(frame, op="op", before=columns, after=columns, row_kinds=kinds).createOrReplaceTempView("changed")
-    if isinstance(found, list):
-        assert values(sql(db, query)) == found
+    if isinstance(actual, list):
+        assert values(sql(db, query)) == actual
         return
-    with pytest.raises(SqlError, match=f"the column row_kind has row kinds, and {found}"):
+    with pytest.raises(SqlError, match=f"the column row_kind has row kinds, and {actual}"):
         sql(db, query)
     assert sql(db, query, row_kind=None).collect()
 
@@ -414,28 +414,28 @@ def test_results_out_of_range(db: Any, plan: Any) -> None:
 @pytest.mark.every_turn
 def test_a_table_that_differs_each_time_is_computed_once(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """As in Spark: the rows of a fold would be computed again, with other random numbers than those of another one."""
-    drawn = "WITH r AS (SELECT id % 3 AS k, rand() AS m FROM range(30)), p AS (SELECT k, m FROM r)"
-    two = f"""{drawn}, c AS (SELECT k, my_max(m) AS m FROM p GROUP BY k),
+    random_tables = "WITH r AS (SELECT id % 3 AS k, rand() AS m FROM range(30)), p AS (SELECT k, m FROM r)"
+    two = f"""{random_tables}, c AS (SELECT k, my_max(m) AS m FROM p GROUP BY k),
         e AS (SELECT k, my_min(m) AS m FROM p GROUP BY k)
         SELECT count(*) AS n FROM c JOIN e USING (k) WHERE c.m < e.m"""
-    beside = f"""{drawn}, c AS (SELECT k, my_max(r.m) AS m FROM identifier('r') GROUP BY k)
+    beside = f"""{random_tables}, c AS (SELECT k, my_max(r.m) AS m FROM identifier('r') GROUP BY k)
         SELECT count(*) AS n FROM p JOIN c USING (k) WHERE p.m > c.m"""
     assert plans_of(db, two) == ["lists", "lists"]
     assert plans_of(db, beside) == ["lists"]
     assert [sql(db, text).collect()[0].n for text in (two, beside)] == [0, 0]
     with pytest.raises(SqlError, match="it reads p, whose rows differ each time, and which is read elsewhere, too"):
         sql(db, two, plan="fold")
-    once = f"{drawn} SELECT p.k, my_max(p.m) AS m FROM p GROUP BY p.k"
-    known = two.replace("rand() AS m", "id AS m, id AS uuid")
-    assert [plans_of(db, text) for text in (once, known)] == [["fold"], ["fold", "fold"]]
+    once = f"{random_tables} SELECT p.k, my_max(p.m) AS m FROM p GROUP BY p.k"
+    deterministic_query = two.replace("rand() AS m", "id AS m, id AS uuid")
+    assert [plans_of(db, text) for text in (once, deterministic_query)] == [["fold"], ["fold", "fold"]]
 
 
 @pytest.mark.every_turn
 def test_spark_is_asked_whether_a_table_differs_each_time(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """The text does not tell it of a view with random numbers, and of functions that users have registered."""
     db.sql("CREATE OR REPLACE TEMP VIEW drawn AS SELECT id, rand() AS m FROM range(30)")
-    drawing = udf(lambda _: random.random(), "double")
-    db.udf.register("drawing", drawing.asNondeterministic())
+    random_udf = udf(lambda _: random.random(), "double")
+    db.udf.register("drawing", random_udf.asNondeterministic())
     db.udf.register("constant", udf(lambda _: 0.5, "double"))
     twice = """WITH r AS (SELECT {m} AS m FROM drawn), p AS (SELECT m FROM r)
         SELECT (SELECT my_sum(m) FROM p) = (SELECT my_sum(m) FROM p) AS same"""
@@ -479,13 +479,13 @@ def test_a_call_with_a_lambda_is_named_by_its_text(db: Any, plan: Any) -> None:
 
 
 @since_spark("4.0", "a collation")
-@pytest.mark.parametrize("written", ["s COLLATE UTF8_LCASE", "(s COLLATE UTF8_LCASE)", "((s) COLLATE UTF8_LCASE)"])
-def test_the_remedy_for_a_collation_leaves_it_out(db: Any, written: str) -> None:
+@pytest.mark.parametrize("cast_text", ["s COLLATE UTF8_LCASE", "(s COLLATE UTF8_LCASE)", "((s) COLLATE UTF8_LCASE)"])
+def test_the_remedy_for_a_collation_leaves_it_out(db: Any, cast_text: str) -> None:
     """It would otherwise be written twice."""
     query = "SELECT my_max({}) AS m FROM VALUES ('a'), ('B') AS t(s)".format
     remedies = ["lower(s COLLATE UTF8_BINARY)", "s COLLATE UTF8_BINARY"]
     with pytest.raises(SqlError) as excinfo:
-        sql(db, query(written))
+        sql(db, query(cast_text))
     assert f"write {remedies[0]} to ignore the case, or {remedies[1]} (line 1" in str(excinfo.value)
     assert [values(sql(db, query(each))) for each in remedies] == [[("b",)], [("a",)]]
 
@@ -503,10 +503,10 @@ def test_errors_of_lists_name_no_slot(db: Any, functions: Functions) -> None:
     query = "SELECT k, thirteen(v) AS s FROM VALUES ('a', 13L) AS t(k, v) GROUP BY k"
     with pytest.raises(PySparkException) as excinfo:
         sql(db, query, plan="lists").collect()
-    said = str(error_of(excinfo.value))
-    assert "thirteen is bad luck" in said
-    assert "row: " in said
-    assert "group: " not in said
+    message = str(error_of(excinfo.value))
+    assert "thirteen is bad luck" in message
+    assert "row: " in message
+    assert "group: " not in message
     with pytest.raises(PySparkException) as excinfo:
         sql(db, query).collect()
     assert "group: k='a'" in str(error_of(excinfo.value))

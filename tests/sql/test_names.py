@@ -35,7 +35,7 @@ SOURCE = f"RETURNS BIGINT AS $${CLASS.format('Total')}$$"
 
 
 @pytest.fixture(scope="module")
-def named(db: Any) -> Iterator[Any]:
+def names_db(db: Any) -> Iterator[Any]:
     """The session with a table `d`."""
     db.sql("CREATE OR REPLACE TEMP VIEW d AS SELECT id, id % 2 AS k FROM range(6)")
     yield db
@@ -58,9 +58,9 @@ def rows(df: Any) -> list[tuple[Any, ...]]:
         "WITH c AS (SELECT * FROM d) FROM c |> WHERE c.id > 2 |> AGGREGATE my_sum(c.id) s GROUP BY c.k",
     ],
 )
-def test_qualified_columns_behind_pipes(named: Any, statement: str) -> None:
+def test_qualified_columns_behind_pipes(names_db: Any, statement: str) -> None:
     """An operator behind a pipe may name the table of a column, as with Spark's own aggregates."""
-    assert rows(sql(named, statement)) == rows(named.sql(statement.replace("my_sum", "sum")))
+    assert rows(sql(names_db, statement)) == rows(names_db.sql(statement.replace("my_sum", "sum")))
 
 
 @pytest.mark.every_turn
@@ -72,9 +72,9 @@ def test_qualified_columns_behind_pipes(named: Any, statement: str) -> None:
         "VALUES (0), (1) o(k) |> WHERE k < 5 |> EXTEND (FROM d |> WHERE d.k = o.k |> AGGREGATE my_sum(id) s) AS s",
     ],
 )
-def test_pipes_in_correlated_subqueries(named: Any, statement: str) -> None:
+def test_pipes_in_correlated_subqueries(names_db: Any, statement: str) -> None:
     """A query with pipes may refer to a row of a query around it, which may have pipes as well."""
-    assert rows(sql(named, statement)) == rows(named.sql(statement.replace("my_sum", "sum")))
+    assert rows(sql(names_db, statement)) == rows(names_db.sql(statement.replace("my_sum", "sum")))
 
 
 @pytest.mark.parametrize(
@@ -87,42 +87,42 @@ def test_pipes_in_correlated_subqueries(named: Any, statement: str) -> None:
         "SELECT x.`my_sum(id)` FROM (FROM d |> AGGREGATE my_sum(id)) AS x",
     ],
 )
-def test_names_of_items_behind_pipes(named: Any, statement: str) -> None:
+def test_names_of_items_behind_pipes(names_db: Any, statement: str) -> None:
     """An item without alias has a name by which the operators and queries around can refer to it."""
-    assert rows(sql(named, statement)) == rows(named.sql(statement.replace("my_sum", "sum")))
+    assert rows(sql(names_db, statement)) == rows(names_db.sql(statement.replace("my_sum", "sum")))
 
 
-def test_items_behind_pipes_that_have_the_name_of_their_text(named: Any) -> None:
+def test_items_behind_pipes_that_have_the_name_of_their_text(names_db: Any) -> None:
     """As elsewhere, items with FILTER or OVER are named by their text."""
-    result = sql(named, "FROM d |> SELECT id, my_sum(id)  FILTER (WHERE id > 1) OVER (ORDER BY id) |> WHERE id = 3")
+    result = sql(names_db, "FROM d |> SELECT id, my_sum(id)  FILTER (WHERE id > 1) OVER (ORDER BY id) |> WHERE id = 3")
     assert result.columns == ["id", "my_sum(id) FILTER (WHERE id > 1) OVER (ORDER BY id)"]
     assert rows(result) == [(3, 5)]
 
 
 @pytest.mark.parametrize("name", ["over", "filter", "größe", "a.b", "my total", "a``b"])
-def test_names_in_backquotes(named: Any, name: str) -> None:
+def test_names_in_backquotes(names_db: Any, name: str) -> None:
     """Every name in backquotes can be created, called and dropped, and leaves other statements as they were."""
-    sql(named, f"CREATE AGGREGATE `{name}`(BIGINT) {SOURCE}")
+    sql(names_db, f"CREATE AGGREGATE `{name}`(BIGINT) {SOURCE}")
     query = f"SELECT `{name}`(id) FILTER (WHERE id > 2) AS s, sum(id) AS t FROM d WHERE id IN (3, 4)"
-    assert rows(sql(named, query)) == rows(sql(named, query, plan="lists")) == [(7, 7)]
+    assert rows(sql(names_db, query)) == rows(sql(names_db, query, plan="lists")) == [(7, 7)]
     query = "SELECT my_sum(id) FILTER (WHERE id > 4) OVER (ORDER BY id) s FROM d WHERE EXISTS (SELECT 1)"
-    assert rows(sql(named, query)) == rows(named.sql(query.replace("my_sum", "sum")))
-    sql(named, f"DROP AGGREGATE `{name}`")
+    assert rows(sql(names_db, query)) == rows(names_db.sql(query.replace("my_sum", "sum")))
+    sql(names_db, f"DROP AGGREGATE `{name}`")
 
 
-def test_words_of_the_grammar_are_refused_without_backquotes(named: Any, functions: Functions) -> None:
+def test_words_of_the_grammar_are_refused_without_backquotes(names_db: Any, functions: Functions) -> None:
     """A statement that creates such a function is refused; a call without backquotes tells what to write."""
     for word in sorted(GRAMMAR - {"exists"}):
         with pytest.raises(SqlError, match="in backquotes"):
-            sql(named, f"CREATE AGGREGATE {word}(BIGINT) {SOURCE}")
+            sql(names_db, f"CREATE AGGREGATE {word}(BIGINT) {SOURCE}")
     with pytest.raises(SqlError, match="the name of the aggregate is empty"):
-        sql(named, f"CREATE AGGREGATE ``(BIGINT) {SOURCE}")
+        sql(names_db, f"CREATE AGGREGATE ``(BIGINT) {SOURCE}")
     with pytest.raises(SqlError, match="begin with foldflight__"):
-        sql(named, f"CREATE AGGREGATE foldflight__w(BIGINT) {SOURCE}")
-    register(named, functions, {"sum": "over"})
+        sql(names_db, f"CREATE AGGREGATE foldflight__w(BIGINT) {SOURCE}")
+    register(names_db, functions, {"sum": "over"})
     with pytest.raises(SqlError, match=r"call the function of this name in backquotes: `over`"):
-        sql(named, "SELECT over(id) FROM d")
-    sql(named, "DROP AGGREGATE over")
+        sql(names_db, "SELECT over(id) FROM d")
+    sql(names_db, "DROP AGGREGATE over")
 
 
 TWO = CLASS.format("One") + CLASS.format("Other")
@@ -148,19 +148,19 @@ TWO = CLASS.format("One") + CLASS.format("Other")
         ("SELECT id FROM d WHERE my_sum(id) OVER () > 2", "filter its rows with QUALIFY"),
     ],
 )
-def test_messages_about_names(named: Any, statement: str, message: str) -> None:
+def test_messages_about_names(names_db: Any, statement: str, message: str) -> None:
     """The message tells which name is meant, and what to write."""
     with pytest.raises(SqlError) as excinfo:
-        sql(named, statement)
+        sql(names_db, statement)
     assert message in excinfo.value.message
 
 
-def test_drop_aggregate_of_a_function(named: Any) -> None:
+def test_drop_aggregate_of_a_function(names_db: Any) -> None:
     """The message names the statement that drops it."""
-    sql(named, "CREATE FUNCTION plus(BIGINT) RETURNS BIGINT LANGUAGE python AS $$def plus(x): return x + 1$$")
+    sql(names_db, "CREATE FUNCTION plus(BIGINT) RETURNS BIGINT LANGUAGE python AS $$def plus(x): return x + 1$$")
     with pytest.raises(SqlError, match="write DROP FUNCTION plus"):
-        sql(named, "DROP AGGREGATE plus")
-    sql(named, "DROP FUNCTION plus")
+        sql(names_db, "DROP AGGREGATE plus")
+    sql(names_db, "DROP FUNCTION plus")
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,10 @@ def test_drop_aggregate_of_a_function(named: Any) -> None:
         ("SELECT 1 FROM nowhere", "nowhere", "42P01"),
     ],
 )
-def test_errors_of_other_statements_have_their_place(named: Any, statement: str, at: str, state: str) -> None:
+def test_errors_of_other_statements_have_their_place(names_db: Any, statement: str, at: str, state: str) -> None:
     """They are without Spark's plans, and programs that wait for Spark's exception still catch it."""
     with pytest.raises(AnalysisException) as excinfo:
-        sql(named, statement)
+        sql(names_db, statement)
     error = excinfo.value
     assert isinstance(error, SqlError)
     assert statement[error.start : error.stop] == at
@@ -184,32 +184,32 @@ def test_errors_of_other_statements_have_their_place(named: Any, statement: str,
     assert "JVM" not in str(error)
 
 
-def test_data_frames_in_braces(named: Any) -> None:
+def test_data_frames_in_braces(names_db: Any) -> None:
     """After `enable`, `spark.sql(text, t=df)` takes functions of foldflight, too, and leaves no views behind."""
-    session = enable(named)
+    session = enable(names_db)
     try:
-        result = session.sql("SELECT my_sum(id) AS s, sum({c}) AS t FROM {t}", t=named.table("d"), c=sf.col("id"))
+        result = session.sql("SELECT my_sum(id) AS s, sum({c}) AS t FROM {t}", t=names_db.table("d"), c=sf.col("id"))
         assert rows(result) == [(15, 15)]
-        assert rows(session.sql("SELECT id FROM {t} WHERE id > {x}", t=named.table("d"), x=4)) == [(5,)]
+        assert rows(session.sql("SELECT id FROM {t} WHERE id > {x}", t=names_db.table("d"), x=4)) == [(5,)]
     finally:
         del session.sql
 
 
-def test_there_are_four_plans(named: Any) -> None:
+def test_there_are_four_plans(names_db: Any) -> None:
     """Another plan is refused, with and without aggregates."""
     for text in ("SELECT my_sum(id) FROM d", "SELECT 1"):
         with pytest.raises(RejectedError, match="plan is 'auto', 'fold', 'lifted' or 'lists'"):
-            sql(named, text, plan="nope")  # type: ignore[arg-type]
+            sql(names_db, text, plan="nope")  # type: ignore[arg-type]
 
 
-def test_averages_of_decimals_have_the_type_of_spark(named: Any) -> None:
+def test_averages_of_decimals_have_the_type_of_spark(names_db: Any) -> None:
     """The scale grows by four, up to 38 digits in all, also where few digits are left before the point."""
     for precision, scale in ((38, 10), (36, 2), (38, 36), (10, 2)):
         query = f"SELECT my_avg(CAST(id AS DECIMAL({precision}, {scale}))) a FROM d WHERE id IN (1, 0, 0)"
-        result = sql(named, query)
-        wanted = named.sql(query.replace("my_avg", "avg"))
-        assert result.schema == wanted.schema
-        assert rows(result) == rows(wanted) == [(Decimal("0.5"),)]
+        result = sql(names_db, query)
+        expected = names_db.sql(query.replace("my_avg", "avg"))
+        assert result.schema == expected.schema
+        assert rows(result) == rows(expected) == [(Decimal("0.5"),)]
 
 
 INNER = "(SELECT k, my_sum(v) FILTER (WHERE v > 1), my_max(v) + 1 FROM hav GROUP BY k)"
@@ -283,9 +283,9 @@ def test_columns_with_names_of_ours(db: Any, plans_of: Callable[..., list[str]],
     rows_of = "VALUES (1L, 2, 'a', 7L), (3L, 4, 'b', 8L), (5L, NULL, 'a', 9L)"
     db.sql(f"CREATE OR REPLACE TEMP VIEW named AS SELECT * FROM {rows_of} AS t({name}, w, k, v)")
     text = query.format(name)
-    result, listed = sql(db, text, plan="lifted"), sql(db, text, plan="lists")
-    assert result.columns == listed.columns
-    assert rows(result) == rows(listed)
+    result, list_df = sql(db, text, plan="lifted"), sql(db, text, plan="lists")
+    assert result.columns == list_df.columns
+    assert rows(result) == rows(list_df)
     assert set(plans_of(db, text)) == {"fold"}
 
 
@@ -312,14 +312,14 @@ def test_arguments_named_as_columns_of_the_exchange(db: Any) -> None:
     register(db, connect(OfTheWire))
     table = "VALUES (0, 1Y, 7, true), (0, 3Y, 0, false), (1, 2Y, 5, false) AS t(id, kind, slot, emit)"
     call = "of_the_wire(kind, slot, emit)"
-    grouped = f"SELECT id, {call} FROM {table} GROUP BY id"
-    assert rows(sql(db, grouped)) == rows(sql(db, grouped, plan="fold")) == [(0, 408), (1, 205)]
+    grouped_statement = f"SELECT id, {call} FROM {table} GROUP BY id"
+    assert rows(sql(db, grouped_statement)) == rows(sql(db, grouped_statement, plan="fold")) == [(0, 408), (1, 205)]
     # A block with a subquery is computed over lists, as is one in which plain SQL has the function.
-    listed = f"SELECT id, {call}, (SELECT max(id) FROM {table}) FROM {table} GROUP BY id"
-    assert rows(sql(db, listed)) == [(0, 408, 1), (1, 205, 1)]
-    ordered = f"SELECT id, of_the_wire(kind, slot, emit ORDER BY slot) FROM {table} GROUP BY id"
-    assert rows(sql(db, ordered)) == [(0, 408), (1, 205)]
+    list_statement = f"SELECT id, {call}, (SELECT max(id) FROM {table}) FROM {table} GROUP BY id"
+    assert rows(sql(db, list_statement)) == [(0, 408, 1), (1, 205, 1)]
+    ordered_statement = f"SELECT id, of_the_wire(kind, slot, emit ORDER BY slot) FROM {table} GROUP BY id"
+    assert rows(sql(db, ordered_statement)) == [(0, 408), (1, 205)]
     over = f"SELECT id, {call} OVER (ORDER BY id, slot ROWS CURRENT ROW) FROM {table} ORDER BY emit DESC"
     assert rows(sql(db, over)) == [(0, 108), (0, 300), (1, 205)]
     if PLAIN_AGGREGATES.has():
-        assert rows(db.sql(grouped)) == [(0, 408), (1, 205)]
+        assert rows(db.sql(grouped_statement)) == [(0, 408), (1, 205)]

@@ -98,10 +98,10 @@ def test_planning_leaves_no_view_in_the_session(db: Any, item: str, is_refused: 
 )
 def test_columns_are_those_of_lists(db: Any, plans_of: Callable[..., list[str]], query: str) -> None:
     """Names, types and rows do not depend on the plan."""
-    found, listed = sql(db, query), sql(db, query, plan="lists")
-    assert found.columns == listed.columns
-    assert types(found) == types(listed)
-    assert rows(found) == rows(listed)
+    found, list_df = sql(db, query), sql(db, query, plan="lists")
+    assert found.columns == list_df.columns
+    assert types(found) == types(list_df)
+    assert rows(found) == rows(list_df)
     assert "lists" not in plans_of(db, query)
 
 
@@ -129,7 +129,7 @@ def test_what_spark_refuses_beside_its_own_aggregates(db: Any, query: str, messa
 
 
 @pytest.fixture
-def declared(db: Any) -> Iterator[Any]:
+def typed_db(db: Any) -> Iterator[Any]:
     """The session with functions whose statements declare wider types than the columns have."""
     sql(db, CREATE.format("top", "BIGINT", "BIGINT", "max").replace("BIGINT AS", "BIGINT APPEND ONLY AS"))
     sql(db, CREATE.format("total", "DECIMAL(20, 2)", "DECIMAL(38, 2)", "sum").replace("(38, 2)", "(30, 2)"))
@@ -139,18 +139,18 @@ def declared(db: Any) -> Iterator[Any]:
 
 
 @pytest.mark.every_turn
-def test_declared_types_widen_arguments(declared: Any, plans_of: Callable[..., list[str]]) -> None:
+def test_declared_types_widen_arguments(typed_db: Any, plans_of: Callable[..., list[str]]) -> None:
     """The block is folded with the types of CREATE AGGREGATE, with OVER, too; what does not fit is refused."""
     query = "SELECT top(v), total(v) s, top(DISTINCT v) FILTER (WHERE v < 5), max(v) FROM hav"
-    assert plans_of(declared, query) == ["fold"]
-    found, listed = sql(declared, query), sql(declared, query, plan="lists")
-    assert types(found) == types(listed) == ["bigint", "decimal(30,2)", "bigint", "int"]
-    assert rows(found) == rows(listed)
+    assert plans_of(typed_db, query) == ["fold"]
+    found, list_df = sql(typed_db, query), sql(typed_db, query, plan="lists")
+    assert types(found) == types(list_df) == ["bigint", "decimal(30,2)", "bigint", "int"]
+    assert rows(found) == rows(list_df)
     query = "SELECT k, top(v) OVER (PARTITION BY k ORDER BY v) AS t FROM hav"
-    assert plans_of(declared, query) == ["over"]
-    assert types(sql(declared, query)) == ["string", "bigint"]
+    assert plans_of(typed_db, query) == ["over"]
+    assert types(sql(typed_db, query)) == ["string", "bigint"]
     with pytest.raises(SqlError, match=r"write CAST\(k AS BIGINT\)"):
-        sql(declared, "SELECT top(k) FROM hav")
+        sql(typed_db, "SELECT top(k) FROM hav")
 
 
 @pytest.mark.every_turn
@@ -162,8 +162,8 @@ def test_twins_have_the_types_of_spark(db: Any, questions: list[str], plans_of: 
     times = ("DATE'2026-01-01'", "TIMESTAMP'2026-01-01'", "TIMESTAMP_NTZ'2026-01-01'")
     items += [f"{call}({text})" for call in ("min", "max", "count") for text in ("k", "CAST(k AS BINARY)", *times)]
     items += [f"{call}(v > 1)" for call in ("any", "some", "every", "bool_and", "bool_or", "min", "max", "count")]
-    named = ", ".join(f"{item} AS c{place}" for place, item in enumerate(items))
-    query = f"SELECT {named}, my_count(*) AS n FROM hav"
+    names = ", ".join(f"{item} AS c{place}" for place, item in enumerate(items))
+    query = f"SELECT {names}, my_count(*) AS n FROM hav"
     found, expected = sql(db, query), db.sql(query.replace("my_count", "count"))
     assert len(questions) == 1  # a SELECT of columns is a step of the result
     assert plans_of(db, query) == ["fold"]
@@ -172,19 +172,19 @@ def test_twins_have_the_types_of_spark(db: Any, questions: list[str], plans_of: 
 
 def test_over_is_described_once(db: Any, functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server is asked once for all calls of a window, however many frames and ways of folding they have."""
-    asked: list[str] = []
+    queries: list[str] = []
     transport = type(functions["weighted_avg"].transport)
     describe = transport.describe
     monkeypatch.setattr(
-        transport, "describe", lambda self, open_request: asked.append("") or describe(self, open_request)
+        transport, "describe", lambda self, open_request: queries.append("") or describe(self, open_request)
     )
     query = """SELECT k, my_sum(v) OVER w AS a, my_count(*) OVER w AS c,
                       my_max(v) OVER (PARTITION BY k ORDER BY v ROWS 1 PRECEDING) AS b,
                       my_sum(DISTINCT v) OVER (PARTITION BY k ORDER BY v ROWS 2 PRECEDING) AS d
                FROM hav WINDOW w AS (PARTITION BY k ORDER BY v)"""
-    found = rows(sql(db, query))
-    assert len(asked) == 1
-    assert found == [("one", 1, 1, 1, 1), ("one", 6, 2, 5, 6), ("three", 3, 1, 3, 3), ("two", 2, 1, 2, 2)]
+    actual = rows(sql(db, query))
+    assert len(queries) == 1
+    assert actual == [("one", 1, 1, 1, 1), ("one", 6, 2, 5, 6), ("three", 3, 1, 3, 3), ("two", 2, 1, 2, 2)]
 
 
 @pytest.mark.every_turn
@@ -203,9 +203,9 @@ def test_settings_of_group_by(db: Any, plans_of: Callable[..., list[str]]) -> No
 def test_what_spark_counts_is_not_checked(db: Any, questions: list[str]) -> None:
     """A number of rows is never NULL, so nothing is raised for it; a sum may be beyond what its limbs hold."""
     for call, is_checked in (("my_count(*)", False), ("my_count(b)", False), ("my_sum(b)", True)):
-        found = sql(db, f"SELECT a, {call} AS n FROM testData GROUP BY a", plan="lifted")
+        actual = sql(db, f"SELECT a, {call} AS n FROM testData GROUP BY a", plan="lifted")
         assert ("raise_error" in questions[-1]) == is_checked
-        assert {row.a: row.n for row in found.collect()}[2] == {"my_count(*)": 2, "my_count(b)": 2, "my_sum(b)": 3}[
+        assert {row.a: row.n for row in actual.collect()}[2] == {"my_count(*)": 2, "my_count(b)": 2, "my_sum(b)": 3}[
             call
         ]
     assert sql(db, "SELECT my_count(b) AS n FROM testData WHERE a > 9", plan="lifted").collect() == [(0,)]
@@ -215,15 +215,15 @@ def test_what_spark_counts_is_not_checked(db: Any, questions: list[str]) -> None
 def trips(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the calls of Java from now on, without those that free objects of before."""
     connection = import_module("py4j.clientserver").ClientServerConnection
-    made: list[str] = []
+    commands: list[str] = []
     send = connection.send_command
 
-    def noted(self: Any, command: str) -> Any:
-        made.extend([] if command.startswith("m\n") else [command])
+    def note(self: Any, command: str) -> Any:
+        commands.extend([] if command.startswith("m\n") else [command])
         return send(self, command)
 
-    monkeypatch.setattr(connection, "send_command", noted)
-    return made
+    monkeypatch.setattr(connection, "send_command", note)
+    return commands
 
 
 def test_a_statement_takes_few_calls_of_java(db: Any, trips: list[str]) -> None:
@@ -240,8 +240,10 @@ def test_a_statement_takes_few_calls_of_java(db: Any, trips: list[str]) -> None:
         sql(db, query)
         trips.clear()
         sql(db, query)
-        asked = {each for each in ("cbo.enabled", "ansi.enabled", "caseSensitive") if f"spark.sql.{each}" in str(trips)}
-        assert asked == settings
+        settings_read = {
+            each for each in ("cbo.enabled", "ansi.enabled", "caseSensitive") if f"spark.sql.{each}" in str(trips)
+        }
+        assert settings_read == settings
         assert len(trips) <= most
 
 
@@ -259,12 +261,12 @@ def test_a_statement_takes_few_calls_of_java(db: Any, trips: list[str]) -> None:
 )
 def test_a_fold_that_is_only_sorted_needs_no_view(db: Any, trips: list[str], query: str, is_text: bool) -> None:
     """A text over the result of a fold in Python needs a view of it, which takes Spark longer than to plan a sort."""
-    found = sql(db, query, plan="fold")
+    actual = sql(db, query, plan="fold")
     assert any("createOrReplaceTempView" in each for each in trips) == is_text
     of_spark = db.sql(query.replace("my_sum", "sum"))
-    assert rows(found) == rows(of_spark)
-    assert found.columns == of_spark.columns
-    lifted = sql(db, query, plan="lifted")
-    assert rows(lifted) == rows(of_spark)
+    assert rows(actual) == rows(of_spark)
+    assert actual.columns == of_spark.columns
+    lifted_df = sql(db, query, plan="lifted")
+    assert rows(lifted_df) == rows(of_spark)
     if "ORDER BY" in query:
-        assert found.collect() == lifted.collect() == of_spark.collect()
+        assert actual.collect() == lifted_df.collect() == of_spark.collect()

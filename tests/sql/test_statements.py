@@ -155,8 +155,8 @@ def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: st
     error = excinfo.value
     assert message in error.message
     assert statement[error.start : error.stop] == at
-    shown, carets = str(error).splitlines()[-2:]
-    assert shown[carets.index("^") : carets.rindex("^") + 1] == at
+    statement_line, carets = str(error).splitlines()[-2:]
+    assert statement_line[carets.index("^") : carets.rindex("^") + 1] == at
     assert "x" not in _names(db)
 
 
@@ -203,8 +203,8 @@ def test_mistakes_in_queries(db: Any, statement: str, message: str, at: str) -> 
 def test_direct_arguments_may_follow_the_columns(db: Any) -> None:
     """As in Spark, whose own function has the delimiter there; an order makes the text certain."""
     sql(db, CREATE)
-    named = "SELECT my_string_agg(k, delimiter => '-' ORDER BY k) AS joined FROM hav"
-    for statement in (named, named.replace("delimiter => ", "")):
+    named_statement = "SELECT my_string_agg(k, delimiter => '-' ORDER BY k) AS joined FROM hav"
+    for statement in (named_statement, named_statement.replace("delimiter => ", "")):
         assert values(sql(db, statement)) == [("one-one-three-two",)]
 
 
@@ -236,26 +236,28 @@ def test_source_is_shipped_to_a_server(db: Any) -> None:
 
     session = db.newSession()
     key = "a bundle key of thirty-two bytes"
-    created = SOURCE.replace("(BIGINT) AS", "(BIGINT) APPEND ONLY AS")
+    statement = SOURCE.replace("(BIGINT) AS", "(BIGINT) APPEND ONLY AS")
     with serving(spark_functions, state_keys="a key for the spark tests", bundle_keys=key) as server:
         enable(session)
-        linked = f"{created} USING LINK '{server.url}'"
+        linked_statement = f"{statement} USING LINK '{server.url}'"
         with pytest.raises(SqlError, match="bundle_key"):
-            session.sql(linked)
-        keyed = enable(session, bundle_key=key)  # after the error, in the same session
-        keyed.sql(linked)
+            session.sql(linked_statement)
+        keyed_session = enable(session, bundle_key=key)  # after the error, in the same session
+        keyed_session.sql(linked_statement)
         lists = "SELECT spread(v) OVER () AS s FROM VALUES (1L), (3L) AS t(v)"
-        assert values(keyed.sql("SELECT spread(v) FROM VALUES (1L), (3L) AS t(v)")) == [(2,)]
-        assert values(keyed.sql(lists)) == [(2,), (2,)]
-        keyed.sql(linked.replace("state[1] - state[0]", "state[0] - state[1]"))
-        assert values(keyed.sql(lists)) == [(-2,), (-2,)]
-        keyed.sql(linked)
-        keyed.sql(f"CREATE AGGREGATE total(BIGINT) RETURNS BIGINT AS 'sum' USING LINK '{server.url}'")
+        assert values(keyed_session.sql("SELECT spread(v) FROM VALUES (1L), (3L) AS t(v)")) == [(2,)]
+        assert values(keyed_session.sql(lists)) == [(2,), (2,)]
+        keyed_session.sql(linked_statement.replace("state[1] - state[0]", "state[0] - state[1]"))
+        assert values(keyed_session.sql(lists)) == [(-2,), (-2,)]
+        keyed_session.sql(linked_statement)
+        keyed_session.sql(f"CREATE AGGREGATE total(BIGINT) RETURNS BIGINT AS 'sum' USING LINK '{server.url}'")
         classes = ("tests.spark.spark_functions:WeightedAvg", f"{MODULE}:Weighted")  # the server's own, and a bundle
-        for name, written in zip("ab", classes, strict=True):
-            keyed.sql(f"CREATE AGGREGATE {name}(BIGINT, INT) RETURNS BIGINT AS '{written}' USING LINK '{server.url}'")
-        assert values(keyed.sql("SELECT a(v, 1), b(v, 1) FROM VALUES (1L), (3L) AS t(v)")) == [(2, 2)]
-        assert values(keyed.sql("SELECT total(v), spread(v) FROM VALUES (1L), (3L) AS t(v)")) == [(4, 2)]
+        for name, source in zip("ab", classes, strict=True):
+            keyed_session.sql(
+                f"CREATE AGGREGATE {name}(BIGINT, INT) RETURNS BIGINT AS '{source}' USING LINK '{server.url}'"
+            )
+        assert values(keyed_session.sql("SELECT a(v, 1), b(v, 1) FROM VALUES (1L), (3L) AS t(v)")) == [(2, 2)]
+        assert values(keyed_session.sql("SELECT total(v), spread(v) FROM VALUES (1L), (3L) AS t(v)")) == [(4, 2)]
 
 
 @pytest.mark.every_turn
@@ -280,8 +282,8 @@ def test_around_a_query(both: Any, tmp_path: Path) -> None:
 def test_parameters_are_bound_by_name_and_by_position(both: Any) -> None:
     """Parameters by name and by position, also in arguments, conditions and direct arguments."""
     query = "SELECT my_sum(v * {0}) FILTER (WHERE v > {1}) AS s FROM hav WHERE k <> {2} -- {{?}}"
-    named = query.format(":by", ":least", ":not")
-    assert values(sql(both, named, {"by": 10, "least": 1, "not": "two"})) == [(80,)]
+    named_query = query.format(":by", ":least", ":not")
+    assert values(sql(both, named_query, {"by": 10, "least": 1, "not": "two"})) == [(80,)]
     assert values(sql(both, query.format("?", "?", "?").replace("{?}", ""), [10, 1, "two"])) == [(80,)]
     assert values(sql(both, "SELECT pct(v, fraction => :f) FROM hav", {"f": 0.5})) == [(2.0,)]
 
@@ -326,10 +328,10 @@ def test_a_use_as_a_column(both: Any, functions: Any) -> None:
     assert values(hav.groupBy("k").agg(column(both, use), sf.count("*"))) == [
         ("one", 1.0, 2), ("three", 3.0, 1), ("two", 2.0, 1)
     ]  # fmt: skip
-    halved = connect(Halved)["halved"]("v")
-    assert values(hav.groupBy("k").agg(column(both, halved))) == [("one", 2), ("three", 1), ("two", 1)]
-    joined = functions.string_agg("k").order_by("v DESC")
-    assert values(hav.agg(column(both, joined), sf.count("*"))) == [("one,three,two,one", 4)]
+    halved_use = connect(Halved)["halved"]("v")
+    assert values(hav.groupBy("k").agg(column(both, halved_use))) == [("one", 2), ("three", 1), ("two", 1)]
+    joined_df = functions.string_agg("k").order_by("v DESC")
+    assert values(hav.agg(column(both, joined_df), sf.count("*"))) == [("one,three,two,one", 4)]
     with pytest.raises(RejectedError, match="depend on its arguments"):
         column(both, "my_sum", "v")
     with pytest.raises(RejectedError, match="did you mean weighted_avg"):
@@ -369,9 +371,9 @@ def test_plans_have_reasons(db: Any) -> None:
 def test_from_may_stand_before_select(db: Any) -> None:
     """It is the same block, with the same plan; several SELECTs behind it are a UNION ALL of theirs."""
     clauses = "WHERE v > 1 GROUP BY k HAVING my_count(*) > 0 ORDER BY s, k LIMIT 3"
-    plain, turned = f"SELECT k, my_sum(v) AS s FROM hav {clauses}", f"FROM hav SELECT k, my_sum(v) AS s {clauses}"
-    assert values(sql(db, turned)) == values(sql(db, plain)) != []
-    (decision,) = sql(db, turned, explain=True).collect()
+    plain, from_first = f"SELECT k, my_sum(v) AS s FROM hav {clauses}", f"FROM hav SELECT k, my_sum(v) AS s {clauses}"
+    assert values(sql(db, from_first)) == values(sql(db, plain)) != []
+    (decision,) = sql(db, from_first, explain=True).collect()
     assert (decision.plan, decision.why) == ("fold", sql(db, plain, explain=True).collect()[0].why)
     inner = "WITH t AS (FROM hav SELECT k, my_sum(v) AS s GROUP BY k) FROM (FROM t SELECT s) SELECT my_sum(s)"
     assert values(sql(db, inner)) == values(sql(db, "SELECT my_sum(v) FROM hav"))
@@ -415,12 +417,12 @@ def test_the_lifted_plan_is_chosen_by_hand(db: Any) -> None:
         assert decision.plan == "fold"
     results = [sorted(values(sql(db, query, plan=plan))) for plan in ("lifted", "fold", "lists")]
     assert results[0] == results[1] == results[2]
-    for refused, why in (
+    for statement, why in (
         ("SELECT k, my_sum(DISTINCT v) FROM hav GROUP BY k", "with DISTINCT the rows of a group"),
         ("SELECT my_sum(v) OVER (PARTITION BY k ORDER BY v) FROM hav", "OVER is not lifted"),
     ):
         with pytest.raises(SqlError, match="the lifted plan was asked for") as excinfo:
-            sql(db, refused, plan="lifted")
+            sql(db, statement, plan="lifted")
         assert why in str(excinfo.value)
 
 

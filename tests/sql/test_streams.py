@@ -55,7 +55,7 @@ def order(customer: str, amount: int, minute: int = 0, op: str = "+I") -> dict[s
     return {"op": op, "customer": customer, "amount": amount, "qty": 1, "at": at(minute)}
 
 
-def shown(epoch: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
+def rows_of_epoch(epoch: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row[name] for name in columns) for row in epoch), key=repr)
 
 
@@ -64,7 +64,7 @@ def test_filter_guards_arguments_of_streams(db: Any, tmp_path: Path) -> None:
     """What FILTER leaves out is not evaluated."""
     stream = orders(db, tmp_path, "SELECT my_sum(1 / amount) FILTER (WHERE amount > 0) AS s, count(*) AS n FROM orders")
     stream.write([order("a", 0), order("a", 4)])
-    assert shown(stream.run()[0], "s", "n") == [(0.25, 2)]
+    assert rows_of_epoch(stream.run()[0], "s", "n") == [(0.25, 2)]
 
 
 @pytest.mark.every_turn
@@ -81,8 +81,8 @@ def test_emit_changes(db: Any, tmp_path: Path) -> None:
     stream.write([order("a", 20), order("a", 20)])
     first, second = stream.run()
     columns = ("row_kind", "who", "price", "n", "d")
-    assert shown(first, *columns) == [("+I", "A", 11, 1, 1), ("+I", "B", 5, 1, 1)]
-    assert shown(second, *columns) == [("+U", "A", 17, 3, 2), ("-U", "A", 11, 1, 1)]
+    assert rows_of_epoch(first, *columns) == [("+I", "A", 11, 1, 1), ("+I", "B", 5, 1, 1)]
+    assert rows_of_epoch(second, *columns) == [("+U", "A", 17, 3, 2), ("-U", "A", 11, 1, 1)]
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
     stream.write([order("a", 4, 25)])
     stream.write([order("a", 8, 45)])
     rows = [row for epoch in stream.run() for row in epoch]
-    assert shown(rows, "customer", "total") == [("a", 3), ("a", 4), ("b", 5)]
+    assert rows_of_epoch(rows, "customer", "total") == [("a", 3), ("a", 4), ("b", 5)]
 
 
 @pytest.mark.every_turn
@@ -127,7 +127,7 @@ def test_over_in_a_stream(db: Any, tmp_path: Path) -> None:
     stream.write([order("a", 2, 9), order("a", 1, 8)])
     stream.write([order("c", 9, 50)])
     rows = [row for epoch in stream.run() for row in epoch]
-    assert shown(rows, "who", "s", "high") == [
+    assert rows_of_epoch(rows, "who", "s", "high") == [
         ("A", 10, 20),
         ("A", 3, 30),
         ("A", 7, 70),
@@ -180,7 +180,7 @@ def test_aggregates_over_closed_windows(db: Any, tmp_path: Path) -> None:
     stream.write([order("a", 1, 1), order("a", 2, 9), order("b", 5, 2)])
     stream.write([order("a", 4, 25)])
     stream.write([order("b", 8, 45)])
-    epochs = [shown(each, "customer", "m", "n") for each in stream.run() if each]
+    epochs = [rows_of_epoch(each, "customer", "m", "n") for each in stream.run() if each]
     assert epochs == [[("a", 3, 1), ("b", 5, 1)], [("a", 4, 2)]]
 
 
@@ -197,8 +197,8 @@ def test_order_in_a_call_retracts(db: Any, tmp_path: Path) -> None:
     stream.write([order("a", 1, 1), order("a", 3, 3)])
     stream.write([order("a", 2, 2), order("a", 3, 3, "-D")])
     first, second = stream.run()
-    assert shown(first, "customer", "amounts") == [("a", "3,1")]
-    assert shown(second, "customer", "amounts") == [("a", "2,1")]
+    assert rows_of_epoch(first, "customer", "amounts") == [("a", "3,1")]
+    assert rows_of_epoch(second, "customer", "amounts") == [("a", "2,1")]
 
 
 @pytest.mark.slow
@@ -214,8 +214,8 @@ def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
     stream.write([order("a", 1), order("b", 3)])
     stream.write([order("a", 2)])
     first, second = stream.run()
-    assert shown(first, "n", "c") == [(1, 1), (3, 1)]
-    assert shown(second, "row_kind", "n", "c") == [("+U", 3, 2), ("-D", 1, 1)]
+    assert rows_of_epoch(first, "n", "c") == [(1, 1), (3, 1)]
+    assert rows_of_epoch(second, "row_kind", "n", "c") == [("+U", 3, 2), ("-D", 1, 1)]
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def parts(changes: pa.Table, kill: Any) -> Iterator[pa.Table]:
 
 def drive(target: Any, log: Path, changelogs: list[pa.Table], point: str | None, epoch_of_kill: int) -> None:
     """Bring all epochs that are not written down to the target, and end at a point of an epoch."""
-    done = int(log.read_text()) if log.exists() else -1
-    for epoch in range(done + 1, len(changelogs)):
+    last_epoch = int(log.read_text()) if log.exists() else -1
+    for epoch in range(last_epoch + 1, len(changelogs)):
 
         def kill(here: str, epoch: int = epoch) -> None:
             if here == point and epoch >= epoch_of_kill:

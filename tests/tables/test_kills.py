@@ -103,11 +103,14 @@ def test_a_driver_that_is_killed(kind: Kind, tmp_path: Path, kills: int) -> None
                 assert code in {-signal.SIGKILL, 0}
             else:
                 assert driver.start(point, epoch + chance.randint(0, 1)) == -signal.SIGKILL
-            committed = driver.committed()
-            if committed >= 0:
-                assert totals_in(kind.rows("t")) in (tables[committed + 1], tables[min(committed + 2, epochs)])
+            committed_epoch = driver.committed()
+            if committed_epoch >= 0:
+                assert totals_in(kind.rows("t")) in (
+                    tables[committed_epoch + 1],
+                    tables[min(committed_epoch + 2, epochs)],
+                )
             if point == replayed.POINTS[2]:
-                assert totals_in(kind.rows("t")) == tables[committed + 2]
+                assert totals_in(kind.rows("t")) == tables[committed_epoch + 2]
         assert driver.start() == 0
         assert driver.committed() == epochs - 1
         assert totals_in(kind.rows("t")) == tables[epochs]

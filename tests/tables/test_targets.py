@@ -135,9 +135,9 @@ def test_mistakes_of_a_target_are_found(mistaken: type[json_target.JsonFile], la
     """A target with a mistake breaks the law that forbids it, which tells what was expected."""
     path = tmp_path / "totals.json"
     results = check_target(lambda: mistaken(path, TARGET_KEYS), lambda: mistaken(path, TARGET_KEYS).read()["rows"])
-    broken = {result.law: result.detail for result in results if not result.passed}
-    assert law in broken
-    assert "then the table has" in broken[law]
+    detail_of_law = {result.law: result.detail for result in results if not result.passed}
+    assert law in detail_of_law
+    assert "then the table has" in detail_of_law[law]
 
 
 def test_values_of_all_types(kind: Kind) -> None:
@@ -259,19 +259,19 @@ def test_partitions_of_delta_that_would_change_a_key(tmp_path: Path) -> None:
 
     files = DeltaFiles(tmp_path)
 
-    def opened(name: str, key: pa.DataType) -> Any:
+    def open_table(name: str, key: pa.DataType) -> Any:
         columns = pa.schema([("key", key), ("value", pa.int64())])
         deltalake.DeltaTable.create(str(tmp_path / name), columns, partition_by=["key"])
         return files.opened(name, columns, ["key"])
 
-    target = opened("texts", pa.string())
+    target = open_table("texts", pa.string())
     target.apply("q", 0, [changes_of([{"key": "a", "value": 1}, {"key": None, "value": 2}], PAIRS)])
     with pytest.raises(RejectedError, match=r"SCHEMA_MISMATCH: .*'key', which cannot have an empty text"):
         target.apply("q", 1, [changes_of([{"key": "a", "value": 3}, {"key": "", "value": 4}], PAIRS)])
     assert target.last_epoch("q") == 0
     assert sorted(row["value"] for row in files.rows("texts")) == [1, 2]
     with pytest.raises(RejectedError, match="'key', which cannot have BINARY"):
-        opened("bytes", pa.binary())
+        open_table("bytes", pa.binary())
 
 
 NANS = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (0x7FF8 << 48, 0xFFF8 << 48, (0x7FF8 << 48) + 1)]
@@ -313,7 +313,7 @@ PAIRS = pa.schema([("key", pa.string()), ("value", pa.int64())])
 OVER_REST = pytest.param("rest", marks=pytest.mark.every_turn)
 
 
-def refused(target: PostgresTable, columns: pa.Schema, *rows: tuple[Any, ...]) -> RejectedError:
+def refusal(target: PostgresTable, columns: pa.Schema, *rows: tuple[Any, ...]) -> RejectedError:
     """Apply rows that are refused; return the error. The table and the epochs stay as they were."""
     result = [dict(zip(columns.names, row, strict=True)) for row in rows]
     with pytest.raises(RejectedError) as excinfo:
@@ -328,11 +328,11 @@ def test_errors_name_table_key_and_column(database: PostgresDatabase) -> None:
     database.run(f"ALTER TABLE {database.schema}.short ADD CHECK (value <> 'odd'), ALTER value TYPE varchar")
     texts = pa.schema([("key", pa.string()), ("value", pa.string())])
     short = database.opened("short", texts, ["key"], create=False)
-    error = refused(short, texts, ("a", "b"), ("c\nd", "e\x00"))
+    error = refusal(short, texts, ("a", "b"), ("c\nd", "e\x00"))
     assert f"table {database.schema}.short: a text of the column value has the character U+0000" in error.message
     assert error.group == {"key": "c\nd"}
-    assert f"table {database.schema}.short, column value: null value" in refused(short, texts, ("a", None)).message
-    assert "violates check constraint" in refused(short, texts, ("a", "odd")).message
+    assert f"table {database.schema}.short, column value: null value" in refusal(short, texts, ("a", None)).message
+    assert "violates check constraint" in refusal(short, texts, ("a", "odd")).message
     assert database.rows("short") == []
     prices = pa.schema([("key", pa.string()), ("value", pa.date32())])
     target = database.opened("days", prices, ["key"])
@@ -360,7 +360,7 @@ def test_a_text_that_is_too_long(database: PostgresDatabase) -> None:
     """A bounded text of the table takes texts as far as they fit."""
     database.run(f"CREATE TABLE {database.schema}.short (key varchar(3) PRIMARY KEY, value bigint)")
     target = database.opened("short", PAIRS, ["key"])
-    error = refused(target, PAIRS, ("abc", 1), ("abcd", 2))
+    error = refusal(target, PAIRS, ("abc", 1), ("abcd", 2))
     assert f"table {database.schema}.short refuses a value of the column key: value too long" in error.message
     assert error.group == {"key": "abcd"}
 
@@ -384,7 +384,7 @@ def test_a_package_that_is_missing(module: str, package: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("url", "found", "table"),
+    ("url", "actual", "table"),
     [
         ("postgresql:///db?table=t", "postgresql:///db", "t"),
         ("postgresql://a@h1:1,h2:2/db?table=s.t&sslmode=require", "postgresql://a@h1:1,h2:2/db?sslmode=require", "s.t"),
@@ -392,10 +392,10 @@ def test_a_package_that_is_missing(module: str, package: str, tmp_path: Path, mo
         ("postgresql://me:p[#x+@h/db?table=t&password=a+b", "postgresql://me:p[#x+@h/db?password=a+b", "t"),
     ],
 )
-def test_libpq_gets_the_url_as_it_is(url: str, found: str, table: str) -> None:
+def test_libpq_gets_the_url_as_it_is(url: str, actual: str, table: str) -> None:
     """Only the name of the table is taken out."""
     address = Address.of(url)
-    assert (address.scheme, address.url, ".".join(address.named_table())) == ("postgresql", found, table)
+    assert (address.scheme, address.url, ".".join(address.named_table())) == ("postgresql", actual, table)
 
 
 def test_paths_of_files() -> None:
@@ -412,8 +412,8 @@ def test_a_url_with_a_password_is_not_shown(url: str) -> None:
     target = PostgresTable(f"postgresql://{url}", ("t",), PAIRS, ["key"], create=True, add_columns=False)
     with pytest.raises(RejectedError, match=r"table t: libpq cannot read the URL .* as %XX") as excinfo:
         target.prepare()
-    shown = "".join(traceback.format_exception(excinfo.value, chain=True))
-    assert "cret" not in shown
+    output = "".join(traceback.format_exception(excinfo.value, chain=True))
+    assert "cret" not in output
 
 
 def test_tables_are_updated_where_all_tables_are_published(postgres: str) -> None:
@@ -453,7 +453,7 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
     place = database.base.partition("@")[2].partition("/")[0]
     database.run(f"CREATE USER {WITH_PASSWORD} PASSWORD 'right'")
 
-    def said(login: str, base: str) -> tuple[str, str]:
+    def message_of(login: str, base: str) -> tuple[str, str]:
         target = PostgresTable(
             f"postgresql://{login}@{place}/{base}", ("t",), PAIRS, ["key"], create=True, add_columns=False
         )
@@ -469,7 +469,7 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
         "no such database": (f"{WITH_PASSWORD}:right", "missing", "SETTINGS"),
     }
     for login, base, code in cases.values():
-        result, message = said(login, base)
+        result, message = message_of(login, base)
         assert result == code
         user = login.partition(":")[0]
         assert f"the user {user} " in message
@@ -478,7 +478,7 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ("sslmode=banana", "invalid sslmode value"),
         ("port=many", "invalid integer value"),
@@ -487,10 +487,10 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
         ("options=-c%20nothing%3D1", 'unrecognized configuration parameter "nothing"'),
     ],
 )
-def test_settings_of_a_connection_that_cannot_work(postgres: str, setting: str, said: str) -> None:
+def test_settings_of_a_connection_that_cannot_work(postgres: str, setting: str, message: str) -> None:
     """They are refused at once, since another attempt would fail in the same way."""
     target = PostgresTable(f"{postgres}?{setting}", ("t",), PAIRS, ["key"], create=True, add_columns=False)
-    with pytest.raises(RejectedError, match=f"table t: .*{said}.* Correct the URL") as excinfo:
+    with pytest.raises(RejectedError, match=f"table t: .*{message}.* Correct the URL") as excinfo:
         target.prepare()
     assert excinfo.value.code == "SETTINGS"
 
@@ -502,14 +502,14 @@ def test_connections_that_the_server_ends(database: PostgresDatabase, sqlstate: 
     name = psycopg.errors.lookup(sqlstate).__name__
 
     def end() -> None:
-        with target._connect() as opened:
+        with target._connect() as connection:
             if sqlstate == "25P03":
-                opened.execute("SET idle_in_transaction_session_timeout = 1")
-                opened.execute("BEGIN")
-                select.select([opened.fileno()], [], [], 30)  # until the server says that it ends the connection
-                opened.execute("SELECT 1")
+                connection.execute("SET idle_in_transaction_session_timeout = 1")
+                connection.execute("BEGIN")
+                select.select([connection.fileno()], [], [], 30)  # until the server says that it ends the connection
+                connection.execute("SELECT 1")
             else:
-                opened.execute(f"DO $$ BEGIN RAISE EXCEPTION '{name}' USING ERRCODE = '{sqlstate}'; END $$")
+                connection.execute(f"DO $$ BEGIN RAISE EXCEPTION '{name}' USING ERRCODE = '{sqlstate}'; END $$")
 
     with pytest.raises(RetryableError, match=r"the database of table .* does not answer"):
         end()
@@ -519,7 +519,7 @@ def test_a_key_that_is_too_long_for_an_index(database: PostgresDatabase) -> None
     """For psycopg it is an error of the server like a lost connection, but no other attempt would succeed."""
     target = database.opened("t", PAIRS, ["key"])
     long = "".join(random.Random(1).choices(string.ascii_letters, k=9000))  # it cannot be compressed
-    error = refused(target, PAIRS, (long, 1))
+    error = refusal(target, PAIRS, (long, 1))
     assert error.code == "SCHEMA_MISMATCH"
     assert re.search(r"table .*\.t: index row requires \d+ bytes", error.message)
 
@@ -527,17 +527,17 @@ def test_a_key_that_is_too_long_for_an_index(database: PostgresDatabase) -> None
 def test_a_host_that_vanishes_is_noticed(database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides ask whether the other one is there: a database that is gone is waited for, and so is a driver."""
     target = database.opened("t", PAIRS, ["key"])
-    opened: list[psycopg.Connection[Any]] = []
+    connections: list[psycopg.Connection[Any]] = []
     connect = psycopg.connect
 
-    def connected(*args: Any, **options: Any) -> psycopg.Connection[Any]:
-        opened.append(connect(*args, **options))
-        return opened[-1]
+    def connect_and_note(*args: Any, **options: Any) -> psycopg.Connection[Any]:
+        connections.append(connect(*args, **options))
+        return connections[-1]
 
-    monkeypatch.setattr(psycopg, "connect", connected)
+    monkeypatch.setattr(psycopg, "connect", connect_and_note)
 
     def parts() -> Iterator[pa.Table]:
-        [connection] = opened
+        [connection] = connections
         with socket.socket(fileno=os.dup(connection.fileno())) as ours:
             idle, interval, count = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
             assert [ours.getsockopt(socket.IPPROTO_TCP, each) for each in (idle, interval, count)] == [30, 10, 3]
@@ -567,7 +567,7 @@ def test_a_database_in_another_encoding(database: PostgresDatabase) -> None:
     latin = PostgresDatabase(f"{database.base.rpartition('/')[0]}/{name}", "s")
     columns = pa.schema([("key", pa.string()), ("value", pa.string())])
     target = latin.opened("t", columns, ["key"])
-    error = refused(target, columns, ("a", "é"), ("b", "😀"))
+    error = refusal(target, columns, ("a", "é"), ("b", "😀"))
     assert error.group == {"key": "b"}
     target.apply("q", 0, [changes_of([{"key": "ä", "value": "é"}], columns)])
     assert latin.rows("t") == [{"key": "ä", "value": "é"}]
@@ -588,7 +588,7 @@ def test_the_index_over_the_keys(database: PostgresDatabase) -> None:
         database.opened("t", PAIRS, ["key"])
     database.run(f"ALTER TABLE {database.schema}.t DROP CONSTRAINT late")
     target = database.opened("t", PAIRS, ["key"])
-    error = refused(target, PAIRS, ("a", 1), (None, 2))
+    error = refusal(target, PAIRS, ("a", 1), (None, 2))
     assert "the key column key is NULL, and the unique index" in error.message
     assert error.group == {"key": None}
     target.apply("q", 0, [changes_of([{"key": "a", "value": 1}], PAIRS)])
@@ -647,9 +647,9 @@ def test_a_file_that_another_process_has_open(tmp_path: Path) -> None:
     """The file is not available then, which passes; the table is as before."""
     file = DuckDBFile(tmp_path / "locked.duckdb")
     target = file.opened("t", PAIRS, ["key"])
-    held = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    program = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-c", held, str(file.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(file.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
@@ -688,17 +688,17 @@ def test_queries_take_turns_in_duckdb(tmp_path: Path) -> None:
     file = DuckDBFile(tmp_path / "turns.duckdb")
     one, other = (file.opened(name, PAIRS, ["key"]) for name in ("one", "other"))
     thread = threading.Thread(target=other.apply, args=("b", 0, []))
-    waited = []
+    waits = []
 
     def meanwhile() -> Iterator[pa.Table]:
         thread.start()
         thread.join(0.5)
-        waited.append(thread.is_alive())
+        waits.append(thread.is_alive())
         yield changes_of([{"key": "a", "value": 1}], PAIRS)
 
     one.apply("a", 0, meanwhile())
     thread.join()
-    assert waited == [True]
+    assert waits == [True]
     assert (one.last_epoch("a"), other.last_epoch("b")) == (0, 0)
 
 
@@ -824,10 +824,10 @@ def test_many_composite_keys_in_iceberg(lake: IcebergFiles) -> None:
     chance = random.Random(20)
     changes = [list(expected), chance.sample(list(expected), 50_000), [(None, None)]]
     for epoch, some in enumerate(changes):
-        deleted = set(some[::3]) if epoch else set()
+        deleted_keys = set(some[::3]) if epoch else set()
         expected |= dict.fromkeys(some, epoch)
-        expected = {key: value for key, value in expected.items() if key not in deleted}
-        kinds = ["-D" if key in deleted else "+U" for key in some]
+        expected = {key: value for key, value in expected.items() if key not in deleted_keys}
+        kinds = ["-D" if key in deleted_keys else "+U" for key in some]
         rows = pa.Table.from_pylist([{"day": day, "number": number, "value": epoch} for day, number in some], columns)
         target.apply("q", epoch, [rows.add_column(0, "row_kind", pa.array(kinds))])
     result = lake.rows("t")
@@ -890,9 +890,9 @@ def test_columns_that_only_an_iceberg_table_has(lake: IcebergFiles) -> None:
         {"key": "b", "value": 2, "note": "of b"},
         {"key": "d", "value": 2, "note": None},
     ]
-    required = pa.schema([pa.field("key", pa.string(), nullable=False), *list(PAIRS)[1:]])
+    required_schema = pa.schema([pa.field("key", pa.string(), nullable=False), *list(PAIRS)[1:]])
     with lake.opened_catalog() as catalog:
-        catalog.create_table(("shop", "required"), schema=required)
+        catalog.create_table(("shop", "required"), schema=required_schema)
     target = lake.opened("required", PAIRS, ["key"])
     target.apply("q", 0, [changes_of([{"key": "a", "value": 1}], PAIRS)])
     with pytest.raises(RejectedError, match="the column key is required, and a change has NULL there"):
@@ -918,8 +918,8 @@ def test_epochs_of_an_iceberg_table(lake: IcebergFiles) -> None:
     with lake.opened_catalog() as catalog:
         table = catalog.load_table(("shop", "t"))
         current = table.current_snapshot().snapshot_id
-        expired = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != current]
-        table.maintenance.expire_snapshots().by_ids(expired).commit()
+        expired_snapshots = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != current]
+        table.maintenance.expire_snapshots().by_ids(expired_snapshots).commit()
         assert len(catalog.load_table(("shop", "t")).snapshots()) == 1
     assert [target.last_epoch(name) for name in ("first", "q", "last")] == [0, 1, 7]
 

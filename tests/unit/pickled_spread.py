@@ -34,7 +34,7 @@ class Spread:
 EDITED = RANGE.replace("accumulator.most - accumulator.least", "10 * (accumulator.most - accumulator.least)")
 
 
-def defined(code: str, module: str = "__main__") -> type:
+def define(code: str, module: str = "__main__") -> type:
     """Return the class Spread from code that a notebook ran, or from a module that no longer exists."""
     namespace: dict[str, Any] = {"__name__": module}
     exec(code, namespace)

@@ -81,13 +81,13 @@ class PickledTexts:
     def create_accumulator(self):
         return {"texts": []}
 
-    def accumulate(self, kept, text):
-        kept["texts"].append(text)
+    def accumulate(self, texts, text):
+        texts["texts"].append(text)
         if not text:
             raise ValueError("an empty text")
 
-    def get_value(self, kept):
-        return len(kept["texts"])
+    def get_value(self, texts):
+        return len(texts["texts"])
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")

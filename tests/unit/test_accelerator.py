@@ -50,13 +50,13 @@ def test_compile_true_demands_an_accelerator() -> None:
     """A function with `compile=True` is refused without a compiler, by `describe` and at open."""
     open_request = Open((Call("adds", ("x",)),), COLUMNS)
     must = registry(compile=True)
-    for refused in (
+    for use in (
         lambda: describe(open_request, must, LIMITS, "s"),
         lambda: ServerExchange(open_request, must, limits=LIMITS, server_id="s"),
         lambda: Fold(bind_calls(must, open_request.calls, COLUMNS)),
     ):
         with pytest.raises(RejectedError, match="adds is declared compile=True and there is no compiler here"):
-            refused()
+            use()
 
 
 @pytest.mark.every_turn
@@ -71,12 +71,12 @@ def test_programs_are_an_accelerator() -> None:
 
 def test_what_was_opened_is_closed_where_the_compiler_refuses() -> None:
     """An instance whose `open` has run is closed, also if opening the fold fails."""
-    closed = []
-    methods = {"open": lambda self, context: None, "close": lambda self: closed.append(True)}
+    closed_instances = []
+    methods = {"open": lambda self, context: None, "close": lambda self: closed_instances.append(True)}
     function = udaf(name="adds", compile=True)(type("Adds", (Adds,), methods))
     with pytest.raises(RejectedError, match="compile=True"):
         Fold(bind_calls(Registry.load([function]), [Call("adds", ("x",))], COLUMNS))
-    assert closed == [True]
+    assert closed_instances == [True]
 
 
 def test_programs_share_nothing() -> None:

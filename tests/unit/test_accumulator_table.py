@@ -62,31 +62,31 @@ def values_of(fold: Fold) -> list[Any]:
 def test_vectorised_methods_fold_their_class() -> None:
     """A class with vectorised methods is folded by them, with its direct arguments, in the mode `vectorised`."""
 
-    def scaled(self: Any, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:
+    def scale(self: Any, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:
         np.add.at(accumulators, slots, values * 100)
 
-    fold = fold_of(adder(fold_many=scaled))
+    fold = fold_of(adder(fold_many=scale))
     assert values_of(fold) == [800, 400]
     assert fold.modes == ("vectorised",)
 
 
 def test_not_implemented_leaves_the_rows_to_the_scalar_methods() -> None:
     """Rows for which fold_many or merge_many returns NotImplemented are folded row by row, and all later ones, too."""
-    asked = []
+    calls_made = []
 
     def declines(self: Any, accumulators: Any, *_: Any) -> Any:
-        asked.append(accumulators.tolist())
+        calls_made.append(accumulators.tolist())
         return NotImplemented
 
     fold = fold_of(adder(fold_many=declines))
     assert values_of(fold) == [8, 4]
-    assert len(asked) == 1
+    assert len(calls_made) == 1
     assert fold.modes == ("interpreted",)
     states = fold_of(adder()).collect().select(["slot", "state_0"])
     fold = fold_of(adder(merge_many=declines))
     fold.merge_states(states)
     assert values_of(fold) == [16, 8]
-    assert len(asked) == 2
+    assert len(calls_made) == 2
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_annotations_that_cannot_be_resolved_say_nothing() -> None:
         "fold_many": lambda self, accumulators, slots, signs, values: np.add.at(accumulators["n"], slots, values),
         "get_values": lambda self, accumulators: accumulators["n"],
     }
-    for vectorised, kind in (({}, "interpreted"), (many, "vectorised")):
+    for own_methods, kind in (({}, "interpreted"), (many, "vectorised")):
         fold = fold_of(
             udaf(name="adder", skip_nulls=True, result_type="INT", state_type="STRUCT<n BIGINT>")(
-                type("Adder", (Adder,), dict(vars(Adder)) | methods | vectorised)
+                type("Adder", (Adder,), dict(vars(Adder)) | methods | own_methods)
             )
         )
         assert fold.modes == (kind,)
@@ -148,14 +148,14 @@ def test_compile_chooses_the_scalar_methods(compile_: bool) -> None:
 
 def test_nulls_are_masked() -> None:
     """Without skip_nulls, a column with NULLs is a masked array; one without NULLs is a plain array."""
-    seen = []
+    seen_values = []
 
-    def noted(self: Any, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:
-        seen.append(values.tolist())
+    def note(self: Any, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:
+        seen_values.append(values.tolist())
 
-    cls = udaf(name="adder")(type("Adder", (Adder,), dict(vars(Adder)) | {"fold_many": noted}))
+    cls = udaf(name="adder")(type("Adder", (Adder,), dict(vars(Adder)) | {"fold_many": note}))
     fold_of(cls)
-    assert seen == [[3, 4, 5, None]]
+    assert seen_values == [[3, 4, 5, None]]
 
 
 @pytest.mark.parametrize(

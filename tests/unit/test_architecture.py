@@ -71,7 +71,7 @@ def test_the_pure_rooms_hold_nothing_for_the_process(path):
     """Mutable data belong to objects with an owner; modules have only constants."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert not any(isinstance(node, ast.Global) for node in ast.walk(tree))
-    held = []
+    module_state = []
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         makes = getattr(getattr(node, "value", None), "func", None)
@@ -79,8 +79,8 @@ def test_the_pure_rooms_hold_nothing_for_the_process(path):
             isinstance(makes, ast.Name) and makes.id in {"dict", "list", "set", "defaultdict", "OrderedDict", "Counter"}
         )
         if isinstance(target, ast.Name) and changes and not (target.id.isupper() or target.id.startswith("__")):
-            held.append(target.id)
-    assert held == HELD.get(names_of(path), [])
+            module_state.append(target.id)
+    assert module_state == HELD.get(names_of(path), [])
 
 
 @pytest.mark.parametrize("path", MODULES, ids=names_of)
@@ -89,8 +89,8 @@ def test_functions_stay_small(path):
     text = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            documented = ast.get_docstring(node) is not None
-            first = node.body[1] if documented and len(node.body) > 1 else node.body[0]
+            has_docstring = ast.get_docstring(node) is not None
+            first = node.body[1] if has_docstring and len(node.body) > 1 else node.body[0]
             assert node.end_lineno - first.lineno < FUNCTION_LINES_MAX, node.name
 
 
@@ -110,14 +110,14 @@ def test_no_module_names_one_of_a_layer_above():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     layers = next(each for each in settings["contracts"] if each["id"] == "direction")["layers"]
     height = {room: -place for place, layer in enumerate(layers) for room in re.findall(r"\w+", layer)}
-    named = {
+    names = {
         (names_of(path), ".".join(module))
         for path in MODULES
         for module in modules_named_in(ast.parse(path.read_text(encoding="utf-8")))
     }
-    assert ("server/run/workers.py", "server.run.worker_process") in named  # the check finds what there is
-    own = {where: where.partition("/")[0].removesuffix(".py") for where, _ in named}
-    upwards = {where for where, module in named if height[module.partition(".")[0]] > height[own[where]]}
+    assert ("server/run/workers.py", "server.run.worker_process") in names  # the check finds what there is
+    own = {where: where.partition("/")[0].removesuffix(".py") for where, _ in names}
+    upwards = {where for where, module in names if height[module.partition(".")[0]] > height[own[where]]}
     assert upwards == {PICKLED}
 
 
@@ -126,7 +126,7 @@ def test_every_dependency_is_locked_with_hashes():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     optional = project["optional-dependencies"]
     extras = [each for name, group in optional.items() if name != "sail" for each in group]
-    for file, wanted in (
+    for file, direct_names in (
         ("requirements.txt", project["dependencies"]),
         ("requirements-dev.txt", project["dependencies"] + extras),
         ("requirements-spark.txt", project["dependencies"] + optional["demo"]),
@@ -136,23 +136,23 @@ def test_every_dependency_is_locked_with_hashes():
         lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
         assert not any("://" in line or line.startswith("--") for line in lines)
         entries = " ".join(line for line in lines if not line.startswith("#")).replace("\\", " ")
-        locked = dict(re.findall(r"([a-z0-9-]+)==\S+((?:\s+--hash=sha256:[0-9a-f]{64})+)", entries))
-        names = {re.match(r"[\w-]+", each)[0].lower() for each in wanted}
-        assert names <= set(locked), file
-        assert entries.count("==") == len(locked), file
+        hashes_of_name = dict(re.findall(r"([a-z0-9-]+)==\S+((?:\s+--hash=sha256:[0-9a-f]{64})+)", entries))
+        names = {re.match(r"[\w-]+", each)[0].lower() for each in direct_names}
+        assert names <= set(hashes_of_name), file
+        assert entries.count("==") == len(hashes_of_name), file
 
 
 def printed_by(program):
     """Return what a program prints that runs in a process of its own."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT / "service")},
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def test_what_takes_long_to_import_is_imported_where_it_is_used():
@@ -216,12 +216,12 @@ except RejectedError as error:
 
 def test_embedded_use_needs_neither_grpc_nor_protobuf_nor_numba():
     """Platforms ship old versions of them. Only servers need them; numba makes functions faster."""
-    said = printed_by(EMBEDDED_ALONE)
-    assert "[1200000]" in said
-    assert "[('+I', {'n': 7})]" in said
-    assert said.count("WARNING numba is not installed") == 1
-    assert "MODULE: cannot connect to 'grpc://127.0.0.1:1': the packages that reach servers are missing" in said
-    assert "pip install 'protobuf>=" in said
+    output = printed_by(EMBEDDED_ALONE)
+    assert "[1200000]" in output
+    assert "[('+I', {'n': 7})]" in output
+    assert output.count("WARNING numba is not installed") == 1
+    assert "MODULE: cannot connect to 'grpc://127.0.0.1:1': the packages that reach servers are missing" in output
+    assert "pip install 'protobuf>=" in output
 
 
 def test_nothing_reaches_behind_pyspark():
@@ -235,12 +235,12 @@ def test_nothing_reaches_behind_pyspark():
 
 def test_one_room_knows_the_modules_of_pyspark():
     """All of them but these, which PySpark documents, are named in spark/versions only."""
-    documented = {
+    documented_names = {
         "pyspark",
         *(f"pyspark.{name}" for name in ("errors", "sql", "sql.streaming", "sql.types", "sql.window")),
     }
-    brought = {"pyspark.sql.aggregator"}  # has the class of authors' aggregates
+    allowed_names = {"pyspark.sql.aggregator"}  # has the class of authors' aggregates
     for path in sorted((ROOT / "service" / "foldflight").rglob("*.py")):
         if "versions" not in path.parts:
-            named = re.findall(r"(?:from |import |\")(pyspark(?:\.\w+)*)", path.read_text(encoding="utf-8"))
-            assert set(named) <= documented | brought, path
+            names = re.findall(r"(?:from |import |\")(pyspark(?:\.\w+)*)", path.read_text(encoding="utf-8"))
+            assert set(names) <= documented_names | allowed_names, path

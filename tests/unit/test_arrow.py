@@ -39,18 +39,25 @@ def test_maps_are_dicts_at_any_depth(knows, monkeypatch):
     with pytest.raises(KeyError, match=r"twice|duplicate"):
         arrow.to_pylist(twice)
     columns = [array.slice(0, 1), pa.array([twice], pa.list_(MAPS)), pa.array([1])]
-    shown = pa.RecordBatch.from_arrays(columns, names=["v", "twice", "n"])
+    batch_of_maps = pa.RecordBatch.from_arrays(columns, names=["v", "twice", "n"])
     with warnings.catch_warnings():  # newer versions warn of a key that is there twice
         warnings.simplefilter("ignore")
-        rows_to_show = arrow.rows_to_display(shown)
+        rows_to_show = arrow.rows_to_display(batch_of_maps)
     assert rows_to_show == [{"v": rows, "twice": [{"x": 2}], "n": 1}]
 
 
 def test_types_with_members_are_nested():
     """Lists of a fixed size, too, which the test of Arrow 15 leaves out."""
     int64 = pa.int64()
-    nested = [pa.list_(int64), pa.large_list(int64), pa.list_(int64, 2), MAPS, pa.struct([("a", int64)]), pa.struct([])]
-    assert all(map(arrow.is_nested, nested))
+    nested_types = [
+        pa.list_(int64),
+        pa.large_list(int64),
+        pa.list_(int64, 2),
+        MAPS,
+        pa.struct([("a", int64)]),
+        pa.struct([]),
+    ]
+    assert all(map(arrow.is_nested, nested_types))
     assert not any(map(arrow.is_nested, [int64, pa.string(), pa.binary(3), pa.decimal128(9, 2), pa.null()]))
 
 
@@ -84,11 +91,16 @@ def test_more_than_an_array_holds():
     offsets = pa.array([0, 1 << 31], pa.int64()).buffers()[1]
     with pytest.raises(pa.ArrowException) as excinfo:
         pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, far]).cast(pa.binary())
-    with pytest.raises(TypeError) as chunked:
+    with pytest.raises(TypeError) as type_error:
         pa.RecordBatch.from_arrays([pa.chunked_array([[1], [2]])], names=["v"])
     with pytest.raises(pa.ArrowException) as other:
         pa.array(["x"]).cast(pa.int64())
-    assert [arrow.is_overflow(each.value) for each in (overflow, excinfo, chunked, other)] == [True, True, True, False]
+    assert [arrow.is_overflow(each.value) for each in (overflow, excinfo, type_error, other)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     assert arrow.is_overflow(pa.ArrowCapacityError("too much"))
     assert not arrow.is_overflow(TypeError("an int is no text"))
     with pytest.raises(pa.ArrowInvalid, match="overflow") as arithmetic:

@@ -56,14 +56,14 @@ def test_each_figure_stands_beside_the_base_of_its_case() -> None:
 
 def test_a_way_that_is_slow_is_measured_once() -> None:
     """Ways alternate, each gives its median, and one that is slow at first is not repeated."""
-    taken = {"fast": iter([3.0, 1.0, 2.0]), "slow": iter([40.0])}
+    times_of_way = {"fast": iter([3.0, 1.0, 2.0]), "slow": iter([40.0])}
     order: list[str] = []
 
     def seconds_of(way: str) -> float:
         order.append(way)
-        return next(taken[way])
+        return next(times_of_way[way])
 
-    assert spark_batch.medians({way: partial(seconds_of, way) for way in taken}) == {"fast": 2.0, "slow": 40.0}
+    assert spark_batch.medians({way: partial(seconds_of, way) for way in times_of_way}) == {"fast": 2.0, "slow": 40.0}
     assert order == ["fast", "slow", "fast", "fast"]
 
 
@@ -81,13 +81,15 @@ def test_a_run_is_written_in_three_ways(tmp_path: Path) -> None:
 
 def test_the_picture_of_the_readme_has_foldflight_beside_its_peers(tmp_path: Path) -> None:
     """It has the cases of the README only, names what was measured, and is drawn as text."""
-    compared = [Figure("spark", "10,000 groups", each, 1e6, "rows/s") for each in ("foldflight, embedded", "a peer")]
-    overview = report.overview_of(report.records_of([*FIGURES, *compared]))
+    peer_figures = [
+        Figure("spark", "10,000 groups", each, 1e6, "rows/s") for each in ("foldflight, embedded", "a peer")
+    ]
+    overview = report.overview_of(report.records_of([*FIGURES, *peer_figures]))
     report.draw(tmp_path / "overview.svg", overview, "a machine", highlights="foldflight")
-    drawn = (tmp_path / "overview.svg").read_text()
-    assert "a batch in Spark, 10,000 groups" in drawn
-    assert "a peer" in drawn
-    assert "applyInArrow" not in drawn
+    picture = (tmp_path / "overview.svg").read_text()
+    assert "a batch in Spark, 10,000 groups" in picture
+    assert "a peer" in picture
+    assert "applyInArrow" not in picture
 
 
 def test_the_documents_show_the_newest_results() -> None:
@@ -99,17 +101,17 @@ def test_the_documents_show_the_newest_results() -> None:
     assert figures.PAGE.read_text() == figures.page_of(run)
     performance = figures.PERFORMANCE.read_text()
     assert performance == figures.performance_of(run, performance)
-    drawn = figures.PICTURE.read_text()
-    assert run.measured() in drawn
-    assert all(html.escape(report.value_of(each)) in drawn for each in report.overview_of(run.rates))
+    picture = figures.PICTURE.read_text()
+    assert run.measured() in picture
+    assert all(html.escape(report.value_of(each)) in picture for each in report.overview_of(run.rates))
 
 
 def test_each_suite_has_its_newest_results(tmp_path: Path) -> None:
     """Results are named by their day, and the title of the tables has the machine. Suites are measured apart."""
     fold = [Figure("fold", "a case", "a way", 1e6, "rows/s")]
     older = [Figure(each.suite, each.case, each.subject, each.value / 2, each.unit) for each in FIGURES]
-    for day, measured in {"2026-02-01": FIGURES, "2025-12-31": [*older, *fold], "2026-02-02": fold}.items():
-        report.write(tmp_path, day, report.records_of(measured), f"the machine of {day}")
+    for day, figures_measured in {"2026-02-01": FIGURES, "2025-12-31": [*older, *fold], "2026-02-02": fold}.items():
+        report.write(tmp_path, day, report.records_of(figures_measured), f"the machine of {day}")
     result = figures.newest(tmp_path)
     assert result.days == {"spark": "2026-02-01", "stream": "2026-02-01", "fold": "2026-02-02"}
     assert result.machines["spark"] == "the machine of 2026-02-01"
@@ -126,16 +128,16 @@ def test_each_suite_has_its_newest_results(tmp_path: Path) -> None:
 def test_suites_of_one_day_are_in_one_file(tmp_path: Path) -> None:
     """A suite that is measured again replaces its records, and those of other suites stay."""
     fold = [Figure("fold", "a case", "a way", value, "rows/s") for value in (1e6, 2e6)]
-    for measured in (fold[:1], FIGURES, fold[1:]):
-        data, *_ = report.write(tmp_path, "2026-02-01", report.records_of(measured), "a machine")
+    for figures_measured in (fold[:1], FIGURES, fold[1:]):
+        data, *_ = report.write(tmp_path, "2026-02-01", report.records_of(figures_measured), "a machine")
     assert report.read(data) == [*report.records_of(FIGURES), *report.records_of(fold[1:])]
 
 
-def results_of(measured: Sequence[Figure]) -> figures.Results:
+def results_of(figures_measured: Sequence[Figure]) -> figures.Results:
     """Return figures as results of one day."""
-    suites = {each.suite for each in measured}
+    suites = {each.suite for each in figures_measured}
     days, machines = (dict.fromkeys(suites, value) for value in ("2026-01-01", "a machine"))
-    return figures.Results(days, machines, report.records_of(measured))
+    return figures.Results(days, machines, report.records_of(figures_measured))
 
 
 def test_the_page_about_performance_has_a_line_for_each_goal() -> None:
@@ -185,8 +187,8 @@ def test_the_table_of_the_readme_names_the_fastest_peer() -> None:
         "applyInArrow": 3e6,
         "built-in SQL (no Python)": 2e7,
     }
-    measured = [Figure("spark", "10,000 groups", name, rate, "rows/s") for name, rate in rates.items()]
-    table = figures.readme_of(results_of(measured))
+    figures_measured = [Figure("spark", "10,000 groups", name, rate, "rows/s") for name, rate in rates.items()]
+    table = figures.readme_of(results_of(figures_measured))
     assert table.splitlines()[-1] == (
         "| a batch, 10,000 groups | 9.00 M in Spark's Python | 20.0 M Spark's own SQL; 3.00 M the fastest grouped UDF "
         "of Spark |"
@@ -212,7 +214,7 @@ def test_a_batch_has_the_plan_that_its_name_says() -> None:
 def test_a_suite_without_spark_measures(suite: str) -> None:
     """Its first figures are measured over little data, so a change of what it calls is noticed before the next run."""
     with serving("examples.weighted_avg") as server:
-        measured = program.SUITES[suite](Sizes(rows=2_000, groups=(10,), stream_groups=(), url=server.url))
-        first = list(itertools.islice(measured, 4))
+        figures_measured = program.SUITES[suite](Sizes(rows=2_000, groups=(10,), stream_groups=(), url=server.url))
+        first = list(itertools.islice(figures_measured, 4))
     assert {each.suite for each in first} == {suite}
     assert all(each.value > 0 for each in first)

@@ -16,7 +16,7 @@ from foldflight.functions.query.call import Order
 from foldflight.functions.types.arrow import JSON
 
 
-def folded(function: str, values: pa.Array, kinds: list[int] | None = None, *, states: int = 1) -> Any:
+def fold_values(function: str, values: pa.Array, kinds: list[int] | None = None, *, states: int = 1) -> Any:
     """Return a function's value over a column, its state merged `states` times."""
     columns = {"slot": pa.array([0] * len(values), pa.int32()), "x": values}
     if kinds is not None:
@@ -26,10 +26,10 @@ def folded(function: str, values: pa.Array, kinds: list[int] | None = None, *, s
     fold = Fold(calls)
     fold.fold(batch)
     result = fold.collect()
-    merged = Fold(calls)
+    merged_fold = Fold(calls)
     for _ in range(states):
-        merged.merge_states(result)
-    return merged.collect().column("output_0")[0].as_py()
+        merged_fold.merge_states(result)
+    return merged_fold.collect().column("output_0")[0].as_py()
 
 
 def decimals(*texts: str) -> pa.Array:
@@ -39,36 +39,38 @@ def decimals(*texts: str) -> pa.Array:
 def test_decimal_sums_keep_every_digit() -> None:
     """A sum of more than 28 digits (the precision of Python's context) is exact, also with retractions and merges."""
     large = "1234567890123456789012345678901.01"
-    assert folded("sum", decimals(large, "0.01")) == Decimal("1234567890123456789012345678901.02")
-    assert folded("sum", decimals(large, "0.02", "0.01"), [0, 0, 3]) == Decimal("1234567890123456789012345678901.02")
-    assert folded("sum", decimals(large, "0.01"), states=2) == Decimal("2469135780246913578024691357802.04")
-    assert folded("avg", decimals(large, large)) == Decimal(large)
+    assert fold_values("sum", decimals(large, "0.01")) == Decimal("1234567890123456789012345678901.02")
+    assert fold_values("sum", decimals(large, "0.02", "0.01"), [0, 0, 3]) == Decimal(
+        "1234567890123456789012345678901.02"
+    )
+    assert fold_values("sum", decimals(large, "0.01"), states=2) == Decimal("2469135780246913578024691357802.04")
+    assert fold_values("avg", decimals(large, large)) == Decimal(large)
 
 
 def test_averages_of_large_whole_numbers_do_not_overflow() -> None:
     """The average of BIGINTs whose sum exceeds BIGINT is a DOUBLE, as in Spark, also from merged states."""
-    assert folded("avg", pa.array([2**62, 2**62, 2**62 - 1024]), states=2) == (3 * 2**62 - 1024) / 3
-    assert folded("avg", pa.array([1, 2])) == 1.5
+    assert fold_values("avg", pa.array([2**62, 2**62, 2**62 - 1024]), states=2) == (3 * 2**62 - 1024) / 3
+    assert fold_values("avg", pa.array([1, 2])) == 1.5
 
 
 @pytest.mark.parametrize("digits", [(4, 0), (18, 0), (38, 0), (4, 1)])
 def test_extremes_of_decimals(digits: tuple[int, int]) -> None:
     """`min` and `max` take decimals of every scale, also of scale 0, which sums fold in vectors."""
     values = pa.array([Decimal(26), None, Decimal(-3)], pa.decimal128(*digits))
-    assert folded("min", values, states=2) == Decimal(-3)
-    assert folded("max", values, states=2) == Decimal(26)
+    assert fold_values("min", values, states=2) == Decimal(-3)
+    assert fold_values("max", values, states=2) == Decimal(26)
 
 
 def test_averages_of_whole_decimals_keep_their_digits() -> None:
     """DECIMALs of scale 0 are summed in vectors, and their average has more digits than a float."""
     values = pa.array([Decimal(26), Decimal(-999999999999999999), Decimal(0)], pa.decimal128(18, 0))
-    assert folded("avg", values, states=2) == Decimal("-333333333333333324.3333")
+    assert fold_values("avg", values, states=2) == Decimal("-333333333333333324.3333")
 
 
 def test_structs_and_arrays_are_ordered_as_in_spark() -> None:
     """Member by member: NULL is the least, NaN the greatest number, an array is greater than its beginning."""
     type_ = pa.struct([("at", pa.float64()), ("more", pa.list_(pa.struct([("x", pa.int64())])))])
-    rising = [
+    rising_values = [
         {"at": None, "more": [{"x": 9}]},
         {"at": 1.0, "more": None},
         {"at": 1.0, "more": []},
@@ -78,10 +80,10 @@ def test_structs_and_arrays_are_ordered_as_in_spark() -> None:
         {"at": 1.0, "more": [{"x": 1}, {"x": 0}]},
         {"at": math.nan, "more": None},
     ]
-    for low, high in itertools.pairwise(rising):
+    for low, high in itertools.pairwise(rising_values):
         pairs = (pa.array([low, high, None], type_), pa.array([None, high, low], type_))
-        assert [repr(folded("min", each, states=2)) for each in pairs] == [repr(low)] * 2
-        assert [repr(folded("max", each, states=2)) for each in pairs] == [repr(high)] * 2
+        assert [repr(fold_values("min", each, states=2)) for each in pairs] == [repr(low)] * 2
+        assert [repr(fold_values("max", each, states=2)) for each in pairs] == [repr(high)] * 2
 
 
 @pytest.mark.parametrize("type_", [pa.map_(pa.string(), pa.int64()), *([pa.list_(JSON)] if JSON else [])])
@@ -89,7 +91,7 @@ def test_what_has_no_order_has_no_extremes(type_: pa.DataType) -> None:
     """Maps and JSON are refused, also within other types."""
     for name in ("min", "max"):
         with pytest.raises(RejectedError, match=r"has none \(maps and JSON cannot be compared") as excinfo:
-            folded(name, pa.nulls(1, type_))
+            fold_values(name, pa.nulls(1, type_))
         assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 

@@ -113,10 +113,10 @@ def test_forms_are_mixed_in_a_query() -> None:
     )  # fmt: skip
     assert [tuple(row.values()) for _, row in first.changelog] == [("a", 27, 6, 2)]
     assert [tuple(row.values()) for _, row in second.changelog] == [("a", 27, 6, 2), ("a", 18, 8, 1)]
-    framed = {name: call.rows(-1, 0) for name, call in calls.items()}
-    framed["distinct"] = f["total_in_euros"]("amount", "currency").distinct().rows(-9, 0)
-    rows = run_over(framed, [one, two, two | {"at": 3}], keys=["k"], order_by=["at"], types=types)
-    assert [tuple(row[name] for name in framed) for row in rows] == [(9, 4, 1, 9), (27, 6, 2, 27), (36, 8, 2, 27)]
+    framed_calls = {name: call.rows(-1, 0) for name, call in calls.items()}
+    framed_calls["distinct"] = f["total_in_euros"]("amount", "currency").distinct().rows(-9, 0)
+    rows = run_over(framed_calls, [one, two, two | {"at": 3}], keys=["k"], order_by=["at"], types=types)
+    assert [tuple(row[name] for name in framed_calls) for row in rows] == [(9, 4, 1, 9), (27, 6, 2, 27), (36, 8, 2, 27)]
 
 
 def test_only_the_group_that_raises_fails() -> None:
@@ -140,7 +140,7 @@ def test_only_the_group_that_raises_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("returned", "message", "slot"),
+    ("result_value", "message", "slot"),
     [
         (None, "fold_bundle returned NoneType for 2 segments; return a list with one Applied for each segment", None),
         ([Applied(1, 1)], "fold_bundle returned 1 items for 2 segments", None),
@@ -158,11 +158,11 @@ def test_only_the_group_that_raises_fails() -> None:
         ([Applied(1, "x", [1]), Applied(1, 1, ["x"])], "fold_bundle returned", 1),
     ],
 )
-def test_what_it_must_return(returned: Any, message: str, slot: int | None) -> None:
+def test_what_it_must_return(result_value: Any, message: str, slot: int | None) -> None:
     """Another number of items, another type, or missing values are an error that tells what to return."""
 
     def fold_bundle(self: Any, segments: list[Segment[int]]) -> list[Applied[int, int]]:
-        result: list[Applied[int, int]] = returned
+        result: list[Applied[int, int]] = result_value
         return result
 
     cls = total(fold_bundle=fold_bundle)

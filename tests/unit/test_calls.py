@@ -49,7 +49,7 @@ class Client:
         self.may_read.set()
 
 
-def sending(client: Client) -> tuple[IncomingCall, threading.Thread]:
+def send_slowly(client: Client) -> tuple[IncomingCall, threading.Thread]:
     """Begin to send a message that the client does not read yet."""
     call = IncomingCall(None, iter(()), client, client.respond)
 
@@ -66,7 +66,7 @@ def sending(client: Client) -> tuple[IncomingCall, threading.Thread]:
 def test_the_status_follows_the_message_that_is_being_sent() -> None:
     """Another thread ends the call while a message is sent: the client gets both, and not only that it was cut."""
     client = Client()
-    call, thread = sending(client)
+    call, thread = send_slowly(client)
     call.end(NO_MEMORY)
     call.end(CallStatus(grpc.StatusCode.OK, "too late"))
     assert client.read == []
@@ -78,7 +78,7 @@ def test_the_status_follows_the_message_that_is_being_sent() -> None:
 def test_a_client_that_does_not_read_is_cut() -> None:
     """If the client takes too long for that message, the call is cancelled."""
     client = Client()
-    call, thread = sending(client)
+    call, thread = send_slowly(client)
     call.end(NO_MEMORY)
     call.cut_if_overdue(0.0)
     assert client.is_active()

@@ -58,10 +58,10 @@ def read(events: list[Any], types: dict[str, pa.DataType] = TYPES, **options: An
 def test_rows_of_each_kind() -> None:
     """An update is two rows, the old one with the changed texts; an event that is left keeps its place."""
     new = {"id": "1", "name": "bob"}
-    truncated = event("TRUNCATE", None)
+    truncate_event = event("TRUNCATE", None)
     events = [
         event("INSERT", [new, {"id": "2", "name": None}]),
-        truncated,
+        truncate_event,
         event("UPDATE", [{**new, "x": "z"}], [{"name": None, "x": "y"}]),
     ]
     result = read([*events, event("DELETE", [{**new, "more": "text"}])])
@@ -74,7 +74,7 @@ def test_rows_of_each_kind() -> None:
         ("-D", 1, "bob"),
     ]
     assert [row["unread"] for row in result if row["row_kind"]] == [None] * 5
-    assert result[2]["unread"] == {"value": json.dumps(truncated).encode(), "offset": "1"}
+    assert result[2]["unread"] == {"value": json.dumps(truncate_event).encode(), "offset": "1"}
 
 
 def test_texts_are_values_of_the_declared_types() -> None:
@@ -187,7 +187,9 @@ def test_names_that_occur_twice_are_left_to_spark(name: str, is_old: bool) -> No
     once = json.dumps({name: "1", "n": None})
     again = f"{once[:-1]}, {json.dumps(name)}: " + '"2"}'
     wide = once.replace(": ", " : ").replace(", ", "\n,\t")
-    hidden = json.dumps({"n": 'a":', "m": '" :'})[:-1] + f", {json.dumps(name)} :" + f'"1", {json.dumps(name)}:"2"}}'
+    quoted_names = (
+        json.dumps({"n": 'a":', "m": '" :'})[:-1] + f", {json.dumps(name)} :" + f'"1", {json.dumps(name)}:"2"}}'
+    )
 
     def message(row: str) -> bytes:
         data, old = (once, f"[{row}]") if is_old else (row, "null")
@@ -197,5 +199,5 @@ def test_names_that_occur_twice_are_left_to_spark(name: str, is_old: bool) -> No
     types = {name: pa.int64(), "n": pa.string()}
     last = [row["field_0"] for row in read([message(once)], types)]
     assert last == ([None] if ":" in name and '"' in name else [1] * (1 + is_old))
-    for row in (again, hidden, wide):
+    for row in (again, quoted_names, wide):
         assert {each["row_kind"] for each in read([message(row)], types)} == {None}

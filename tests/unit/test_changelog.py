@@ -41,18 +41,18 @@ KINDS = {0: "+I", 1: "-U", 2: "+U", 3: "-D"}
 @pytest.mark.parametrize("update_before", [True, False])
 def test_each_rule_gives_its_rows(rule: str, update_before: bool) -> None:
     """Each rule gives its rows, with `-U` only if requested."""
-    before, after, existed, exists, expected = RULES[rule]
+    before, after, was_there, exists, expected = RULES[rule]
     kinds, rows = changelog(
-        batch(before), batch(after), np.array([existed]), np.array([exists]), update_before=update_before
+        batch(before), batch(after), np.array([was_there]), np.array([exists]), update_before=update_before
     )
-    wanted = expected if update_before else [kind for kind in expected if kind != "-U"]
-    assert [KINDS[kind] for kind in kinds.to_pylist()] == wanted
-    assert rows.num_rows == len(wanted)
-    for kind, row in zip(wanted, rows.to_pylist(), strict=True):
+    expected_kinds = expected if update_before else [kind for kind in expected if kind != "-U"]
+    assert [KINDS[kind] for kind in kinds.to_pylist()] == expected_kinds
+    assert rows.num_rows == len(expected_kinds)
+    for kind, row in zip(expected_kinds, rows.to_pylist(), strict=True):
         assert row["x"] == (before if kind in ("-U", "-D") else after)[1]
 
 
-def nested(value: float | None) -> pa.RecordBatch:
+def nested_batch(value: float | None) -> pa.RecordBatch:
     """Return one row: a struct with a list, a map and a NULL in it."""
     type_ = pa.struct([("l", pa.list_(pa.float64())), ("m", pa.map_(pa.string(), pa.float32())), ("n", pa.int8())])
     return pa.RecordBatch.from_arrays(
@@ -62,9 +62,9 @@ def nested(value: float | None) -> pa.RecordBatch:
 
 def test_nan_within_a_value_is_equal_to_itself() -> None:
     """An unchanged nested value with NaN is equal to itself; NULL in its place is a change."""
-    assert equal_rows(nested(math.nan), nested(math.nan)).tolist() == [True]
-    assert equal_rows(nested(math.nan), nested(None)).tolist() == [False]
-    assert equal_rows(nested(math.nan), nested(1.0)).tolist() == [False]
+    assert equal_rows(nested_batch(math.nan), nested_batch(math.nan)).tolist() == [True]
+    assert equal_rows(nested_batch(math.nan), nested_batch(None)).tolist() == [False]
+    assert equal_rows(nested_batch(math.nan), nested_batch(1.0)).tolist() == [False]
 
 
 def test_changes_of_a_group_stand_together() -> None:
@@ -87,12 +87,12 @@ def test_live_rows_never_go_below_zero(rows: list[tuple[int, bool]], live: list[
     for slot, retracts in rows:
         counts.append(not (retracts and now[slot] == 0))
         now[slot] += 0 if not counts[-1] else -1 if retracts else 1
-    counted, after = live_rows(
+    row_counts, after = live_rows(
         np.array([slot for slot, _ in rows], np.int32),
         np.array([retracts for _, retracts in rows], np.bool_),
         np.array(live, np.int64),
     )
-    assert counted.tolist() == counts
+    assert row_counts.tolist() == counts
     assert after.tolist() == now
 
 

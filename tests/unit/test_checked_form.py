@@ -86,8 +86,8 @@ def test_a_dataclass_with_defaults_is_lifted_after_pickling() -> None:
 @pytest.mark.parametrize("mean", [PairMean, TupleMean])
 def test_tuples_are_compiled_after_pickling(mean: Any) -> None:
     """Also named ones, whose class is pickled as code."""
-    compiled = {each.law: each.passed for each in check_laws(mean, examples=2)}
-    assert compiled["the compiled form agrees"] is True
+    passed_laws = {each.law: each.passed for each in check_laws(mean, examples=2)}
+    assert passed_laws["the compiled form agrees"] is True
 
 
 class Unpicklable:
@@ -109,13 +109,13 @@ def test_scalar_functions_are_checked_as_they_arrive() -> None:
         check_laws(refers, examples=2)
 
 
-@pytest.mark.parametrize("made", [lambda: defaultdict(int), Counter])
-def test_a_state_that_would_lose_its_class(made: Any) -> None:
+@pytest.mark.parametrize("new_accumulator", [lambda: defaultdict(int), Counter])
+def test_a_state_that_would_lose_its_class(new_accumulator: Any) -> None:
     """A dict that makes missing entries is refused where the annotation says dict, with the one that keeps it."""
 
     class Words:
         def create_accumulator(self) -> dict[str, int]:
-            return made()  # type: ignore[no-any-return]
+            return new_accumulator()  # type: ignore[no-any-return]
 
         def accumulate(self, accumulator: dict[str, int], word: str) -> None:
             accumulator[word] += 1
@@ -129,7 +129,7 @@ def test_a_state_that_would_lose_its_class(made: Any) -> None:
 
     class Kept(Words):
         def create_accumulator(self) -> defaultdict[str, int]:
-            return made()  # type: ignore[no-any-return]
+            return new_accumulator()  # type: ignore[no-any-return]
 
     functions = connect([udaf(name="words")(Kept)])
     assert run_epochs({"it": functions["words"]("w")}, rows)[-1].changelog[-1][1] == {"it": 2}

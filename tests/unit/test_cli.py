@@ -139,11 +139,11 @@ def test_functions_tells_what_is_lifted(run, monkeypatch):
 def test_functions_as_json_tells_everything(run):
     """The JSON form has signature, capabilities and direct arguments of each function."""
     result = run("functions", "embedded:at_least_json", "--json", at_least_json=PERCENTILE)
-    known = {each["name"]: each for each in json.loads(result.output)}
-    assert known["at_least"]["parameters"][0]["name"] == "least"
-    assert known["at_least"]["merge"]
-    assert not known["at_least"]["retract"]
-    assert known["at_least"]["input_types"] == ["BIGINT"]
+    entry_of_name = {each["name"]: each for each in json.loads(result.output)}
+    assert entry_of_name["at_least"]["parameters"][0]["name"] == "least"
+    assert entry_of_name["at_least"]["merge"]
+    assert not entry_of_name["at_least"]["retract"]
+    assert entry_of_name["at_least"]["input_types"] == ["BIGINT"]
 
 
 def test_check_passes_a_lawful_function(run, monkeypatch):
@@ -178,7 +178,7 @@ class Words:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "made", "wrong"),
+    ("annotation", "accumulator", "wrong"),
     [
         ("Counter", "Counter", "a Counter"),
         ("Counter[str]", "Counter", "a Counter"),
@@ -186,19 +186,19 @@ class Words:
         ("dict[str, int]", "dict", None),
     ],
 )
-def test_check_says_that_states_are_pickled(run, annotation, made, wrong):
+def test_check_says_that_states_are_pickled(run, annotation, accumulator, wrong):
     """And what a server needs for them, and what makes them typed, which does."""
     name = "counted_" + "".join(filter(str.isalnum, annotation)).lower()
-    source = COUNTED.replace("{annotation}", annotation).replace("{made}", made)
+    source = COUNTED.replace("{annotation}", annotation).replace("{made}", accumulator)
     output = run("check", name, "--examples", "10", **{name: source}).output
-    pickled, _, end = output.partition("every law holds")
+    warning, _, end = output.partition("every law holds")
     assert end
     if wrong is None:
         assert "pickled" not in output
         return
     remedy = f"{wrong} has no typed states; annotate dict[str, int], and use .get, as in counts[key] = counts.get"
-    assert f"its states are pickled: {remedy}" in pickled
-    assert SETTINGS["state_keys"].variable in pickled
+    assert f"its states are pickled: {remedy}" in warning
+    assert SETTINGS["state_keys"].variable in warning
     assert "pickled" not in run("check", name, "--examples", "10", "--quiet").output
 
 
@@ -314,8 +314,8 @@ def test_check_takes_the_values_of_arguments(run):
     """Functions that take only some values keep the laws on these; others raise, and their laws tell nothing."""
     result = run("check", "codes_all", "--examples", "5", codes_all=CODES)
     assert "KeyError" in result.output
-    named = ["--examples", "20", "--examples", "code=['EUR', 'USD']"]
-    result = run("check", "codes_known", *named, codes_known=CODES)
+    options = ["--examples", "20", "--examples", "code=['EUR', 'USD']"]
+    result = run("check", "codes_known", *options, codes_known=CODES)
     assert result.exit_code == 0, result.output
     assert result.output.count("every law holds") == 1
 
@@ -487,11 +487,11 @@ def test_bad_setting_names_its_flag(run):
 
 def test_a_module_is_named_in_the_same_ways(run):
     """`functions` and `check` accept the name of a module, with or without `embedded:`."""
-    listed = [run("functions", "--json", target, named_alike=PERCENTILE) for target in TARGETS]
-    assert [json.loads(result.output) for result in listed] == [json.loads(listed[0].output)] * 2
-    checked = [run("check", target, "--set", "least=3", "--examples", "5") for target in TARGETS]
-    assert [result.exit_code for result in checked] == [0, 0]
-    assert all("at_least" in result.output for result in checked)
+    listings = [run("functions", "--json", target, named_alike=PERCENTILE) for target in TARGETS]
+    assert [json.loads(result.output) for result in listings] == [json.loads(listings[0].output)] * 2
+    reports = [run("check", target, "--set", "least=3", "--examples", "5") for target in TARGETS]
+    assert [result.exit_code for result in reports] == [0, 0]
+    assert all("at_least" in result.output for result in reports)
 
 
 def test_bad_target_says_what_targets_look_like(run):

@@ -83,8 +83,8 @@ def test_warming_makes_functions_hot_in_every_worker(rows, workers):
 
 def test_a_query_is_timed_when_it_is_warm(monkeypatch):
     """It runs over copies of the data first, without timing; its result is that of the data itself."""
-    taken = []
-    monkeypatch.setattr(demo_module.time, "perf_counter", lambda: float(sum(taken)))  # a second for each copy
+    timed_runs = []
+    monkeypatch.setattr(demo_module.time, "perf_counter", lambda: float(sum(timed_runs)))  # a second for each copy
 
     class Frame:
         def __init__(self, size):
@@ -94,27 +94,27 @@ def test_a_query_is_timed_when_it_is_warm(monkeypatch):
             return Frame(self.size + other.size)
 
         def collect(self):
-            taken.append(self.size)
+            timed_runs.append(self.size)
             return [mock.Mock(asDict=lambda: {"rows": self.size})]
 
     waits = []
-    rows, seconds = timed_warm(lambda frame, keys: frame, Frame(1), 5, lambda: waits.append(list(taken)))
-    assert taken == [5, 1]
+    rows, seconds = timed_warm(lambda frame, keys: frame, Frame(1), 5, lambda: waits.append(list(timed_runs)))
+    assert timed_runs == [5, 1]
     assert waits == [[5]]
     assert rows == [{"rows": 1}]
     assert seconds == 1.0
 
 
-@pytest.mark.parametrize(("compared", "streamed"), [(0, 0), (1, 0), (0, 1)])
-def test_any_difference_is_the_exit_status(monkeypatch, compared, streamed):
+@pytest.mark.parametrize(("batch_is_equal", "stream_is_equal"), [(0, 0), (1, 0), (0, 1)])
+def test_any_difference_is_the_exit_status(monkeypatch, batch_is_equal, stream_is_equal):
     """The demo exits with 0 if batches and streams equal Spark SQL, and with 1 if either differs."""
     nothing = mock.MagicMock()
-    monkeypatch.setattr(flights_stream, "run", lambda *_: streamed)
+    monkeypatch.setattr(flights_stream, "run", lambda *_: stream_is_equal)
     monkeypatch.setattr(demo_module, "local_spark", lambda *_: contextlib.nullcontext(nothing))
     monkeypatch.setattr(demo_module, "server_process", lambda _: contextlib.nullcontext("grpc://nowhere"))
-    monkeypatch.setattr(demo_module, "_compare", lambda *_: compared)
+    monkeypatch.setattr(demo_module, "_compare", lambda *_: batch_is_equal)
     monkeypatch.setattr(demo_module, "write_flights", lambda *_: 0)
     monkeypatch.setattr(demo_module.signal, "signal", lambda *_: None)
     result = CliRunner().invoke(demo)
     assert result.exception is None or isinstance(result.exception, SystemExit)
-    assert result.exit_code == (EXIT_DIFFERENT if compared or streamed else 0)
+    assert result.exit_code == (EXIT_DIFFERENT if batch_is_equal or stream_is_equal else 0)

@@ -20,15 +20,15 @@ def test_a_project_has_what_its_readme_lists(tmp_path):
     """All files that README.md names are written, and are named by it; the output lists them."""
     run = init(tmp_path / "orders")
     assert run.exit_code == 0, run.output
-    written = {
+    written_files = {
         str(path.relative_to(tmp_path / "orders")) for path in (tmp_path / "orders").rglob("*") if path.is_file()
     }
     readme = (tmp_path / "orders/README.md").read_text(encoding="utf-8")
-    assert written == {
+    assert written_files == {
         "Dockerfile", "README.md", "batch_job.py", "changes/1.csv", "pyproject.toml", "stream_job.py",
         "test_weighted_avg.py", "weighted_avg.py",
     }  # fmt: skip
-    for name in written - {"README.md", "pyproject.toml"}:
+    for name in written_files - {"README.md", "pyproject.toml"}:
         assert f"`{name}`" in readme or f"`{name.split('/')[0]}/`" in readme, name
         assert f"wrote {tmp_path / 'orders' / name}" in run.output
     project = tomllib.loads((tmp_path / "orders/pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -39,8 +39,8 @@ def test_the_next_command_installs_what_the_tests_need(tmp_path, monkeypatch):
     """The wheel alone has neither pytest nor hypothesis; where both are, the next command is pytest."""
     assert f"cd {tmp_path / 'here'} && pytest " in init(tmp_path / "here").output
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "hypothesis" else object())
-    said = init(tmp_path / "bare").output
-    assert f"cd {tmp_path / 'bare'} && pip install 'foldflight[testing]' pytest && pytest " in said
+    output = init(tmp_path / "bare").output
+    assert f"cd {tmp_path / 'bare'} && pip install 'foldflight[testing]' pytest && pytest " in output
 
 
 def test_files_of_the_user_are_never_overwritten(tmp_path):

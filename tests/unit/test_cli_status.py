@@ -29,11 +29,11 @@ def server(name, rows, *, state="ready", functions=None, errors=None, version="1
     }
 
 
-def shown(servers, width=140):
-    written = io.StringIO()
-    console = Console(file=written, width=width)
+def render(servers, width=140):
+    output = io.StringIO()
+    console = Console(file=output, width=width)
     console.print(status_view(servers, wide=width >= 110))
-    return written.getvalue()
+    return output.getvalue()
 
 
 def test_a_rate_is_the_difference_over_the_time_between():
@@ -70,7 +70,7 @@ def test_a_server_is_shown_once():
 def test_who_does_not_answer_is_shown_with_the_reason():
     """A server that does not answer has a line with its address."""
     problem = "UNREACHABLE: not reachable, and gRPC has a lot to say about it"
-    text = shown(rates([], [(1.0, {"servers": [{"address": "10.0.0.1:8817", "problem": problem}]})]), 80)
+    text = render(rates([], [(1.0, {"servers": [{"address": "10.0.0.1:8817", "problem": problem}]})]), 80)
     assert "10.0.0.1:8817   no answer" in text
     assert f"10.0.0.1:8817: {problem}" in text
 
@@ -78,21 +78,21 @@ def test_who_does_not_answer_is_shown_with_the_reason():
 def test_what_differs_between_servers_is_named():
     """Different versions of a function, or of foldflight, are listed with their servers."""
     servers = [server("a", 1, functions={"f": "1", "g": "1"}), server("b", 1, functions={"f": "2", "g": "1"})]
-    text = shown(rates([], [(1.0, {"servers": servers})]))
+    text = render(rates([], [(1.0, {"servers": servers})]))
     assert "f differs: 1 on a; 2 on b" in text
     assert "functions, the same everywhere: g 1" in text
-    mixed = [server("a", 1), server("b", 1, version="1.1")]
-    assert "foldflight differs: 1.0 on a; 1.1 on b" in shown(rates([], [(1.0, {"servers": mixed})]))
+    mixed_servers = [server("a", 1), server("b", 1, version="1.1")]
+    assert "foldflight differs: 1.0 on a; 1.1 on b" in render(rates([], [(1.0, {"servers": mixed_servers})]))
 
 
 def test_the_table_fits_into_eighty_characters():
     """A narrow terminal shows fewer columns, and does not cut them."""
     name = "f" * 12 + "-1-abcd"
     servers = rates([], [(1.0, {"servers": [server(name, 123_456_789, state="draining")]})])
-    lines = shown(servers, 80).splitlines()
+    lines = render(servers, 80).splitlines()
     assert any(name in line and "123,456,789" in line and "draining" in line for line in lines)
-    assert "states" not in shown(servers, 80)
-    assert "3 MiB" in shown(servers, 140)
+    assert "states" not in render(servers, 80)
+    assert "3 MiB" in render(servers, 140)
 
 
 def test_who_raised_and_what_memory_there_is_are_shown():
@@ -103,7 +103,7 @@ def test_who_raised_and_what_memory_there_is_are_shown():
         server("b", 1, memory={**memory, "limit_bytes": 0}, function_errors={"f": {"USER_CODE": 3, "OVERFLOW": 1}}),
         server("c", 1),
     ]
-    text = shown(rates([], [(1.0, {"servers": servers})]))
+    text = render(rates([], [(1.0, {"servers": servers})]))
     assert "f raised: USER_CODE 5, groups isolated 1,000, OVERFLOW 1" in text
     assert "3 GiB/2 GiB" in text
     assert text.count("3 GiB ") == 1
@@ -129,11 +129,11 @@ def test_watching_goes_on_until_it_is_interrupted(capsys):
     away = RetryableError("UNREACHABLE", "nobody there")
     back = {"servers": [server("a", 7_777)]}
     _watch([Reader({"servers": [server("a", 1)]}, away, back, KeyboardInterrupt())], interval_s=0)
-    shown = capsys.readouterr().out
-    assert "7,777" in shown
+    output = capsys.readouterr().out
+    assert "7,777" in output
 
 
 def test_the_rates_of_calls_are_summed_over_the_servers():
     """Each server may make the calls that its functions declare, so replicas multiply them."""
     servers = [server(name, 1, call_rates={"asking": 2.5}, rows_per_s=None) for name in ("a", "b")]
-    assert "asking may make 5 calls/s on all servers together" in shown(servers)
+    assert "asking may make 5 calls/s on all servers together" in render(servers)

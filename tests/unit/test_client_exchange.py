@@ -77,7 +77,7 @@ def test_a_row_larger_than_a_message_is_named(request_of: Callable[..., Open], s
         {"slot": pa.array([7, 4, 7], pa.int32()), "v": pa.array(["a", "b" * 20_000, "c"])}
     )
     connection = Written(request_of(columns=rows.schema), 10_000, upper)
-    with pytest.raises(RejectedError, match=r"one row .* has 200.. bytes, and message_bytes_max is 10000") as caught:
+    with pytest.raises(RejectedError, match=r"one row .* has 200.. bytes, and message_bytes_max is 10000") as excinfo:
         connection.send(Chunk(rows))
-    assert (caught.value.code, caught.value.limit, caught.value.slot) == ("LIMIT", "message_bytes_max", slot)
+    assert (excinfo.value.code, excinfo.value.limit, excinfo.value.slot) == ("LIMIT", "message_bytes_max", slot)
     assert [frame.batch["v"].to_pylist() for frame in connection.written if isinstance(frame, Chunk)] == [["a"]]

@@ -162,11 +162,11 @@ def test_the_number_of_arguments_is_told_not_read_from_a_text() -> None:
 def test_use_keeps_what_it_was_given(functions: Functions) -> None:
     """An aggregate has columns, condition, DISTINCT and direct arguments; its origin is not changed."""
     plain = functions["percentile"]("delay", fraction=0.9)
-    narrowed = plain.where("delay > 0").distinct()
+    narrow_use = plain.where("delay > 0").distinct()
     assert (plain.condition, plain.is_distinct) == (None, False)
-    assert (narrowed.columns, narrowed.condition, narrowed.is_distinct) == (("delay",), "delay > 0", True)
-    assert narrowed.literals == {"fraction": 0.9}
-    assert narrowed.transport is functions.transport
+    assert (narrow_use.columns, narrow_use.condition, narrow_use.is_distinct) == (("delay",), "delay > 0", True)
+    assert narrow_use.literals == {"fraction": 0.9}
+    assert narrow_use.transport is functions.transport
 
 
 class Mode(enum.Enum):
@@ -186,8 +186,8 @@ def test_a_use_of_a_function_shows_as_it_was_written(functions: Functions) -> No
     """Errors show an aggregate as code; `alias` names its output."""
     plain = functions["percentile"]("delay", fraction=0.9)
     assert (plain.name, plain.alias("n").name) == (None, "n")
-    shown = repr(plain.where("delay > 0").distinct().alias("n"))
-    assert shown == "percentile('delay', fraction=0.9).where('delay > 0').distinct().alias('n')"
+    use_text = repr(plain.where("delay > 0").distinct().alias("n"))
+    assert use_text == "percentile('delay', fraction=0.9).where('delay > 0').distinct().alias('n')"
 
 
 def test_one_function_is_used_without_its_name() -> None:
@@ -300,8 +300,8 @@ class Gate:
 
 def test_threads_pickle_by_value_beside_each_other() -> None:
     """The pickle of one thread needs no module of the author's, whatever other threads do meanwhile."""
-    authored = types.ModuleType("authored_by_two")
-    sys.modules[authored.__name__] = authored
+    author_module = types.ModuleType("authored_by_two")
+    sys.modules[author_module.__name__] = author_module
     try:
         exec(
             "from foldflight import udaf\n"
@@ -311,13 +311,13 @@ def test_threads_pickle_by_value_beside_each_other() -> None:
             "    def get_value(self, accumulator: int) -> int: return accumulator\n"
             "One = udaf(input_types=['INT'], result_type='INT')(type('One', (Base,), {}))\n"
             "Two = udaf(input_types=['INT'], result_type='INT')(type('Two', (Base,), {}))\n",
-            authored.__dict__,
+            author_module.__dict__,
         )
-        gate = authored.One.gate = Gate()
-        functions = Registry.load([authored.One, authored.Two]).authored
+        gate = author_module.One.gate = Gate()
+        functions = Registry.load([author_module.One, author_module.Two]).authored
         result = gate.through(lambda: pickle_functions(functions))
     finally:
-        del sys.modules[authored.__name__]
+        del sys.modules[author_module.__name__]
     assert [[function.name for function in pickle.loads(each)] for each in result] == [["one", "two"]] * 2
 
 

@@ -81,8 +81,8 @@ class Shell:
     """A coordinator with a clock that moves only when a test moves it."""
 
     def __init__(self, urls: tuple[str, ...] = URLS, *, returns: Returns | None = None, **more: Any) -> None:
-        asked = {name: more.pop(name) for name in ("initial_outputs", "row_outputs") if name in more}
-        open_request = Open((Call("sum", ("v",)),), COLUMNS, returns=returns or Returns(), **asked)
+        request_options = {name: more.pop(name) for name in ("initial_outputs", "row_outputs") if name in more}
+        open_request = Open((Call("sum", ("v",)),), COLUMNS, returns=returns or Returns(), **request_options)
         self.now_s = 100.0
         self.history: list[tuple[float, Event, list[Instruction]]] = []
         self.coordinator = Coordinator(
@@ -245,10 +245,10 @@ def test_a_server_that_does_not_drain_is_asked_now_and_then() -> None:
     assert shell.coordinator.stats.checkpoints == 0
     _, open_connection = shell.report(FrameSubmitted(CHUNK), ConnectionLost(GONE))
     assert isinstance(open_connection, OpenConnection)
-    sent = shell.report(ServerOpened(reply_of("t")))
-    while sent and isinstance(sent[0], SendFrame):
-        assert sent[0].frame is CHUNK
-        sent = shell.report(SENT)
+    instructions = shell.report(ServerOpened(reply_of("t")))
+    while instructions and isinstance(instructions[0], SendFrame):
+        assert instructions[0].frame is CHUNK
+        instructions = shell.report(SENT)
     assert shell.coordinator.stats.rows_refolded == 7 * CHUNK.batch.num_rows
 
 
@@ -343,16 +343,16 @@ def test_many_epochs_without_rows_do_not_fill_the_memory() -> None:
     shell.report(FrameSubmitted(CHUNK), SENT)
     most = checkpoints = 0
     for epoch in range(1, 101):
-        said = shell.report(FrameSubmitted(Barrier(epoch)), REQUESTED)
-        while said and not isinstance(said[0], Deliver):
-            if isinstance(said[-1], SendFrame):
-                said = shell.report(SENT)
-            elif said == [AwaitAnswer(Checkpoint())]:
+        instructions = shell.report(FrameSubmitted(Barrier(epoch)), REQUESTED)
+        while instructions and not isinstance(instructions[0], Deliver):
+            if isinstance(instructions[-1], SendFrame):
+                instructions = shell.report(SENT)
+            elif instructions == [AwaitAnswer(Checkpoint())]:
                 checkpoints += 1
-                said = shell.report(AnswerReceived(Saved(results(slot_0=5, slot_2=6))))
+                instructions = shell.report(AnswerReceived(Saved(results(slot_0=5, slot_2=6))))
             else:
-                said = shell.report(AnswerReceived(results(slot_0=5, slot_2=6) if epoch == 1 else results()))
-        if len(said) > 1:
+                instructions = shell.report(AnswerReceived(results(slot_0=5, slot_2=6) if epoch == 1 else results()))
+        if len(instructions) > 1:
             shell.report(SENT)
         most = max(most, shell.coordinator.held_bytes)
     assert checkpoints == shell.coordinator.stats.checkpoints == 5
@@ -365,13 +365,13 @@ def test_many_small_chunks_do_not_fill_the_memory(rows: int) -> None:
     shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=100_000).start()
     small = Chunk(CHUNK.batch.slice(0, rows))
     shell.report(FrameSubmitted(CHUNK), SENT)
-    sent = 0
-    said: list[Any] = []
-    while said == [] and sent < 100:
+    chunk_count = 0
+    instructions: list[Any] = []
+    while instructions == [] and chunk_count < 100:
         assert shell.report(FrameSubmitted(small)) == [SendFrame(small)]
-        said, sent = shell.report(SENT), sent + 1
-    assert said == [SendFrame(Checkpoint())]
-    assert 20 < sent < 60
+        instructions, chunk_count = shell.report(SENT), chunk_count + 1
+    assert instructions == [SendFrame(Checkpoint())]
+    assert 20 < chunk_count < 60
 
 
 @pytest.mark.parametrize(
@@ -476,22 +476,22 @@ def test_patience_and_back_off() -> None:
     started_s = shell.now_s
     rests = []
     while True:
-        cut, said = shell.report(ConnectionLost(RetryableError("OVERLOADED", "full")))
+        cut, instructions = shell.report(ConnectionLost(RetryableError("OVERLOADED", "full")))
         assert cut == CutConnection()
-        if isinstance(said, GiveUp):
+        if isinstance(instructions, GiveUp):
             break
-        assert isinstance(said, Sleep)
+        assert isinstance(instructions, Sleep)
         began_s = shell.now_s
-        while isinstance(said, Sleep):  # one rest is interrupted, to tell about the wait
-            shell.now_s = said.until_s
-            said = shell.report(TIMER)[-1]
+        while isinstance(instructions, Sleep):  # one rest is interrupted, to tell about the wait
+            shell.now_s = instructions.until_s
+            instructions = shell.report(TIMER)[-1]
         rests.append(shell.now_s - began_s)
-        assert isinstance(said, OpenConnection)
+        assert isinstance(instructions, OpenConnection)
     assert rests == pytest.approx([min(0.1 * 2**doublings, 5.0) for doublings in range(len(rests))])
     assert 4 < len(rests) < 12
-    assert said.error.code == "OVERLOADED"
-    assert "no server took the exchange within 10 s" in said.error.message
-    (step,) = said.error.story  # equal steps are one
+    assert instructions.error.code == "OVERLOADED"
+    assert "no server took the exchange within 10 s" in instructions.error.message
+    (step,) = instructions.error.story  # equal steps are one
     until = f"{len(rests) + 1} times until {shell.now_s - started_s:.1f}s"
     assert step == f"0.0s refused by grpc://a: OVERLOADED: full ({until})"
 
@@ -515,10 +515,10 @@ def test_an_exchange_stays_on_its_code() -> None:
     shell = Shell(("grpc://a", "grpc://b"), patience_s=0.0)
     shell.report(STARTED, ServerOpened(reply_of("one", code="1")), FrameSubmitted(CHUNK), SENT)
     shell.report(ConnectionLost(RetryableError("UNREACHABLE", "gone")))
-    said = shell.report(ServerOpened(reply_of("two", code="2")))
-    assert isinstance(said[-1], GiveUp)
-    assert isinstance(said[-1].error, RetryableError)
-    assert "server two has other code of sum than one, on which the exchange began" in said[-1].error.message
+    instructions = shell.report(ServerOpened(reply_of("two", code="2")))
+    assert isinstance(instructions[-1], GiveUp)
+    assert isinstance(instructions[-1].error, RetryableError)
+    assert "server two has other code of sum than one, on which the exchange began" in instructions[-1].error.message
     shell = Shell(("grpc://a", "grpc://b"))
     shell.report(STARTED, ServerOpened(reply_of("one", code="1")), FrameSubmitted(CHUNK), SENT)
     shell.report(ConnectionLost(RetryableError("UNREACHABLE", "gone")))
@@ -529,27 +529,31 @@ def test_waiting_for_the_old_code_ends() -> None:
     """After nine servers with other code in a row the exchange ends, so that the task is repeated with the new code."""
     shell = Shell(("grpc://a",), losses_max=8, patience_s=1e9)
     shell.report(STARTED, ServerOpened(reply_of("one", code="1")), FrameSubmitted(CHUNK), SENT)
-    said = shell.report(ConnectionLost(RetryableError("UNREACHABLE", "gone")))
+    instructions = shell.report(ConnectionLost(RetryableError("UNREACHABLE", "gone")))
     refusals = 0
-    while not isinstance(said[-1], GiveUp):
-        if isinstance(said[-1], Sleep):
-            shell.now_s = said[-1].until_s
-            said = shell.report(TIMER)
+    while not isinstance(instructions[-1], GiveUp):
+        if isinstance(instructions[-1], Sleep):
+            shell.now_s = instructions[-1].until_s
+            instructions = shell.report(TIMER)
         else:
             refusals += 1
-            said = shell.report(ServerOpened(reply_of("two", code="2")))
+            instructions = shell.report(ServerOpened(reply_of("two", code="2")))
     assert refusals == 9
-    assert "9 answers in a row were of servers with other code" in said[-1].error.message
+    assert "9 answers in a row were of servers with other code" in instructions[-1].error.message
 
 
 def test_a_server_with_other_code_is_told_of() -> None:
     """A new exchange uses a server with other code than the client has seen, with a warning."""
     shell = Shell(known="1")
-    told, *_ = shell.report(STARTED, ServerOpened(reply_of("two", code="2")))
-    assert isinstance(told, LogEvent)
-    assert told.once
-    assert told.fields["functions"] == "sum"
-    assert (told.fields["server_id"], told.fields["code_digests"], told.fields["expected"]) == ("two", "2", "1")
+    log_event, *_ = shell.report(STARTED, ServerOpened(reply_of("two", code="2")))
+    assert isinstance(log_event, LogEvent)
+    assert log_event.once
+    assert log_event.fields["functions"] == "sum"
+    assert (log_event.fields["server_id"], log_event.fields["code_digests"], log_event.fields["expected"]) == (
+        "two",
+        "2",
+        "1",
+    )
     assert Shell(known="1").report(STARTED, ServerOpened(reply_of("one", code="1"))) == []
     assert Shell(known="1").report(STARTED, ServerOpened(reply_of("old"))) == []
 
@@ -557,53 +561,53 @@ def test_a_server_with_other_code_is_told_of() -> None:
 def test_strict_refuses_other_code() -> None:
     """With `strict` the next server is tried, and without another one the error says what differs."""
     shell = Shell(("grpc://a", "grpc://b"), known="1", strict=True, patience_s=0.0)
-    said = shell.report(STARTED, ServerOpened(reply_of("two", code="2")))
-    assert isinstance(said[-1], OpenConnection)
+    instructions = shell.report(STARTED, ServerOpened(reply_of("two", code="2")))
+    assert isinstance(instructions[-1], OpenConnection)
     assert isinstance(shell.report(ServerOpened(reply_of("one", code="1")))[-1], LogEvent)  # it goes on
     shell = Shell(("grpc://a",), known="1", strict=True, patience_s=0.0)
-    said = shell.report(STARTED, ServerOpened(reply_of("two", code="2")))
-    assert isinstance(said[-1], GiveUp)
-    assert "other code of sum than the client has seen" in said[-1].error.message
+    instructions = shell.report(STARTED, ServerOpened(reply_of("two", code="2")))
+    assert isinstance(instructions[-1], GiveUp)
+    assert "other code of sum than the client has seen" in instructions[-1].error.message
 
 
 def test_the_error_names_each_server() -> None:
     """An error without a server tells what is wrong with each that was tried, and remedies once."""
     shell = Shell(("grpc://a", "grpc://b"), patience_s=0.0)
     shell.report(STARTED)
-    said = shell.report(ConnectionLost(RetryableError("UNREACHABLE", "grpc://a was lost; start it")))
-    assert isinstance(said[-1], OpenConnection)
-    said = shell.report(ConnectionLost(RetryableError("OVERLOADED", "it is full; wait")))
-    assert isinstance(said[-1], GiveUp)
-    assert said[-1].error.message == (
+    instructions = shell.report(ConnectionLost(RetryableError("UNREACHABLE", "grpc://a was lost; start it")))
+    assert isinstance(instructions[-1], OpenConnection)
+    instructions = shell.report(ConnectionLost(RetryableError("OVERLOADED", "it is full; wait")))
+    assert isinstance(instructions[-1], GiveUp)
+    assert instructions[-1].error.message == (
         "grpc://a was lost; start it; grpc://b: it is full; no server took the exchange within 0 s"
     )
 
 
 def waited_until(shell: Shell, end_s: float) -> list[LogEvent]:
     """Let the only server be away until this time, and return the events that are logged meanwhile."""
-    logged: list[LogEvent] = []
-    said = shell.report(ConnectionLost(GONE))
+    log_events: list[LogEvent] = []
+    instructions = shell.report(ConnectionLost(GONE))
     while shell.now_s < end_s:
-        logged += [each for each in said if isinstance(each, LogEvent)]
-        if isinstance(said[-1], Sleep):
-            shell.now_s = said[-1].until_s
-            said = shell.report(TIMER)
+        log_events += [each for each in instructions if isinstance(each, LogEvent)]
+        if isinstance(instructions[-1], Sleep):
+            shell.now_s = instructions[-1].until_s
+            instructions = shell.report(TIMER)
         else:
-            said = shell.report(ConnectionLost(GONE))
-    if isinstance(said[-1], Sleep):
-        shell.now_s = said[-1].until_s
-        said = shell.report(TIMER)
-    assert isinstance(said[-1], OpenConnection)
-    return logged
+            instructions = shell.report(ConnectionLost(GONE))
+    if isinstance(instructions[-1], Sleep):
+        shell.now_s = instructions[-1].until_s
+        instructions = shell.report(TIMER)
+    assert isinstance(instructions[-1], OpenConnection)
+    return log_events
 
 
 def test_a_wait_for_servers_is_told_once() -> None:
     """After three seconds without a server, one event names the servers, the time left and the option; again later."""
     shell = Shell(("grpc://a",), patience_s=60.0, losses_max=99).start()
     shell.report(FrameSubmitted(CHUNK), SENT)
-    (told,) = waited_until(shell, 130.0)
-    assert told.event == "an exchange waits for a server"
-    assert told.fields == {
+    (log_event,) = waited_until(shell, 130.0)
+    assert log_event.event == "an exchange waits for a server"
+    assert log_event.fields == {
         "servers": "grpc://a",
         "left_s": 57.0,
         "patience_s": 60.0,
@@ -623,15 +627,15 @@ def test_rows_that_kill_servers_do_not_kill_them_all() -> None:
     losses = 0
     while True:
         losses += 1
-        said = shell.report(ConnectionLost(GONE))[-1]
-        if isinstance(said, GiveUp):
+        instructions = shell.report(ConnectionLost(GONE))[-1]
+        if isinstance(instructions, GiveUp):
             break
-        while isinstance(said, Sleep):
-            shell.now_s = said.until_s
-            (said,) = shell.report(TIMER)
+        while isinstance(instructions, Sleep):
+            shell.now_s = instructions.until_s
+            (instructions,) = shell.report(TIMER)
         shell.report(ServerOpened(reply_of()))
     assert losses == 4
-    assert "4 servers were lost in a row without an answer" in said.error.message
+    assert "4 servers were lost in a row without an answer" in instructions.error.message
 
 
 def test_the_engines_own_mistakes_are_the_engines() -> None:

@@ -71,11 +71,11 @@ class StatusError(Exception):
 
 
 @udf
-async def asked(x: int) -> int:
+async def ask(x: int) -> int:
     return x
 
 
-FUNCTION = function_of(asked)
+FUNCTION = function_of(ask)
 
 
 class Run:
@@ -88,7 +88,7 @@ class Run:
         self.functions: FunctionCalls | None = None
         self.again: Any = None
 
-    def queue(self, rows, *, shared: object = "one", stops: bool = False) -> Queue:
+    def queue(self, rows, *, sharing_key: object = "one", stops: bool = False) -> Queue:
         calls = Calls(
             FUNCTION,
             self.bounds,
@@ -97,7 +97,7 @@ class Run:
             call_ids("", "", rows),
             pa.int64(),
             again=self.again or (lambda index: (rows[index],)),
-            shared=shared,
+            shared=sharing_key,
             stops=stops,
         )
         return Queue(calls, self.report)
@@ -157,13 +157,13 @@ def test_no_second_has_more_calls_than_the_rate() -> None:
     def starts_of_a_worker() -> list[float]:
         starts: list[float] = []
 
-        async def noted(x):
+        async def note(x):
             starts.append(run.loop.time())
             await asyncio.sleep(0.3)
             if x == 3 and len(starts) < 20:
                 raise ConnectionError("lost")
 
-        run = Run(noted, rate=20.0, share=0.5)
+        run = Run(note, rate=20.0, share=0.5)
         run(*(run.queue(range(8)) for _ in range(4)), later=[(9.0, run.queue(range(8)))])
         assert run.report.counts["retried"] > 0
         assert len(starts) > 40
@@ -178,11 +178,11 @@ def test_an_exchange_with_many_rows_does_not_hold_back_another() -> None:
     """Exchanges take turns, so a single row waits for one turn and not for all of these."""
     order = []
 
-    async def noted(x):
+    async def note(x):
         order.append(x)
         await asyncio.sleep(1.0)
 
-    run = Run(noted, concurrency=2)
+    run = Run(note, concurrency=2)
     run(run.queue(range(100)), run.queue([-1]))
     assert order.index(-1) < 4
 
@@ -191,7 +191,7 @@ def test_errors_that_may_pass_are_repeated_and_others_are_not() -> None:
     """A lost connection is tried again with growing pauses; an error of code fails the row at once."""
     calls = Counter()
 
-    async def failing(x):
+    async def fail(x):
         calls[x] += 1
         if x == 0 and calls[x] < 3:
             raise ConnectionError("reset")
@@ -203,7 +203,7 @@ def test_errors_that_may_pass_are_repeated_and_others_are_not() -> None:
             raise StatusError(503)
         return x
 
-    run = Run(failing, retries=4)
+    run = Run(fail, retries=4)
     queue = run.queue(range(5))
     ((zero, one, two, three, four),) = run(queue)
     assert (zero, four) == (0, 4)
@@ -215,14 +215,14 @@ def test_errors_that_may_pass_are_repeated_and_others_are_not() -> None:
 @pytest.mark.parametrize("batch", [None, 4])
 def test_each_call_of_a_row_has_arguments_that_no_other_has_changed(batch) -> None:
     """Code may empty a list that it gets, fail, and be called again; a row without such arguments fails alone."""
-    seen = Counter()
+    seen_values = Counter()
 
-    async def emptied(given):
+    async def empty(given):
         groups = given if batch else [given]
         taken = [[each.pop() for _ in list(each)] for each in groups]
         for each in taken:
-            seen[each[0]] += 1
-        if any(each[0] == 1 and seen[1] < 3 for each in taken):
+            seen_values[each[0]] += 1
+        if any(each[0] == 1 and seen_values[1] < 3 for each in taken):
             raise ValueError("bad") if batch and len(groups) > 1 else ConnectionError("reset")
         return [sum(each) for each in taken] if batch else sum(taken[0])
 
@@ -232,7 +232,7 @@ def test_each_call_of_a_row_has_arguments_that_no_other_has_changed(batch) -> No
         return (list(rows[index]),)
 
     rows = [[10, each] for each in range(4)]
-    run = Run(emptied, batch=batch, retries=4)
+    run = Run(empty, batch=batch, retries=4)
     run.again = again
     queue = run.queue([list(each) for each in rows])
     ((zero, one, two, three),) = run(queue)
@@ -244,13 +244,13 @@ def test_each_row_of_a_call_has_its_own_number_of_calls() -> None:
     """A row that shares the last call of another one is called as often as `retries` permits, too."""
     calls = Counter()
 
-    async def failing(xs):
+    async def fail(xs):
         calls.update(xs)
         if calls[1] == 1:
             raise ConnectionError("reset")
         return xs
 
-    run = Run(failing, batch=2, retries=1)
+    run = Run(fail, batch=2, retries=1)
     queue = run.queue([0, 1])
     older, newer = queue.take(), queue.take()
     older.attempts = 1
@@ -299,16 +299,16 @@ def test_retry_after_holds_for_a_batch_of_several_exchanges() -> None:
 
 def test_a_call_that_never_ends_is_cancelled() -> None:
     """After `timeout_s` a call is cancelled; one that ignores it loses its place, and others go on."""
-    ignored = []
+    ignored_cancellations = []
 
     async def endless(x):
         while x:
             try:
                 await asyncio.sleep(1000)
             except asyncio.CancelledError:
-                if x == 1 or ignored:
+                if x == 1 or ignored_cancellations:
                     raise
-                ignored.append(x)
+                ignored_cancellations.append(x)
         return x
 
     run = Run(endless, concurrency=1, retries=0, timeout_s=3)
@@ -324,13 +324,13 @@ def test_batches_join_rows_of_exchanges_with_one_instance() -> None:
     """Rows of several exchanges share a call, up to the size of a batch; those of another instance do not."""
     sizes = []
 
-    async def batched(xs):
+    async def batch_of(xs):
         sizes.append(sorted(xs))
         await asyncio.sleep(0.02)
         return [x + 1 for x in xs]
 
-    run = Run(batched, users=3, batch=4, concurrency=1)
-    answers = run(run.queue([1, 2]), run.queue([3, 4, 5]), run.queue([9], shared="other"))
+    run = Run(batch_of, users=3, batch=4, concurrency=1)
+    answers = run(run.queue([1, 2]), run.queue([3, 4, 5]), run.queue([9], sharing_key="other"))
     assert answers == [[2, 3], [4, 5, 6], [10]]
     assert sizes[0] == [1, 2, 3, 4]
     assert [9] in sizes
@@ -342,11 +342,11 @@ def test_a_call_waits_for_more_rows_only_if_there_may_be_some(users, waited_s) -
     """If all exchanges that use the instance wait already, a call begins at once, and otherwise after the bound."""
     starts = []
 
-    async def batched(xs):
+    async def batch_of(xs):
         starts.append(run.loop.time())
         return xs
 
-    run = Run(batched, users=users, batch=4, batch_wait_s=0.25)
+    run = Run(batch_of, users=users, batch=4, batch_wait_s=0.25)
     assert run(run.queue([1, 2])) == [[1, 2]]
     assert starts == [pytest.approx(waited_s, abs=0.01)]
 
@@ -355,12 +355,12 @@ def test_rows_that_waited_for_a_call_begin_with_those_that_it_answers() -> None:
     """A row that came while a call ran waits for the exchanges that the call has answered, or else they alternate."""
     sizes = []
 
-    async def batched(xs):
+    async def batch_of(xs):
         sizes.append(len(xs))
         await asyncio.sleep(1)
         return xs
 
-    run = Run(batched, users=3, batch=4, batch_wait_s=0.25, concurrency=1)
+    run = Run(batch_of, users=3, batch=4, batch_wait_s=0.25, concurrency=1)
     run(run.queue([1, 2, 3]), later=[(0.5, run.queue([4])), (1.3, run.queue([5, 6, 7]))])
     assert sizes == [3, 4]
 
@@ -369,13 +369,13 @@ def test_a_batch_that_fails_is_called_for_each_exchange_and_then_in_halves() -> 
     """The bad row fails alone; the rows of its batch and of the other exchange have their answers."""
     sizes = []
 
-    async def batched(xs):
+    async def batch_of(xs):
         sizes.append(len(xs))
         if 6 in xs:
             raise ValueError("six")
         return xs
 
-    run = Run(batched, users=2, batch=8)
+    run = Run(batch_of, users=2, batch=8)
     one, other = run(run.queue([1, 2, 3, 4]), run.queue([5, 6, 7, 8]))
     assert one == [1, 2, 3, 4]
     assert [x if isinstance(x, int) else str(x) for x in other] == [5, "six", 7, 8]
@@ -383,17 +383,17 @@ def test_a_batch_that_fails_is_called_for_each_exchange_and_then_in_halves() -> 
     assert sorted(sizes[1:3]) == [4, 4]
 
 
-@pytest.mark.parametrize("returned", [[1], None, "ab", {1: 1, 2: 2}])
-def test_a_batch_must_return_a_value_for_each_row(returned) -> None:
+@pytest.mark.parametrize("result_value", [[1], None, "ab", {1: 1, 2: 2}])
+def test_a_batch_must_return_a_value_for_each_row(result_value) -> None:
     """Another number of results, or no list, is an error of each row: none could be told apart.
 
     The rows have errors of their own, because each exchange adds its row.
     """
 
-    async def batched(xs):
-        return returned
+    async def batch_of(xs):
+        return result_value
 
-    run = Run(batched, users=2, batch=8)
+    run = Run(batch_of, users=2, batch=8)
     (one,), (two,) = run(run.queue([1]), run.queue([2]))
     assert "for a batch of 2 rows" in str(one)
     assert str(one) == str(two)
@@ -403,19 +403,19 @@ def test_a_batch_must_return_a_value_for_each_row(returned) -> None:
 
 def test_who_leaves_cancels_its_calls_and_not_those_of_others() -> None:
     """Calls of an exchange that leaves are cancelled outside, too; a shared one goes on for the other exchange."""
-    cancelled, began = [], []
+    cancelled_calls, began = [], []
 
-    async def batched(xs):
+    async def batch_of(xs):
         began.append(xs)
         try:
             await asyncio.sleep(5)
         except asyncio.CancelledError:
-            cancelled.append(xs)
+            cancelled_calls.append(xs)
             raise
         return xs
 
-    run = Run(batched, users=2, batch=4)
-    leaves, stays, alone = run.queue([1]), run.queue([2]), run.queue([3], shared="other")
+    run = Run(batch_of, users=2, batch=4)
+    leaves, stays, alone = run.queue([1]), run.queue([2]), run.queue([3], sharing_key="other")
 
     def leave(run) -> bool:
         if len(began) == 2 and not leaves.is_over:
@@ -424,7 +424,7 @@ def test_who_leaves_cancels_its_calls_and_not_those_of_others() -> None:
         return stays.done.is_set() and alone.ended.is_set()
 
     assert run(leaves, stays, alone, until=leave) == [[None], [2], [None]]
-    assert cancelled == [[3]]
+    assert cancelled_calls == [[3]]
     assert leaves.ended.is_set()
 
 
@@ -432,29 +432,29 @@ def test_the_first_row_that_fails_ends_the_others_unless_errors_are_isolated() -
     """Without isolation the exchange fails with the row, so no further call is paid for."""
     calls = []
 
-    async def failing(x):
+    async def fail(x):
         calls.append(x)
         if x == 1:
             raise ValueError("one")
         await asyncio.sleep(1)
 
-    run = Run(failing, concurrency=2)
+    run = Run(fail, concurrency=2)
     run(run.queue(range(100), stops=True))
     assert calls == [0, 1]
 
 
 def test_code_in_a_call_sees_its_id() -> None:
     """The context of a call has the ids of its rows, which depend on the rows and on the scope only."""
-    seen = []
+    seen_values = []
 
-    async def noted(x):
+    async def note(x):
         await asyncio.sleep(0.1)
-        seen.append(OPEN_CALL.get().ids)
+        seen_values.append(OPEN_CALL.get().ids)
 
-    run = Run(noted)
+    run = Run(note)
     run(run.queue([1, 2, 1]))
-    assert len(set(seen)) == 2
-    assert seen.count(seen[0]) + seen.count(seen[1]) >= 3
+    assert len(set(seen_values)) == 2
+    assert seen_values.count(seen_values[0]) + seen_values.count(seen_values[1]) >= 3
     assert call_ids("a", "f", [1, "1"])[0] != call_ids("a", "f", [1, "1"])[1]
     assert call_ids("a", "f", [1]) == call_ids("a", "f", [1]) != call_ids("b", "f", [1])
     assert call_ids("a", "f", [["ab", "c"]]) != call_ids("a", "f", [["a", "bc"]])

@@ -19,14 +19,14 @@ NTZ, LTZ = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 def test_the_arguments_decide_for_states_and_results() -> None:
     """Without a zone, types and fingerprint are those of earlier releases: their checkpoints stay valid."""
     latest: Any = function_of(those.Latest)
-    plain, zoned = (latest.bind([pa.float64(), type_], {}) for type_ in (NTZ, LTZ))
-    assert (plain.result_type, zoned.result_type) == (NTZ, LTZ)
+    plain, zoned_function = (latest.bind([pa.float64(), type_], {}) for type_ in (NTZ, LTZ))
+    assert (plain.result_type, zoned_function.result_type) == (NTZ, LTZ)
     assert plain.state_type == pa.struct([("value", pa.float64()), ("at", NTZ)])
-    assert zoned.state_type == pa.struct([("value", pa.float64()), ("at", LTZ)])
+    assert zoned_function.state_type == pa.struct([("value", pa.float64()), ("at", LTZ)])
     assert plain.fingerprint == "e8e2358b8edeee24"
-    assert zoned.fingerprint != plain.fingerprint
+    assert zoned_function.fingerprint != plain.fingerprint
     assert latest.bind([pa.float64(), pa.null()], {}).fingerprint == plain.fingerprint
-    assert latest.bind([pa.float64(), pa.timestamp("ms", "Asia/Tokyo")], {}).fingerprint == zoned.fingerprint
+    assert latest.bind([pa.float64(), pa.timestamp("ms", "Asia/Tokyo")], {}).fingerprint == zoned_function.fingerprint
     seen: Any = function_of(those.Seen)
     assert [seen.bind([type_], {}).views[0].key for type_ in (NTZ, LTZ)] == [NTZ, LTZ]
 
@@ -50,8 +50,8 @@ def test_descriptions_have_both_kinds() -> None:
     info = FunctionInfo.of(latest)
     assert (info.input_types, info.result_type) == (("DOUBLE", "TIMESTAMP"), "TIMESTAMP")
     assert decode_info(encode_info(info)) == info
-    zoned = info.taking([pa.float64(), LTZ])
-    assert (zoned.input_types, zoned.result_type) == (("DOUBLE", "TIMESTAMPTZ"), "TIMESTAMPTZ")
+    zoned_info = info.taking([pa.float64(), LTZ])
+    assert (zoned_info.input_types, zoned_info.result_type) == (("DOUBLE", "TIMESTAMPTZ"), "TIMESTAMPTZ")
     assert info.taking([pa.float64(), NTZ]) is info
 
 
@@ -61,15 +61,15 @@ def test_epochs_of_literal_rows(name: str) -> None:
     function = connect(those)[name]
     arguments = ["v", "at"] if name == "latest" else ["at"]
     tokyo = timezone(timedelta(hours=9))
-    for zone, shown in ((None, None), (tokyo, UTC)):
+    for zone, display_text in ((None, None), (tokyo, UTC)):
         rows = [{"v": float(hour), "at": datetime(2026, 1, 1, hour, tzinfo=zone)} for hour in (9, 11, 10)]
         epochs = run_epochs({"it": function(*arguments)}, [rows[:1], rows[1:]])
         last = datetime(2026, 1, 1, 11, tzinfo=zone)
-        expected: Any = {"seconds": 7200.0, "seen": 3}.get(name, last if shown is None else last.astimezone(UTC))
+        expected: Any = {"seconds": 7200.0, "seen": 3}.get(name, last if display_text is None else last.astimezone(UTC))
         result = epochs[-1].changelog[-1][1]["it"]
         assert result == expected
         if isinstance(result, datetime):
-            assert result.utcoffset() == (None if shown is None else timedelta(0))
+            assert result.utcoffset() == (None if display_text is None else timedelta(0))
 
 
 @pytest.mark.parametrize("first", [0, 1])

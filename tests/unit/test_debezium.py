@@ -116,8 +116,8 @@ def rows(
     return [row for result in read(parts) for row in result.to_pylist()]
 
 
-def texts_of(given: Iterable[Any]) -> pa.Array:
-    texts = [each if each is None or isinstance(each, str | bytes) else json.dumps(each) for each in given]
+def texts_of(values: Iterable[Any]) -> pa.Array:
+    texts = [each if each is None or isinstance(each, str | bytes) else json.dumps(each) for each in values]
     return pa.array([each.encode() if isinstance(each, str) else each for each in texts], pa.binary())
 
 
@@ -162,7 +162,7 @@ def expected(name: str, value: Any, type_: pa.DataType) -> Any:
     return value
 
 
-def shown(name: str, value: Any) -> Any:
+def readable_value(name: str, value: Any) -> Any:
     return json.loads(value) if name in ("c_json", "c_jsonb", "c_hstore") and value is not None else value
 
 
@@ -182,7 +182,7 @@ def column_of(mode: str, name: str) -> str:
     table: dict[int, Any] = {}
     for row in changes:
         if row["row_kind"].startswith("+"):
-            table[row["id"]] = shown(name, row[name])
+            table[row["id"]] = readable_value(name, row[name])
         elif row["row_kind"] == "-D":
             del table[row["id"]]
     truth = json.loads(archive()["truth"])["phase9"]["kinds"]
@@ -263,12 +263,12 @@ def event(op: str, before: Any = None, after: Any = None, **more: Any) -> dict[s
 
 
 def block(**columns: Mapping[str, Any]) -> dict[str, Any]:
-    fields = [{"field": name, **described} for name, described in columns.items()]
+    fields = [{"field": name, **description} for name, description in columns.items()]
     return {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
 
 
-def in_block(value: Any, **described: Any) -> dict[str, Any]:
-    return {"schema": block(x=described), "payload": event("c", after={"x": value})}
+def in_block(value: Any, **description: Any) -> dict[str, Any]:
+    return {"schema": block(x=description), "payload": event("c", after={"x": value})}
 
 
 def base64_of(number: int) -> str:
@@ -280,7 +280,7 @@ TIME_NAME, DATA_NAME, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.a
 
 
 @pytest.mark.parametrize(
-    ("described", "value", "type_", "found"),
+    ("description", "value", "type_", "actual"),
     [
         ({"name": f"{TIME_NAME}MicroTimestamp", "type": "int64"}, 1704067200000000, INSTANT, dt.datetime(2024, 1, 1)),
         ({"name": f"{TIME_NAME}Timestamp", "type": "int64"}, -1, NTZ, dt.datetime(1969, 12, 31, 23, 59, 59, 999000)),
@@ -351,18 +351,18 @@ TIME_NAME, DATA_NAME, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.a
         ),
     ],
 )
-def test_the_schema_block_says_what_a_value_is(described: Any, value: Any, type_: pa.DataType, found: Any) -> None:
+def test_the_schema_block_says_what_a_value_is(description: Any, value: Any, type_: pa.DataType, actual: Any) -> None:
     """Units, scales and forms are those of the block, also if another event has another block."""
     other = in_block(None, type="string")
-    result = rows(reader({"x": type_}), [other, in_block(value, **described), other, in_block(value, **described)])
+    result = rows(reader({"x": type_}), [other, in_block(value, **description), other, in_block(value, **description)])
     values = [row["x"].replace(tzinfo=None) if isinstance(row["x"], dt.datetime) else row["x"] for row in result]
-    assert values == [None, found, None, found]
-    if isinstance(found, dt.datetime) and type_ == INSTANT:
+    assert values == [None, actual, None, actual]
+    if isinstance(actual, dt.datetime) and type_ == INSTANT:
         assert result[1]["x"].utcoffset() == dt.timedelta(0)
 
 
 @pytest.mark.parametrize(
-    ("described", "value", "type_", "said"),
+    ("description", "value", "type_", "message"),
     [
         ({"type": "int64"}, 1704067200000, NTZ, "a int, which timestamp"),
         *(
@@ -449,19 +449,19 @@ def test_the_schema_block_says_what_a_value_is(described: Any, value: Any, type_
         ({"type": "map"}, {"a": 1}, pa.string(), "a type without an exact reader"),
     ],
 )
-def test_what_is_not_exact_is_refused(described: Any, value: Any, type_: pa.DataType, said: str | None) -> None:
+def test_what_is_not_exact_is_refused(description: Any, value: Any, type_: pa.DataType, message: str | None) -> None:
     """With the column, the value and what to do."""
-    if said is None:
-        assert rows(reader({"x": type_}), [in_block(value, **described)])
+    if message is None:
+        assert rows(reader({"x": type_}), [in_block(value, **description)])
         return
-    with pytest.raises(RejectedError, match=said) as excinfo:
-        rows(reader({"x": type_}), [in_block(value, **described)])
+    with pytest.raises(RejectedError, match=message) as excinfo:
+        rows(reader({"x": type_}), [in_block(value, **description)])
     assert excinfo.value.code == "SCHEMA_MISMATCH"
     assert "the column x of an event has the value " in excinfo.value.message
 
 
 @pytest.mark.parametrize(
-    ("words", "value", "type_", "found"),
+    ("words", "value", "type_", "actual"),
     [
         ({}, 12.34, pa.decimal128(10, 2), Decimal("12.34")),
         ({}, 5, pa.decimal128(10, 2), Decimal("5.00")),
@@ -540,14 +540,14 @@ def test_what_is_not_exact_is_refused(described: Any, value: Any, type_: pa.Data
         ({"binary": "base64-url-safe"}, "-_8=", pa.binary(), b"\xfb\xff"),
     ],
 )
-def test_words_say_what_a_value_is_without_a_block(words: Any, value: Any, type_: pa.DataType, found: Any) -> None:
+def test_words_say_what_a_value_is_without_a_block(words: Any, value: Any, type_: pa.DataType, actual: Any) -> None:
     """What may mean several things is refused, until a word says which."""
     read = reader({"x": type_}, words)
-    if isinstance(found, str) and found != value:
-        with pytest.raises(RejectedError, match=found):
+    if isinstance(actual, str) and actual != value:
+        with pytest.raises(RejectedError, match=actual):
             rows(read, [event("c", after={"x": value})])
     else:
-        assert rows(read, [event("c", after={"x": value})])[0]["x"] == found
+        assert rows(read, [event("c", after={"x": value})])[0]["x"] == actual
 
 
 def test_flattened_events_with_their_operation() -> None:
@@ -593,7 +593,7 @@ def test_what_changes_no_row_is_skipped(message: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "options", "said"),
+    ("message", "options", "expected_message"),
     [
         (event("t"), {}, "the operation of an event is t, which is not one of c, r, u, d; it empties the table"),
         (event("x"), {}, "the operation of an event is x, which is not one of c, r, u, d; remove such events"),
@@ -666,9 +666,9 @@ def test_what_changes_no_row_is_skipped(message: Any) -> None:
         ('{"op": "c", "after": {"x": 1e999999999}}', {}, "not an integer"),
     ],
 )
-def test_events_are_refused_in_words(message: Any, options: Any, said: str) -> None:
+def test_events_are_refused_in_words(message: Any, options: Any, expected_message: str) -> None:
     """Each in a sentence of its own, and no event is dropped."""
-    with pytest.raises(RejectedError, match=said) as excinfo:
+    with pytest.raises(RejectedError, match=expected_message) as excinfo:
         rows(reader({"x": pa.int64()}, **options), [message])
     assert excinfo.value.code == "SCHEMA_MISMATCH"
     assert len(excinfo.value.message) < 500
@@ -679,7 +679,7 @@ UNSENT = [*UNAVAILABLE.encode()]
 
 
 @pytest.mark.parametrize(
-    ("message", "type_", "words", "said"),
+    ("message", "type_", "words", "expected_message"),
     [
         (event("c", after={"x": UNSENT}), pa.list_(pa.int32()), {}, "not changed and not sent"),
         (event("c", after={"x": [float(each) for each in UNSENT]}), pa.list_(pa.float64()), {}, "not sent"),
@@ -717,9 +717,11 @@ UNSENT = [*UNAVAILABLE.encode()]
         (event("c", after={"x": {"\ud800": 1}}), pa.map_(pa.string(), pa.int64()), {}, "not Unicode"),
     ],
 )
-def test_values_that_no_type_holds_are_refused(message: Any, type_: pa.DataType, words: Any, said: str) -> None:
+def test_values_that_no_type_holds_are_refused(
+    message: Any, type_: pa.DataType, words: Any, expected_message: str
+) -> None:
     """They were rounded, were NULL, or were the bytes of Debezium's placeholder."""
-    with pytest.raises(RejectedError, match=said) as excinfo:
+    with pytest.raises(RejectedError, match=expected_message) as excinfo:
         rows(reader({"x": type_}, words), [message])
     assert excinfo.value.code == "SCHEMA_MISMATCH"
 
@@ -728,8 +730,8 @@ def test_values_that_no_type_holds_are_refused(message: Any, type_: pa.DataType,
 @pytest.mark.parametrize("is_described", [False, True])
 def test_doubles_are_exact(value: float, is_described: bool) -> None:
     """Also integers with more than 53 bits, of which a DOUBLE holds some."""
-    described = {"type": "int64" if isinstance(value, int) else "double"}
-    message = in_block(value, **described) if is_described else event("c", after={"x": value})
+    description = {"type": "int64" if isinstance(value, int) else "double"}
+    message = in_block(value, **description) if is_described else event("c", after={"x": value})
     assert rows(reader({"x": pa.float64()}), [message]) == [{"row_kind": "+I", "x": value}]
 
 
@@ -738,9 +740,9 @@ def test_names_and_missing_columns() -> None:
     assert rows(reader({"X": pa.int64()}), [event("c", after={"x": 7})]) == [{"row_kind": "+I", "X": 7}]
     with pytest.raises(RejectedError, match="lacks the column X"):
         rows(reader({"X": pa.int64()}, is_case_sensitive=True), [event("c", after={"x": 7})])
-    added = [event("c", after={"x": 7}), event("u", {"x": 7}, {"x": 7, "y": 8})]
+    events_with_column = [event("c", after={"x": 7}), event("u", {"x": 7}, {"x": 7, "y": 8})]
     read = reader({"x": pa.int64(), "y": pa.int64()}, fills_missing=True, has_whole_rows=True)
-    result = rows(read, added)
+    result = rows(read, events_with_column)
     assert [(row["row_kind"], row["y"]) for row in result] == [("+I", None), ("-U", None), ("+U", 8)]
     odd = {"op": pa.string(), "payload": pa.string(), "a.b": pa.int64()}
     assert rows(reader(odd), [event("c", after={"op": "d", "payload": "{}", "a.b": 5})]) == [
@@ -774,9 +776,9 @@ def test_a_column_that_only_the_payload_has_is_refused(keys: Any, value: Any) ->
 )
 def test_flattened_events_may_have_columns_of_any_names(more: dict[str, Any]) -> None:
     """Also those of envelopes, markers and schema blocks: no row is dropped, and none is read from a column."""
-    flattened = {"x": 1, **more, "__op": "u", "__lsn": 3, "__table": "t"}
+    flat_event = {"x": 1, **more, "__op": "u", "__lsn": 3, "__table": "t"}
     for options in ({}, {"table": "inv.t"}):
-        result = rows(reader({"x": pa.int64()}, keys=("x",), **options), [flattened])
+        result = rows(reader({"x": pa.int64()}, keys=("x",), **options), [flat_event])
         assert [(row["x"], row["debezium_deleted"]) for row in result] == [(1, False)]
 
 
@@ -816,11 +818,11 @@ def test_an_error_names_the_event_and_all_columns() -> None:
         f'(the event: topic orders, partition 0, offset {17 + place}, key {{"x": {1 + place}}}, lsn 5)'
         for place in (0, 1)
     )
-    said = excinfo.value.message
-    assert said.startswith("an event lacks the column z; it has x, at, y. ")
-    assert "; also, the column at of an event has the value 7, an integer whose unit is not known" in said
-    assert f"{first}; also, the column x of an event has the value '1234', which may be a number or base64" in said
-    assert said.endswith(second)
+    message = excinfo.value.message
+    assert message.startswith("an event lacks the column z; it has x, at, y. ")
+    assert "; also, the column at of an event has the value 7, an integer whose unit is not known" in message
+    assert f"{first}; also, the column x of an event has the value '1234', which may be a number or base64" in message
+    assert message.endswith(second)
     with pytest.raises(RejectedError, match=r"an event lacks the columns x, y; did you mean yy for y\?"):
         rows(reader({"x": pa.int64(), "y": pa.int64()}), [event("c", after={"yy": 1})])
 
@@ -844,10 +846,10 @@ def test_events_that_are_refused_are_dead_letters() -> None:
     result = rows(read, events, keys)
     assert [(row["x"], row["y"]) for row in result if row["dead_letter"] is None] == [(1, "a"), (4, "d")]
     letters = [row for row in result if row["dead_letter"] is not None]
-    said = ["which int64 does not hold", "the column y of an event has the value", "is not an object", "not JSON"]
-    said += ["a tombstone has a key that is not JSON", "it has \\ud800"]
-    assert len(letters) == len(said)
-    for row, place, words in zip(letters, (1, 2, 4, 5, 6, 7), said, strict=True):
+    messages = ["which int64 does not hold", "the column y of an event has the value", "is not an object", "not JSON"]
+    messages += ["a tombstone has a key that is not JSON", "it has \\ud800"]
+    assert len(letters) == len(messages)
+    for row, place, words in zip(letters, (1, 2, 4, 5, 6, 7), messages, strict=True):
         letter = row.pop("dead_letter")
         assert words in letter["message"]
         assert f"offset {place}, " in letter["message"]
@@ -864,18 +866,18 @@ def test_events_that_are_refused_are_dead_letters() -> None:
 @pytest.mark.parametrize("keys", [None, ("id",)])
 def test_events_without_their_known_heads(keys: Any) -> None:
     """Rows and errors are those of the whole events, of which Spark has cut what it knew: in all, or in some."""
-    given = [each and each.encode() for each in values("default-schema", "orders")][:30]
-    first = next(each for each in given if each)
+    event_bytes = [each and each.encode() for each in values("default-schema", "orders")][:30]
+    first = next(each for each in event_bytes if each)
     other = first.replace(b'"optional":true', b'"optional": true')
     heads = [each[: each.index(PAYLOAD)] + PAYLOAD for each in (first, other)]
     wrong = first.replace(b'"customer":"', b'"customer":7,"x":"')
-    for events in (given, [*given, other], [None, None], [*given[:3], wrong]):
+    for events in (event_bytes, [*event_bytes, other], [None, None], [*event_bytes[:3], wrong]):
         numbers = [
             None if each is None else next((at for at, head in enumerate(heads) if each.startswith(head)), None)
             for each in events
         ]
-        for known in ((0, 1), (0,), ()):
-            cut = [number if number in known else None for number in numbers]
+        for known_heads in ((0, 1), (0,), ()):
+            cut = [number if number in known_heads else None for number in numbers]
             rests = [
                 each if each is None or at is None else each[len(heads[at]) : -1]
                 for each, at in zip(events, cut, strict=True)
@@ -918,13 +920,13 @@ def test_events_of_two_tables_are_not_added_together(monkeypatch: pytest.MonkeyP
     """Without `table=` they are ambiguous; a pattern says that several tables are parts of one."""
     sources = [{"db": "d", "schema": "inv", "table": name, "lsn": 1} for name in ("orders_1", "orders_2", "items")]
     events = [event("c", after={"x": number}, source=source) for number, source in enumerate(sources)]
-    said = r"two tables, d\.inv\.orders_1 and d\.inv\.orders_2, .*table='d\.inv\.orders_1'.*table='d\.inv\.\*'"
+    message = r"two tables, d\.inv\.orders_1 and d\.inv\.orders_2, .*table='d\.inv\.orders_1'.*table='d\.inv\.\*'"
     for keys in (None, ("x",)):
-        with pytest.raises(RejectedError, match=said):
+        with pytest.raises(RejectedError, match=message):
             rows(reader({"x": pa.int64()}, keys=keys), events)
-        for table, wanted in (("inv.orders_*", [0, 1]), ("*.items", [2]), ("d.*.orders_2", [1]), ("in.*", [])):
+        for table, expected in (("inv.orders_*", [0, 1]), ("*.items", [2]), ("d.*.orders_2", [1]), ("in.*", [])):
             result = rows(reader({"x": pa.int64()}, keys=keys, table=table), events)
-            assert [row["x"] for row in result] == wanted
+            assert [row["x"] for row in result] == expected
     read = reader({"x": pa.int64()})  # whose tasks read partitions of one table each
     rows(read, events[:1])
     with pytest.raises(RejectedError, match="two tables"):
@@ -932,10 +934,10 @@ def test_events_of_two_tables_are_not_added_together(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(debeziumreader, "_READERS_MAX", 1)  # a process forgets readers, but not the one that reads
     with pytest.raises(RejectedError, match="two tables"):
         rows(reader({"x": pa.int64()}), events)
-    flattened = [{"x": 1, "__op": "c", "__lsn": 1, "__table": name} for name in ("a", "b")]
+    flat_events = [{"x": 1, "__op": "c", "__lsn": 1, "__table": name} for name in ("a", "b")]
     with pytest.raises(RejectedError, match=r"two tables, a and b, .*table='\*\.\*'"):
-        rows(reader({"x": pa.int64()}, keys=("x",)), flattened)
-    assert len(rows(reader({"x": pa.int64()}, keys=("x",), table="*.*"), flattened)) == 2
+        rows(reader({"x": pa.int64()}, keys=("x",)), flat_events)
+    assert len(rows(reader({"x": pa.int64()}, keys=("x",), table="*.*"), flat_events)) == 2
 
 
 def test_a_table_that_no_event_has_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -958,13 +960,15 @@ def test_a_table_that_no_event_has_is_told(caplog: pytest.LogCaptureFixture) -> 
 def test_old_rows_that_lack_columns_are_refused(options: dict[str, Any]) -> None:
     """They were completed with NULL, which took back other rows; the advice said so."""
     types = {"id": pa.int64(), "amount": pa.int64()}
-    said = r"old row of an event, before, lacks the column amount.*\{'id': 2\}; .*REPLICA IDENTITY FULL.*keys="
+    expected_message = (
+        r"old row of an event, before, lacks the column amount.*\{'id': 2\}; .*REPLICA IDENTITY FULL.*keys="
+    )
     for message in (event("d", {"id": 2}), event("u", {"id": 2}, {"id": 2, "amount": 5})):
         for key in (None, [{"id": 2}]):
-            with pytest.raises(RejectedError, match=said):
+            with pytest.raises(RejectedError, match=expected_message):
                 rows(reader(types, **options), [message], key)
-    added = [event("u", {"id": 2}, {"id": 2}), event("d", {"id": 2})]
-    result = rows(reader(types, fills_missing=True, has_whole_rows=True), added)
+    added_events = [event("u", {"id": 2}, {"id": 2}), event("d", {"id": 2})]
+    result = rows(reader(types, fills_missing=True, has_whole_rows=True), added_events)
     assert [tuple(row.values()) for row in result] == [("-U", 2, None), ("+U", 2, None), ("-D", 2, None)]
     with pytest.raises(RejectedError, match="lacks the column amount; did you mean amout"):
         rows(reader(types), [event("d", {"id": 2, "amout": 5})])
@@ -1025,7 +1029,7 @@ def test_tables_are_named_alike(table: str, source: dict[str, Any], is_read: boo
 
 
 @pytest.mark.parametrize(
-    ("told", "time"),
+    ("source_members", "time"),
     [
         ({"ts_us": 5_000_999, "ts_ms": 5_000}, 5_000),
         ({"ts_us": 5_000_999}, 5_000),  # the same event, whatever the version of the connector that sends it tells
@@ -1035,11 +1039,17 @@ def test_tables_are_named_alike(table: str, source: dict[str, Any], is_read: boo
         ({}, None),
     ],
 )
-def test_positions_have_the_time_of_the_commit(told: Any, time: int | None) -> None:
+def test_positions_have_the_time_of_the_commit(source_members: Any, time: int | None) -> None:
     """Of the database, not of the connector, which reads an event again later."""
-    source = {"lsn": 1, **told}
-    flattened = {"x": 1, "__op": "c", "__lsn": 1, "__ts_ms": 9, **{f"__source_{name}": at for name, at in told.items()}}
-    for message in (event("c", after={"x": 1}, source=source, ts_us=9), flattened):
+    source = {"lsn": 1, **source_members}
+    flat_event = {
+        "x": 1,
+        "__op": "c",
+        "__lsn": 1,
+        "__ts_ms": 9,
+        **{f"__source_{name}": at for name, at in source_members.items()},
+    }
+    for message in (event("c", after={"x": 1}, source=source, ts_us=9), flat_event):
         (row,) = rows(reader({"x": pa.int64()}, keys=("x",)), [message])
         assert row["debezium_sequence"]["time"] == time
 
@@ -1134,11 +1144,13 @@ def test_what_a_key_and_a_schema_block_tell(before: Any, columns: Any, key: Any,
     """NULL in a column that may have it, zero in one that may not, a DEFAULT: what else could a connector know?"""
     message = event("d", before)
     if columns is not None:
-        fields = [{"field": name, **described} for name, described in columns.items()]
+        fields = [{"field": name, **description} for name, description in columns.items()]
         message = {"schema": {"fields": [{"field": "before", "type": "struct", "fields": fields}]}, "payload": message}
     for has_block_for_key in (False, True):
-        given = {"schema": {"type": "struct"}, "payload": key} if has_block_for_key and isinstance(key, dict) else key
-        keys = [None if given is None else json.dumps(given)]
+        key_message = (
+            {"schema": {"type": "struct"}, "payload": key} if has_block_for_key and isinstance(key, dict) else key
+        )
+        keys = [None if key_message is None else json.dumps(key_message)]
         assert len(rows(reader({"x": pa.int64()}, has_whole_rows=True), [message], keys)) == 1
         if is_refused:
             with pytest.raises(RejectedError, match=r"may hold the key only.*replica_identity='full'.*keys="):
@@ -1193,14 +1205,14 @@ def test_names_that_occur_twice_are_refused(keys: Any, wrong: str) -> None:
     text = json.dumps(event("c", after={"x": 1, "y": "a"}), separators=(",", ":"))
     events = [text.replace('"x":1', f'"x":{number}') for number in range(9)]
     for place in (0, 4, 9):
-        given = [*events[:place], text.replace('"x":1,"y":"a"', wrong), *events[place:]]
+        all_events = [*events[:place], text.replace('"x":1,"y":"a"', wrong), *events[place:]]
         read = reader({"x": pa.int64()}, keys=keys)
         assert len(rows(read, events)) == len(events)
         with pytest.raises(RejectedError, match=r"an event has the name '.*' twice in an object") as excinfo:
-            rows(read, given)
+            rows(read, all_events)
         assert excinfo.value.code == "SCHEMA_MISMATCH"
         if keys:
-            result = rows(dataclasses.replace(read, isolates=True), given)
+            result = rows(dataclasses.replace(read, isolates=True), all_events)
             assert [row["x"] for row in result if row["dead_letter"] is None] == [*range(9)]
 
 
@@ -1275,16 +1287,21 @@ def test_a_tombstone_behind_a_batch_of_plain_changes_has_its_last_position() -> 
 def test_tombstones_of_other_tables_delete_nothing() -> None:
     """With `table=`, the schema block of a key says whose it is; without it, nothing does."""
 
-    def named(name: str) -> Any:
+    def event_of_table(name: str) -> Any:
         return {"schema": {"type": "struct", "name": name}, "payload": {"x": 1}}
 
-    keys = [named("shop.inv.t.Key"), named("shop.inv.u.Key"), named("shop.inv.at.Key"), {"x": 1}]
+    keys = [
+        event_of_table("shop.inv.t.Key"),
+        event_of_table("shop.inv.u.Key"),
+        event_of_table("shop.inv.at.Key"),
+        {"x": 1},
+    ]
     result = rows(reader({"x": pa.int64()}, keys=("x",), table="inv.t"), [None] * 4, keys)
     assert [row["x"] for row in result] == [1]
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "message"),
     [
         (b"\0\0\0\0\1ab", "written with a schema registry; set the connector's key.converter"),
         (b"{", "not JSON"),
@@ -1294,8 +1311,8 @@ def test_tombstones_of_other_tables_delete_nothing() -> None:
         ([1], "a tombstone has the key .1., which does not hold x"),
     ],
 )
-def test_tombstones_are_refused_in_words(key: Any, said: str) -> None:
-    with pytest.raises(RejectedError, match=said) as excinfo:
+def test_tombstones_are_refused_in_words(key: Any, message: str) -> None:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         rows(reader({"x": pa.int64()}, keys=("x",)), [None], [key])
     assert excinfo.value.code == "SCHEMA_MISMATCH"
 

@@ -113,12 +113,12 @@ class Distinct:
     def create_accumulator(self) -> Seen:
         return Seen()
 
-    def accumulate(self, seen: Seen, key: str, by: int = 5) -> None:
-        seen.score += 0 if key in seen.keys else by
-        seen.keys[key] = 1
+    def accumulate(self, accumulator: Seen, key: str, by: int = 5) -> None:
+        accumulator.score += 0 if key in accumulator.keys else by
+        accumulator.keys[key] = 1
 
-    def get_value(self, seen: Seen) -> int:
-        return seen.score
+    def get_value(self, accumulator: Seen) -> int:
+        return accumulator.score
 
 
 def test_bundles_use_defaults_of_arguments() -> None:
@@ -137,8 +137,8 @@ def test_arguments_behind_keys_of_prefetch_may_be_left_out() -> None:
     assert epoch.changelog == [("+I", {"a": 10, "b": 2})]
 
     class OfDefault(Distinct):
-        def accumulate(self, seen: Seen, key: str = "", by: int = 5) -> None:
-            return super().accumulate(seen, key, by)
+        def accumulate(self, accumulator: Seen, key: str = "", by: int = 5) -> None:
+            return super().accumulate(accumulator, key, by)
 
     function: Any = function_of(udaf(prefetch={"keys": ["key"]})(OfDefault))
     assert function.signature.startswith("of_default(key STRING, by BIGINT DEFAULT 5)")

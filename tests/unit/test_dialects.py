@@ -60,9 +60,9 @@ FOUND: dict[str, tuple[type, str | None]] = {
 @pytest.mark.parametrize("case", FOUND)
 def test_the_dialect_is_found(case: str) -> None:
     """The base class tells the dialect; without one, the methods do. Our own form comes first."""
-    cls, wanted = FOUND[case]
+    cls, expected = FOUND[case]
     result = adapter_of(cls, None)
-    assert (None if result is None else result.name) == wanted
+    assert (None if result is None else result.name) == expected
 
 
 def test_base_classes_are_found_without_their_packages() -> None:
@@ -152,10 +152,10 @@ def test_an_immutable_accumulator_gets_an_error() -> None:
         def get_value(self, accumulator):
             return accumulator
 
-    counted = aggregate_of(Ups, input_types=["BIGINT"], result_type="BIGINT")
+    function = aggregate_of(Ups, input_types=["BIGINT"], result_type="BIGINT")
     batch = pa.RecordBatch.from_pydict({"v": [1]})
     fold = open_fold(
-        bind_calls(Registry([counted]), [Call("ups", ("v",))], batch.schema), signer=StateSigner([b"k" * 16])
+        bind_calls(Registry([function]), [Call("ups", ("v",))], batch.schema), signer=StateSigner([b"k" * 16])
     )
     with pytest.raises(FunctionError, match=r"what accumulate returns is ignored.* type int cannot change .*; let"):
         fold.fold(batch)
@@ -163,9 +163,9 @@ def test_an_immutable_accumulator_gets_an_error() -> None:
 
 def test_an_instance_is_refused() -> None:
     """Some engines take an instance; here its arguments are given in each call."""
-    given: Any = beam_functions.AverageFn()
+    instance: Any = beam_functions.AverageFn()
     with pytest.raises(RejectedError, match="is not a class; put @udaf on a class"):
-        udaf(input_types=["INT"], result_type="DOUBLE")(given)
+        udaf(input_types=["INT"], result_type="DOUBLE")(instance)
 
 
 def test_table_aggregates_are_refused() -> None:
@@ -300,23 +300,25 @@ import pickle
 methods = function.instantiate({})
 print(function.where, methods.get_value(methods.accumulate(methods.accumulate((0.0, 0), 1), 2)))
 """
-    done = subprocess.run([sys.executable, "-c", program], input=code, capture_output=True, check=False, cwd=Path.cwd())
-    assert done.stdout.decode() == "tests.engines.other_functions.Mean 1.5\n", done.stderr.decode()
+    process = subprocess.run(
+        [sys.executable, "-c", program], input=code, capture_output=True, check=False, cwd=Path.cwd()
+    )
+    assert process.stdout.decode() == "tests.engines.other_functions.Mean 1.5\n", process.stderr.decode()
     assert unpickle(code, "digest")[0].source.__bases__ in {(object,), (Aggregator,)}
 
 
 def test_pickled_states_of_handlers_are_their_aggregate_states() -> None:
     """The handler itself is not pickled: it may have what cannot be."""
     handler = types.SimpleNamespace(aggregate_state=[1, 2], lock=sys.stdin)
-    restored = pickle.loads(pickle.dumps(Handled(handler)))
-    assert (restored.handler, restored.state) == (None, [1, 2])
+    restored_state = pickle.loads(pickle.dumps(Handled(handler)))
+    assert (restored_state.handler, restored_state.state) == (None, [1, 2])
 
 
 def test_adapted_classes_are_interpreted() -> None:
     """`foldflight functions` says why."""
-    folding = Programs().folding(ADAPTED["weighted_avg"].function)
-    assert folding.mode is Mode.INTERPRETED
-    assert folding.reason.startswith("its class is adapted from flink (flink_functions.py:")
+    folding_of_class = Programs().folding(ADAPTED["weighted_avg"].function)
+    assert folding_of_class.mode is Mode.INTERPRETED
+    assert folding_of_class.reason.startswith("its class is adapted from flink (flink_functions.py:")
 
 
 def test_migration_of_a_handler() -> None:
@@ -443,16 +445,16 @@ def test_a_list_is_restored_as_a_tuple_buffer() -> None:
 
 def test_rows_and_views_are_those_of_pyflink() -> None:
     """A row has names or not, changes in place, and survives a pickle; views do what lists and dicts do."""
-    named = Row(a=1, b=2)
-    named[0] = 5
-    assert (named.a, named["b"], list(named), len(named), "a" in named) == (5, 2, [5, 2], 2, True)
-    assert Row("a", "b")(5, 2) == named == pickle.loads(pickle.dumps(named))
-    assert (repr(named), repr(Row(1)), named.as_dict()) == ("Row(a=5, b=2)", "<Row(1)>", {"a": 5, "b": 2})
-    assert Row(1, 2) != named
+    named_row = Row(a=1, b=2)
+    named_row[0] = 5
+    assert (named_row.a, named_row["b"], list(named_row), len(named_row), "a" in named_row) == (5, 2, [5, 2], 2, True)
+    assert Row("a", "b")(5, 2) == named_row == pickle.loads(pickle.dumps(named_row))
+    assert (repr(named_row), repr(Row(1)), named_row.as_dict()) == ("Row(a=5, b=2)", "<Row(1)>", {"a": 5, "b": 2})
+    assert Row(1, 2) != named_row
     with pytest.raises(AttributeError, match=r"set row\['a'\]"):
-        named.a = 1
+        named_row.a = 1
     with pytest.raises(AttributeError):
-        _ = named.c
+        _ = named_row.c
     items: ListView[int] = ListView()
     items.add(1)
     items.add_all([2, 3])
@@ -541,11 +543,11 @@ def test_types_of_pyflink() -> None:
 
 def test_the_context_of_pyflink() -> None:
     """`open` gets PyFlink's context: parameters of the job and groups of metrics."""
-    counted: list[tuple[str, str, float]] = []
+    metric_calls: list[tuple[str, str, float]] = []
 
     class Sink:
         def add(self, function: str, name: str, amount: float) -> None:
-            counted.append((function, name, amount))
+            metric_calls.append((function, name, amount))
 
         set = observe = add
 
@@ -561,7 +563,7 @@ def test_the_context_of_pyflink() -> None:
     assert methods.open is not None
     context = FunctionContext("opens", job_parameters={"limit": "9"}, metrics=Sink())
     methods.open(context)
-    assert counted == [("opens", "opened", 1), ("opens", "inner_events", 2), ("opens", "sizes", 3)]
+    assert metric_calls == [("opens", "opened", 1), ("opens", "inner_events", 2), ("opens", "sizes", 3)]
     assert FlinkContext(context).get_job_parameter("none", "default") == "default"
     assert FlinkContext(context).function == "opens"
 

@@ -95,7 +95,7 @@ _EXPRESSIONS = [
 ]
 
 
-def written(expression: str, number: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+def function_of_source(expression: str, number: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the class as in a process whose modules have `number`."""
     settings, windows, module = (types.ModuleType(name) for name in ("settings", "windows", "written"))
     windows.__dict__["limit"] = number
@@ -117,14 +117,14 @@ def digest(cls: type, lookups: Lookups | None = None) -> str:
 @pytest.mark.parametrize("expression", _EXPRESSIONS)
 def test_whatever_changes_the_code_changes_the_digest(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number or code that is reached in any module, class or object changes the digest; nothing else does."""
-    one, again, other = (digest(written(expression, number, monkeypatch)) for number in (1, 1, 2))
+    one, again, other = (digest(function_of_source(expression, number, monkeypatch)) for number in (1, 1, 2))
     assert one == again
     assert one != other
 
 
 def test_a_static_method_is_not_a_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a method takes self is a property of the class, not of the code."""
-    cls = written("self.static(value)", 1, monkeypatch)
+    cls = function_of_source("self.static(value)", 1, monkeypatch)
     one = digest(cls)
     monkeypatch.setattr(cls, "static", cls.static)
     assert digest(cls) != one
@@ -166,7 +166,7 @@ def test_lookups_end_with_whatever_changes_in_place(
     expression: str, change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as lookups hold, nothing that a program was made from has changed; and they hold if nothing has."""
-    cls, lookups = written(expression, 1, monkeypatch), Lookups()
+    cls, lookups = function_of_source(expression, 1, monkeypatch), Lookups()
     digest(cls, lookups)
     assert lookups.holds()
     change(sys.modules["written"])
@@ -190,7 +190,7 @@ def test_what_cannot_be_seen_to_be_the_same_is_followed_anew(
     expression: str, setup: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lists, slots and unknown descriptors may have other values, so such lookups never hold."""
-    cls, lookups = written(expression, 1, monkeypatch), Lookups()
+    cls, lookups = function_of_source(expression, 1, monkeypatch), Lookups()
     exec(setup, sys.modules["written"].__dict__)
     monkeypatch.setattr("foldflight.ext.compiler.digest._REACHED_MAX", 20_000)
     digest(cls, lookups)
@@ -203,28 +203,28 @@ def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
 ) -> None:
     """Exchanges share a program until something that it was made from changes."""
     programs = Programs(LoopStore(tmp_path))
-    registry = Registry.load([written("value + settings.windows.limit", 1, monkeypatch)])
+    registry = Registry.load([function_of_source("value + settings.windows.limit", 1, monkeypatch)])
     columns = pa.schema([("value", pa.int64())])
     assert programs.warm(registry["written"]).mode is Mode.COMPILED
-    totals, made = [], []
+    totals, totals_made = [], []
     for number in (1, 1, 10):
         sys.modules["settings"].windows.limit = number
         calls = bind_calls(registry, [Call("written", ("value",))], columns)
-        made.append(programs.program(calls[0].bound, calls[0].bound.instantiate()))
+        totals_made.append(programs.program(calls[0].bound, calls[0].bound.instantiate()))
         fold = open_fold(calls, accelerator=programs)
         fold.fold(pa.record_batch([pa.array([1, 2])], schema=columns))
         assert fold.modes == ("compiled",)
         totals += fold.collect().column("output_0").to_pylist()
     assert totals == [5, 5, 23]
-    assert made[0] is made[1]
-    assert made[1] is not made[2]
+    assert totals_made[0] is totals_made[1]
+    assert totals_made[1] is not totals_made[2]
 
 
 @pytest.mark.slow
 def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that an open exchange needs after a change is not stored under the old digest."""
     programs = Programs(LoopStore(tmp_path))
-    registry = Registry.load([written("value + settings.windows.limit", 3, monkeypatch)])
+    registry = Registry.load([function_of_source("value + settings.windows.limit", 3, monkeypatch)])
     bound = registry["written"].bind([pa.int64()], {})
     before = programs.program(bound, bound.instantiate())
     sys.modules["settings"].windows.limit = 30
@@ -244,7 +244,7 @@ def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pyt
     columns = pa.schema([("value", pa.int64())])
     totals = []
     for number in (1, 10):
-        registry = Registry.load([written("value + settings.windows.limit", number, monkeypatch)])
+        registry = Registry.load([function_of_source("value + settings.windows.limit", number, monkeypatch)])
         assert programs.warm(registry["written"]).mode is Mode.COMPILED
         fold = open_fold(bind_calls(registry, [Call("written", ("value",))], columns), accelerator=programs)
         fold.fold(pa.record_batch([pa.array([1, 2])], schema=columns))
@@ -261,7 +261,7 @@ def test_names_that_lead_on_without_end_are_refused(monkeypatch: pytest.MonkeyPa
         def limit(self) -> Endless:
             return Endless()
 
-    cls = written("value + frozen.limit", 1, monkeypatch)
+    cls = function_of_source("value + frozen.limit", 1, monkeypatch)
     sys.modules["written"].__dict__["frozen"] = Endless()
     with pytest.raises(Unsupported, match="more than 1000 objects"):
         digest(cls)

@@ -39,11 +39,11 @@ def test_a_state_that_no_fold_writes_is_refused(state: list[Any]) -> None:
     fold = distinct_fold("max", pa.array([0], pa.date32()), [0])
     type_ = fold.schema.field("state_0").type
     numbers = pa.list_(pa.struct([("argument_0", pa.int32()), ("times", pa.int64())]))
-    forged = pa.RecordBatch.from_arrays(
+    forged_states = pa.RecordBatch.from_arrays(
         [pa.array([1], pa.int32()), pa.array([state], numbers).view(type_)], names=["slot", "state_0"]
     )
     with pytest.raises(RejectedError, match="a state of max cannot be read") as excinfo:
-        fold.merge_states(forged)
+        fold.merge_states(forged_states)
     assert excinfo.value.code == "STATE_MISMATCH"
 
 

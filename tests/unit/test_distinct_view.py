@@ -73,12 +73,12 @@ class Bundled:
     """Folded in bundles of groups."""
 
     def fold_bundle(self, segments: list[Segment[int]]) -> list[Applied[int, int]]:
-        done = []
+        results = []
         for each in segments:
-            signed = zip(each.rows, each.signs, strict=True)
-            total = sum(each.accumulators) + sum(sign * weight(*row) for row, sign in signed)
-            done.append(Applied(total, total))
-        return done
+            rows_with_signs = zip(each.rows, each.signs, strict=True)
+            total = sum(each.accumulators) + sum(sign * weight(*row) for row, sign in rows_with_signs)
+            results.append(Applied(total, total))
+        return results
 
 
 @udaf(name="texts", input_types=["VARCHAR"], result_type="VARCHAR", skip_nulls=True)
@@ -140,7 +140,7 @@ CALLS = (
 APPENDING = (*CALLS, distinct("texts", "t"), distinct("string_agg", "t", order=(Order("t"),)))
 
 
-def appended() -> pa.Schema:
+def appended_schema() -> pa.Schema:
     return COLUMNS.remove(1)
 
 
@@ -159,9 +159,9 @@ class Driver:
     def chunk(self, rows: list[tuple[Any, ...]]) -> None:
         batch = batch_of(self.columns, rows)
         self.oracle.send(self.oracle.engine.chunk(batch))
-        touched = {row[0] for row in rows}
-        cold = sorted(slot for slot in touched - self.loaded if slot in self.kept.slots)
-        self.loaded |= touched
+        touched_slots = {row[0] for row in rows}
+        cold = sorted(slot for slot in touched_slots - self.loaded if slot in self.kept.slots)
+        self.loaded |= touched_slots
         if cold:
             self.pair.send(self.pair.engine.states(self.kept.states(cold)))
         self.pair.send(self.pair.engine.chunk(batch))
@@ -178,7 +178,7 @@ class Driver:
         self.epoch += 1
         results = self.pair.epoch(self.epoch)
         self.kept.commit(results)
-        assert shown(results) == shown(self.oracle.epoch(self.epoch))
+        assert text_rows(results) == text_rows(self.oracle.epoch(self.epoch))
         if forgets:
             self.pair.send(self.pair.engine.forget(pa.array(sorted(self.loaded), pa.int32())))
             self.loaded.clear()
@@ -186,12 +186,12 @@ class Driver:
 
 def batch_of(columns: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     names = [*COLUMNS.names]
-    chosen = [names.index(name) for name in columns.names]
-    arrays = [pa.array([row[place] for row in rows], COLUMNS.field(place).type) for place in chosen]
+    positions = [names.index(name) for name in columns.names]
+    arrays = [pa.array([row[place] for row in rows], COLUMNS.field(place).type) for place in positions]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def shown(results: pa.Table) -> list[str]:
+def text_rows(results: pa.Table) -> list[str]:
     """Return slots and outputs as text, because NaN is not equal to itself."""
     outputs = [name for name in results.schema.names if not name.startswith("state_")]
     return [repr(row) for row in results.select(outputs).to_pylist()]
@@ -235,7 +235,7 @@ STEP = st.one_of(
 )
 def test_outputs_are_those_of_all_rows(steps: list[Any], retracts: bool, inline: int) -> None:
     """Whatever the split, the barriers, the checkpoints and the prefetch; rows may be retracted before insertion."""
-    driver = Driver(COLUMNS, CALLS, inline=inline) if retracts else Driver(appended(), APPENDING, inline=inline)
+    driver = Driver(COLUMNS, CALLS, inline=inline) if retracts else Driver(appended_schema(), APPENDING, inline=inline)
     run(driver, steps)
 
 
@@ -260,8 +260,8 @@ def test_other_engines_get_states_with_all_rows() -> None:
     call = distinct("count", "t")
     before = open_reply(call, keeps_views=False).calls[0]
     assert not before.views
-    pinned = replace(call, fingerprint=before.fingerprint)
-    again = open_reply(pinned, distinct("count", "n"))
+    pinned_call = replace(call, fingerprint=before.fingerprint)
+    again = open_reply(pinned_call, distinct("count", "n"))
     assert again.calls[0] == before
     assert again.calls[1].views
     with pytest.raises(RejectedError, match="not the function that the engine expects"):
@@ -289,7 +289,7 @@ def test_calls_whose_states_have_all_rows(call: Call) -> None:
 
 def test_a_function_that_cannot_retract_needs_no_rows_if_none_is_retracted() -> None:
     """Without a column of kinds every function takes its rows as they appear."""
-    assert open_reply(distinct("max", "n"), columns=appended()).calls[0].views
+    assert open_reply(distinct("max", "n"), columns=appended_schema()).calls[0].views
 
 
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
@@ -317,16 +317,16 @@ def test_types_of_rows(type_: pa.DataType, values: list[Any]) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([0] * len(array), pa.int32()), array], schema=columns)
     calls = (distinct("count", "v"), distinct("first", "v"))
     pair = ExchangePair(Open(calls, columns, keeps_views=True), registry())
-    kept = CachedViews(pair.server.open_reply)
-    pair.resolve = kept.resolve
+    cached_views = CachedViews(pair.server.open_reply)
+    pair.resolve = cached_views.resolve
     different = len(values) - (type_ == pa.float32())
     for epoch in (1, 2):
         pair.send(pair.engine.chunk(batch))
         results = pair.epoch(epoch)
-        kept.commit(results)
+        cached_views.commit(results)
         assert results["output_0"].to_pylist() == [different]
-        assert len(kept.entries(0, 1, "rows")) == different + 1
-    assert kept.questions >= different
+        assert len(cached_views.entries(0, 1, "rows")) == different + 1
+    assert cached_views.questions >= different
     assert results["output_1"].type == type_
 
 
@@ -376,9 +376,9 @@ def test_states_with_all_rows_are_taken_over(call: Call) -> None:
     """States that were written with all rows go on: rows that were retracted before insertion too."""
     before = fold(call, asks=False)
     before.fold(MIXED)
-    written = before.collect().select(["slot", "state_0"])
+    old_states = before.collect().select(["slot", "state_0"])
     after = fold(call)
-    after.merge_states(written)
+    after.merge_states(old_states)
     more = rows((0, 3, "a", 1.0), (0, 0, "c", 2.0), (0, 0, "c", 2.0), (1, 0, "b", 3.0), (1, 0, "x", 0.0))
     for each in (before, after):
         each.fold(more)
@@ -399,15 +399,15 @@ def test_a_second_state_in_a_slot_is_refused() -> None:
     call = distinct("count", "t")
     before = fold(call)
     before.fold(MIXED)
-    written = before.collect().select(["slot", "state_0"]).slice(0, 1)
+    old_states = before.collect().select(["slot", "state_0"]).slice(0, 1)
     after = fold(call)
-    after.merge_states(written)
+    after.merge_states(old_states)
     with pytest.raises(RejectedError) as excinfo:
-        after.merge_states(written)
+        after.merge_states(old_states)
     assert excinfo.value.code == "CANNOT_MERGE"
 
 
-def forged(**members: Any) -> pa.RecordBatch:
+def forge_states(**members: Any) -> pa.RecordBatch:
     """Return a state of `count(DISTINCT t)` with other members."""
     type_ = fold(distinct("count", "t")).schema.field("state_0").type
     entry = {"key": "a", "value": 1, "present": True}
@@ -425,7 +425,7 @@ NO_TIMES = {"complete": True, "cleared": False, "entries": [{"key": "a", "value"
 def test_states_that_no_fold_writes_are_refused(members: dict[str, Any]) -> None:
     """What is NULL in a state is a mismatch, not an internal error."""
     with pytest.raises(RejectedError, match="a state of count cannot be read") as excinfo:
-        fold(distinct("count", "t")).merge_states(forged(**members))
+        fold(distinct("count", "t")).merge_states(forge_states(**members))
     assert excinfo.value.code == "STATE_MISMATCH"
 
 
@@ -456,12 +456,12 @@ def test_lists_of_rows_that_no_fold_writes_are_refused(state: list[Any]) -> None
 def test_more_times_than_fit_are_refused(asks: bool) -> None:
     """A forged number of times that overflows with the next row is a mismatch, not an internal error."""
     subject, most = fold(distinct("count", "t"), asks=asks), 2**63 - 1
-    listed = (
+    listed_rows = (
         pa.array([[{"argument_0": "a", "times": most}]], subject.schema.field("state_0").type) if not asks else None
     )
     entry = {"key": "a", "value": most, "present": True}
-    state = forged(rows={"complete": True, "cleared": False, "entries": [entry]})
-    subject.merge_states(state if listed is None else with_column(state, "state_0", listed))
+    state = forge_states(rows={"complete": True, "cleared": False, "entries": [entry]})
+    subject.merge_states(state if listed_rows is None else with_column(state, "state_0", listed_rows))
     subject.fold(rows((0, 0, "a", 1.0)))
     with pytest.raises(RejectedError, match="a row was added too often") as excinfo:
         subject.collect()
@@ -471,7 +471,7 @@ def test_more_times_than_fit_are_refused(asks: bool) -> None:
 def test_views_of_another_version_have_all_rows() -> None:
     """A state of another version whose rows are elsewhere cannot be folded anew."""
     subject = fold(distinct("count", "t"))
-    state = forged(rows={"complete": False, "cleared": False, "entries": []})
+    state = forge_states(rows={"complete": False, "cleared": False, "entries": []})
     about = dict(subject.schema.field("state_0").metadata) | {b"version": b"0", b"fingerprint": b"00"}
     older = with_column(
         state.replace_schema_metadata(None), state.schema.field(1).with_metadata(about), state.column(1)
@@ -485,11 +485,11 @@ def test_entries_that_cannot_be_read_are_refused() -> None:
     """Entries without times, and for slots without a state, are BAD_FRAME."""
     subject = fold(distinct("count", "t"))
     with pytest.raises(RejectedError, match="slot 0, which has no state") as excinfo:
-        subject.take_entries(forged())
+        subject.take_entries(forge_states())
     assert excinfo.value.code == "BAD_FRAME"
-    subject.merge_states(forged())
+    subject.merge_states(forge_states())
     with pytest.raises(RejectedError, match="the times of a row are NULL") as excinfo:
-        subject.take_entries(forged(rows=NO_TIMES))
+        subject.take_entries(forge_states(rows=NO_TIMES))
     assert excinfo.value.code == "BAD_FRAME"
 
 

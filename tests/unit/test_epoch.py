@@ -42,8 +42,8 @@ def test_the_group_without_keys_begins(is_always_there: bool, expected: list[lis
     result = []
     for kinds in ([DELETE], [], [INSERT], [DELETE, DELETE]):
         epoch = BucketEpoch(exchange, layout, table, is_strict=False, is_always_there=is_always_there)
-        changed, rows = epoch.run(iter([_block(layout, kinds)]))
-        result.append(list(zip(changed.to_pylist(), rows.column(0).to_pylist(), strict=True)))
+        changed_rows, rows = epoch.run(iter([_block(layout, kinds)]))
+        result.append(list(zip(changed_rows.to_pylist(), rows.column(0).to_pylist(), strict=True)))
     assert result == expected
 
 

@@ -49,8 +49,8 @@ def test_a_changelog_from_its_middle() -> None:
         with pytest.raises(RejectedError, match="no equal row is accumulated") as excinfo:
             run_epochs(calls, [epoch], keys=["k"], strict=True)
         assert (excinfo.value.code, excinfo.value.group) == ("CANNOT_RETRACT", {"k": "ann"})
-    (gone,) = run_epochs(calls, [[("+I", new), ("-D", new)]], keys=["k"], strict=True)
-    assert (gone.changelog, gone.states, gone.ignored_retractions) == ([], {}, 0)
+    (empty_epoch,) = run_epochs(calls, [[("+I", new), ("-D", new)]], keys=["k"], strict=True)
+    assert (empty_epoch.changelog, empty_epoch.states, empty_epoch.ignored_retractions) == ([], {}, 0)
     # Only the columns that the query uses are compared, with its conditions.
     counts = {"n": FUNCTIONS["count"]()}
     (same,) = run_epochs(counts, [[("-U", old), ("+U", new)]], keys=["k"], strict=True)
@@ -75,8 +75,8 @@ def test_an_empty_first_epoch() -> None:
     """Without keys the group exists from the first epoch on; groups with keys exist when they have rows."""
     count = FUNCTIONS["count"]
     assert changelogs([], [{"v": 1}], n=count()) == [[("+I", {"n": 0})], [("-U", {"n": 0}), ("+U", {"n": 1})]]
-    ignored = [("-D", {"v": 1})]
-    assert changelogs(ignored, [{"v": 1}], n=count()) == [[("+I", {"n": 0})], [("-U", {"n": 0}), ("+U", {"n": 1})]]
+    ignored_rows = [("-D", {"v": 1})]
+    assert changelogs(ignored_rows, [{"v": 1}], n=count()) == [[("+I", {"n": 0})], [("-U", {"n": 0}), ("+U", {"n": 1})]]
     assert changelogs([], [{"k": 1}], keys=["k"], n=count()) == [[], [("+I", {"k": 1, "n": 1})]]
     assert changelogs([], [], keys=["k"], total=FUNCTIONS["sum"]("v")) == [[], []]
 
@@ -95,8 +95,8 @@ def test_columns_may_be_called_slot_and_kind() -> None:
     total = FUNCTIONS["sum"]
     result = changelogs([row], keys=["slot"], kind=total("kind").where("row_kind"), again=total("slot"))
     assert result == [[("+I", {"slot": 1, "kind": 2, "again": 1})]]
-    held = changelogs([{"kind": True}, {"kind": False}], slot=FUNCTIONS["count"]().where("kind"))
-    assert held == [[("+I", {"slot": 1})]]
+    changes = changelogs([{"kind": True}, {"kind": False}], slot=FUNCTIONS["count"]().where("kind"))
+    assert changes == [[("+I", {"slot": 1})]]
 
 
 def test_an_output_is_not_called_like_a_key() -> None:
@@ -175,11 +175,11 @@ def test_rows_that_no_engine_could_have(row: Any, message: str) -> None:
     """All ways to run rows without an engine name column, row and value; none leaks an error of Arrow."""
     calls = {"n": FUNCTIONS["sum"]("v")}
     at = {"at": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)}
-    timed = {**row, **at} if isinstance(row, dict) else row
+    timed_row = {**row, **at} if isinstance(row, dict) else row
     for run in (
         lambda: run_epochs(calls, [[{"v": 1}, row]]),
         lambda: run_over(calls, [{"v": 1}, row]),
-        lambda: run_over_epochs(calls, [[{"v": 1, **at}, timed]], order_by=["at"]),
+        lambda: run_over_epochs(calls, [[{"v": 1, **at}, timed_row]], order_by=["at"]),
     ):
         with pytest.raises(RejectedError, match=message) as excinfo:
             run()
@@ -296,8 +296,8 @@ def test_floats_of_16_bits() -> None:
     calls = {"first": FUNCTIONS["first"]("v"), "most": FUNCTIONS["max"]("v"), "n": FUNCTIONS["count"]("v").distinct()}
     types = {"v": pa.float16()}
     _, one, other = run_epochs(calls, [[], rows, rows[:1]], types=types)
-    shown = "{'first': 1.5, 'most': nan, 'n': 2}"
-    assert repr(one.changelog[-1]) == f"('+U', {shown})"
+    row_text = "{'first': 1.5, 'most': nan, 'n': 2}"
+    assert repr(one.changelog[-1]) == f"('+U', {row_text})"
     assert other.changelog == []
     first, second = run_epochs({"n": FUNCTIONS["count"]()}, [rows, [*rows, rows[2]]], keys=["v"], types=types)
     assert (
@@ -317,8 +317,8 @@ def test_json_in_states() -> None:
     assert one.changelog == [("+I", row)]
     assert other.changelog == [("-U", row), ("+U", {**row, "n": 3})]
     calls = {"n": count(), "last": FUNCTIONS["last"]("v")}
-    (keyed,) = run_epochs(calls, [rows], keys=["v"], types=types)
-    assert keyed.changelog == [
+    (keyed_epoch,) = run_epochs(calls, [rows], keys=["v"], types=types)
+    assert keyed_epoch.changelog == [
         ("+I", {"v": '{"a":1}', "n": 2, "last": '{"a":1}'}),
         ("+I", {"v": "[2]", "n": 1, "last": "[2]"}),
     ]

@@ -38,14 +38,14 @@ URL = "grpc://127.0.0.1:1"
 )
 def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code: str) -> None:
     """Each error of the transport is classified as retryable or not, and names the server."""
-    known = translate_error(error, url=URL, deadline_s=5)
-    assert isinstance(known, kind)
-    assert known.code == code  # type: ignore[attr-defined]
-    assert URL in str(known)
+    translated_error = translate_error(error, url=URL, deadline_s=5)
+    assert isinstance(translated_error, kind)
+    assert translated_error.code == code  # type: ignore[attr-defined]
+    assert URL in str(translated_error)
 
 
 @pytest.mark.parametrize(
-    ("url", "said", "remedy"),
+    ("url", "message", "remedy"),
     [
         ("grpc://h:1", "UNAVAILABLE: ipv4:1.2.3.4:1: Socket closed", "--tls-ca"),
         ("grpc+tls://h:1", "UNAVAILABLE: ipv4:1.2.3.4:1: Socket closed", "--tls-cert"),
@@ -57,13 +57,13 @@ def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code:
         ("grpc+tls://h:1", "SSL_ERROR_SSL: error:0A00010B:SSL routines::wrong version number", "grpc://"),
     ],
 )
-def test_what_fails_to_connect_says_what_to_do(url: str, said: str, remedy: str) -> None:
+def test_what_fails_to_connect_says_what_to_do(url: str, message: str, remedy: str) -> None:
     """A failed handshake says which option to change, a refused connection what to wait for. No preamble of Flight."""
-    error = fl.FlightUnavailableError(f"Flight returned unavailable error, with message: {said}")
-    known = translate_error(error, url=url, deadline_s=1)
-    assert isinstance(known, RetryableError)
-    assert remedy in known.message.partition("; ")[2]
-    assert "Flight returned" not in known.message
+    error = fl.FlightUnavailableError(f"Flight returned unavailable error, with message: {message}")
+    translated_error = translate_error(error, url=url, deadline_s=1)
+    assert isinstance(translated_error, RetryableError)
+    assert remedy in translated_error.message.partition("; ")[2]
+    assert "Flight returned" not in translated_error.message
 
 
 def test_another_service_of_grpc_is_told_from_a_server() -> None:
@@ -80,10 +80,10 @@ def test_another_service_of_grpc_is_told_from_a_server() -> None:
 
 def test_our_own_cancellation_is_a_deadline() -> None:
     """A cancellation by the watchdog is a deadline, not a lost server."""
-    known = translate_error(fl.FlightCancelledError("cancelled"), url=URL, deadline_s=2.5, is_expired=True)
-    assert isinstance(known, RetryableError)
-    assert known.code == "DEADLINE"
-    assert "2.5 s" in known.message
+    error = translate_error(fl.FlightCancelledError("cancelled"), url=URL, deadline_s=2.5, is_expired=True)
+    assert isinstance(error, RetryableError)
+    assert error.code == "DEADLINE"
+    assert "2.5 s" in error.message
 
 
 def test_what_is_not_flights_stays() -> None:
@@ -94,47 +94,47 @@ def test_what_is_not_flights_stays() -> None:
 
 def test_the_servers_error_comes_through() -> None:
     """The server's own error takes precedence over the gRPC status."""
-    sent = FunctionError("USER_CODE", "boom", function="f", slot=3, row="x=1", trace="line 1")
+    error_sent = FunctionError("USER_CODE", "boom", function="f", slot=3, row="x=1", trace="line 1")
     for carrier in (fl.FlightServerError, fl.FlightInternalError, fl.FlightUnavailableError):
-        known = translate_error(carrier("status", encode_error(sent)), url=URL, deadline_s=1)
-        assert isinstance(known, FunctionError)
-        assert (known.code, known.function, known.slot, known.row) == ("USER_CODE", "f", 3, "x=1")
+        error = translate_error(carrier("status", encode_error(error_sent)), url=URL, deadline_s=1)
+        assert isinstance(error, FunctionError)
+        assert (error.code, error.function, error.slot, error.row) == ("USER_CODE", "f", 3, "x=1")
 
 
 def test_large_errors_are_cut_to_fit_and_keep_the_essence() -> None:
     """Code, function, slot and the end of the trace are kept; the whole fits into the trailers."""
     trace = "\n".join(f"  File f.py, line {line}, in deep" for line in range(5000))
-    sent = FunctionError(
+    error_sent = FunctionError(
         "USER_CODE", "m" * 50_000, function="f", slot=3, row="r" * 50_000, trace=trace, story=("s",) * 500
     )
-    carrier = to_flight_error(sent)
+    carrier = to_flight_error(error_sent)
     assert len(carrier.extra_info) <= ERROR_BYTES_MAX
     assert len(str(carrier)) < 1000
-    known = translate_error(carrier, url=URL, deadline_s=1)
-    assert isinstance(known, FunctionError)
-    assert (known.code, known.function, known.slot) == ("USER_CODE", "f", 3)
-    assert known.trace is not None
-    assert known.trace.endswith("line 4999, in deep")
+    error = translate_error(carrier, url=URL, deadline_s=1)
+    assert isinstance(error, FunctionError)
+    assert (error.code, error.function, error.slot) == ("USER_CODE", "f", 3)
+    assert error.trace is not None
+    assert error.trace.endswith("line 4999, in deep")
 
 
 def test_large_errors_in_any_script_fit() -> None:
     """Text of several bytes a character is cut by bytes, not by characters."""
-    sent = FunctionError("USER_CODE", "漢" * 5000, function="字" * 5000, row="🦜" * 5000, trace="é" * 5000)
-    assert len(to_flight_error(sent).extra_info) <= ERROR_BYTES_MAX
+    error_sent = FunctionError("USER_CODE", "漢" * 5000, function="字" * 5000, row="🦜" * 5000, trace="é" * 5000)
+    assert len(to_flight_error(error_sent).extra_info) <= ERROR_BYTES_MAX
 
 
 def test_guard_cancels_an_overdue_step_once() -> None:
     """A step that exceeds its deadline is cancelled once; other steps and pauses between steps are not."""
-    cancelled: list[bool] = []
-    guard = Guard(1000.0, lambda: cancelled.append(True))
+    cancellations: list[bool] = []
+    guard = Guard(1000.0, lambda: cancellations.append(True))
     try:
         guard.look(time.monotonic() + 5000)
         assert not guard.expired
         with guard:
             guard.look(time.monotonic() + 900)
-            assert not cancelled
+            assert not cancellations
             guard.look(time.monotonic() + 1001)
             guard.look(time.monotonic() + 1002)
-        assert (guard.expired, cancelled) == (True, [True])
+        assert (guard.expired, cancellations) == (True, [True])
     finally:
         guard.close()

@@ -34,8 +34,8 @@ def test_every_class_is_tried() -> None:
     """Each class of error that a module of foldflight has is among those of the next tests."""
     for module in pkgutil.walk_packages(foldflight.__path__, "foldflight."):
         importlib.import_module(module.name)
-    known = {each for each in _classes(FoldflightError) if each.__module__.startswith("foldflight.")}
-    assert known == {FoldflightError, RefusedBySparkError, *map(type, ERRORS)}
+    error_classes = {each for each in _classes(FoldflightError) if each.__module__.startswith("foldflight.")}
+    assert error_classes == {FoldflightError, RefusedBySparkError, *map(type, ERRORS)}
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

@@ -39,8 +39,8 @@ def test_an_exchange_without_calls_is_refused() -> None:
 class Echo:
     """The type and the value of its direct argument."""
 
-    def __init__(self, given: object) -> None:
-        self.given = given
+    def __init__(self, literal: object) -> None:
+        self.literal = literal
 
     def create_accumulator(self) -> int:
         return 0
@@ -49,7 +49,7 @@ class Echo:
         return accumulator + value
 
     def get_value(self, accumulator: int) -> str:
-        return repr(self.given)
+        return repr(self.literal)
 
 
 def test_equal_exchanges_are_bound_once() -> None:
@@ -69,12 +69,12 @@ def test_direct_arguments_that_are_equal_but_not_the_same_are_bound_apart(order:
     """Python's 1, 1.0 and True are equal, and a function may tell them from each other."""
     registry = Registry([function_of(Echo)])
     result = []
-    for given in order:
-        pair = ExchangePair(Open((Call("echo", ("x",), literals={"given": given}),), COLUMNS), registry)
+    for value in order:
+        pair = ExchangePair(Open((Call("echo", ("x",), literals={"literal": value}),), COLUMNS), registry)
         pair.send(pair.engine.chunk(pa.record_batch([pa.array([1])], schema=COLUMNS)))
         result += pair.epoch(1).column("output_0").to_pylist()
         pair.server.close()
-    assert result == [repr(given) for given in order]
+    assert result == [repr(value) for value in order]
 
 
 def test_arrays_of_numpy_are_lists_as_they_are_on_servers() -> None:
@@ -82,8 +82,8 @@ def test_arrays_of_numpy_are_lists_as_they_are_on_servers() -> None:
     registry = Registry([function_of(Echo)])
     result = []
     for array in (np.zeros(2000), np.arange(2000) == 1000, np.zeros(2000)):
-        request = Open((Call("echo", ("x",), literals={"given": {"a": [array], "n": np.int64(1)}}),), COLUMNS)
+        request = Open((Call("echo", ("x",), literals={"literal": {"a": [array], "n": np.int64(1)}}),), COLUMNS)
         describe(request, registry, LIMITS, "s")
-        result.append(request.calls[0].literals["given"])
+        result.append(request.calls[0].literals["literal"])
     assert result == [{"a": [[0.0] * 2000], "n": 1}, {"a": [[at == 1000 for at in range(2000)]], "n": 1}, result[0]]
     assert len(registry.recent_requests) == 2

@@ -65,7 +65,7 @@ class NeverClosed:
 
 
 @udf
-async def holding(x: int) -> int:
+async def hold(x: int) -> int:
     await asyncio.sleep(0)
     ctypes.PyDLL(None).usleep(1_300_000)  # as C code that does not release the lock of the interpreter
     await asyncio.sleep(0)
@@ -88,7 +88,7 @@ class SlowToClose:
         CLOSED.append("aggregate")
 
 
-FUNCTIONS = Registry.load([echo, Kept, NeverOpen, CancelledOpen, NeverClosed, SlowToClose, holding])
+FUNCTIONS = Registry.load([echo, Kept, NeverOpen, CancelledOpen, NeverClosed, SlowToClose, hold])
 
 
 class LeftError(Exception):
@@ -99,7 +99,7 @@ def leave() -> None:
     raise LeftError
 
 
-def opened(loop: EventLoop, *functions: str, check: Any = lambda: None) -> ServerExchange:
+def open_exchange(loop: EventLoop, *functions: str, check: Any = lambda: None) -> ServerExchange:
     steps = tuple(Step(name, (StepArgument("x"),)) for name in functions)
     request = Open((), NUMBER, steps=steps, outputs=tuple(range(len(steps))))
     return ServerExchange(request, FUNCTIONS, limits=UNBOUNDED, server_id="here", coroutines=loop, check=check)
@@ -108,22 +108,22 @@ def opened(loop: EventLoop, *functions: str, check: Any = lambda: None) -> Serve
 def test_an_interrupt_that_comes_too_late_does_not_end_the_loop() -> None:
     """Code that held up the loop may return just before it is interrupted. The loop then goes on."""
     loop = EventLoop()
-    done = []
+    ended_calls = []
 
     async def note() -> None:
-        done.append(1)
+        ended_calls.append(1)
 
     loop.run("echo", note(), lambda: None)
-    turning = loop._process.turning
-    assert turning is not None
-    _raise_in(turning.thread, BlockedLoop)  # it is idle, so this is raised within the loop itself
+    turning_mark = loop._process.turning
+    assert turning_mark is not None
+    _raise_in(turning_mark.thread, BlockedLoop)  # it is idle, so this is raised within the loop itself
 
     def check() -> None:
-        assert turning.thread.is_alive()
+        assert turning_mark.thread.is_alive()
 
     for _ in range(3):
         loop.run("echo", note(), check)
-    assert len(done) == 4
+    assert len(ended_calls) == 4
 
 
 def test_who_cannot_run_here_is_refused_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +156,8 @@ def test_who_cannot_run_here_is_refused_alike(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(BoundScalar, "instantiate", refuse)
     monkeypatch.setattr(BoundFunction, "instantiate", refuse)
-    for declared in (udf(Plain), udf(Waits), udaf(Own), udaf(WaitingOwn)):
-        functions = Registry.load([declared])
+    for refused_function in (udf(Plain), udf(Waits), udaf(Own), udaf(WaitingOwn)):
+        functions = Registry.load([refused_function])
         (function,) = functions.authored
         request = Open((), NUMBER, steps=(Step(function.name, (StepArgument("x"),)),), outputs=(0,))
         if issubclass(function.source, Own):
@@ -170,7 +170,7 @@ def test_who_cannot_run_here_is_refused_alike(monkeypatch: pytest.MonkeyPatch) -
 def test_an_open_that_was_cancelled_has_failed() -> None:
     """A class whose `open` did not come to its end is not used."""
     with pytest.raises(FunctionError, match="cancelled by its own code"):
-        opened(EventLoop(), "cancelled_open")
+        open_exchange(EventLoop(), "cancelled_open")
 
 
 def test_an_engine_that_leaves_while_functions_open_keeps_no_instance_in_use() -> None:
@@ -178,7 +178,7 @@ def test_an_engine_that_leaves_while_functions_open_keeps_no_instance_in_use() -
     CLOSED.clear()
     loop = EventLoop()
     with pytest.raises(LeftError):
-        opened(loop, "kept", "never_open", check=leave)
+        open_exchange(loop, "kept", "never_open", check=leave)
     loop.close_instances()
     assert CLOSED == ["kept"]
 
@@ -202,8 +202,8 @@ def test_a_process_keeps_few_instances_and_functions_that_nobody_uses(monkeypatc
     CLOSED.clear()
     loop = EventLoop()
     for number in range(20):
-        declared = udf(name=f"bounded_{number}")(bounded(number))
-        functions = Registry.load([declared])
+        function = udf(name=f"bounded_{number}")(bounded_class(number))
+        functions = Registry.load([function])
         request = Open((), NUMBER, steps=(Step(f"bounded_{number}", (StepArgument("x"),)),), outputs=(0,))
         exchange = ServerExchange(request, functions, limits=UNBOUNDED, server_id="here", coroutines=loop)
         list(exchange.handle(Chunk(pa.RecordBatch.from_pydict({"x": [1]}, schema=NUMBER))))
@@ -214,7 +214,7 @@ def test_a_process_keeps_few_instances_and_functions_that_nobody_uses(monkeypatc
     assert [f"bounded {number}" for number in range(12)] == CLOSED, "the newest eight are kept"
 
 
-def bounded(number: int) -> type:
+def bounded_class(number: int) -> type:
     class Bounded:
         async def eval(self, x: int) -> int:
             return x + number
@@ -229,7 +229,7 @@ def test_an_instance_that_does_not_close_holds_up_nobody(monkeypatch, caplog) ->
     """A server that ends cancels a `close` that hangs, and logs its function."""
     monkeypatch.setattr(eventloop, "_CLOSE_S", 0.2)
     loop = EventLoop()
-    opened(loop, "never_closed").close()
+    open_exchange(loop, "never_closed").close()
     loop.close_instances()
     assert "never_closed: close raised TimeoutError" in caplog.text
 
@@ -238,26 +238,26 @@ def test_code_that_has_the_lock_of_the_interpreter_is_named(caplog) -> None:
     """No thread can look while C code has the lock, so the step that took long is named when it has ended."""
     loop = EventLoop()
     loop.run("echo", asyncio.sleep(0), lambda: None)
-    turning = loop._process.turning
-    assert turning is not None
-    first = holding.__code__.co_firstlineno
+    turning_mark = loop._process.turning
+    assert turning_mark is not None
+    first = hold.__code__.co_firstlineno
     with caplog.at_level(logging.WARNING, "foldflight.coroutines"):
         for _ in range(2):
-            assert asyncio.run(_awaited(turning.watch("holding", holding(1)))) == 1
+            assert asyncio.run(_await(turning_mark.watch("hold", hold(1)))) == 1
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "code of holding has held up" in line
+    assert "code of hold has held up" in line
     assert f"from test_eventloop.py:{first + 2} to test_eventloop.py:{first + 4}" in line
 
 
 def test_calls_are_watched(caplog) -> None:
     """The calls of rows are watched so; a thread that looks just then may be the first to name the place."""
     with caplog.at_level(logging.WARNING, "foldflight.coroutines"):
-        exchange = opened(EventLoop(), "holding")
+        exchange = open_exchange(EventLoop(), "hold")
         list(exchange.handle(Chunk(pa.RecordBatch.from_pydict({"x": [1]}, schema=NUMBER))))
         exchange.close()
-    assert "holding" in caplog.text
+    assert "hold" in caplog.text
     assert "test_eventloop.py" in caplog.text
 
 
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
+async def _await(awaitable: Awaitable[Any]) -> Any:
     return await awaitable

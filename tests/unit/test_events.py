@@ -22,9 +22,9 @@ TYPES = (pa.int64(), pa.string())
 Change = tuple[str, int, str]
 
 
-def batches(changes: Sequence[Change], cuts: Iterable[int] = (), *, timed: bool = True) -> list[pa.RecordBatch]:
+def batches(changes: Sequence[Change], cuts: Iterable[int] = (), *, with_time: bool = True) -> list[pa.RecordBatch]:
     columns = [pa.array(column) for column in zip(*changes, strict=True)]
-    if timed:
+    if with_time:
         columns.append(pa.array([1700] * len(changes)))
     whole = pa.RecordBatch.from_arrays(columns, names=["row_kind", "id", "name", "now"][: len(columns)])
     places = [0, *sorted({cut for cut in cuts if cut < len(changes)}), len(changes)]
@@ -82,7 +82,7 @@ def test_old_and_new_rows_become_one_event_wherever_batches_end(cuts: set[int]) 
     """A -U and the +U of its key are an update; each of them alone deletes or sets the row."""
     assert events(CHANGES, cuts) == EVENTS
     task = _Upserts(("id",), ("id", "name"), TYPES)
-    result = [row for batch in task(batches(CHANGES, cuts, timed=False)) for row in batch.to_pylist()]
+    result = [row for batch in task(batches(CHANGES, cuts, with_time=False)) for row in batch.to_pylist()]
     assert [(row["id"], None if row["foldflight deleted"] else row["name"]) for row in result] == [
         (key, after) for _, key, _, after in EVENTS
     ]
@@ -101,7 +101,7 @@ def test_rows_without_kinds_set_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("+I", None, "a"), "the key id of a change is NULL"),
         (("insert", 1, "a"), "a change has the row kind 'insert', which is none of"),
@@ -109,19 +109,19 @@ def test_rows_without_kinds_set_values() -> None:
         (("+I", 1, "__debezium_unavailable_value"), "the column name has the value '__debezium_unavailable_value'"),
     ],
 )
-def test_what_readers_would_take_for_something_else_is_refused(change: Any, said: str) -> None:
+def test_what_readers_would_take_for_something_else_is_refused(change: Any, message: str) -> None:
     """With the column and the value."""
     rows = pa.RecordBatch.from_arrays(
         [pa.array([each], type_) for each, type_ in zip(change, (pa.string(), *TYPES), strict=True)] + [pa.array([1])],
         names=["row_kind", "id", "name", "now"],
     )
-    with pytest.raises(RejectedError, match=said) as excinfo:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         list(envelopes()([rows]))
     assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
 @pytest.mark.parametrize(
-    ("array", "written"),
+    ("array", "expected_texts"),
     [
         (pa.array([0.1, None, 1e300, float("nan"), float("-inf")]), [0.1, None, 1e300, "NaN", "-Infinity"]),
         (pa.array([0.1, 16777216.0], pa.float32()), [0.1, 16777216.0]),
@@ -143,14 +143,14 @@ def test_what_readers_would_take_for_something_else_is_refused(change: Any, said
     ],
     ids=lambda each: str(each.type) if isinstance(each, pa.Array) else "",
 )
-def test_values_of_json(array: pa.Array, written: list[Any]) -> None:
+def test_values_of_json(array: pa.Array, expected_texts: list[Any]) -> None:
     """Each type as its schema block describes it, also of a part of an array."""
-    assert _encoder(array.type)(array) == written
-    assert _encoder(array.type)(array.slice(1)) == written[1:]
+    assert _encoder(array.type)(array) == expected_texts
+    assert _encoder(array.type)(array.slice(1)) == expected_texts[1:]
 
 
 @pytest.mark.parametrize(
-    ("array", "said"),
+    ("array", "message"),
     [
         (pa.array([-719163], pa.int32()).cast(pa.date32()), "not in the years 1 to 9999"),
         (pa.array([2**62], pa.int64()).cast(pa.timestamp("us")), "not in the years 1 to 9999"),
@@ -158,7 +158,7 @@ def test_values_of_json(array: pa.Array, written: list[Any]) -> None:
         (pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers()), "a text is not UTF-8"),
     ],
 )
-def test_values_that_no_event_holds(array: pa.Array, said: str) -> None:
+def test_values_that_no_event_holds(array: pa.Array, message: str) -> None:
     """They are refused, and not written as something else."""
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         _encoder(array.type)(array)

@@ -141,19 +141,19 @@ NEEDED = {
 def test_the_core_runs_without_a_room(room: str, tmp_path: Path) -> None:
     """Only what needs the room is refused, and the error names the room and the remedy."""
     program = [sys.executable, "-c", CORE, f"foldflight.ext.{room}", *NEEDED[room]]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    core, *said = done.stdout.splitlines()
+    process = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    core, *error_lines = process.stdout.splitlines()
     assert core == "the core ran"
     error = f"MODULE {ROOMS[room]}: the package foldflight.ext.{room} is missing in this installation; install all of "
     if room == "compiler":
         error = "SIGNATURE spread is declared compile=True and this installation of foldflight has no compiler: "
         notice = "this installation of foldflight has no compiler, so functions are interpreted"
-        assert notice in done.stderr, "a compiler must not vanish without a word"
+        assert notice in process.stderr, "a compiler must not vanish without a word"
     if room == "lift":
         error = f"SIGNATURE plan='lifted' is not possible: {MISSING}; leave plan out"
-        assert f"{MISSING}, so all rows are folded" in done.stderr, "nor may lifted batches"
-    assert [each[: len(error)] for each in said] == [error] * len(NEEDED[room])
+        assert f"{MISSING}, so all rows are folded" in process.stderr, "nor may lifted batches"
+    assert [each[: len(error)] for each in error_lines] == [error] * len(NEEDED[room])
 
 
 # The listing of a server that lifts, the plan of a query, and the law.
@@ -179,17 +179,17 @@ print(law.needs(_Subject(Registry()["bool_or"], {}, [pa.bool_()])))
 
 
 @pytest.mark.every_turn
-@pytest.mark.parametrize("missing", [True, False])
-def test_listings_plans_and_laws_tell_that_nothing_is_lifted(missing: bool) -> None:
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_listings_plans_and_laws_tell_that_nothing_is_lifted(is_missing: bool) -> None:
     """With the extension, they tell that the same function is lifted."""
-    room = "foldflight.ext.lift" if missing else "foldflight.ext.nothing"
-    done = subprocess.run([sys.executable, "-c", TOLD, room], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    room = "foldflight.ext.lift" if is_missing else "foldflight.ext.nothing"
+    process = subprocess.run([sys.executable, "-c", TOLD, room], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
     why_not = [f"not lifted because: {MISSING}", f"rows are not lifted: {MISSING}", f"it is not lifted: {MISSING}"]
-    assert [each in done.stdout for each in why_not] == [missing] * 3
-    assert ("lifted in batches" in done.stdout, "rows are lifted: every call lifts" in done.stdout) == (
-        not missing,
-        not missing,
+    assert [each in process.stdout for each in why_not] == [is_missing] * 3
+    assert ("lifted in batches" in process.stdout, "rows are lifted: every call lifts" in process.stdout) == (
+        not is_missing,
+        not is_missing,
     )
 
 
@@ -205,8 +205,8 @@ def test_each_room_is_in_the_table_and_has_a_readme() -> None:
 
 def test_what_a_room_lacks_is_not_said_of_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The room is there, and a package that it imports is not."""
-    broken = tmp_path / "broken_room.py"
-    broken.write_text("import package_that_is_nowhere")
+    room_file = tmp_path / "broken_room.py"
+    room_file.write_text("import package_that_is_nowhere")
     monkeypatch.syspath_prepend(tmp_path)
     extension: Extension[object] = Extension("tracing")
     monkeypatch.setattr("importlib.import_module", lambda name: __import__("broken_room"))

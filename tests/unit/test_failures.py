@@ -56,9 +56,9 @@ class Touchy:
         self._bear(SAVE_17, accumulator)
         return ",".join(map(str, accumulator.values)).encode()
 
-    def deserialize(self, serialized: bytes) -> Values:
+    def deserialize(self, data: bytes) -> Values:
         accumulator = Values()
-        accumulator.values = [int(value) for value in serialized.decode().split(",") if value]
+        accumulator.values = [int(value) for value in data.decode().split(",") if value]
         self._bear(LOAD_18, accumulator)
         return accumulator
 
@@ -128,7 +128,7 @@ def chunk(*rows: tuple[int, int, int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def shown(batch: pa.RecordBatch) -> dict[int, Any]:
+def results_by_slot(batch: pa.RecordBatch) -> dict[int, Any]:
     """Return the outputs by slot; for failed slots the last word of the message."""
     return {
         row["slot"]: row["output_0"] if row[ERROR] is None else row[ERROR]["message"].split(": ")[-1]
@@ -149,7 +149,7 @@ def test_only_the_slot_fails() -> None:
     fold.fold(chunk((0, INSERT, 1), (1, INSERT, 2), (1, INSERT, FOLD_13), (0, INSERT, 3), (1, INSERT, 4)))
     fold.fold(chunk((0, INSERT, 14), (2, INSERT, 14), (2, DELETE, 14), (1, DELETE, 2), (0, INSERT, 5)))
     batch = fold.collect()
-    assert shown(batch) == {0: 23, 1: "13 cannot be folded", 2: "14 cannot be taken back"}
+    assert results_by_slot(batch) == {0: 23, 1: "13 cannot be folded", 2: "14 cannot be taken back"}
     assert batch.column("output_1").to_pylist() == [4, None, None]
     assert batch.column("state_1").null_count == 2
     [error] = [row[ERROR] for row in batch.to_pylist() if row["slot"] == 1]
@@ -162,7 +162,7 @@ def test_only_the_slot_fails() -> None:
 
 def test_what_comes_for_a_failed_slot_is_skipped() -> None:
     """The function gets no more rows of a failed slot in the epoch, in this chunk or the next."""
-    seen: list[int] = []
+    folded_values: list[int] = []
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", name="watched", compile=False)
     class Watched:
@@ -173,16 +173,16 @@ def test_what_comes_for_a_failed_slot_is_skipped() -> None:
             return accumulator
 
         def accumulate(self, accumulator: int, value: int) -> int:
-            seen.append(value)
+            folded_values.append(value)
             return accumulator + 100 // (value - FOLD_13)
 
     fold = open_fold(bind_calls(Registry.load([Watched]), [Call("watched", ("v",))], SCHEMA), isolates=True)
     fold.fold(chunk((0, INSERT, FOLD_13), (0, INSERT, 1), (1, INSERT, 2), (0, INSERT, 3)))
     fold.fold(chunk((0, INSERT, 4), (1, INSERT, 5)))
-    assert seen == [FOLD_13, 2, 5]
+    assert folded_values == [FOLD_13, 2, 5]
     fold.collect()
     fold.fold(chunk((0, INSERT, 6)))
-    assert seen[3:] == [6]
+    assert folded_values[3:] == [6]
 
 
 def test_a_failed_slot_is_empty_after_the_barrier() -> None:
@@ -191,12 +191,12 @@ def test_a_failed_slot_is_empty_after_the_barrier() -> None:
     fold.fold(chunk((0, INSERT, FOLD_13)))
     fold.fold(chunk((0, INSERT, 1)))
     fold.merge_states(state_of([2]))
-    assert shown(fold.collect()) == {0: "13 cannot be folded"}
+    assert results_by_slot(fold.collect()) == {0: "13 cannot be folded"}
     assert fold.collect().num_rows == 0
     assert fold.changed_states().num_rows == 0
     fold.merge_states(state_of([2]))
     fold.fold(chunk((0, INSERT, 3)))
-    assert shown(fold.collect()) == {0: 5}
+    assert results_by_slot(fold.collect()) == {0: 5}
     assert fold.failures.counts == {"touchy": 1}
 
 
@@ -211,9 +211,9 @@ def test_states_that_cannot_be_merged_loaded_or_shown(value: int, why: str) -> N
     slots = pa.array([0, 1, 1, 2], pa.int32())
     states = pa.concat_arrays([sound["state_0"], sound["state_0"], bad["state_0"], sound["state_0"]])
     fold.merge_states(pa.RecordBatch.from_arrays([slots, states], names=["slot", "state_0"]))
-    assert shown(fold.outputs(pa.array([2, 1, 0], pa.int32()))) == {0: 1, 1: why, 2: 1}
+    assert results_by_slot(fold.outputs(pa.array([2, 1, 0], pa.int32()))) == {0: 1, 1: why, 2: 1}
     fold.fold(chunk((2, INSERT, 1)))
-    assert shown(fold.collect()) == {0: 1, 1: why, 2: 2}
+    assert results_by_slot(fold.collect()) == {0: 1, 1: why, 2: 2}
 
 
 def test_many_that_cannot_be_saved_or_shown() -> None:
@@ -222,7 +222,7 @@ def test_many_that_cannot_be_saved_or_shown() -> None:
     values = {slot: SAVE_17 if slot % 7 == 3 else SHOW_16 if slot % 11 == 5 else slot + 100 for slot in range(200)}
     fold.fold(chunk(*[(slot, INSERT, value) for slot, value in values.items()]))
     batch = fold.collect()
-    assert shown(batch) == {
+    assert results_by_slot(batch) == {
         slot: value if value >= 100 else f"{value} cannot be borne" for slot, value in values.items()
     }
     assert batch.column("state_0").null_count == sum(value < 100 for value in values.values())
@@ -236,14 +236,14 @@ def test_results_that_do_not_fit_and_accumulators_that_cannot_be_made() -> None:
     assert [error and error["code"] for error in errors] == [None, "OVERFLOW", None]
     fold = new_fold(Call("stillborn", ("v",)), Call("count"))
     fold.fold(chunk((0, INSERT, 1), (1, INSERT, 1)))
-    assert set(shown(fold.collect()).values()) == {"there is no accumulator"}
+    assert set(results_by_slot(fold.collect()).values()) == {"there is no accumulator"}
 
 
 def test_a_value_is_not_made_again_of_what_get_value_has_left() -> None:
     """A value that does not fit fails its slot, and others have the values of accumulators that are whole."""
     fold = new_fold(Call("emptied", ("v",)))
     fold.fold(chunk(*((slot, INSERT, slot + 10) for slot in range(10))))
-    result = shown(fold.collect())
+    result = results_by_slot(fold.collect())
     assert "does not fit BIGINT" in result.pop(SHOW_16 - 10)
     assert result == {slot: slot + 10 for slot in range(10) if slot + 10 != SHOW_16}
 
@@ -253,20 +253,20 @@ def test_rows_that_are_kept_fail_when_they_are_folded() -> None:
     for call in (Call("touchy", ("v",), distinct=True), Call("touchy", ("v",), materialize=True)):
         fold = new_fold(call)
         fold.fold(chunk((0, INSERT, 1), (1, INSERT, FOLD_13), (1, INSERT, 2), (2, INSERT, 3)))
-        assert shown(fold.collect()) == {0: 1, 1: "13 cannot be folded", 2: 3}
+        assert results_by_slot(fold.collect()) == {0: 1, 1: "13 cannot be folded", 2: 3}
 
 
 def test_a_failed_slot_stays_failed_in_another_fold() -> None:
     """A checkpoint includes the error, and the next fold skips the slot like the first one."""
     one, two = new_fold(TOUCHY), new_fold(TOUCHY)
     one.fold(chunk((0, INSERT, FOLD_13), (1, INSERT, 1)))
-    saved = one.changed_states()
-    two.merge_states(saved)
+    saved_states = one.changed_states()
+    two.merge_states(saved_states)
     for fold in (one, two):
         fold.fold(chunk((0, INSERT, 1), (1, INSERT, 2)))
     after = two.collect()
     assert after.equals(one.collect())
-    assert shown(after) == {0: "13 cannot be folded", 1: 3}
+    assert results_by_slot(after) == {0: "13 cannot be folded", 1: 3}
 
 
 def test_the_first_error_of_a_slot_stays() -> None:
@@ -275,7 +275,7 @@ def test_the_first_error_of_a_slot_stays() -> None:
     one.fold(chunk((0, INSERT, FOLD_13)))
     two.fold(chunk((0, INSERT, TAKE_BACK_14), (0, DELETE, TAKE_BACK_14)))
     one.merge_states(two.changed_states())
-    assert shown(one.collect()) == {0: "13 cannot be folded"}
+    assert results_by_slot(one.collect()) == {0: "13 cannot be folded"}
 
 
 def test_what_cannot_be_saved_now_may_be_later() -> None:
@@ -285,7 +285,7 @@ def test_what_cannot_be_saved_now_may_be_later() -> None:
     with pytest.raises(FunctionError, match="17 cannot be borne"):
         fold.changed_states()
     fold.fold(chunk((0, DELETE, SAVE_17)))
-    assert shown(fold.collect()) == {0: 1}
+    assert results_by_slot(fold.collect()) == {0: 1}
 
 
 def test_forgotten_slots_have_not_failed() -> None:
@@ -295,7 +295,7 @@ def test_forgotten_slots_have_not_failed() -> None:
     fold.forget(pa.array([0], pa.int32()))
     assert fold.collect().num_rows == 0
     fold.fold(chunk((0, INSERT, 1)))
-    assert shown(fold.collect()) == {0: 1}
+    assert results_by_slot(fold.collect()) == {0: 1}
 
 
 def test_what_authors_say_fits() -> None:

@@ -129,14 +129,14 @@ def test_results_that_no_array_holds(
     (accumulators,) = fold._accumulators
     state = accumulators.state
 
-    def bounded(slots: Any) -> Any:
+    def bound_error(slots: Any) -> Any:
         if not large(slots):
             return state(slots)
         if raises:
             raise pa.ArrowInvalid("offset overflow while concatenating arrays")
         return pa.chunked_array([state(slots)])
 
-    monkeypatch.setattr(accumulators, "state", bounded)
+    monkeypatch.setattr(accumulators, "state", bound_error)
     with pytest.raises(RejectedError, match=reason) as excinfo:
         fold.collect()
     assert (excinfo.value.code, excinfo.value.slot) == ("LIMIT", slot)
@@ -210,12 +210,12 @@ def test_materialized_input_takes_rows_back() -> None:
     assert outputs(two) == {0: 9}
     two.fold(chunk((0, DELETE, 9)))
     assert outputs(two) == {0: 5}
-    counted = new_fold(Call("avg", ("v",), materialize=True))
-    counted.fold(chunk((0, INSERT, 3), (0, INSERT, 3), (0, INSERT, 9)))
-    assert outputs(counted) == {0: 5.0}
+    average_fold = new_fold(Call("avg", ("v",), materialize=True))
+    average_fold.fold(chunk((0, INSERT, 3), (0, INSERT, 3), (0, INSERT, 9)))
+    assert outputs(average_fold) == {0: 5.0}
 
 
-def ordered(*keys: Order, distinct: bool = False) -> Call:
+def ordered_call(*keys: Order, distinct: bool = False) -> Call:
     return Call("string_agg", ("t",), distinct=distinct, order=keys)
 
 
@@ -241,7 +241,7 @@ def texts(*rows: tuple[int, int, str | None, int | None, float | None]) -> pa.Re
 def test_rows_are_folded_in_the_order_of_the_call(keys: tuple[Order, ...], expected: str) -> None:
     """NULL comes where the order says, NaN after all numbers, equal keys in the order of arrival."""
     rows = texts((0, 0, "a", 3, math.nan), (0, 0, "b", 1, None), (0, 0, "c", 3, 1.0), (0, 0, "d", None, 2.0))
-    fold = Fold(bind_calls(Registry(), [ordered(*keys)], rows.schema))
+    fold = Fold(bind_calls(Registry(), [ordered_call(*keys)], rows.schema))
     fold.fold(rows)
     assert fold.collect().column("output_0").to_pylist() == [expected]
 
@@ -249,26 +249,31 @@ def test_rows_are_folded_in_the_order_of_the_call(keys: tuple[Order, ...], expec
 def test_ordered_calls_merge_and_retract() -> None:
     """With its rows kept, an append-only function retracts and merges in order; DISTINCT orders by its arguments."""
     schema = texts((0, 0, "a", 1, None)).schema
-    one, two = (Fold(bind_calls(Registry(), [ordered(Order("n"))], schema)) for _ in range(2))
+    one, two = (Fold(bind_calls(Registry(), [ordered_call(Order("n"))], schema)) for _ in range(2))
     one.fold(texts((0, 0, "c", 3, None), (0, 0, "a", 1, None)))
     two.fold(texts((0, 0, "b", 2, None)))
     two.merge_states(one.collect())
     two.fold(texts((0, DELETE, "c", 3, None)))
     assert two.collect().column("output_0").to_pylist() == ["a,b"]
-    (call,) = bind_calls(Registry(), [ordered(Order("t", descending=True), distinct=True)], schema)
+    (call,) = bind_calls(Registry(), [ordered_call(Order("t", descending=True), distinct=True)], schema)
     fold = Fold([call])
     fold.fold(texts((0, 0, "a", 1, None), (0, 0, "b", 1, None), (0, 0, "a", 2, None)))
     assert fold.collect().column("output_0").to_pylist() == ["b,a"]
     fingerprints = {
         bind_calls(Registry(), [each], schema)[0].fingerprint
-        for each in (ordered(), ordered(Order("n")), ordered(Order("n", descending=True)), ordered(Order("x")))
+        for each in (
+            ordered_call(),
+            ordered_call(Order("n")),
+            ordered_call(Order("n", descending=True)),
+            ordered_call(Order("x")),
+        )
     }
     assert len(fingerprints) == 4
     with pytest.raises(RejectedError, match="only by its arguments"):
-        bind_calls(Registry(), [ordered(Order("n"), distinct=True)], schema)
-    nested = schema.append(pa.field("l", pa.list_(pa.int64())))
+        bind_calls(Registry(), [ordered_call(Order("n"), distinct=True)], schema)
+    nested_schema = schema.append(pa.field("l", pa.list_(pa.int64())))
     with pytest.raises(RejectedError, match="cannot be ordered by 'l'"):
-        bind_calls(Registry(), [ordered(Order("l"))], nested)
+        bind_calls(Registry(), [ordered_call(Order("l"))], nested_schema)
 
 
 @udaf(input_types=["DECIMAL(4, 2)", "BIGINT"], result_type="DECIMAL(10, 2)", state_type="DECIMAL(10, 2)")
@@ -369,30 +374,30 @@ class _Base:
         return accumulator.rows
 
 
-def broken(**methods: Any) -> type:
+def broken_class(**methods: Any) -> type:
     return udaf(input_types=["BIGINT"], result_type="BIGINT", name="broken")(type("Broken", (_Base,), methods))
 
 
-def raising(*_: Any) -> Any:
+def fail(*_: Any) -> Any:
     message = "bad luck"
     raise ValueError(message)
 
 
-def call_all_methods(fold: Fold, *, retracting: bool) -> None:
-    fold.fold(chunk((3, INSERT, 1), (4, DELETE, 2)) if retracting else chunk((4, INSERT, 1)))
+def call_all_methods(fold: Fold, *, with_retractions: bool) -> None:
+    fold.fold(chunk((3, INSERT, 1), (4, DELETE, 2)) if with_retractions else chunk((4, INSERT, 1)))
     fold.merge_states(fold.collect())
 
 
 @pytest.mark.parametrize("method_name", ["create_accumulator", "accumulate", "get_value", "retract", "merge"])
 def test_each_method_that_raises_is_named(method_name: str) -> None:
     """An exception in a method names function, method, slot and row, and shows only the author's frames."""
-    fold = new_fold(Call("broken", ("v",)), functions=[broken(**{method_name: raising})], signer=SIGNER)
+    fold = new_fold(Call("broken", ("v",)), functions=[broken_class(**{method_name: fail})], signer=SIGNER)
     with pytest.raises(FunctionError, match=f"{method_name} raised ValueError: bad luck|get_value raised") as excinfo:
-        call_all_methods(fold, retracting=method_name == "retract")
+        call_all_methods(fold, with_retractions=method_name == "retract")
     error = excinfo.value
     assert (error.code, error.function, error.slot) == ("USER_CODE", "broken", 4)
     assert error.trace is not None
-    assert "in raising" in error.trace
+    assert "in fail" in error.trace
     assert "foldflight/fold" not in error.trace
     if method_name in ("accumulate", "retract"):
         assert error.row is not None
@@ -401,7 +406,7 @@ def test_each_method_that_raises_is_named(method_name: str) -> None:
 
 def test_rows_of_errors_stand_where_they_stood_in_the_chunk() -> None:
     """The position of a row in an error is that in the chunk, also with a filter."""
-    fold = new_fold(Call("broken", ("v",), filter="late"), functions=[broken(accumulate=raising)])
+    fold = new_fold(Call("broken", ("v",), filter="late"), functions=[broken_class(accumulate=fail)])
     with pytest.raises(FunctionError) as excinfo:
         fold.fold(chunk((0, INSERT, 1, 1, 1.0, False), (6, INSERT, 8, 1, 1.0, True)))
     assert excinfo.value.row == "v=8"
@@ -414,13 +419,13 @@ def test_constructor_and_open_that_raise() -> None:
         with pytest.raises(FunctionError, match="bad luck"):
             new_fold(
                 Call("broken", ("v",)),
-                functions=[broken(**{method_name: raising if method_name == "open" else lambda self: raising()})],
+                functions=[broken_class(**{method_name: fail if method_name == "open" else lambda self: fail()})],
             )
 
 
 def test_results_of_the_wrong_type() -> None:
     """A result that cannot be cast is an error with function, value and slot."""
-    fold = new_fold(Call("broken", ("v",)), functions=[broken(get_value=lambda self, a: "many")])
+    fold = new_fold(Call("broken", ("v",)), functions=[broken_class(get_value=lambda self, a: "many")])
     fold.fold(chunk((2, INSERT, 1)))
     with pytest.raises(
         FunctionError, match=r"get_value returned 'many' \(str\), which does not fit BIGINT; return such"
@@ -485,7 +490,7 @@ def test_attributes_nobody_annotated_are_not_lost() -> None:
     def accumulate(self: Any, accumulator: Any, value: int) -> None:
         accumulator.extra = value
 
-    fold = new_fold(Call("broken", ("v",)), functions=[broken(accumulate=accumulate)])
+    fold = new_fold(Call("broken", ("v",)), functions=[broken_class(accumulate=accumulate)])
     fold.fold(chunk((0, INSERT, 1)))
     with pytest.raises(FunctionError, match="has extra, which Tally does not annotate"):
         fold.collect()
@@ -502,7 +507,7 @@ def test_append_only_functions_refuse_retractions() -> None:
 
 def test_functions_without_merge_refuse_a_second_state() -> None:
     """Without merge a slot accepts one state."""
-    fold = new_fold(Call("broken", ("v",)), functions=[broken()])
+    fold = new_fold(Call("broken", ("v",)), functions=[broken_class()])
     fold.fold(chunk((0, INSERT, 1)))
     state = fold.collect()
     with pytest.raises(RejectedError, match="broken has no merge") as excinfo:
@@ -566,14 +571,14 @@ def test_functions_are_opened_closed_and_given_their_context() -> None:
     """`open` gets job parameters and the logger; `close` is called once, for all functions even if one raises."""
     events: list[Any] = []
 
-    def opened(self: Any, context: Any) -> None:
+    def open_(self: Any, context: Any) -> None:
         events.append(context.job_parameters["city"])
         context.logger.info("opened")
 
     records: list[Any] = []
     fold = new_fold(
         Call("broken", ("v",)),
-        functions=[broken(open=opened, close=lambda self: events.append("closed"))],
+        functions=[broken_class(open=open_, close=lambda self: events.append("closed"))],
         job_parameters={"city": "NYC"},
         log=records.append,
     )
@@ -582,13 +587,13 @@ def test_functions_are_opened_closed_and_given_their_context() -> None:
     assert events == ["NYC", "closed"]
     assert records[0].message == "opened"
     with pytest.raises(FunctionError, match="close raised ValueError"):
-        new_fold(Call("broken", ("v",)), functions=[broken(close=raising)]).close()
+        new_fold(Call("broken", ("v",)), functions=[broken_class(close=fail)]).close()
 
 
 def test_logged_lines_name_their_slot() -> None:
     """A log line during folding or of get_value has the slot; one of `open` has none."""
 
-    def opened(self: Any, context: Any) -> None:
+    def open_(self: Any, context: Any) -> None:
         self.logger = context.logger
         self.logger.info("open")
 
@@ -601,7 +606,7 @@ def test_logged_lines_name_their_slot() -> None:
         return 0
 
     records: list[Any] = []
-    function = broken(open=opened, accumulate=accumulate, get_value=get_value)
+    function = broken_class(open=open_, accumulate=accumulate, get_value=get_value)
     fold = new_fold(Call("broken", ("v",)), functions=[function], log=records.append)
     fold.fold(chunk((3, INSERT, 1), (7, INSERT, 2), (5, INSERT, 1)))
     fold.collect()
@@ -677,7 +682,7 @@ def test_binary_states_round_trip(function: type) -> None:
     assert outputs(fold) == {0: 3}
 
 
-def damaged(function: type) -> list[tuple[str, bytes]]:
+def damaged_states(function: type) -> list[tuple[str, bytes]]:
     good = bag_state(function).column("state_0")[0].as_py()
     import pickle
 
@@ -693,7 +698,7 @@ def damaged(function: type) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize("function", [PICKLED, CUSTOM])
 def test_damaged_states_are_refused(function: type) -> None:
     """Forged, truncated and foreign states are refused with their function, and never unpickled."""
-    for name, state in damaged(function):
+    for name, state in damaged_states(function):
         fold = new_fold(BAGGED, functions=[function], signer=SIGNER)
         with pytest.raises(FoldflightError) as excinfo:
             fold.merge_states(with_state(bag_state(function), state))
@@ -706,9 +711,9 @@ def test_pickles_of_another_key_are_refused() -> None:
     states = bag_state(PICKLED, OTHER_SIGNER)
     with pytest.raises(RejectedError, match="signed with another key"):
         new_fold(BAGGED, functions=[PICKLED], signer=SIGNER).merge_states(states)
-    rotated = new_fold(BAGGED, functions=[PICKLED], signer=StateSigner([b"k" * 16, b"o" * 16]))
-    rotated.merge_states(states)
-    assert outputs(rotated) == {0: 2}
+    fold_with_new_key = new_fold(BAGGED, functions=[PICKLED], signer=StateSigner([b"k" * 16, b"o" * 16]))
+    fold_with_new_key.merge_states(states)
+    assert outputs(fold_with_new_key) == {0: 2}
 
 
 def test_pickles_need_a_key() -> None:

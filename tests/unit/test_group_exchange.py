@@ -50,7 +50,7 @@ def transport() -> Counted:
 
 
 @pytest.fixture
-def grouped(transport: Counted) -> GroupedExchange:
+def group_exchange(transport: Counted) -> GroupedExchange:
     return GroupedExchange(transport, SUM, layout(transport))
 
 
@@ -66,52 +66,52 @@ def rows(*pairs: tuple[str, int]) -> pa.RecordBatch:
     )
 
 
-def folded(grouped: GroupedExchange, groups: Groups, *pairs: tuple[str, int]) -> dict[str, Any]:
+def fold_pairs(group_exchange: GroupedExchange, groups: Groups, *pairs: tuple[str, int]) -> dict[str, Any]:
     block = rows(*pairs)
-    grouped.chunk(groups.slots(block), block)
-    grouped.barrier()
-    results = grouped.results()
+    group_exchange.chunk(groups.slots(block), block)
+    group_exchange.barrier()
+    results = group_exchange.results()
     keys = groups.keys(results["slot"].to_numpy()).column(0)
     return dict(zip(keys.to_pylist(), results["output_0"].to_pylist(), strict=True))
 
 
-def test_modes_are_known_once_the_exchange_is_open(transport: Counted, grouped: GroupedExchange) -> None:
+def test_modes_are_known_once_the_exchange_is_open(transport: Counted, group_exchange: GroupedExchange) -> None:
     """Before the first use no mode is known; afterwards it is that of each call."""
-    assert list(grouped.modes) == [None]
+    assert list(group_exchange.modes) == [None]
     groups = Groups(layout(transport))
-    with grouped.turn(groups):
-        folded(grouped, groups, ("a", 1))
-        assert list(grouped.modes) == [Mode.VECTORISED]
+    with group_exchange.turn(groups):
+        fold_pairs(group_exchange, groups, ("a", 1))
+        assert list(group_exchange.modes) == [Mode.VECTORISED]
 
 
-def test_what_one_turn_has_folded_the_next_does_not_see(transport: Counted, grouped: GroupedExchange) -> None:
+def test_what_one_turn_has_folded_the_next_does_not_see(transport: Counted, group_exchange: GroupedExchange) -> None:
     """Each turn starts with empty slots, in the same exchange."""
     groups = Groups(layout(transport))
-    with grouped.turn(groups):
-        assert folded(grouped, groups, ("a", 1), ("b", 2)) == {"a": 1, "b": 2}
-        assert folded(grouped, groups, ("b", 3)) == {"b": 5}
+    with group_exchange.turn(groups):
+        assert fold_pairs(group_exchange, groups, ("a", 1), ("b", 2)) == {"a": 1, "b": 2}
+        assert fold_pairs(group_exchange, groups, ("b", 3)) == {"b": 5}
     groups = Groups(layout(transport))
-    with grouped.turn(groups):
+    with group_exchange.turn(groups):
         slots = groups.slots(rows(("b", 0)))
         nothing = pa.nulls(1, layout(transport).states.field(0).type)
-        assert grouped.outputs_of(slots, [nothing])["output_0"].to_pylist() == [None]
-        assert folded(grouped, groups, ("a", 10)) == {"a": 10, "b": None}
+        assert group_exchange.outputs_of(slots, [nothing])["output_0"].to_pylist() == [None]
+        assert fold_pairs(group_exchange, groups, ("a", 10)) == {"a": 10, "b": None}
     assert len(transport.exchanges) == 1
     assert transport.alive == 1
-    grouped.close()
-    grouped.close()
+    group_exchange.close()
+    group_exchange.close()
     assert transport.alive == 0
 
 
-def test_rows_without_a_barrier_are_forgotten(transport: Counted, grouped: GroupedExchange) -> None:
+def test_rows_without_a_barrier_are_forgotten(transport: Counted, group_exchange: GroupedExchange) -> None:
     """A turn that ends before its barrier does not affect the next."""
     groups = Groups(layout(transport))
-    with grouped.turn(groups):
+    with group_exchange.turn(groups):
         block = rows(("a", 1))
-        grouped.chunk(groups.slots(block), block)
+        group_exchange.chunk(groups.slots(block), block)
     groups = Groups(layout(transport))
-    with grouped.turn(groups):
-        assert folded(grouped, groups, ("b", 10)) == {"b": 10}
+    with group_exchange.turn(groups):
+        assert fold_pairs(group_exchange, groups, ("b", 10)) == {"b": 10}
 
 
 def test_a_state_that_is_too_large_names_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,54 +128,54 @@ def test_a_state_that_is_too_large_names_its_group(monkeypatch: pytest.MonkeyPat
         schema=pa.schema([*KEYS, *columns]),
     )
     groups, exchange = Groups(query), GroupedExchange(transport, texts, query)
-    said = r"a state of string_agg has .* state_bytes_max is 100"
+    message = r"a state of string_agg has .* state_bytes_max is 100"
     with exchange.turn(groups):
         exchange.chunk(groups.slots(block), block)
-        with pytest.raises(RejectedError, match=said) as excinfo:
+        with pytest.raises(RejectedError, match=message) as excinfo:
             exchange.barrier()
     assert (excinfo.value.code, excinfo.value.limit) == ("LIMIT", "state_bytes_max")
     assert excinfo.value.group == {"k": "large"}
     assert "group: k='large'" in str(excinfo.value)
 
 
-def test_an_error_names_its_group_and_ends_the_exchange(transport: Counted, grouped: GroupedExchange) -> None:
+def test_an_error_names_its_group_and_ends_the_exchange(transport: Counted, group_exchange: GroupedExchange) -> None:
     """After an error in one turn the next one uses another exchange."""
     groups = Groups(layout(transport))
-    with pytest.raises(FunctionError) as excinfo, grouped.turn(groups):
-        folded(grouped, groups, ("a", 1), ("b", 2**62), ("b", 2**62))
+    with pytest.raises(FunctionError) as excinfo, group_exchange.turn(groups):
+        fold_pairs(group_exchange, groups, ("a", 1), ("b", 2**62), ("b", 2**62))
     assert excinfo.value.group == {"k": "b"}
     assert transport.alive == 0
     groups = Groups(layout(transport))
-    with grouped.turn(groups):
-        assert folded(grouped, groups, ("a", 10)) == {"a": 10}
+    with group_exchange.turn(groups):
+        assert fold_pairs(group_exchange, groups, ("a", 10)) == {"a": 10}
     assert len(transport.exchanges) == 2
 
 
 def test_an_exchange_that_cannot_forget_is_ended(
-    transport: Counted, grouped: GroupedExchange, monkeypatch: pytest.MonkeyPatch
+    transport: Counted, group_exchange: GroupedExchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The turn whose Forget fails raises, and no exchange stays open."""
 
-    def lost(slots: pa.Int32Array) -> None:
+    def lose(slots: pa.Int32Array) -> None:
         raise RetryableError("UNREACHABLE", f"{len(slots)} slots")
 
     groups = Groups(layout(transport))
-    with grouped.turn(groups):
-        folded(grouped, groups, ("a", 2))
-    monkeypatch.setattr(transport.exchanges[0], "forget", lost)
-    with pytest.raises(RetryableError), grouped.turn(Groups(layout(transport))):
+    with group_exchange.turn(groups):
+        fold_pairs(group_exchange, groups, ("a", 2))
+    monkeypatch.setattr(transport.exchanges[0], "forget", lose)
+    with pytest.raises(RetryableError), group_exchange.turn(Groups(layout(transport))):
         pass
     assert transport.alive == 0
     groups = Groups(layout(transport))
-    with grouped.turn(groups):
-        assert folded(grouped, groups, ("a", 10)) == {"a": 10}
+    with group_exchange.turn(groups):
+        assert fold_pairs(group_exchange, groups, ("a", 10)) == {"a": 10}
 
 
 def test_time_in_the_exchange_is_measured(transport: Counted) -> None:
     """The times of the given clock are added up for each use of the exchange."""
     ticks = iter(range(1000))
-    grouped = GroupedExchange(transport, SUM, layout(transport), clock=lambda: float(next(ticks)))
+    group_exchange = GroupedExchange(transport, SUM, layout(transport), clock=lambda: float(next(ticks)))
     groups = Groups(layout(transport))
-    with grouped.turn(groups):
-        folded(grouped, groups, ("a", 1))
-    assert grouped.elapsed_s == 3.0  # chunk, barrier, results: one tick each
+    with group_exchange.turn(groups):
+        fold_pairs(group_exchange, groups, ("a", 1))
+    assert group_exchange.elapsed_s == 3.0  # chunk, barrier, results: one tick each

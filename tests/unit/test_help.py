@@ -32,9 +32,9 @@ class Total:
 
 def test_help_shows_the_docstring_and_the_signature() -> None:
     functions = connect("embedded:").register(scaled, Total)
-    shown = pydoc.render_doc(functions.scaled, renderer=PLAIN)
-    assert "scaled(x BIGINT, factor BIGINT DEFAULT 10) -> BIGINT" in shown
-    assert "Scale a number." in shown
+    output = pydoc.render_doc(functions.scaled, renderer=PLAIN)
+    assert "scaled(x BIGINT, factor BIGINT DEFAULT 10) -> BIGINT" in output
+    assert "Scale a number." in output
     assert str(inspect.signature(functions.scaled)) == "(x: BIGINT, factor: BIGINT = ...) -> BIGINT"
     assert str(inspect.signature(functions.total)) == "(value: BIGINT, start: int = 3) -> BIGINT"
     without = pydoc.render_doc(functions.total, renderer=PLAIN)
@@ -58,8 +58,8 @@ def test_signatures_take_what_calls_take() -> None:
     functions = connect([Total, Scaled])
     bound = inspect.signature(functions.total).bind("v", 5)
     assert functions.total(*bound.args, **bound.kwargs) == functions.total("v", start=5)
-    shown = "(value: BIGINT, weight: BIGINT = ..., *, start: int, step: int = 1) -> BIGINT"
-    assert str(inspect.signature(functions.scaled)) == shown
+    signature = "(value: BIGINT, weight: BIGINT = ..., *, start: int, step: int = 1) -> BIGINT"
+    assert str(inspect.signature(functions.scaled)) == signature
     bound = inspect.signature(functions.scaled).bind("v", start=5)
     assert functions.scaled(*bound.args, **bound.kwargs) == functions.scaled("v", start=5)
 
@@ -73,6 +73,6 @@ def test_help_of_a_single_function() -> None:
 def test_names_that_are_imported_later_are_listed() -> None:
     """Completion in notebooks and `help` ask for the names of a module."""
     assert set(foldflight.spark.__all__) <= set(dir(foldflight.spark))
-    shown = pydoc.render_doc(foldflight.spark, renderer=PLAIN)
+    output = pydoc.render_doc(foldflight.spark, renderer=PLAIN)
     for line in ("    from_canal(df: 'DataFrame'", "    write_table(changes: 'DataFrame'", "    register("):
-        assert line in shown
+        assert line in output

@@ -21,9 +21,9 @@ from tests.laws.test_statetable_model import Store
 LAYOUT = TableLayout(pa.schema([("k", pa.int64())]), pa.schema([("state_0", pa.int64())]))
 
 
-def table(store: Store, shared: HostCache | None) -> StateTable:
+def table(store: Store, host_cache: HostCache | None) -> StateTable:
     """Open a table like a worker that has nothing in memory."""
-    cache = RunCache(bytes_max=1 << 20, host_cache=shared)
+    cache = RunCache(bytes_max=1 << 20, host_cache=host_cache)
     bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
     return StateTable(LAYOUT, Storage(store, cache, bounds))
 
@@ -39,7 +39,7 @@ def put(subject: StateTable, values: dict[int, int]) -> None:
     subject.commit(keys(list(values)), np.ones(len(values), np.int64), states)
 
 
-def found(subject: StateTable, values: list[int]) -> list[int | None]:
+def find(subject: StateTable, values: list[int]) -> list[int | None]:
     """Look groups up."""
     states: list[int | None] = subject.lookup(keys(values)).states.column("state_0").to_pylist()
     return states
@@ -61,9 +61,9 @@ def test_a_worker_takes_what_another_has_written(tmp_path: Path) -> None:
     """A run is read from the file of another process instead of the state store."""
     store = CountingStore()
     put(table(store, HostCache(tmp_path, bytes_max=1 << 20)), {1: 10, 2: 20})
-    assert found(table(store, HostCache(tmp_path, bytes_max=1 << 20)), [1, 2, 3]) == [10, 20, None]
+    assert find(table(store, HostCache(tmp_path, bytes_max=1 << 20)), [1, 2, 3]) == [10, 20, None]
     assert store.asked == 0
-    assert found(table(store, None), [2]) == [20]
+    assert find(table(store, None), [2]) == [20]
     assert store.asked == 1
 
 
@@ -76,13 +76,13 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, damage: object) -> None:
     good = file.read_bytes()
     file.unlink()
     file.write_bytes(damage(good))  # type: ignore[operator]
-    assert found(table(store, HostCache(tmp_path, bytes_max=1 << 20)), [1]) == [10]
+    assert find(table(store, HostCache(tmp_path, bytes_max=1 << 20)), [1]) == [10]
     assert store.asked == 1
     assert file.read_bytes() == good
 
 
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def checked_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs whose checksums are checked, by name."""
     names: list[str] = []
     unseal = runs.unseal
@@ -90,34 +90,34 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_mapped_runs_take_no_memory_of_the_cache(tmp_path: Path, checked: list[str]) -> None:
+def test_mapped_runs_take_no_memory_of_the_cache(tmp_path: Path, checked_names: list[str]) -> None:
     """Runs of a table that is larger than the cache are mapped and checked once, and are in memory no more."""
     store, host = CountingStore(), HostCache(tmp_path, bytes_max=1 << 20)
     for start in range(0, 400, 40):
         put(table(store, host), {key: -key for key in range(start, start + 40)})
-    checked.clear()
+    checked_names.clear()
     cache = RunCache(bytes_max=0, host_cache=host)
     subject = StateTable(LAYOUT, Storage(store, cache))
     for _ in range(3):
-        assert found(subject, list(range(400))) == [-key for key in range(400)]
-    assert len(checked) == subject.pieces == len(set(checked))
+        assert find(subject, list(range(400))) == [-key for key in range(400)]
+    assert len(checked_names) == subject.pieces == len(set(checked_names))
     assert (cache.bytes, store.asked) == (0, 0)
     assert cache.mapped_bytes >= 400 * 32
     cache.drop(list(store.runs))
     assert cache.mapped_bytes == 0
 
 
-def test_the_address_space_is_bounded(tmp_path: Path, checked: list[str]) -> None:
+def test_the_address_space_is_bounded(tmp_path: Path, checked_names: list[str]) -> None:
     """The least recently used runs are unmapped beyond the limit; those that return are not checked again."""
     store, host = CountingStore(), HostCache(tmp_path, bytes_max=1 << 20)
     put(table(store, host), {key: -key for key in range(80)})
-    checked.clear()
+    checked_names.clear()
     cache = RunCache(bytes_max=0, host_cache=host, mapped_bytes_max=1_000)
     subject = StateTable(LAYOUT, Storage(store, cache))
     for key in [*range(80), *range(80)]:
-        assert found(subject, [key]) == [-key]
+        assert find(subject, [key]) == [-key]
         assert cache.mapped_bytes <= 1_000
-    assert len(checked) == subject.pieces
+    assert len(checked_names) == subject.pieces
     assert store.asked == 0
 
 
@@ -127,28 +127,28 @@ def test_runs_that_others_removed_are_unmapped(tmp_path: Path) -> None:
     put(table(store, host), {key: -key for key in range(80)})
     cache = RunCache(bytes_max=0, host_cache=host, mapped_bytes_max=16_000)
     subject = StateTable(LAYOUT, Storage(store, cache))
-    found(subject, list(range(80)))
-    seen = sorted(cache._mapped_pieces)
-    host.drop(seen)
+    find(subject, list(range(80)))
+    mapped_names = sorted(cache._mapped_pieces)
+    host.drop(mapped_names)
     other = Store()
     put(table(other, host), {key: -key for key in range(80)})
-    found(StateTable(LAYOUT, Storage(other, cache)), list(range(80)))
-    assert len(seen) > 3
-    assert not set(seen) & set(cache._mapped_pieces)
+    find(StateTable(LAYOUT, Storage(other, cache)), list(range(80)))
+    assert len(mapped_names) > 3
+    assert not set(mapped_names) & set(cache._mapped_pieces)
 
 
 @pytest.mark.slow
 def test_random_workers_agree_with_a_dict(tmp_path: Path) -> None:
     """Lookups are right for all workers, whatever was removed; merged runs have no files."""
-    chosen = random.Random(3)
+    rng = random.Random(3)
     store, model = Store(), dict[int, int]()
     caches = [RunCache(bytes_max=4_000, host_cache=HostCache(tmp_path, bytes_max=20_000)) for _ in range(3)]
     bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
     for epoch in range(150):
-        cache = chosen.choice(caches)
+        cache = rng.choice(caches)
         subject = StateTable(LAYOUT, Storage(store, cache, bounds))
-        assert found(subject, list(range(40))) == [model.get(key) for key in range(40)]
-        values = dict.fromkeys(chosen.sample(range(40), 6), epoch)
+        assert find(subject, list(range(40))) == [model.get(key) for key in range(40)]
+        values = dict.fromkeys(rng.sample(range(40), 6), epoch)
         put(subject, values)
         model |= values
     assert {path.stem for path in tmp_path.iterdir()} <= set(store.runs)
@@ -200,12 +200,12 @@ def test_many_processes_never_see_half_a_file(tmp_path: Path) -> None:
 
 
 def _work(folder: str, seed: int) -> None:
-    chosen = random.Random(seed)
+    rng = random.Random(seed)
     cache = HostCache(Path(folder), bytes_max=200_000)
     for _ in range(2_000):
-        number = chosen.randrange(60)
+        number = rng.randrange(60)
         expected = bytes([number]) * (100 * number + 1)
-        match chosen.randrange(5):
+        match rng.randrange(5):
             case 0:
                 cache.drop([str(number)])
             case 1 | 2:

@@ -39,7 +39,7 @@ def test_a_forgotten_return_is_an_error(zero: Any, state_type: str | None) -> No
         def serialize(self, accumulator):  # type: ignore[no-untyped-def]
             return b""
 
-        def deserialize(self, serialized):  # type: ignore[no-untyped-def]
+        def deserialize(self, data):  # type: ignore[no-untyped-def]
             return zero
 
     if state_type is not None:
@@ -127,12 +127,12 @@ def test_a_list_handed_out_is_not_the_next_rows() -> None:
 
 def test_nothing_is_opened_that_nobody_closes() -> None:
     """A function whose states cannot be signed is refused before its `open`."""
-    opened = []
+    open_instances = []
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT")
     class Opens:
         def open(self, context: Any) -> None:
-            opened.append(context)
+            open_instances.append(context)
 
         def create_accumulator(self):  # type: ignore[no-untyped-def]
             return 0
@@ -145,7 +145,7 @@ def test_nothing_is_opened_that_nobody_closes() -> None:
 
     with pytest.raises(RejectedError, match="needs a state key"):
         fold_of(Opens)
-    assert opened == []
+    assert open_instances == []
 
 
 def test_a_class_that_cannot_be_made_says_so() -> None:

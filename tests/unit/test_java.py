@@ -67,9 +67,9 @@ def test_arguments_reach_the_runtime_unchanged(tmp_path):
 def test_wrapping_twice_leaves_the_file_alone(tmp_path):
     """A second session uses the wrapper of the first."""
     first = java.wrap(tmp_path / "r", tmp_path / "home") / "bin" / "java"
-    written = first.stat().st_mtime_ns
+    time_of_write = first.stat().st_mtime_ns
     assert java.wrap(tmp_path / "r", tmp_path / "home") / "bin" / "java" == first
-    assert first.stat().st_mtime_ns == written
+    assert first.stat().st_mtime_ns == time_of_write
     assert list(first.parent.iterdir()) == [first]
 
 

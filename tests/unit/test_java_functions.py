@@ -58,7 +58,7 @@ def function_of(folder: Path, source: str, name: str = "com.acme.Any", **options
     return java_functions([f"{jar(folder, source, **options)}::{name}"])[0]
 
 
-def folded(function: Function, columns: dict[str, Any], **options: Any) -> pa.RecordBatch:
+def fold_columns(function: Function, columns: dict[str, Any], **options: Any) -> pa.RecordBatch:
     """Fold columns, with `slot` and `kind`, and return the results."""
     batch = pa.RecordBatch.from_pydict(columns)
     names = tuple(name for name in columns if name not in ("slot", "kind"))
@@ -70,24 +70,26 @@ def folded(function: Function, columns: dict[str, Any], **options: Any) -> pa.Re
 
 
 @pytest.fixture(scope="module")
-def weighted(tmp_path_factory: pytest.TempPathFactory) -> Function:
+def weighted_avg(tmp_path_factory: pytest.TempPathFactory) -> Function:
     return function_of(tmp_path_factory.mktemp("weighted"), WEIGHTED_AVG, "com.acme.WeightedAvg")
 
 
-def test_a_class_becomes_a_function(weighted: Function) -> None:
+def test_a_class_becomes_a_function(weighted_avg: Function) -> None:
     """Name, types and capabilities are read from the class; public fields are a typed struct."""
-    assert weighted.signature == "weighted_avg(argument1 BIGINT, argument2 INT) -> BIGINT"
-    able = weighted.capabilities
+    assert weighted_avg.signature == "weighted_avg(argument1 BIGINT, argument2 INT) -> BIGINT"
+    able = weighted_avg.capabilities
     assert (able.retract, able.merge, able.codec, able.deterministic) == (True, True, "typed", True)
-    assert weighted.bind((pa.int64(), pa.int32()), {}).state_type == pa.struct({"sum": pa.int64(), "count": pa.int64()})
-    assert weighted.where == "com.acme.WeightedAvg"
-    assert "functions.jar" in weighted.doc
+    assert weighted_avg.bind((pa.int64(), pa.int32()), {}).state_type == pa.struct(
+        {"sum": pa.int64(), "count": pa.int64()}
+    )
+    assert weighted_avg.where == "com.acme.WeightedAvg"
+    assert "functions.jar" in weighted_avg.doc
 
 
-def test_it_folds_and_skips_nulls_of_primitives(weighted: Function) -> None:
+def test_it_folds_and_skips_nulls_of_primitives(weighted_avg: Function) -> None:
     """Rows are added and retracted; a row with NULL for a primitive parameter is not given to the class."""
-    result = folded(
-        weighted,
+    result = fold_columns(
+        weighted_avg,
         {
             "slot": pa.array([0, 0, 1, 0, 1], pa.int32()),
             "kind": pa.array([0, 0, 0, 3, 0], pa.int8()),
@@ -99,28 +101,28 @@ def test_it_folds_and_skips_nulls_of_primitives(weighted: Function) -> None:
     assert result.column("output_0").to_pylist() == [20, 7]
 
 
-def test_it_is_sent_with_its_jar(weighted: Function) -> None:
+def test_it_is_sent_with_its_jar(weighted_avg: Function) -> None:
     """Another process gets the bytes of the jar; the file is not needed there."""
-    (copy,) = unpickled_copy([weighted])
+    (copy,) = unpickled_copy([weighted_avg])
     assert isinstance(copy, Function)
     types = (pa.int64(), pa.int32())
-    assert copy.bind(types, {}).fingerprint == weighted.bind(types, {}).fingerprint
+    assert copy.bind(types, {}).fingerprint == weighted_avg.bind(types, {}).fingerprint
     methods = copy.instantiate({})
     accumulator = methods.create_accumulator()
     methods.accumulate(accumulator, 5, 2)
     assert methods.get_value(accumulator) == 5
 
 
-def test_versions_live_side_by_side(tmp_path: Path, weighted: Function) -> None:
+def test_versions_live_side_by_side(tmp_path: Path, weighted_avg: Function) -> None:
     """Two jars have classes of the same name; each function has its own, and the author's VERSION and NAME."""
     other = WEIGHTED_AVG.replace("acc.sum / acc.count", "-acc.sum / acc.count").replace(
         "public class WeightedAvg {",
         'public class WeightedAvg {\n  public static final String VERSION = "2", NAME = "later";',
     )
     later = function_of(tmp_path, other, "com.acme.WeightedAvg")
-    assert (weighted.version, later.version, later.name) == ("1", "2", "later")
+    assert (weighted_avg.version, later.version, later.name) == ("1", "2", "later")
     columns = {"v": pa.array([8]), "w": pa.array([1], pa.int32())}
-    assert [folded(each, columns).column("output_0").to_pylist() for each in (weighted, later)] == [[8], [-8]]
+    assert [fold_columns(each, columns).column("output_0").to_pylist() for each in (weighted_avg, later)] == [[8], [-8]]
 
 
 def test_every_type_passes_into_and_out_of_java(tmp_path: Path) -> None:
@@ -149,11 +151,11 @@ def test_every_type_passes_into_and_out_of_java(tmp_path: Path) -> None:
     function = function_of(tmp_path, source)
     arrow = function.bind(function.input_types or (), {}).input_types
     values = {name: value for name, (_, value) in types.items()}
-    for given in (values, dict.fromkeys(values)):
-        columns = {name: pa.array([given[name]], type_) for name, type_ in zip(types, arrow, strict=True)}
-        result = folded(function, columns)
-        assert result.column("state_0").to_pylist() == [given]
-        assert result.column("output_0").to_pylist() == [given["d"]]
+    for items in (values, dict.fromkeys(values)):
+        columns = {name: pa.array([items[name]], type_) for name, type_ in zip(types, arrow, strict=True)}
+        result = fold_columns(function, columns)
+        assert result.column("state_0").to_pylist() == [items]
+        assert result.column("output_0").to_pylist() == [items["d"]]
         fold = Fold(
             bind_calls(Registry([function]), [Call("any", tuple(types))], pa.RecordBatch.from_pydict(columns).schema)
         )
@@ -228,7 +230,7 @@ def test_any_name_of_a_field_and_a_jar(tmp_path: Path) -> None:
     function = function_of(tmp_path, source, name="com.acme.Any")
     assert isinstance(function.instantiate, classes.JavaForm)
     assert jvm.loaders(jvm.Jar("n" * 250, function.instantiate.jar.code + b"\n")).authors
-    result = folded(function, {"slot": pa.array([0, 0], pa.int32()), "v": pa.array([None, 3], pa.int32())})
+    result = fold_columns(function, {"slot": pa.array([0, 0], pa.int32()), "v": pa.array([None, 3], pa.int32())})
     assert result.column("state_0").to_pylist() == [{"count": 2, "from": 3, "is": datetime.date(2026, 1, 2)}]
     fold = Fold(bind_calls(Registry([function]), [Call("any", ("v",))], pa.schema({"v": pa.int32()})))
     fold.merge_states(result.select(["slot", "state_0"]))
@@ -251,7 +253,7 @@ def test_a_class_that_extends_the_one_of_flink(tmp_path: Path) -> None:
     """What it inherits from Flink is not its own; an `open` of its own that only Flink can call is refused."""
     source = any_class().replace("class Any", "class Any extends org.apache.flink.table.functions.AggregateFunction")
     function = function_of(tmp_path / "a", source, beside=FLINK)
-    assert folded(function, {"slot": pa.array([0, 0], pa.int32())}).column("output_0").to_pylist() == [2]
+    assert fold_columns(function, {"slot": pa.array([0, 0], pa.int32())}).column("output_0").to_pylist() == [2]
     own = source.replace(
         "public State create",
         """
@@ -284,7 +286,7 @@ def test_methods_of_a_superclass_that_is_not_public(tmp_path: Path) -> None:
     beside = {"Held": "package com.acme; public class Held { public long count; }", "Base": source}
     function = function_of(tmp_path, "package com.acme; public class Any extends Base {}", javac=True, beside=beside)
     columns = {"slot": pa.array([0] * 9, pa.int32()), "v": pa.array([[1, 2]] * 9)}
-    assert folded(function, columns).column("output_0").to_pylist() == [18]
+    assert fold_columns(function, columns).column("output_0").to_pylist() == [18]
 
 
 @pytest.mark.parametrize(
@@ -300,16 +302,19 @@ def test_values_that_python_does_not_have(tmp_path: Path, type_: str, value: str
         fields=f"public {type_} odd; public long count;", arguments=", boolean is", body=f"if (is) state.odd = {value};"
     )
     columns = {"slot": pa.array([0, 1], pa.int32()), "is": pa.array([True, False])}
-    result = folded(function_of(tmp_path, source), columns, isolates=True).to_pylist()
+    result = fold_columns(function_of(tmp_path, source), columns, isolates=True).to_pylist()
     assert [row["error"] and row["error"]["code"] for row in result] == ["RESULT_TYPE", None]
     assert message in result[0]["error"]["message"]
 
 
-def test_missing_classes_and_jars(tmp_path: Path, weighted: Function) -> None:
+def test_missing_classes_and_jars(tmp_path: Path, weighted_avg: Function) -> None:
     """A class or a jar that is not there is named, with what is there."""
-    packed = jar(tmp_path, WEIGHTED_AVG)
+    archive = jar(tmp_path, WEIGHTED_AVG)
     for name, message in (
-        (f"{packed}::com.other.WeightedAvg", r"no Java class com.other.WeightedAvg in functions.jar \(it has com.acme"),
+        (
+            f"{archive}::com.other.WeightedAvg",
+            r"no Java class com.other.WeightedAvg in functions.jar \(it has com.acme",
+        ),
         (f"{tmp_path}/none.jar::com.acme.X", "none.jar cannot be read: No such file"),
         ("com.acme.X", "has no jar; write it as functions.jar::com.acme.X"),
         (f"{__file__}::com.acme.X", "which is not a jar"),
@@ -317,8 +322,8 @@ def test_missing_classes_and_jars(tmp_path: Path, weighted: Function) -> None:
         with pytest.raises(RejectedError, match=message) as excinfo:
             java_functions([name])
         assert excinfo.value.code == "MODULE"
-    nameless = weighted.instantiate
-    assert java_functions(["com.acme.WeightedAvg"], str(packed))[0].instantiate != nameless
+    nameless = weighted_avg.instantiate
+    assert java_functions(["com.acme.WeightedAvg"], str(archive))[0].instantiate != nameless
 
 
 def test_an_exception_has_the_frames_of_java(tmp_path: Path) -> None:
@@ -326,7 +331,7 @@ def test_an_exception_has_the_frames_of_java(tmp_path: Path) -> None:
     function = function_of(tmp_path, SUM_OF_BOXES, "com.acme.Total")
     slots = pa.array([0, 1, 1, 1], pa.int32())
     with pytest.raises(FunctionError) as excinfo:
-        folded(function, {"slot": slots, "v": pa.array([1, 2, -3, 4])})
+        fold_columns(function, {"slot": slots, "v": pa.array([1, 2, -3, 4])})
     error = excinfo.value
     assert (error.code, error.slot, error.repeats) == ("USER_CODE", 1, True)
     assert "accumulate raised java.lang.IllegalArgumentException: negative: -3" in error.message
@@ -339,7 +344,7 @@ def test_an_exception_has_the_frames_of_java(tmp_path: Path) -> None:
         "at com.acme.Total.accumulate",
     ]
     with pytest.raises(FunctionError, match="accumulate returned None") as excinfo:
-        folded(function, {"slot": slots, "v": pa.array([1, 2, 13, 4])})
+        fold_columns(function, {"slot": slots, "v": pa.array([1, 2, 13, 4])})
     assert excinfo.value.code == "RESULT_TYPE"
 
 
@@ -347,7 +352,7 @@ def test_out_of_memory_is_an_error_of_the_function(tmp_path: Path) -> None:
     """The virtual machine survives, and the error may not repeat, because memory may be free later."""
     function = function_of(tmp_path, any_class(body="state.count += new long[Integer.MAX_VALUE].length;"))
     with pytest.raises(FunctionError, match="OutOfMemoryError") as excinfo:
-        folded(function, {"slot": pa.array([0], pa.int32())})
+        fold_columns(function, {"slot": pa.array([0], pa.int32())})
     assert (excinfo.value.code, excinfo.value.repeats) == ("USER_CODE", False)
     assert function.instantiate({}).create_accumulator() is not None
 
@@ -363,7 +368,7 @@ def test_the_authors_own_states(tmp_path: Path) -> None:
         tmp_path, any_class(fields=fields, body="state.hidden -= 1;", value="return state.hidden;", more=more)
     )
     assert function.capabilities.codec == "custom"
-    result = folded(function, {"slot": pa.array([0, 0], pa.int32())})
+    result = fold_columns(function, {"slot": pa.array([0, 0], pa.int32())})
     fold = Fold(bind_calls(Registry([function]), [Call("any")], pa.schema([])))
     fold.merge_states(result.select(["slot", "state_0"]))
     assert fold.collect().column("output_0").to_pylist() == [-2]
@@ -384,14 +389,16 @@ def test_open_and_close(tmp_path: Path) -> None:
         fold.close()
 
 
-def test_without_jpype_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, weighted: Function) -> None:
+def test_without_jpype_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, weighted_avg: Function) -> None:
     """A process without JPype says what to install, also when it gets a function from another process."""
     monkeypatch.setitem(__import__("sys").modules, "jpype", None)
     classes.load_class.cache_clear()
     with pytest.raises(RejectedError, match=re.escape("pip install 'foldflight[java-functions]'")):
         Fold(
             bind_calls(
-                Registry([weighted]), [Call("weighted_avg", ("v", "w"))], pa.schema({"v": pa.int64(), "w": pa.int32()})
+                Registry([weighted_avg]),
+                [Call("weighted_avg", ("v", "w"))],
+                pa.schema({"v": pa.int64(), "w": pa.int32()}),
             )
         )
 
@@ -412,12 +419,12 @@ def test_an_old_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         jvm.java()
 
 
-def test_threads_are_detached_when_they_end(weighted: Function) -> None:
+def test_threads_are_detached_when_they_end(weighted_avg: Function) -> None:
     """The virtual machine does not keep the threads of exchanges that have ended."""
     count = jvm.java().JClass("java.lang.Thread").activeCount
     before = count()
     for _ in range(20):
-        thread = threading.Thread(target=lambda: weighted.instantiate({}).create_accumulator())
+        thread = threading.Thread(target=lambda: weighted_avg.instantiate({}).create_accumulator())
         thread.start()
         thread.join()
     assert count() < before + 10
@@ -428,13 +435,13 @@ def test_no_thread_is_detached_when_the_process_ends(monkeypatch: pytest.MonkeyP
     calls: list[str] = []
     thread = SimpleNamespace(isAttached=lambda: True, detach=lambda: calls.append("detach"))
     jvm.java()
-    held = jvm._Attached(thread)
-    del held
+    attachment = jvm._Attached(thread)
+    del attachment
     assert calls == ["detach"]
     monkeypatch.setattr(jvm, "_ends", False)
     jvm._end(SimpleNamespace(stop=lambda: calls.append("stop")))
-    held = jvm._Attached(thread)
-    del held
+    attachment = jvm._Attached(thread)
+    del attachment
     assert calls == ["detach", "stop"]
 
 
@@ -452,8 +459,8 @@ jpype.JClass("java.lang.System").gc()
 
 def test_connect_has_the_classes_beside_the_modules(tmp_path: Path) -> None:
     """`connect(..., java=...)` has the classes beside the modules."""
-    packed = jar(tmp_path, WEIGHTED_AVG)
-    functions = connect("embedded:", java=[f"{packed}::com.acme.WeightedAvg"])
+    archive = jar(tmp_path, WEIGHTED_AVG)
+    functions = connect("embedded:", java=[f"{archive}::com.acme.WeightedAvg"])
     assert functions("v", "w").function.signature.startswith("weighted_avg(")
     assert functions.infos()
 

@@ -42,8 +42,8 @@ class Clock:
 def exchange_of(open_request: Open, clock: Clock, frames: list[EngineFrame]) -> FailoverExchange:
     """Return an exchange with the functions of this process, as one with a server, which notes what is sent."""
 
-    def dial(_: str, asked: Open) -> Any:
-        connection: Any = connect("embedded:").transport.open(asked)._connection  # type: ignore[attr-defined]
+    def dial(_: str, request: Open) -> Any:
+        connection: Any = connect("embedded:").transport.open(request)._connection  # type: ignore[attr-defined]
         send: Callable[[EngineFrame], bool] = connection.send
         connection.send = lambda frame: frames.append(frame) or send(frame)
         return connection
@@ -56,7 +56,7 @@ def rows(*texts: str, slot: int = 0) -> pa.RecordBatch:
     return pa.record_batch([pa.array([slot] * len(texts), pa.int32()), pa.array(texts)], schema=COLUMNS)
 
 
-def sent(frames: list[EngineFrame]) -> list[Any]:
+def sent_frames(frames: list[EngineFrame]) -> list[Any]:
     return [frame.batch["t"].to_pylist() if isinstance(frame, Chunk) else type(frame) for frame in frames]
 
 
@@ -71,7 +71,7 @@ def test_small_chunks_go_in_one_frame_before_the_next_other_frame() -> None:
         exchange.chunk(rows("d"))
         exchange.barrier(1)
         assert exchange.results(1)["output_0"].to_pylist() == ["a,b,d"]
-    assert sent(frames) == [["a", "b", "c"], Forget, ["d"], Barrier]
+    assert sent_frames(frames) == [["a", "b", "c"], Forget, ["d"], Barrier]
 
 
 def test_they_wait_for_a_number_of_rows_and_bytes_and_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,16 +84,16 @@ def test_they_wait_for_a_number_of_rows_and_bytes_and_for_a_time(monkeypatch: py
     with exchange_of(ALL, clock, frames) as exchange:
         exchange.chunk(rows("a", "b"))
         exchange.chunk(rows("c", "d"))
-        assert sent(frames) == [["a", "b", "c", "d"]]
+        assert sent_frames(frames) == [["a", "b", "c", "d"]]
         exchange.chunk(rows("e"))
         exchange.chunk(rows("f", "g", "h", "i"))
-        assert sent(frames)[1:] == [["e"], ["f", "g", "h", "i"]]
+        assert sent_frames(frames)[1:] == [["e"], ["f", "g", "h", "i"]]
         exchange.chunk(rows("x" * 1_000))
-        assert sent(frames)[3:] == [["x" * 1_000]]
+        assert sent_frames(frames)[3:] == [["x" * 1_000]]
         exchange.chunk(rows("j"))
         clock.now = 0.5
         exchange.chunk(rows("k"))
-        assert sent(frames)[4:] == [["j", "k"]]
+        assert sent_frames(frames)[4:] == [["j", "k"]]
 
 
 def test_rows_without_columns_are_counted() -> None:
@@ -114,7 +114,7 @@ def test_chunks_with_answers_go_alone() -> None:
         exchange.chunk(rows("a"))
         exchange.chunk(rows("b"))
         assert [exchange.row_outputs()["output_0"].to_pylist() for _ in range(2)] == [["a"], ["a,b"]]
-    assert sent(frames) == [["a"], ["b"]]
+    assert sent_frames(frames) == [["a"], ["b"]]
 
 
 def test_a_wrong_chunk_is_refused_at_once() -> None:
@@ -133,11 +133,11 @@ def test_rows_of_interpreted_functions_go_chunk_by_chunk(monkeypatch: pytest.Mon
     with exchange_of(ALL, Clock(), frames) as exchange:
         exchange.chunk(rows("a"))
         exchange.chunk(rows("b"))
-        assert sent(frames) == [["a"], ["b"]]
+        assert sent_frames(frames) == [["a"], ["b"]]
     counts = Open(calls=(Call("string_agg", ("t",)), Call("count")), columns=COLUMNS)
     with exchange_of(counts, Clock(), frames := []) as exchange:
         exchange.chunk(rows("a"))
-        assert sent(frames) == [["a"]]
+        assert sent_frames(frames) == [["a"]]
     with exchange_of(Open(calls=(Call("count"),), columns=COLUMNS), Clock(), frames := []) as exchange:
         exchange.chunk(rows("a"))
-        assert sent(frames) == []
+        assert sent_frames(frames) == []

@@ -108,9 +108,9 @@ def keyed_batches(draw: st.DrawFn) -> tuple[list[pa.DataType], list[list[tuple[A
 
 
 @given(keyed_batches())
-def test_slots_are_those_of_a_dict(drawn: tuple[list[pa.DataType], list[list[tuple[Any, ...]]]]) -> None:
+def test_slots_are_those_of_a_dict(example: tuple[list[pa.DataType], list[list[tuple[Any, ...]]]]) -> None:
     """Slots for any types and batches equal those of a dict, and `keys` returns the keys."""
-    types, batches = drawn
+    types, batches = example
     schema = pa.schema([(f"k{place}", type_) for place, type_ in enumerate(types)])
     index = KeyIndex(schema)
     result = []
@@ -137,15 +137,15 @@ def many_keys(draw: st.DrawFn) -> tuple[pa.DataType, list[pa.Array]]:
     type_ = draw(st.sampled_from([pa.int64(), pa.string(), pa.decimal128(38, 0)]))
     batches = []
     for _ in range(draw(st.integers(1, 5))):
-        chosen = random.Random(draw(st.integers(0, 99)))
+        rng = random.Random(draw(st.integers(0, 99)))
         most, step = draw(st.sampled_from([(50, 1), (5_000, 1), (5_000, 1 << 40), (5_000, -3)]))
         low = draw(st.sampled_from([0, 7, -100, -(1 << 50)]))
-        numbers = [low + step * chosen.randrange(most) for _ in range(draw(st.sampled_from([1, 300, 6_000])))]
+        numbers = [low + step * rng.randrange(most) for _ in range(draw(st.sampled_from([1, 300, 6_000])))]
         values: list[Any] = [decimal.Decimal(each) for each in numbers] if pa.types.is_decimal(type_) else numbers
         if type_ == pa.string():
             values = [f"{each}/{'x' * (each % 200)}" for each in numbers]
         if draw(st.booleans()):
-            values[chosen.randrange(len(values))] = None
+            values[rng.randrange(len(values))] = None
         batches.append(pa.array(values, type_))
     return type_, batches
 
@@ -171,9 +171,9 @@ class Hot:
 @pytest.mark.every_turn
 @examples(60)
 @given(many_keys(), st.sampled_from([0, 2_000, 10_000, 1 << 40]))
-def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[pa.Array]], hot_rows: int) -> None:
+def test_slots_of_many_keys_are_those_of_a_dict(example: tuple[pa.DataType, list[pa.Array]], hot_rows: int) -> None:
     """However keys lie, however many come, and whenever compiled loops take over, slots are those that a dict gives."""
-    type_, batches = drawn
+    type_, batches = example
     index = KeyIndex(pa.schema([("k", type_)]), Hot(hot_rows))
     result = [index.slots([batch]).to_pylist() for batch in batches]
     assert result == oracle([[(key,) for key in batch.to_pylist()] for batch in batches])
@@ -187,10 +187,10 @@ def test_compiled_loops_take_over_when_they_pay() -> None:
     keys = pa.array([f"key {number}" for number in range(1 << 11)])
     index.slots([keys])
     assert loops.when_hot(0) is None
-    compiled = loops.when_hot(1 << 22)
+    compiled_loops = loops.when_hot(1 << 22)
     assert index.slots([keys]).to_pylist() == list(range(1 << 11))
-    assert compiled is not None
-    assert sorted(compiled) == ["dense", "insert_numbers", "insert_texts", "numbers", "texts"]
+    assert compiled_loops is not None
+    assert sorted(compiled_loops) == ["dense", "insert_numbers", "insert_texts", "numbers", "texts"]
 
 
 UNCOMPILED = """
@@ -220,9 +220,9 @@ def test_lookups_stay_short_however_numbers_lie(step: int) -> None:
     """Numbers that differ in few bits are spread over the table: none is far from where its search begins."""
     numbers = np.arange(4000, dtype=np.int64) * np.int64(step)
     table = NumberTable(compiled_loops(), index._SEED, np.unique(numbers))
-    taken = np.flatnonzero(table._cells)
-    begins = index._mix(table._table_keys[table._cells[taken].astype(np.int64) - 1].view(np.uint64))
-    assert int(((taken - begins.astype(np.int64)) % len(table._cells)).max()) < 64
+    used_cells = np.flatnonzero(table._cells)
+    begins = index._mix(table._table_keys[table._cells[used_cells].astype(np.int64) - 1].view(np.uint64))
+    assert int(((used_cells - begins.astype(np.int64)) % len(table._cells)).max()) < 64
 
 
 @pytest.mark.parametrize(
@@ -232,25 +232,25 @@ def test_lookups_of_texts_stay_short_however_they_differ(pattern: str) -> None:
     """Texts that differ in few bytes, wherever those are, are spread over the table, and their hashes differ."""
     table = TextTable(compiled_loops(), index._SEED)
     table.ids(*index._parts(pa.array([pattern.format(number) for number in range(4000)], pa.large_binary())))
-    taken = np.flatnonzero(table._cells)
-    hashes = table._hashes[(table._cells[taken] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1]
+    used_cells = np.flatnonzero(table._cells)
+    hashes = table._hashes[(table._cells[used_cells] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1]
     begins = (hashes & np.uint64(len(table._cells) - 1)).astype(np.int64)
-    assert int(((taken - begins) % len(table._cells)).max()) < 64
+    assert int(((used_cells - begins) % len(table._cells)).max()) < 64
     assert len(np.unique(hashes)) == 4000
 
 
 @pytest.mark.parametrize("kind", ["texts", "numbers"])
 def test_tables_larger_than_a_cache_give_the_same_ids(kind: str) -> None:
     """Large tables read keys ahead. Their ids are those of a dict, with texts of any length, also the empty one."""
-    drawn = np.random.default_rng(0).integers(0, 3 * keyloops._LARGE, 8 * keyloops._LARGE).tolist()
-    keys: list[Any] = [each << 40 for each in drawn]
+    random_values = np.random.default_rng(0).integers(0, 3 * keyloops._LARGE, 8 * keyloops._LARGE).tolist()
+    keys: list[Any] = [each << 40 for each in random_values]
     if kind == "texts":
-        keys = [str(each) * (each % 4) for each in drawn] + [""]
+        keys = [str(each) * (each % 4) for each in random_values] + [""]
     schema = pa.schema([("k", pa.string() if kind == "texts" else pa.int64())])
     index, column = KeyIndex(schema, Hot(0)), pa.array(keys)
-    known: dict[Any, int] = {}
-    expected = [known.setdefault(key, len(known)) for key in keys]
-    assert len(known) > keyloops._LARGE
+    known_values: dict[Any, int] = {}
+    expected = [known_values.setdefault(key, len(known_values)) for key in keys]
+    assert len(known_values) > keyloops._LARGE
     for start in range(0, len(keys), 5_000):
         assert index.slots([column.slice(start, 5_000)]).to_pylist() == expected[start : start + 5_000]
 
@@ -258,9 +258,9 @@ def test_tables_larger_than_a_cache_give_the_same_ids(kind: str) -> None:
 @pytest.mark.parametrize("hot_rows", [0, 1 << 40], ids=["compiled", "not compiled"])
 def test_pairs_keep_their_ids_when_more_values_come(hot_rows: int) -> None:
     """The number that stands for a pair becomes wider with the values of its second column; ids stay."""
-    chosen = random.Random(0)
+    rng = random.Random(0)
     batches = [
-        [(chosen.randrange(40), chosen.randrange(most)) for _ in range(rows)]
+        [(rng.randrange(40), rng.randrange(most)) for _ in range(rows)]
         for most, rows in ((1, 5), (3, 300), (200, 3_000), (1 << 20, 6_000), (2, 100))
     ]
     index = KeyIndex(pa.schema([("a", pa.int64()), ("b", pa.int64())]), Hot(hot_rows))
@@ -275,8 +275,8 @@ def test_compiled_loops_compare_texts_with_one_hash(monkeypatch: pytest.MonkeyPa
     loops = {"texts": keyloops._texts, "insert_texts": keyloops._insert_texts}
     table = TextTable(loops, np.uint64(0))
     texts = [text for number in range(40) for text in (f"{number}", f"{number} is a longer text")]
-    encoded = pa.array([*texts, "", *texts], pa.large_binary())
-    ids, firsts = table.ids(*index._parts(encoded))
+    encoded_texts = pa.array([*texts, "", *texts], pa.large_binary())
+    ids, firsts = table.ids(*index._parts(encoded_texts))
     assert ids.tolist() == [*range(81), *range(80)]
     assert firsts.tolist() == list(range(81))
 
@@ -467,11 +467,11 @@ LATE = pa.array([2**22, 2**22, None], pa.int32()).view(pa.date32())
 
 def test_a_date_beyond_9999_within_a_nested_key_has_no_hash() -> None:
     """Stored hashes of nested keys are those of Python's values, which has no such date; the error has a remedy."""
-    nested = pa.StructArray.from_arrays([LATE], ["day"])
-    for key in (LATE, nested):
+    nested_key = pa.StructArray.from_arrays([LATE], ["day"])
+    for key in (LATE, nested_key):
         assert KeyIndex(pa.schema([("key", key.type)])).slots([key]).to_pylist() == [0, 0, 1]
     with pytest.raises(RejectedError, match=r"STRUCT<day DATE>.*beyond the year 9999; group by its members") as excinfo:
-        key_hashes(pa.RecordBatch.from_arrays([nested], ["key"]))
+        key_hashes(pa.RecordBatch.from_arrays([nested_key], ["key"]))
     assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
@@ -486,8 +486,8 @@ def test_a_struct_with_two_fields_of_one_name_has_no_hash() -> None:
 @pytest.mark.skipif(JSON is None, reason="Arrow has JSON since 19")
 def test_json_within_a_key_is_text() -> None:
     """Its texts are compared, not their meaning."""
-    made = pa.ExtensionArray.from_storage(JSON, pa.array(["{}", "{ }", "{}", None]))
-    key = pa.StructArray.from_arrays([made], ["a"])
+    json_array = pa.ExtensionArray.from_storage(JSON, pa.array(["{}", "{ }", "{}", None]))
+    key = pa.StructArray.from_arrays([json_array], ["a"])
     assert KeyIndex(pa.schema([("key", key.type)])).slots([key]).to_pylist() == [0, 1, 0, 2]
 
 
@@ -500,20 +500,19 @@ def test_errors_name_a_group_of_a_date_beyond_9999() -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_texts_with_a_dictionary(many: bool) -> None:
     """Texts with a dictionary have the slots of the same texts without one, whatever their dictionaries are."""
-    chosen = random.Random(1)
+    rng = random.Random(1)
     texts = [None, "", *(f"text {number}" for number in range(5_000 if many else 5))]
-    plain, encoded = (KeyIndex(pa.schema([("s", pa.string()), ("n", pa.int64())])) for _ in range(2))
+    plain, encoded_index = (KeyIndex(pa.schema([("s", pa.string()), ("n", pa.int64())])) for _ in range(2))
     for _ in range(4):
-        values = pa.array(chosen.choices(texts, k=3_000), pa.string())
-        numbers = pa.array(chosen.choices([1, 2], k=3_000), pa.int64())
-        entries = chosen.sample(texts[1:], len(texts) - 1) * 2  # all twice, of which rows have some
+        values = pa.array(rng.choices(texts, k=3_000), pa.string())
+        numbers = pa.array(rng.choices([1, 2], k=3_000), pa.int64())
+        entries = rng.sample(texts[1:], len(texts) - 1) * 2  # all twice, of which rows have some
         at = {
-            text: chosen.choice([first, first + len(entries) // 2])
-            for first, text in enumerate(entries[: len(texts) - 1])
+            text: rng.choice([first, first + len(entries) // 2]) for first, text in enumerate(entries[: len(texts) - 1])
         }
         indexes = pa.array([None if text is None else at[text] for text in values.to_pylist()], pa.int32())
         values_of_dictionary = pa.DictionaryArray.from_arrays(indexes, pa.array(entries))
-        assert encoded.slots([values_of_dictionary[7:], numbers[7:]]) == plain.slots([values[7:], numbers[7:]])
-    assert encoded.keys() == plain.keys()
+        assert encoded_index.slots([values_of_dictionary[7:], numbers[7:]]) == plain.slots([values[7:], numbers[7:]])
+    assert encoded_index.keys() == plain.keys()
     with pytest.raises(RejectedError, match="the key s is string, and this column is dictionary"):
         plain.slots([pa.array(["a"]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string())), numbers[:1]])

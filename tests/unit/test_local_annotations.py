@@ -222,12 +222,12 @@ def test_scalar_and_table_functions() -> None:
         def eval(self: Scaled, point: Point) -> Point:
             return Point(point.x * 2, point.y * 2)
 
-    declared: list[Any] = [function_of(each) for each in (point, words, Scaled)]
+    functions: list[Any] = [function_of(each) for each in (point, words, Scaled)]
     xy = pa.struct([("x", pa.int64()), ("y", pa.int64())])
-    assert [each.declared_result for each in declared] == [
+    assert [each.declared_result for each in functions] == [
         xy, pa.struct([("word", pa.string()), ("size", pa.int64())]), xy,
     ]  # fmt: skip
-    assert (declared[2].declared_inputs, declared[2].parameters[0].type) == ((xy,), Literal["up", "down"])
+    assert (functions[2].declared_inputs, functions[2].parameters[0].type) == ((xy,), Literal["up", "down"])
 
 
 def test_members_named_as_types_do_not_hide_them() -> None:

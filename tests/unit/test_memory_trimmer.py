@@ -22,16 +22,16 @@ def test_what_stays_is_asked_for_less_and_less_often() -> None:
     """Much unused memory is returned at once; memory that stays in use is not checked each time."""
     resident = 100 << 20
     now_s = 1000.0
-    given: list[float] = []
-    surplus = limits.MemoryTrimmer(lambda: resident, lambda: given.append(now_s), lambda: now_s)
+    trim_times: list[float] = []
+    surplus = limits.MemoryTrimmer(lambda: resident, lambda: trim_times.append(now_s), lambda: now_s)
 
     def looks(count: int) -> list[float]:
         nonlocal now_s
-        given.clear()
+        trim_times.clear()
         for _ in range(count):
             surplus()
             now_s += 1.0
-        return [round(each - given[0]) for each in given]
+        return [round(each - trim_times[0]) for each in trim_times]
 
     assert looks(5) == []
     resident += 40 << 20
@@ -68,9 +68,9 @@ print(first, measured())
 def test_the_memory_of_messages_is_reused() -> None:
     """After `reuse_freed`, the memory of blocks as large as messages is not returned to the system each time."""
     run = subprocess.run([sys.executable, "-c", _FAULTS], check=True, capture_output=True, text=True)
-    first, reused = map(int, run.stdout.split())
+    first, memory_after = map(int, run.stdout.split())
     assert first > 1000
-    assert reused < first / 4
+    assert memory_after < first / 4
 
 
 @contextmanager
@@ -96,9 +96,9 @@ def test_memory_is_measured_without_a_file() -> None:
 def test_the_ports_of_a_process_leave_files() -> None:
     """All ports of a server together take three quarters of the files that it may open."""
     with files_max(1000):
-        taken = {
+        file_numbers = {
             port.__name__: connections_max(port._FILES_SHARE, files_each=files) * files
             for port, files in ((flightbase, 1), (workers, 2), (health, 1), (http, 1))
         }
-    assert taken["foldflight.server.flightbase"] == taken["foldflight.server.run.workers"]
-    assert sum(taken.values()) - taken["foldflight.server.run.workers"] == 750
+    assert file_numbers["foldflight.server.flightbase"] == file_numbers["foldflight.server.run.workers"]
+    assert sum(file_numbers.values()) - file_numbers["foldflight.server.run.workers"] == 750

@@ -36,16 +36,16 @@ def batch_of(rows: int, first: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(values, pa.int32()), pa.array(values)], schema=SCHEMA)
 
 
-def sent(batch: pa.RecordBatch, metadata: bytes = b"m") -> bytes:
+def encode_batch(batch: pa.RecordBatch, metadata: bytes = b"m") -> bytes:
     return flightbase._flight_data(batch.serialize(), metadata)
 
 
 # Chunks of equal and of other sizes, no body, a body before other fields, two bodies, and an empty message.
 BODY = part(flightbase._BODY, b"12345678")
 MESSAGES = [
-    *(sent(batch_of(rows, first)) for rows in (3, 4) for first in (0, 7)),
-    sent(batch_of(3, 0), b"n"),
-    sent(batch_of(0, 0)),
+    *(encode_batch(batch_of(rows, first)) for rows in (3, 4) for first in (0, 7)),
+    encode_batch(batch_of(3, 0), b"n"),
+    encode_batch(batch_of(0, 0)),
     BODY + part(3, b"metadata"),
     BODY + BODY,
     part(3, b"metadata" * 2) + BODY,
@@ -93,10 +93,10 @@ def test_a_compressed_batch_is_measured_each_time() -> None:
     reader = BatchReader(1 << 20)
     reader.take(*split(SCHEMA.serialize()))
     assert reader.take(header, body) == batch_of(1000, 0)
-    forged = bytearray(body)
-    struct.pack_into("<q", forged, 0, 1 << 40)
+    forged_body = bytearray(body)
+    struct.pack_into("<q", forged_body, 0, 1 << 40)
     with pytest.raises(RejectedError, match="message_bytes_max"):
-        reader.take(header, memoryview(bytes(forged)))
+        reader.take(header, memoryview(bytes(forged_body)))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "discard", "clear"]), st.lists(st.integers(0, 9), max_size=20))))

@@ -53,14 +53,18 @@ def test_a_retraction_counts_if_an_equal_row_is_left(steps: list[tuple[Any, Any]
     left: Counter[Any] = Counter()
     for step, both in enumerate(steps):
         # Each step has groups of its own: the rows of a group come before its first retraction.
-        came, gone = ([(3 * step + slot, row) for slot, row in each] for each in both)
+        came, retracted_rows = ([(3 * step + slot, row) for slot, row in each] for each in both)
         left.update(comparable(*each) for each in came)
         rows.accumulate(*rows_of(came))
         expected = []
-        for each in gone:
+        for each in retracted_rows:
             expected.append(left[comparable(*each)] > 0)
             left[comparable(*each)] -= expected[-1]
-        half = len(gone) // 2
-        result = [flag for part in (gone[:half], gone[half:]) for flag in rows.retract(*rows_of(part)).tolist()]
+        half = len(retracted_rows) // 2
+        result = [
+            flag
+            for part in (retracted_rows[:half], retracted_rows[half:])
+            for flag in rows.retract(*rows_of(part)).tolist()
+        ]
         assert result == expected
     rows.close()

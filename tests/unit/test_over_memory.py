@@ -42,18 +42,18 @@ def rows_of(count: int) -> Iterator[pa.RecordBatch]:
 def peak_of(fold: OverFold, count: int) -> int:
     """Return the most bytes of Arrow that were in use between two batches."""
     before = pa.total_allocated_bytes()
-    peak = seen = 0
+    peak = row_count = 0
 
-    def measured(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         nonlocal peak
         for batch in batches:
             yield batch
             peak = max(peak, pa.total_allocated_bytes() - before)
 
-    for batch in measured(fold(measured(rows_of(count)))):
-        seen += batch.num_rows
+    for batch in measure(fold(measure(rows_of(count)))):
+        row_count += batch.num_rows
         del batch
-    assert seen == count
+    assert row_count == count
     return peak
 
 

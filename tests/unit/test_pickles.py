@@ -23,7 +23,7 @@ from foldflight.fold.pickles import Pickles
 from foldflight.functions import Call, flink
 from foldflight.shipping.bundles import unpickle
 from foldflight.testing import check_laws, run_epochs
-from tests.unit.pickled_spread import EDITED, RANGE, defined
+from tests.unit.pickled_spread import EDITED, RANGE, define
 
 KEY = b"a state key of the tests"
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64())])
@@ -32,11 +32,11 @@ COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64())])
 def there(*functions: type, key: bytes | None = KEY) -> Transport:
     """Return the transport of functions in another process: pickled and unpickled."""
     transport = connect(functions, state_key=key).transport
-    travelled: Transport = pickle.loads(cloudpickle.dumps(transport))
-    return travelled
+    restored: Transport = pickle.loads(cloudpickle.dumps(transport))
+    return restored
 
 
-def folded(transport: Transport, *values: int, states: pa.RecordBatch | None = None, name: str = "spread") -> Any:
+def fold_values(transport: Transport, *values: int, states: pa.RecordBatch | None = None, name: str = "spread") -> Any:
     """Return the results of one epoch in slot 0: state and output."""
     open_request = Open(calls=(Call(name, ("v",)),), columns=COLUMNS, returns=Returns(states=True, outputs=True))
     with transport.open(open_request) as exchange:
@@ -59,21 +59,21 @@ def output_of(results: pa.RecordBatch) -> Any:
 
 def test_a_class_of_a_notebook_can_be_a_state_wherever_it_travels() -> None:
     """A class in __main__ that is pickled by value is written by one process and read by another."""
-    cls = defined(RANGE)
-    first = folded(there(cls), 3, 8)
-    assert output_of(folded(there(cls), 20, states=state_of(first))) == 17
+    cls = define(RANGE)
+    first = fold_values(there(cls), 3, 8)
+    assert output_of(fold_values(there(cls), 20, states=state_of(first))) == 17
 
 
 def test_states_are_read_by_the_edited_class() -> None:
     """A state that an earlier version of the code has written is read as an instance of the current class."""
-    first = folded(there(defined(RANGE)), 3, 8)
-    assert output_of(folded(there(defined(EDITED)), 20, states=state_of(first))) == 170
+    first = fold_values(there(define(RANGE)), 3, 8)
+    assert output_of(fold_values(there(define(EDITED)), 20, states=state_of(first))) == 170
 
 
 def test_states_are_read_where_no_key_was_given() -> None:
     """Two processes without a state key read each other's states, as a restarted stream must."""
-    first = folded(there(defined(RANGE), key=None), 3, 8)
-    assert output_of(folded(there(defined(RANGE), key=None), 20, states=state_of(first))) == 17
+    first = fold_values(there(define(RANGE), key=None), 3, 8)
+    assert output_of(fold_values(there(define(RANGE), key=None), 20, states=state_of(first))) == 17
 
 
 def test_states_follow_a_class_from_main_to_a_module_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,11 +82,11 @@ def test_states_follow_a_class_from_main_to_a_module_and_back(tmp_path: Path, mo
     monkeypatch.syspath_prepend(tmp_path)
     import a_spread_module  # type: ignore[import-not-found]
 
-    notebook, module = defined(RANGE), a_spread_module.Spread
+    notebook, module = define(RANGE), a_spread_module.Spread
     for before in (notebook, module):
         for after in (notebook, module):
-            first = folded(there(before), 3, 8)
-            assert output_of(folded(there(after), 20, states=state_of(first))) == 17
+            first = fold_values(there(before), 3, 8)
+            assert output_of(fold_values(there(after), 20, states=state_of(first))) == 17
     monkeypatch.delitem(sys.modules, "a_spread_module")
 
 
@@ -100,10 +100,10 @@ def test_states_pass_between_a_process_that_imports_the_class_and_one_that_it_tr
 
     cls = another_spread_module.Spread
     here = connect(cls, state_key=KEY).transport
-    written_here = folded(here, 3, 8)
+    written_here = fold_values(here, 3, 8)
     assert b"foldflight.fold.pickles" not in written_here.column("state_0")[0].as_py()  # as it always was
-    assert output_of(folded(there(cls), 20, states=state_of(written_here))) == 17
-    assert output_of(folded(here, 20, states=state_of(folded(there(cls), 3, 8)))) == 17
+    assert output_of(fold_values(there(cls), 20, states=state_of(written_here))) == 17
+    assert output_of(fold_values(here, 20, states=state_of(fold_values(there(cls), 3, 8)))) == 17
     monkeypatch.delitem(sys.modules, "another_spread_module")
 
 
@@ -156,8 +156,8 @@ class Everything:
 
 def test_all_that_pickle_writes_by_name_can_be_in_a_state() -> None:
     """Nested and base classes, enums, named tuples, functions, static methods and the function's own class."""
-    first = folded(there(Everything), 5, name="everything")
-    again = folded(there(Everything), 5, states=state_of(first), name="everything")
+    first = fold_values(there(Everything), 5, name="everything")
+    again = fold_values(there(Everything), 5, states=state_of(first), name="everything")
     assert output_of(again) == "{5: 2} {5: 3}"
 
 
@@ -177,11 +177,11 @@ class Itself:
 
 def test_a_class_that_is_its_own_accumulator() -> None:
     """The function's class is the class of the state."""
-    first = folded(there(Itself), 5, name="itself")
-    assert output_of(folded(there(Itself), 5, states=state_of(first), name="itself")) == 2
+    first = fold_values(there(Itself), 5, name="itself")
+    assert output_of(fold_values(there(Itself), 5, states=state_of(first), name="itself")) == 2
 
 
-def made(step: int) -> type:
+def class_with_step(step: int) -> type:
     class State:
         def __init__(self) -> None:
             self.count = 0
@@ -203,30 +203,34 @@ def made(step: int) -> type:
 
 def test_functions_of_one_connection_with_classes_of_one_name_are_not_mixed_up() -> None:
     """Two functions from a factory each have a class of the same name, and each reads its own states."""
-    transport = there(made(1), made(10))
+    transport = there(class_with_step(1), class_with_step(10))
     for step in (1, 10):
-        first = folded(transport, 5, name=f"by_{step}")
-        assert output_of(folded(transport, 5, states=state_of(first), name=f"by_{step}")) == 2 * step
+        first = fold_values(transport, 5, name=f"by_{step}")
+        assert output_of(fold_values(transport, 5, states=state_of(first), name=f"by_{step}")) == 2 * step
 
 
 def test_a_class_that_is_gone_is_named_with_what_to_do() -> None:
     """If the class of a state was renamed, the error has the name of the class and the remedies."""
-    first = folded(there(defined(RANGE)), 3, 8)
-    renamed = there(defined(RANGE.replace("class R:", "class Renamed:").replace("return R()", "return Renamed()")))
+    first = fold_values(there(define(RANGE)), 3, 8)
+    renamed_transport = there(
+        define(RANGE.replace("class R:", "class Renamed:").replace("return R()", "return Renamed()"))
+    )
     with pytest.raises(
         RejectedError, match=r"refers to __main__\.R, .* Define it again .* empty checkpoint"
     ) as excinfo:
-        folded(renamed, 20, states=state_of(first))
+        fold_values(renamed_transport, 20, states=state_of(first))
     assert excinfo.value.code == "STATE_MISMATCH"
     assert excinfo.value.function == "spread"
 
 
 def test_a_class_that_refuses_its_old_state_is_told() -> None:
     """If the class raises for an old state, the error has the exception."""
-    first = folded(there(defined(RANGE)), 3, 8)
-    refusing = RANGE.replace("    def take", "    def __setstate__(self, old):\n        old['new']\n\n    def take")
+    first = fold_values(there(define(RANGE)), 3, 8)
+    refusing_source = RANGE.replace(
+        "    def take", "    def __setstate__(self, old):\n        old['new']\n\n    def take"
+    )
     with pytest.raises(RejectedError, match=r"KeyError: 'new'.*__setstate__, which gets the old attributes"):
-        folded(there(defined(refusing)), 20, states=state_of(first))
+        fold_values(there(define(refusing_source)), 20, states=state_of(first))
 
 
 def test_a_state_that_no_name_leads_to_is_refused_with_its_function() -> None:
@@ -246,13 +250,13 @@ def test_a_state_that_no_name_leads_to_is_refused_with_its_function() -> None:
     with pytest.raises(
         FunctionError, match=r"accumulator .defaultdict. cannot be pickled.*define serialize"
     ) as excinfo:
-        folded(there(Nameless), 1, name="nameless")
+        fold_values(there(Nameless), 1, name="nameless")
     assert excinfo.value.function == "nameless"
 
 
 def test_checks_run_what_spark_runs() -> None:
     """`check_laws` and `run_epochs` fold a function after it was pickled by value."""
-    cls = defined(RANGE)
+    cls = define(RANGE)
     assert {result.law for result in check_laws(cls, examples=5) if result.passed is False} == set()
     first, second = run_epochs({"s": connect(cls)["spread"]("v")}, [[{"v": 3}, {"v": 8}], [{"v": 20}]])
     assert [row["s"] for epoch in (first, second) for _, row in epoch.changelog][-1] == 17
@@ -279,14 +283,16 @@ class Locked:
 
 def test_what_cannot_travel_is_named() -> None:
     """A function that refers to a lock is refused with function, method and variable, in Spark and in checks."""
-    told = r"locked cannot be sent .*Locked\.accumulate: the variable LOCK is _thread\.lock, and it cannot be pickled"
-    for tried in (
+    expected_message = (
+        r"locked cannot be sent .*Locked\.accumulate: the variable LOCK is _thread\.lock, and it cannot be pickled"
+    )
+    for use in (
         lambda: pickle.dumps(connect(Locked).transport),
         lambda: check_laws(Locked, examples=1),
         lambda: run_epochs({"s": connect(Locked)["locked"]("v")}, [[{"v": 3}]]),
     ):
-        with pytest.raises(RejectedError, match=told) as excinfo:
-            tried()
+        with pytest.raises(RejectedError, match=expected_message) as excinfo:
+            use()
         assert (excinfo.value.code, excinfo.value.function) == ("SIGNATURE", "locked")
 
 
@@ -300,7 +306,7 @@ def test_what_cannot_travel_is_found_wherever_it_is() -> None:
 
     holder = Holder()
 
-    def used() -> Any:
+    def use_lock() -> Any:
         return holder
 
     @udaf(name="deep", input_types=["BIGINT"], result_type="BIGINT")
@@ -309,15 +315,15 @@ def test_what_cannot_travel_is_found_wherever_it_is() -> None:
             return 0
 
         def accumulate(self, accumulator: int, v: int) -> int:
-            return accumulator if used() else v
+            return accumulator if use_lock() else v
 
         def get_value(self, accumulator: int) -> int:
             return accumulator
 
-    told = (
-        r"Deep\.accumulate: the variable used: the variable holder: attribute items: item 'a': item 0 is _thread\.lock"
+    expected_message = (
+        r"Deep\.accumulate: the variable use_lock: the variable holder: attribute items: item 'a': item 0 is _thread\.lock"
     )
-    with pytest.raises(RejectedError, match=told):
+    with pytest.raises(RejectedError, match=expected_message):
         pickle.dumps(connect(Deep).transport)
 
 

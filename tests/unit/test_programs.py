@@ -180,7 +180,7 @@ def place(cls: Any, line: int = 0) -> str:
     return f"test_programs.py:{cls.accumulate.__code__.co_firstlineno + line}"
 
 
-def folded(cls: type, programs: Programs = PROGRAMS) -> str:
+def mode_of(cls: type, programs: Programs = PROGRAMS) -> str:
     function = function_of(cls)
     assert function is not None
     return str(programs.folding(function))
@@ -216,7 +216,7 @@ def warm(cls: type, programs: Programs = PROGRAMS) -> str:
 )
 def test_how_a_function_is_folded_shows_at_a_glance(cls: type, how: str) -> None:
     """Most reasons are found without compiling, and compiling gives the same answer."""
-    assert folded(cls) == how
+    assert mode_of(cls) == how
     assert warm(cls) == how
 
 
@@ -251,14 +251,14 @@ def test_what_shows_only_when_it_is_compiled(caplog: pytest.LogCaptureFixture, t
     """A function without an obvious obstacle is "compiled when hot". If compiling fails, the reason is logged once."""
     programs = Programs(LoopStore(tmp_path))
     with caplog.at_level(logging.INFO, "foldflight"):
-        assert folded(Mixed, programs) == "compiled when hot"
+        assert mode_of(Mixed, programs) == "compiled when hot"
         why = (
             "a value is a float in one place and a whole number in another; write whole numbers as floats, such as 0.0"
         )
         why = f"interpreted: {why} ({place(Mixed, 1)})"
-        assert [warm(Mixed, programs), warm(Mixed, programs), folded(Mixed, programs)] == [why] * 3
-        assert folded(WeightedAvg, programs) == "compiled when hot"
-        assert [warm(WeightedAvg, programs), folded(WeightedAvg, programs)] == ["compiled"] * 2
+        assert [warm(Mixed, programs), warm(Mixed, programs), mode_of(Mixed, programs)] == [why] * 3
+        assert mode_of(WeightedAvg, programs) == "compiled when hot"
+        assert [warm(WeightedAvg, programs), mode_of(WeightedAvg, programs)] == ["compiled"] * 2
     lines = [line for line in caplog.messages if line.startswith("mixed ")]
     assert lines == [f"mixed is interpreted, not compiled: {why.removeprefix('interpreted: ')}"]
 
@@ -275,14 +275,14 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
 ) -> None:
     """If the loop for NULLs cannot be compiled, it is tried once, interpreted, and logged once."""
     programs = Programs()  # the folder of the user would keep the refusal for the next run of this test
-    tried = []
-    compiled = Kernels._compile_loop
+    tried_loops = []
+    compile_loop = Kernels._compile_loop
 
     def refuse_nulls(kernels: Kernels, name: str, *arguments: Any) -> Any:
-        tried.append(name)
+        tried_loops.append(name)
         if name == "fold_nulls":
             raise Unsupported("not today")
-        return compiled(kernels, name, *arguments)
+        return compile_loop(kernels, name, *arguments)
 
     monkeypatch.setattr(Kernels, "_compile_loop", refuse_nulls)
     registry = Registry.load([LastOf])
@@ -294,7 +294,7 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
             fold.fold(pa.record_batch([pa.array(rows, pa.int64())], schema=columns))
             assert fold.modes == (kind,)
             assert fold.collect().column("output_0").to_pylist() == [[each for each in rows if each][-1]]
-    assert sorted(tried) == ["fold", "fold_nulls", "values"]
+    assert sorted(tried_loops) == ["fold", "fold_nulls", "values"]
     assert [line for line in caplog.messages if "for chunks with a NULL argument" in line] == [
         f"LastOf is interpreted for chunks with a NULL argument: not today ({place(LastOf)})"
     ]
@@ -308,12 +308,12 @@ class LastKnown(Totals):
 
 def loops_tried(cls: type, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the loops that folding a NULL, and the values after each row, make of a class; the results are checked."""
-    tried = []
-    compiled = Kernels._compile_loop
+    tried_loops = []
+    compile_loop = Kernels._compile_loop
 
     def note(kernels: Kernels, name: str, *arguments: Any) -> Any:
-        tried.append(name)
-        return compiled(kernels, name, *arguments)
+        tried_loops.append(name)
+        return compile_loop(kernels, name, *arguments)
 
     monkeypatch.setattr(Kernels, "_compile_loop", note)
     columns = pa.schema([("x", pa.int64())])
@@ -321,7 +321,7 @@ def loops_tried(cls: type, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     fold = open_fold([call], accelerator=Programs(hot_rows=0), row_outputs=True)
     outputs = fold.fold_each(pa.record_batch([pa.array([4, None, 6], pa.int64())], schema=columns))
     assert outputs.column(0).to_pylist() == [4, 4, 6]
-    return tried
+    return tried_loops
 
 
 def test_null_arguments_need_no_loop_of_their_own_if_their_rows_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,9 +412,9 @@ def test_the_listing_refuses_it(tmp_path: Path) -> None:
 def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
     """With type variables a function is registered; `describe` refuses types that cannot be compiled."""
     transport = connect(MustBind).transport
-    for type_, unsupported in ((pa.int64(), False), (pa.string(), True)):
+    for type_, is_unsupported in ((pa.int64(), False), (pa.string(), True)):
         open_request = Open(calls=(Call("must_bind", ("x",)),), columns=pa.schema([("slot", pa.int32()), ("x", type_)]))
-        if unsupported:
+        if is_unsupported:
             with pytest.raises(FoldflightError, match=r"must_bind is declared .*: \+ of int and text"):
                 transport.describe(open_request)
         else:
@@ -425,8 +425,8 @@ def test_the_listing_shows_it() -> None:
     """Table and --json show how each function is folded, and why one is interpreted."""
     shown = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions"], env={"COLUMNS": "200"})
     assert "interpreted because: accumulate uses with (" in shown.output
-    listed = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions", "--json"])
-    result = {info["name"]: info["folded"] for info in json.loads(listed.output)}
+    json_result = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions", "--json"])
+    result = {info["name"]: info["folded"] for info in json.loads(json_result.output)}
     assert (result["max"], result["first"]) == ("vectorised", "decided when bound")
     assert result["careful"] == "interpreted: accumulate uses with (listed_functions.py:23)"
     assert result["plain"] in ("compiled when hot", "compiled")
@@ -434,11 +434,11 @@ def test_the_listing_shows_it() -> None:
 
 def test_states_and_outputs_count_like_rows() -> None:
     """An epoch of few rows takes as long for states and outputs as for rows, so they make a function hot, too."""
-    asked: list[int] = []
+    row_counts: list[int] = []
 
     class Counting(Programs):
         def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
-            return Compiled(inner, asked.append)
+            return Compiled(inner, row_counts.append)
 
     columns = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("w", pa.int32())])
     rows = pa.RecordBatch.from_pylist([{"slot": slot, "v": 7, "w": 1} for slot in range(3)], columns)
@@ -446,4 +446,4 @@ def test_states_and_outputs_count_like_rows() -> None:
     fold = open_fold(calls, accelerator=Counting())
     fold.fold(rows)
     assert fold.collect().column("output_0").to_pylist() == [7, 7, 7]
-    assert sum(asked) == 9
+    assert sum(row_counts) == 9

@@ -94,8 +94,8 @@ class Rounded(Last):
     def serialize(self, accumulator: Any) -> bytes:
         return str(int(accumulator)).encode()
 
-    def deserialize(self, serialized: bytes) -> Any:
-        return float(serialized)
+    def deserialize(self, data: bytes) -> Any:
+        return float(data)
 
 
 @udaf(input_types=["BIGINT"], result_type="STRING")
@@ -220,8 +220,8 @@ class DrainedLock(DrainedPickle):
     def serialize(self, accumulator: Any) -> bytes:
         return bytes(accumulator)
 
-    def deserialize(self, serialized: bytes) -> Any:
-        return Uncopyable(serialized)
+    def deserialize(self, data: bytes) -> Any:
+        return Uncopyable(data)
 
 
 class Uncopyable(list[int]):
@@ -239,8 +239,8 @@ def test_a_get_value_that_changes_its_accumulator_changes_no_other_value(cls: ty
     rows = [{"k": 1, "t": index, "v": value} for index, value in enumerate([3, 5, 1, 4, 2])]
     running = run_over({"x": call("v")}, rows, keys=["k"], order_by=["t"])
     assert [row["x"] for row in running] == [3, 5, 5, 5, 5]
-    moving = run_over({"x": call("v").rows(-1, 0)}, rows, keys=["k"], order_by=["t"])
-    assert [row["x"] for row in moving] == [3, 5, 5, 4, 4]
+    moving_rows = run_over({"x": call("v").rows(-1, 0)}, rows, keys=["k"], order_by=["t"])
+    assert [row["x"] for row in moving_rows] == [3, 5, 5, 4, 4]
     epochs = run_epochs({"x": call("v")}, [[row] for row in rows], keys=["k"])
     values = [change for epoch in epochs for change in epoch.changelog]
     assert [(kind, row["x"]) for kind, row in values] == [("+I", 3), ("-U", 3), ("+U", 5)]
@@ -384,11 +384,11 @@ class Adding(Part):
 def test_operators_of_the_author_may_change_their_operands() -> None:
     """An operator calls a method without its name; those that dataclasses write only read."""
 
-    def doubled(_self: object, accumulator: Any) -> Any:
+    def double(_self: object, accumulator: Any) -> Any:
         return (accumulator + accumulator).total
 
-    assert not Reading([Adding], {"values", "total"}).only_reads(doubled)
-    assert Reading([Part], {"values", "total"}).only_reads(doubled)
+    assert not Reading([Adding], {"values", "total"}).only_reads(double)
+    assert Reading([Part], {"values", "total"}).only_reads(double)
 
 
 @pytest.mark.parametrize(
@@ -398,8 +398,8 @@ def test_operators_of_the_author_may_change_their_operands() -> None:
 )
 def test_what_only_reads_is_proven(cls: type, name: str) -> None:
     """So most methods get their accumulators themselves, and those that may change them get copies."""
-    reading = Reading([cls, Part], {"values", "total", "limit"})
-    assert reading.only_reads(getattr(cls, name)) == (cls is Reads)
+    proof = Reading([cls, Part], {"values", "total", "limit"})
+    assert proof.only_reads(getattr(cls, name)) == (cls is Reads)
 
 
 def test_reading_a_key_may_add_it() -> None:
@@ -467,8 +467,8 @@ class EmptiedPickle(Emptied):
 @pytest.mark.parametrize("frame", [(-3, 2), (None, 0), (0, None), (-1, 1), (1, 4), (-400, 7)])
 def test_a_merge_that_changes_what_it_merges_changes_no_other_value(cls: type, frame: tuple[Any, Any]) -> None:
     """States that several frames share are merged into each of them whole."""
-    chosen = random.Random(3)
-    rows = [{"k": chosen.randrange(3), "t": index, "v": chosen.randrange(100)} for index in range(2000)]
+    rng = random.Random(3)
+    rows = [{"k": rng.randrange(3), "t": index, "v": rng.randrange(100)} for index in range(2000)]
     result = run_over({"x": call_of(cls)("v").rows(*frame)}, rows, keys=["k"], order_by=["t"])
     low, high = frame
     for key in range(3):

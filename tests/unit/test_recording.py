@@ -96,7 +96,7 @@ def assert_names_are_right(test: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def replayed(path: Path, *options: str) -> Result:
+def replay(path: Path, *options: str) -> Result:
     return CliRunner().invoke(cli, ["replay", str(path), *options], env={"COLUMNS": "200"})
 
 
@@ -111,7 +111,7 @@ def test_an_error_is_recorded_and_named(tmp_path: Path) -> None:
     assert [type(pair.frame).__name__ for pair in recording.pairs] == ["States", "Chunk"]
     assert recording.about["functions"][0]["version"] == "1"
     assert {group["customer"] for group in recording.groups.values()} == {"c0", "c1", "c2", "c3", "c4"}
-    run = replayed(path, "--function", f"{PLACE}:Ratio")
+    run = replay(path, "--function", f"{PLACE}:Ratio")
     assert run.exit_code == 1
     assert "ZeroDivisionError" in run.output
     assert "group: customer='c3'" in run.output
@@ -121,7 +121,7 @@ def test_an_error_is_recorded_and_named(tmp_path: Path) -> None:
 def test_a_corrected_class_is_compared(tmp_path: Path) -> None:
     """A class of another name is folded in place of the recorded one, and exit code 0 says that nothing is left."""
     record(tmp_path, ROWS[:30], [*ROWS[30:], BAD])
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Mended")
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:Mended")
     assert run.exit_code == 0, run.output
     assert "now no function raises" in run.output
     assert (
@@ -134,26 +134,24 @@ def test_differing_groups_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """`of="all"` records each epoch, and a class with other results gives a table of them; --group chooses."""
     record(tmp_path, ROWS, of="all")
     path = the_file(tmp_path)
-    assert replayed(path, "--function", f"{PLACE}:Ratio").exit_code == 0
+    assert replay(path, "--function", f"{PLACE}:Ratio").exit_code == 0
     monkeypatch.setattr(Ratio, "get_value", lambda self, sums: sums.total + (sums.total % 5 == 1))
-    run = replayed(path, "--function", f"{PLACE}:Ratio")
+    run = replay(path, "--function", f"{PLACE}:Ratio")
     assert run.exit_code == 1
-    changed = [row for row in run.output.splitlines() if "epoch 1" in row]
-    assert 0 < len(changed) < 5
-    group = changed[0].split("'")[1]
-    assert (
-        f"customer='{group}'" in replayed(path, "--function", f"{PLACE}:Ratio", "--group", f"customer={group}").output
-    )
-    sound = next(name for name in ("c0", "c1", "c2", "c3", "c4") if not any(name in row for row in changed))
-    assert replayed(path, "--function", f"{PLACE}:Ratio", "--group", f"customer={sound}").exit_code == 0
-    twice = replayed(path, "--function", f"{PLACE}:Ratio", "--group", "customer=c1", "--group", "customer=c2")
+    changed_lines = [row for row in run.output.splitlines() if "epoch 1" in row]
+    assert 0 < len(changed_lines) < 5
+    group = changed_lines[0].split("'")[1]
+    assert f"customer='{group}'" in replay(path, "--function", f"{PLACE}:Ratio", "--group", f"customer={group}").output
+    sound = next(name for name in ("c0", "c1", "c2", "c3", "c4") if not any(name in row for row in changed_lines))
+    assert replay(path, "--function", f"{PLACE}:Ratio", "--group", f"customer={sound}").exit_code == 0
+    twice = replay(path, "--function", f"{PLACE}:Ratio", "--group", "customer=c1", "--group", "customer=c2")
     assert "give each key once" in twice.output
-    missing = replayed(path, "--function", f"{PLACE}:Ratio", "--group", "customer=zoe")
+    missing_group = replay(path, "--function", f"{PLACE}:Ratio", "--group", "customer=zoe")
     assert (
         "no group customer=zoe; it has customer=c0, customer=c1, customer=c2, customer=c3, customer=c4"
-        in missing.output
+        in missing_group.output
     )
-    assert "..." not in missing.output
+    assert "..." not in missing_group.output
 
 
 def test_a_message_with_brackets_is_printed_as_it_is(tmp_path: Path) -> None:
@@ -161,7 +159,7 @@ def test_a_message_with_brackets_is_printed_as_it_is(tmp_path: Path) -> None:
     texts = [("[b]first", 1), ("second", None), ("[/b]", 3)]
     rows = [{"customer": "c1", "text": text, "number": number} for text, number in texts]
     record(tmp_path, rows, function=Longest, columns=("text", "number"))
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Longest")
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:Longest")
     assert "recorded error: USER_CODE: accumulate raised LookupError: [/b]" in run.output
 
 
@@ -169,7 +167,7 @@ def test_code_without_a_digest_is_unknown(tmp_path: Path, monkeypatch: pytest.Mo
     """Workers of Spark have no source of a class that was sent to them, so its digest is empty."""
     monkeypatch.setattr("foldflight.ext.recording.code._digest_of", lambda _: "")
     record(tmp_path, [*ROWS, BAD])
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio")
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio")
     assert f"ratio: folded with {PLACE}:Ratio; whether its code has changed since is not known" in run.output
     assert "differs from that of the recording" not in run.output
 
@@ -177,7 +175,7 @@ def test_code_without_a_digest_is_unknown(tmp_path: Path, monkeypatch: pytest.Mo
 def test_another_group_than_the_one_that_failed(tmp_path: Path) -> None:
     """That it does not fail is not said to be a change."""
     record(tmp_path, [*ROWS, BAD])
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--group", "customer=c1")
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--group", "customer=c1")
     assert run.exit_code == 0
     assert "no function raises here (the recorded error is of the group customer='c3')" in run.output
 
@@ -191,7 +189,7 @@ def test_selected_groups_are_recorded(tmp_path: Path) -> None:
     assert sum(batch.num_rows for batch in rows) == 24
     results = [answer for pair in recording.pairs for answer in pair.answers if isinstance(answer, Results)]
     assert sum(answer.batch.num_rows for answer in results) == 2
-    assert replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio").exit_code == 0
+    assert replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio").exit_code == 0
 
 
 def test_selected_groups_of_over_are_recorded(tmp_path: Path) -> None:
@@ -202,7 +200,7 @@ def test_selected_groups_of_over_are_recorded(tmp_path: Path) -> None:
     run_over({"running": frame}, ROWS, keys=["customer"], order_by=["price"])
     assert rows_in(read_recording(the_file(tmp_path))) == 24
     for options in ((), ("--group", "customer=c3")):
-        run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", *options)
+        run = replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio", *options)
         assert "all recorded answers are the same (1)" in run.output, run.output
 
 
@@ -211,9 +209,9 @@ def test_calls_of_selected_groups_are_recorded(tmp_path: Path) -> None:
     rows = [{"customer": name, "x": number} for number, name in enumerate("abc")]
     record(tmp_path, rows, function=Answered, columns=("x",), of={"customer": ["b"]})
     recording = read_recording(the_file(tmp_path))
-    (answered,) = recording.calls.values()
-    assert len(answered) == 1
-    assert "all recorded answers are the same" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Answered").output
+    (recorded_call,) = recording.calls.values()
+    assert len(recorded_call) == 1
+    assert "all recorded answers are the same" in replay(the_file(tmp_path), "--function", f"{PLACE}:Answered").output
 
 
 def test_equal_calls_have_their_own_answers(tmp_path: Path) -> None:
@@ -221,17 +219,17 @@ def test_equal_calls_have_their_own_answers(tmp_path: Path) -> None:
     record(tmp_path, [{"customer": name, "x": 1} for name in "abc"], function=Answered, columns=("x",), of="all")
     (answers,) = read_recording(the_file(tmp_path)).calls.values()
     assert len({value for value, _ in answers}) == 3
-    assert "all recorded answers are the same" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Answered").output
+    assert "all recorded answers are the same" in replay(the_file(tmp_path), "--function", f"{PLACE}:Answered").output
 
 
 def test_an_epoch_without_the_selected_group_is_read(tmp_path: Path) -> None:
     """The states of the other groups are left out, and with them the answers to these states."""
     rows = [{"customer": name, "price": 4, "qty": 2} for name in "ab"]
     functions = connect(Ratio, record=Recordings(str(tmp_path), of={"customer": ["a"]}))
-    retracted = ("-D", rows[0])
-    run_epochs({"r": functions("price", "qty")}, [rows, [rows[1]], [rows[1], retracted]], keys=["customer"])
+    retracted_row = ("-D", rows[0])
+    run_epochs({"r": functions("price", "qty")}, [rows, [rows[1]], [rows[1], retracted_row]], keys=["customer"])
     for path in files(tmp_path):
-        assert "all recorded answers are the same" in replayed(path, "--function", f"{PLACE}:Ratio").output
+        assert "all recorded answers are the same" in replay(path, "--function", f"{PLACE}:Ratio").output
 
 
 def test_exchanges_without_the_selected_group_are_not_recorded(tmp_path: Path) -> None:
@@ -290,7 +288,7 @@ def test_calls_and_columns_that_are_not_needed_are_removed(tmp_path: Path) -> No
     path = the_file(tmp_path)
     (call,) = shrink(read_recording(path), Registry.load([Ratio])).recording.open_request.calls
     assert call.function == "ratio"
-    run = replayed(path, "--function", f"{PLACE}:Ratio", "--shrink")
+    run = replay(path, "--function", f"{PLACE}:Ratio", "--shrink")
     assert "the error is the same if these columns are NULL: price\n" in run.output
     assert [word in run.output for word in ("qty", "note", "zebra")] == [True, False, False]
     assert "row: price=7, qty=0" in run.output
@@ -317,7 +315,7 @@ def test_times_are_printed_in_full(tmp_path: Path) -> None:
     """A timestamp with its zone is not cut in the table of rows."""
     when = datetime.datetime(2030, 1, 2, 3, 4, 5, 678901, datetime.UTC)
     record(tmp_path, [{"customer": "c1", "at": when}], function=recorded_functions.Refuses, columns=("at",))
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Refuses", "--shrink")
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:Refuses", "--shrink")
     assert f"│ {when} │" in run.output, run.output
 
 
@@ -329,10 +327,10 @@ def test_a_recording_without_keys_tells_the_slots(tmp_path: Path) -> None:
         parts = [part for part in parts_in(file, len(MAGIC)) if part.kind not in (GROUPS, b"Z")]
     with path.open("wb") as file:
         write_recording(file, parts, None)
-    run = replayed(path, "--function", f"{PLACE}:Ratio", "--group", "customer=c3")
+    run = replay(path, "--function", f"{PLACE}:Ratio", "--group", "customer=c3")
     assert "Servers know no keys, so their recordings have slots only: give --group slot=N" in run.output
     slot = run.output.split("the recorded error is of slot=")[1].split()[0]
-    alone = replayed(path, "--function", f"{PLACE}:Ratio", "--group", f"slot={slot}")
+    alone = replay(path, "--function", f"{PLACE}:Ratio", "--group", f"slot={slot}")
     assert "raised in frame 1 of 1, as it was recorded" in alone.output
 
 
@@ -342,7 +340,7 @@ def test_a_row_stays_with_its_retraction(tmp_path: Path) -> None:
     record(tmp_path, epoch)
     shrunk = shrink(read_recording(the_file(tmp_path)), Registry.load([Ratio]))
     assert rows_in(shrunk.recording) == 1
-    assert "│ +I " in replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--shrink").output
+    assert "│ +I " in replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--shrink").output
 
 
 MODULE = """
@@ -375,20 +373,22 @@ def test_a_written_test_fails_and_passes_with_the_corrected_class(
     Path("rated.py").write_text(MODULE.replace("DEFAULT", ""))
     bad = {"customer": 'o\'hara "x" é', "price": 7, "qty": 0, "note": "long " * 30}
     rows = [{"customer": "b", "price": place, "qty": 1, "note": None} for place in range(50)]
-    rated = importlib.import_module("rated").Rated
-    assert "ZeroDivisionError" in record(tmp_path, rows, [*rows, bad], function=rated, columns=("price", "qty", "note"))
+    rated_class = importlib.import_module("rated").Rated
+    assert "ZeroDivisionError" in record(
+        tmp_path, rows, [*rows, bad], function=rated_class, columns=("price", "qty", "note")
+    )
     test = Path("tests", "test_bug.py")
     test.parent.mkdir()
     options = ("--function", "rated:Rated", "--to-test", str(test))
-    assert f"python -m pytest {test}" in replayed(the_file(tmp_path), *options).output
+    assert f"python -m pytest {test}" in replay(the_file(tmp_path), *options).output
     assert_names_are_right(test)
-    failed = in_python(f"-m pytest -q -p no:cacheprovider {test}")
-    assert failed.returncode == 1
-    assert "accumulate raised ZeroDivisionError" in failed.stdout
+    failed_run = in_python(f"-m pytest -q -p no:cacheprovider {test}")
+    assert failed_run.returncode == 1
+    assert "accumulate raised ZeroDivisionError" in failed_run.stdout
     Path("rated.py").write_text(MODULE.replace("DEFAULT", "or 100"))
-    passed = in_python(f"-m pytest -q -p no:cacheprovider {test}")
-    assert passed.returncode == 0, passed.stdout
-    assert "exists already" in replayed(the_file(tmp_path), *options).output
+    passed_run = in_python(f"-m pytest -q -p no:cacheprovider {test}")
+    assert passed_run.returncode == 0, passed_run.stdout
+    assert "exists already" in replay(the_file(tmp_path), *options).output
 
 
 def test_a_scalar_function_is_recorded_and_tested(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_a_scalar_function_is_recorded_and_tested(tmp_path: Path) -> None:
             exchange.chunk(pa.RecordBatch.from_pydict({"name": ["cid", "", "dan"]}))
     assert len(read_recording(the_file(tmp_path)).pairs) == 1
     test = tmp_path / "test_initial.py"
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:initial", "--to-test", str(test))
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:initial", "--to-test", str(test))
     assert "rows = [('',)]" in test.read_text(), run.output
 
 
@@ -415,8 +415,8 @@ def test_isolated_errors_are_recorded(tmp_path: Path) -> None:
         exchange.chunk(pa.RecordBatch.from_pylist([{"slot": s, "price": 1, "qty": s} for s in range(3)], columns))
         exchange.barrier(1)
         assert exchange.results(1).num_rows == 3
-    assert replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio").exit_code == 0
-    shrunk = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--shrink")
+    assert replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio").exit_code == 0
+    shrunk = replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--shrink")
     assert "rows that still fail: 1" in shrunk.output
 
 
@@ -495,20 +495,18 @@ def test_texts_are_masked(tmp_path: Path) -> None:
     assert recording.error is not None
     assert recording.error.message == "accumulate raised LookupError"
     batch = next(pair.frame.batch for pair in recording.pairs if isinstance(pair.frame, Chunk))
-    masked = batch.column("text").to_pylist()
+    masked_texts = batch.column("text").to_pylist()
     texts = [row["text"] for row in [*rows, *bad]]
-    assert [masked.index(each) for each in masked] == [texts.index(each) for each in texts]
+    assert [masked_texts.index(each) for each in masked_texts] == [texts.index(each) for each in texts]
     order = sorted(range(len(texts)), key=lambda place: texts[place])
-    assert [masked[place] for place in order] == sorted(masked)
+    assert [masked_texts[place] for place in order] == sorted(masked_texts)
     keys = {slot: group["customer"] for slot, group in recording.groups.items()}
     in_order = [
         keys[slot] for slot, _ in sorted({0: "zoe", 1: "ann", 2: "mia", 3: ""}.items(), key=lambda pair: pair[1])
     ]
     assert in_order == sorted(in_order)
     assert in_order[0] == ""
-    assert (
-        "rows that still fail: 3" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Longest", "--shrink").output
-    )
+    assert "rows that still fail: 3" in replay(the_file(tmp_path), "--function", f"{PLACE}:Longest", "--shrink").output
 
 
 @pytest.mark.parametrize(
@@ -530,10 +528,10 @@ def test_masks_keep_the_form_of_values(array: pa.Array) -> None:
     """Only texts change, at any depth; NULLs and lengths stay."""
     part = RecordingPart(GROUPS, b"", write_batch(pa.RecordBatch.from_pydict({"column": array})))
     masks = Masks.of([part])
-    (masked,) = read_batch(masks.mask_part(part).batch, "").columns
-    masked.validate(full=True)
-    assert masked.type == array.type
-    result = repr(masked.to_pylist())
+    (masked_column,) = read_batch(masks.mask_part(part).batch, "").columns
+    masked_column.validate(full=True)
+    assert masked_column.type == array.type
+    result = repr(masked_column.to_pylist())
     for text in sorted(texts_of(array.to_pylist()), reverse=True):
         place = sorted(texts_of(array.to_pylist())).index(text)
         result = result.replace(f"'text{place}'", repr(text))
@@ -547,17 +545,19 @@ def test_masked_json_is_null() -> None:
     part = RecordingPart(
         GROUPS, b"", write_batch(pa.RecordBatch.from_pydict({"column": pa.StructArray.from_arrays([array], ["a"])}))
     )
-    (masked,) = read_batch(Masks.of([part]).mask_part(part).batch, "").columns
-    assert masked.to_pylist() == [{"a": None}, {"a": None}]
+    (masked_column,) = read_batch(Masks.of([part]).mask_part(part).batch, "").columns
+    assert masked_column.to_pylist() == [{"a": None}, {"a": None}]
 
 
 def test_masked_maps_with_bytes_as_keys_are_null() -> None:
     """Keys cannot be NULL, as other bytes are, so their map is."""
     array = pa.array([[(b"ann", 1)], None], pa.map_(pa.binary(), pa.int64()))
-    nested = pa.array([[[(b"ann", 1)], None], None], pa.list_(array.type))
-    part = RecordingPart(GROUPS, b"", write_batch(pa.RecordBatch.from_pydict({"column": array, "nested": nested})))
-    masked = read_batch(Masks.of([part]).mask_part(part).batch, "")
-    assert masked.to_pydict() == {"column": [None, None], "nested": [[None, None], None]}
+    nested_array = pa.array([[[(b"ann", 1)], None], None], pa.list_(array.type))
+    part = RecordingPart(
+        GROUPS, b"", write_batch(pa.RecordBatch.from_pydict({"column": array, "nested": nested_array}))
+    )
+    masked_batch = read_batch(Masks.of([part]).mask_part(part).batch, "")
+    assert masked_batch.to_pydict() == {"column": [None, None], "nested": [[None, None], None]}
 
 
 def texts_of(value: Any) -> set[str]:
@@ -584,14 +584,17 @@ def test_frames_of_over_and_views_are_recorded(tmp_path: Path) -> None:
     for folder, place in (("over", f"{PLACE}:Ratio"), ("views", "tests.wire.view_functions:CountDifferent")):
         assert files(tmp_path / folder)
         for path in files(tmp_path / folder):
-            run = replayed(path, "--function", place)
+            run = replay(path, "--function", place)
             assert run.exit_code == 0, run.output
-    failing = connect(Ratio, record=Recordings(str(tmp_path / "bad")))
+    failing_functions = connect(Ratio, record=Recordings(str(tmp_path / "bad")))
     with pytest.raises(FunctionError, match="recorded: "):
         run_over(
-            {"running": failing("price", "qty").rows(None, 0)}, [*ROWS, BAD], keys=["customer"], order_by=["price"]
+            {"running": failing_functions("price", "qty").rows(None, 0)},
+            [*ROWS, BAD],
+            keys=["customer"],
+            order_by=["price"],
         )
-    run = replayed(the_file(tmp_path / "bad"), "--function", f"{PLACE}:Ratio", "--shrink")
+    run = replay(the_file(tmp_path / "bad"), "--function", f"{PLACE}:Ratio", "--shrink")
     assert "rows that still fail: 1" in run.output, run.output
 
 
@@ -601,7 +604,7 @@ def test_one_call_of_over_is_left(tmp_path: Path) -> None:
     with pytest.raises(FunctionError):
         run_over({"a": call, "b": call.where("ok")}, [{**BAD, "ok": True}], keys=["customer"], order_by=["price"])
     test = tmp_path / "test_over.py"
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--to-test", str(test))
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--to-test", str(test))
     assert "wrote" in run.output, run.output
     header = next(line for line in run.output.splitlines() if "epoch" in line)
     assert [name.strip() for name in header.strip("┃ \n").split("┃")] == ["epoch", "group", "qty"], "and no emit"
@@ -623,17 +626,17 @@ public class Ratio {
 
 def test_a_class_in_java_is_replayed(tmp_path: Path) -> None:
     """It is told by its jar, compared with the class of another jar, shrunk, and tested."""
-    broken = f"{jar(tmp_path / 'old', JAVA.replace('DIVISOR', 'qty'))}::com.acme.Ratio"
-    mended = f"{jar(tmp_path / 'new', JAVA.replace('DIVISOR', '(qty == 0 ? 100 : qty)'))}::com.acme.Ratio"
-    function = connect("embedded:", java=[broken], record=Recordings(str(tmp_path)))["ratio"]
+    broken_class = f"{jar(tmp_path / 'old', JAVA.replace('DIVISOR', 'qty'))}::com.acme.Ratio"
+    mended_class = f"{jar(tmp_path / 'new', JAVA.replace('DIVISOR', '(qty == 0 ? 100 : qty)'))}::com.acme.Ratio"
+    function = connect("embedded:", java=[broken_class], record=Recordings(str(tmp_path)))["ratio"]
     with pytest.raises(FunctionError, match=r"--function functions\.jar::com\.acme\.Ratio"):
         run_epochs({"result": function("price", "qty")}, [[*ROWS, BAD]], keys=["customer"])
     path, test = the_file(tmp_path), tmp_path / "test_java.py"
-    run = replayed(path, "--function", broken, "--shrink", "--to-test", str(test))
+    run = replay(path, "--function", broken_class, "--shrink", "--to-test", str(test))
     assert "rows that still fail: 1" in run.output, run.output
     assert "which differs" not in run.output
     assert "java=['functions.jar::com.acme.Ratio'])['ratio'](" in test.read_text()
-    run = replayed(path, "--function", mended)
+    run = replay(path, "--function", mended_class)
     assert (run.exit_code, "which differs from that of the recording" in run.output) == (0, True), run.output
 
 
@@ -666,10 +669,10 @@ def test_pickled_states_are_not_unpickled_without_consent(tmp_path: Path) -> Non
     rows = [{"customer": "a", "v": 1}]
     record(tmp_path, rows, [*rows, {"customer": "a", "v": 0}], function=Pickled, columns=("v",), key=KEY)
     for options in ([], ["--recording-key", KEY]):
-        refused = replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled", *options)
-        assert "STATE_MISMATCH" in refused.output
-        assert "--unpickle" in refused.output
-    assert "ZeroDivisionError" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled", "--unpickle").output
+        refused_replay = replay(the_file(tmp_path), "--function", f"{PLACE}:Pickled", *options)
+        assert "STATE_MISMATCH" in refused_replay.output
+        assert "--unpickle" in refused_replay.output
+    assert "ZeroDivisionError" in replay(the_file(tmp_path), "--function", f"{PLACE}:Pickled", "--unpickle").output
 
 
 def test_a_pickled_state_with_a_secret_is_not_replayed_and_says_why(tmp_path: Path, monkeypatch: Any) -> None:
@@ -682,17 +685,17 @@ def test_a_pickled_state_with_a_secret_is_not_replayed_and_says_why(tmp_path: Pa
     path = files(tmp_path)[-1]
     assert key.encode() not in path.read_bytes()
     options = ("--function", f"{PLACE}:PickledTexts", "--unpickle")
-    refused = " ".join(replayed(path, *options).output.split())
-    assert "in the place of a secret of the environment" in refused
-    assert "so no key fits. Leave such groups out with --group" in refused
-    assert "--state-key" not in refused
-    assert "an empty text" in replayed(path, *options, "--group", "customer=b").output
+    output = " ".join(replay(path, *options).output.split())
+    assert "in the place of a secret of the environment" in output
+    assert "so no key fits. Leave such groups out with --group" in output
+    assert "--state-key" not in output
+    assert "an empty text" in replay(path, *options, "--group", "customer=b").output
 
 
 def test_code_is_not_found_by_the_recording(tmp_path: Path) -> None:
     """Without a function of the user nothing is imported, and the error says what to give."""
     record(tmp_path, [BAD])
-    run = replayed(the_file(tmp_path))
+    run = replay(the_file(tmp_path))
     assert "UNKNOWN_FUNCTION" in run.output
     assert f"--function {PLACE}:Ratio" in run.output
     with pytest.raises(RejectedError, match="UNKNOWN_FUNCTION"):
@@ -711,9 +714,9 @@ def test_damaged_and_truncated_files(tmp_path: Path) -> None:
             read_recording(other)
         assert excinfo.value.code == "BAD_FRAME"
     for place in range(0, len(data), 5):
-        changed = bytearray(data)
-        changed[place] ^= 0x55
-        other.write_bytes(changed)
+        changed_bytes = bytearray(data)
+        changed_bytes[place] ^= 0x55
+        other.write_bytes(changed_bytes)
         with pytest.raises(RejectedError) as excinfo:
             read_recording(other)
         assert excinfo.value.code == "BAD_FRAME"
@@ -725,22 +728,25 @@ def test_no_bytes_of_a_recording_break_its_reader(tmp_path: Path) -> None:
     """Whoever changes a recording can write a digest that fits: parts of any content are a clear error, or are read."""
     record(tmp_path, ROWS[:3], [*ROWS[:3], BAD], of="all")
     rng = random.Random(11)
-    other, refused = tmp_path / "other", 0
+    other, refused_count = tmp_path / "other", 0
     for path in files(tmp_path):
         with path.open("rb") as file:
             *parts, _ = parts_in(file, len(MAGIC))
         for _ in range(150):
             place = rng.randrange(len(parts))
-            changed = {name: bytearray(getattr(parts[place], name)) for name in ("message", "batch")}
-            data = changed[rng.choice([name for name in changed if changed[name]])]
+            changed_members = {name: bytearray(getattr(parts[place], name)) for name in ("message", "batch")}
+            data = changed_members[rng.choice([name for name in changed_members if changed_members[name]])]
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-            kept = [*parts[:place], RecordingPart(parts[place].kind, **{k: bytes(v) for k, v in changed.items()})]
+            changed_parts = [
+                *parts[:place],
+                RecordingPart(parts[place].kind, **{k: bytes(v) for k, v in changed_members.items()}),
+            ]
             with other.open("wb") as file:
-                write_recording(file, [*kept, *parts[place + 1 :]], None)
-            run = replayed(other, "--function", f"{PLACE}:Ratio", "--shrink")
+                write_recording(file, [*changed_parts, *parts[place + 1 :]], None)
+            run = replay(other, "--function", f"{PLACE}:Ratio", "--shrink")
             assert run.exception is None or isinstance(run.exception, SystemExit), run.exception
-            refused += "BAD_FRAME" in run.output
-    assert refused
+            refused_count += "BAD_FRAME" in run.output
+    assert refused_count
 
 
 def test_a_state_of_no_call_is_refused(tmp_path: Path) -> None:
@@ -750,9 +756,9 @@ def test_a_state_of_no_call_is_refused(tmp_path: Path) -> None:
     states = recording.pairs[0].frame
     assert isinstance(states, States)
     names = [name.replace("_0", "_ ") for name in states.batch.schema.names]
-    renamed = States(pa.RecordBatch.from_arrays(states.batch.columns, names=names))
+    renamed_states = States(pa.RecordBatch.from_arrays(states.batch.columns, names=names))
     with pytest.raises(RejectedError, match="the states have no column state_0"):
-        fold_again(replace(recording, pairs=(Pair(renamed), *recording.pairs[1:])), Registry.load([Ratio]))
+        fold_again(replace(recording, pairs=(Pair(renamed_states), *recording.pairs[1:])), Registry.load([Ratio]))
 
 
 def test_one_number_of_a_recording_does_not_take_all_memory() -> None:
@@ -807,15 +813,16 @@ def test_dead_letters_are_replayed(tmp_path: Path) -> None:
     ]
     path = tmp_path / "letters.parquet"
     pq.write_table(pa.Table.from_pylist(letters), path)
-    failed = replayed(path, "--function", f"{PLACE}:Ratio", "--shrink")
-    assert "rows that still fail: 1" in failed.output
-    assert "customer='c1'" in failed.output
-    mended = replayed(path, "--function", f"{PLACE}:Mended")
-    assert "ZeroDivisionError" not in mended.output.replace("recorded error: USER_CODE: accumulate raised ZeroDiv", "")
-    assert "takes the columns" not in mended.output
+    failed_replay = replay(path, "--function", f"{PLACE}:Ratio", "--shrink")
+    assert "rows that still fail: 1" in failed_replay.output
+    assert "customer='c1'" in failed_replay.output
+    mended_replay = replay(path, "--function", f"{PLACE}:Mended")
+    assert "ZeroDivisionError" not in mended_replay.output.replace(
+        "recorded error: USER_CODE: accumulate raised ZeroDiv", ""
+    )
+    assert "takes the columns" not in mended_replay.output
     assert (
-        "does not take the columns price"
-        in replayed(path, "--function", f"{PLACE}:Ratio", "--arguments", "price").output
+        "does not take the columns price" in replay(path, "--function", f"{PLACE}:Ratio", "--arguments", "price").output
     )
 
 
@@ -826,11 +833,11 @@ def test_dead_letters_need_the_direct_arguments_of_the_query(tmp_path: Path) -> 
     rows = [{"value": value} for value in (1, 0, 2)]
     pq.write_table(pa.Table.from_pylist([{**letter, "row_kind": "+I", "row": row} for row in rows]), path)
     function = ("--function", f"{PLACE}:Shares")
-    assert "give it as in the query with --set whole=..." in replayed(path, *function).output
-    run = replayed(path, *function, "--set", "whole=12", "--to-test", str(test))
+    assert "give it as in the query with --set whole=..." in replay(path, *function).output
+    run = replay(path, *function, "--set", "whole=12", "--to-test", str(test))
     assert "rows that still fail: 1" in run.output
     assert "connect(Shares)('value', whole=12)" in test.read_text()
-    assert "NAME=VALUE" in replayed(path, *function, "--set", "whole").output
+    assert "NAME=VALUE" in replay(path, *function, "--set", "whole").output
 
 
 def test_dead_letters_of_groups_without_rows_are_refused(tmp_path: Path) -> None:
@@ -839,18 +846,18 @@ def test_dead_letters_of_groups_without_rows_are_refused(tmp_path: Path) -> None
     letter = {"code": "USER_CODE", "function": "ratio", "message": "get_value raised ValueError", "row_kind": None}
     row = pa.array([None], pa.struct([("price", pa.int64()), ("qty", pa.int64())]))
     pq.write_table(pa.table({**{name: [value] for name, value in letter.items()}, "row": row}), path)
-    run = replayed(path, "--function", f"{PLACE}:Ratio")
+    run = replay(path, "--function", f"{PLACE}:Ratio")
     assert "have no rows to replay: its groups failed without one" in run.output, run.exception
 
 
 def test_files_that_are_no_dead_letters(tmp_path: Path) -> None:
     """The error says what is there instead."""
-    assert "there is no such file or folder" in replayed(tmp_path / "missing.parquet").output
+    assert "there is no such file or folder" in replay(tmp_path / "missing.parquet").output
     columns = {name: ["text"] for name in ("code", "function", "message", "row_kind", "row")}
     pq.write_table(pa.table(columns), tmp_path / "other.parquet")
-    assert "its column row is no struct" in replayed(tmp_path / "other.parquet").output
+    assert "its column row is no struct" in replay(tmp_path / "other.parquet").output
     record(tmp_path, [BAD])
-    assert "is a folder of recordings; give one of its files" in replayed(tmp_path).output
+    assert "is a folder of recordings; give one of its files" in replay(tmp_path).output
 
 
 def test_bad_options_are_refused(tmp_path: Path) -> None:
@@ -921,16 +928,16 @@ def test_a_class_of_a_script_is_replayed(tmp_path: Path) -> None:
     """Its module `__main__` is another one for `replay`, so the command has the file, which is not run as a program."""
     script = tmp_path / "job.py"
     script.write_text(SCRIPT.replace("GUARD", 'if __name__ == "__main__":'))
-    failed = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    command = failed.stderr.split("replay with: ")[1].splitlines()[0]
+    process = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = process.stderr.split("replay with: ")[1].splitlines()[0]
     assert f"--function {script}:Tenths" in command
     run = CliRunner().invoke(cli, shlex.split(command)[1:])
     assert "ZeroDivisionError" in run.output
     assert "differs from that of the recording" not in run.output
     script.write_text(SCRIPT.replace("GUARD", "if True:"))
-    refused = CliRunner().invoke(cli, shlex.split(command)[1:])
-    assert refused.exit_code == 1
-    assert "that may run it as a program" in refused.output
+    result = CliRunner().invoke(cli, shlex.split(command)[1:])
+    assert result.exit_code == 1
+    assert "that may run it as a program" in result.output
 
 
 def test_other_errors_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -943,18 +950,18 @@ def test_other_errors_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             exchange.chunk(pa.RecordBatch.from_pylist([{"kind": 3, "value": 1}], columns))
     path = the_file(tmp_path)
     assert f"replay {path}" in str(excinfo.value)
-    run = replayed(path, "--function", f"{PLACE}:Pickled")
+    run = replay(path, "--function", f"{PLACE}:Pickled")
     assert run.exit_code == 1
     assert "raised in frame 2 of 2, as it was recorded" in run.output
     path.unlink()
     monkeypatch.setattr(Fold, "fold", lambda *_: {}["missing"])
     with (
         transport.open(Open((Call("pickled", ("value",)),), columns)) as exchange,
-        pytest.raises(CorruptError) as broken,
+        pytest.raises(CorruptError) as corrupt_error,
     ):
         exchange.chunk(pa.RecordBatch.from_pylist([{"kind": 0, "value": 1}], columns))
-    assert f"recorded: {the_file(tmp_path)}" in str(broken.value)
-    assert replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled").output.count("INVARIANT: ") == 2
+    assert f"recorded: {the_file(tmp_path)}" in str(corrupt_error.value)
+    assert replay(the_file(tmp_path), "--function", f"{PLACE}:Pickled").output.count("INVARIANT: ") == 2
 
 
 def test_slots_that_are_refused_are_recorded(tmp_path: Path) -> None:
@@ -966,8 +973,8 @@ def test_slots_that_are_refused_are_recorded(tmp_path: Path) -> None:
             exchange.chunk(pa.RecordBatch.from_pylist([{"slot": each, "value": 1} for each in (5, slot, 4)], columns))
     assert len(files(tmp_path)) == 2
     for path in files(tmp_path):
-        assert "rows that still fail: 1" in replayed(path, "--function", f"{PLACE}:Pickled", "--shrink").output
-        assert replayed(path, "--function", f"{PLACE}:Pickled", "--group", "slot=4").exit_code == 0
+        assert "rows that still fail: 1" in replay(path, "--function", f"{PLACE}:Pickled", "--shrink").output
+        assert replay(path, "--function", f"{PLACE}:Pickled", "--group", "slot=4").exit_code == 0
 
 
 def test_an_epoch_without_groups_is_replayed(tmp_path: Path) -> None:
@@ -977,7 +984,7 @@ def test_an_epoch_without_groups_is_replayed(tmp_path: Path) -> None:
     with transport.open(Open((Call("pickled", ("value",)),), columns)) as exchange:
         exchange.chunk(pa.RecordBatch.from_pylist([{"slot": 0, "value": 5}], columns))
         assert [end_epoch(exchange, epoch).num_rows for epoch in (1, 2)] == [1, 0]
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Pickled")
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:Pickled")
     assert "all recorded answers are the same (2)" in run.output
 
 
@@ -1000,12 +1007,12 @@ def test_a_masked_text_that_no_longer_fails(tmp_path: Path) -> None:
     """The same class does not raise for masked texts: that is no success. A mended one may be."""
     rows = [{"customer": "c1", "text": text} for text in ("ann", "bob")]
     record(tmp_path, rows, function=recorded_functions.Initials, columns=("text",), mask=True)
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Initials")
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:Initials")
     assert run.exit_code == 1
     assert "the answers differ because of the masks" in run.output
-    mended = replayed(the_file(tmp_path), "--function", f"{PLACE}:InitialsMended")
-    assert mended.exit_code == 0
-    assert "only if the recorded class raises for them" in mended.output
+    mended_replay = replay(the_file(tmp_path), "--function", f"{PLACE}:InitialsMended")
+    assert mended_replay.exit_code == 0
+    assert "only if the recorded class raises for them" in mended_replay.output
 
 
 def test_control_characters_are_escaped(tmp_path: Path) -> None:
@@ -1013,13 +1020,13 @@ def test_control_characters_are_escaped(tmp_path: Path) -> None:
     rows = [{"customer": "c", "text": text, "number": n} for text, n in (("a", 1), ("b", None), ("\x1b[2J\x9b", 3))]
     record(tmp_path, rows, function=Longest, columns=("text", "number"))
     for options in ((), ("--shrink",), ("--break",)):
-        output = replayed(the_file(tmp_path), "--function", f"{PLACE}:Longest", *options).output
+        output = replay(the_file(tmp_path), "--function", f"{PLACE}:Longest", *options).output
         assert "\\x1b[2J\\x9b" in output
         assert "\x1b" not in output
         assert "\x9b" not in output
     path = tmp_path / "\x1b.recording"
     path.write_text("no recording")
-    assert "\x1b" not in replayed(path).output
+    assert "\x1b" not in replay(path).output
 
 
 def test_a_difference_becomes_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1028,14 +1035,14 @@ def test_a_difference_becomes_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first = files(tmp_path)[0]
     test = tmp_path / "test_ratio.py"
     monkeypatch.setattr(Ratio, "get_value", lambda self, sums: sums.total + 1)
-    run = replayed(first, "--function", f"{PLACE}:Ratio", "--to-test", str(test))
+    run = replay(first, "--function", f"{PLACE}:Ratio", "--to-test", str(test))
     assert "it fails until the function answers as it was recorded" in run.output
     assert run.exit_code == 1
     assert_names_are_right(test)
-    written = test.read_text()
-    assert written.count("'customer': 'c0'") == 8
+    test_text = test.read_text()
+    assert test_text.count("'customer': 'c0'") == 8
     scope: dict[str, Any] = {}
-    exec(written, scope)
+    exec(test_text, scope)
     with pytest.raises(AssertionError):
         scope["test_ratio_answers_recorded_rows"]()
     monkeypatch.undo()
@@ -1051,7 +1058,7 @@ def test_a_difference_of_nan_or_of_zeros_becomes_a_test(
     record(tmp_path, [{"customer": "a", "v": value}] * 9, function=parts, columns=("v",), of="all")
     test = tmp_path / "test_parts.py"
     monkeypatch.setattr(parts, "get_value", lambda self, parts: {"sum": sum(parts), "parts": [0.0] * len(parts)})
-    assert "wrote" in replayed(the_file(tmp_path), "--function", f"{PLACE}:Parts", "--to-test", str(test)).output
+    assert "wrote" in replay(the_file(tmp_path), "--function", f"{PLACE}:Parts", "--to-test", str(test)).output
     assert_names_are_right(test)
     scope: dict[str, Any] = {}
     exec(test.read_text(), scope)
@@ -1066,7 +1073,7 @@ def test_a_test_has_intervals_as_tuples(tmp_path: Path) -> None:
     rows = [{"customer": "a", "v": pa.MonthDayNano([1, -2, 3])}]
     record(tmp_path, rows, function=recorded_functions.Spans, columns=("v",))
     test = tmp_path / "test_spans.py"
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Spans", "--to-test", str(test))
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:Spans", "--to-test", str(test))
     assert "wrote" in run.output, run.output
     assert "(1, -2, 3)" in test.read_text()
     scope: dict[str, Any] = {}
@@ -1083,7 +1090,7 @@ def test_a_test_has_the_call_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(FunctionError):
         run_epochs({"result": call}, [[row]], keys=["customer"])
     test = tmp_path / "test_call.py"
-    run = replayed(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--to-test", str(test))
+    run = replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--to-test", str(test))
     assert "wrote" in run.output, run.output
     text = test.read_text()
     assert max(map(len, text.splitlines())) <= 88

@@ -45,6 +45,6 @@ def test_folding_pays(rows: int, groups: int, looks_ahead: bool, pays: bool) -> 
 
 def test_a_skewed_partition_is_folded() -> None:
     """Frequent groups show in the rows seen so far, however many rare groups there are."""
-    chosen = np.random.default_rng(1)
-    keys = np.where(chosen.random(SEEN) < 0.6, chosen.integers(0, 100, SEEN), chosen.integers(100, 1 << 40, SEEN))
+    rng = np.random.default_rng(1)
+    keys = np.where(rng.random(SEEN) < 0.6, rng.integers(0, 100, SEEN), rng.integers(100, 1 << 40, SEEN))
     assert Reduction(SEEN, len(np.unique(keys))).pays(ROOM, looks_ahead=True)

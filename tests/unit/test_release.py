@@ -36,8 +36,8 @@ def test_the_lowest_versions_are_those_that_are_tested():
     for name in ("pandas", "msgspec"):
         (bounds[name],) = set(re.findall(rf"{name}>=([\d.]+)", str(PROJECT["optional-dependencies"])))
 
-    def release(written: str) -> list[int]:
-        return [*map(int, written.split(".")), 0, 0][:3]
+    def release(version: str) -> list[int]:
+        return [*map(int, version.split(".")), 0, 0][:3]
 
     assert {name: release(bound) for name, bound in bounds.items()} == {
         name: release(pin) for name, pin in pins.items()

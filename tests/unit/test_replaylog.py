@@ -16,18 +16,18 @@ STEPS = st.lists(
 @given(STEPS)
 def test_the_newest_state_of_each_slot_is_kept(steps: list[tuple[bool, list[int]]]) -> None:
     """After any updates and removals there is the newest state of each slot that has one."""
-    kept, model = ReplayStates(), {}
+    replay_states, model = ReplayStates(), {}
     for number, (forgets, slots) in enumerate(steps):
         if forgets:
-            kept.forget(np.array(slots, np.int32))
+            replay_states.forget(np.array(slots, np.int32))
             for slot in slots:
                 model.pop(slot, None)
         else:
             states = [f"{slot} at {number}" for slot in slots]
             rows = {"slot": slots, "state_0": states, "output_0": slots}
-            kept.update(pa.Table.from_pydict(rows, schema=SCHEMA))
+            replay_states.update(pa.Table.from_pydict(rows, schema=SCHEMA))
             model.update(zip(slots, states, strict=True))
-    batch = kept.to_batch()
+    batch = replay_states.to_batch()
     assert (batch is None) == (not model)
     if batch is not None:
         assert batch.to_pydict() == {"slot": sorted(model), "state_0": [model[slot] for slot in sorted(model)]}
@@ -35,12 +35,12 @@ def test_the_newest_state_of_each_slot_is_kept(steps: list[tuple[bool, list[int]
 
 def test_stale_states_are_not_held() -> None:
     """However often states change, the memory is a bounded multiple of the newest states."""
-    kept = ReplayStates()
+    replay_states = ReplayStates()
     rows = {"slot": list(range(1000)), "state_0": ["x" * 100] * 1000, "output_0": [0] * 1000}
     table = pa.Table.from_pydict(rows, schema=SCHEMA)
     one = table.nbytes
     for _ in range(200):
-        kept.update(table)
-        assert kept.nbytes < 5 * one
-    kept.forget(np.arange(1000, dtype=np.int32))
-    assert kept.nbytes == 0
+        replay_states.update(table)
+        assert replay_states.nbytes < 5 * one
+    replay_states.forget(np.arange(1000, dtype=np.int32))
+    assert replay_states.nbytes == 0

@@ -94,27 +94,24 @@ class Plain:
         )
 
 
-def rows_of(chosen: random.Random, count: int) -> list[dict[str, Any]]:
+def rows_of(rng: random.Random, count: int) -> list[dict[str, Any]]:
     pool = [
         {
-            "x": chosen.choice([0.0, -0.0, math.nan, 1.5, None]),
-            "l": chosen.choice([None, [], [0.0], [-0.0], [math.nan]]),
-            "n": chosen.choice([None, 1, 2, 2**63 - 1, -(2**63)]),
-            "t": chosen.choice([None, "", "a", "\uffff", "\U0001f600"]),
+            "x": rng.choice([0.0, -0.0, math.nan, 1.5, None]),
+            "l": rng.choice([None, [], [0.0], [-0.0], [math.nan]]),
+            "n": rng.choice([None, 1, 2, 2**63 - 1, -(2**63)]),
+            "t": rng.choice([None, "", "a", "\uffff", "\U0001f600"]),
         }
         for _ in range(8)
     ]
-    return [
-        {"slot": chosen.randrange(3), "kind": chosen.choice([0, 0, 3]), **chosen.choice(pool)} for _ in range(count)
-    ]
+    return [{"slot": rng.randrange(3), "kind": rng.choice([0, 0, 3]), **rng.choice(pool)} for _ in range(count)]
 
 
-def call_of(chosen: random.Random) -> Call:
-    distinct = chosen.random() < 0.4
+def call_of(rng: random.Random) -> Call:
+    distinct = rng.random() < 0.4
     keys = ["x"] if distinct else ["x", "n", "t"]
     order = tuple(
-        Order(key, chosen.random() < 0.5, chosen.random() < 0.5)
-        for key in chosen.sample(keys, chosen.randrange(len(keys) + 1))
+        Order(key, rng.random() < 0.5, rng.random() < 0.5) for key in rng.sample(keys, rng.randrange(len(keys) + 1))
     )
     return Call("written", ("x", "l"), distinct=distinct, materialize=not distinct, order=order)
 
@@ -132,20 +129,20 @@ def test_rows_are_folded_as_by_a_plain_loop(seed: int, monkeypatch: pytest.Monke
     """Retracted rows go and come again behind the others; states are loaded and merged; parts are small."""
     monkeypatch.setattr(row_multiset, "_PART_ROWS", 7)
     monkeypatch.setattr(row_multiset, "_COUNTED_ROWS_MIN", 10)
-    chosen = random.Random(seed)
-    call = call_of(chosen)
+    rng = random.Random(seed)
+    call = call_of(rng)
     fold, plain = new(call), [Plain(call) for _ in range(4)]
     for _ in range(5):
-        rows = rows_of(chosen, chosen.randrange(30))
+        rows = rows_of(rng, rng.randrange(30))
         fold.fold(batch_of(rows))
         for row in rows:
             plain[row["slot"]].add(row)
-        if chosen.random() < 0.3:
+        if rng.random() < 0.3:
             states = fold.outputs(pa.array([0, 1, 2], pa.int32()))
             states = fold._results(np.arange(3, dtype=np.int32), states=True, outputs=True)
             fold = new(call)
             fold.merge_states(states)
-        if chosen.random() < 0.2:
+        if rng.random() < 0.2:
             fold.forget(pa.array([1], pa.int32()))
             plain[1] = Plain(call)
     outputs = fold.outputs(pa.array([2, 0, 3, 1], pa.int32())).column("output_0").to_pylist()
@@ -156,11 +153,11 @@ def test_rows_are_folded_as_by_a_plain_loop(seed: int, monkeypatch: pytest.Monke
 def test_values_after_each_row_are_those_of_a_plain_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in OVER: after each row that is asked for, its group has the value of the rows until then."""
     monkeypatch.setattr(row_multiset, "_PART_ROWS", 7)
-    chosen = random.Random(seed)
-    call = call_of(chosen)
+    rng = random.Random(seed)
+    call = call_of(rng)
     fold, plain = new(call, row_outputs=True), [Plain(call) for _ in range(3)]
     for _ in range(3):
-        rows = rows_of(chosen, chosen.randrange(20))
+        rows = rows_of(rng, rng.randrange(20))
         expected = []
         for row in rows:
             plain[row["slot"]].add(row)

@@ -75,28 +75,28 @@ class Variables(dict[Any, Any]):
         return result
 
 
-def named(*pieces: bytes) -> list[str]:
+def names_of(*pieces: bytes) -> list[str]:
     names = RunNames()
     return [names(each, each) for each in pieces]
 
 
 def test_a_repeated_epoch_has_the_same_names(task: type[Task]) -> None:
     """A snapshot of the first attempt then has the pieces of the second one's manifest."""
-    assert named(b"one", b"two") == named(b"one", b"two")
+    assert names_of(b"one", b"two") == names_of(b"one", b"two")
 
 
 def test_other_bytes_and_epochs_have_other_names(task: type[Task]) -> None:
     """Also equal pieces of an epoch, since one may be removed while the other is used; and other rows."""
-    same = named(b"one", b"one")
-    other = named(b"other", b"other")
+    same = names_of(b"one", b"one")
+    other = names_of(b"other", b"other")
     task.epoch = "8"
-    later = named(b"one", b"one")
+    later = names_of(b"one", b"one")
     assert len({*same, *other, *later}) == 6
 
 
 def test_pieces_do_not_change_the_names_of_others(task: type[Task]) -> None:
     """Buckets of one task have their pieces one after the other, and an attempt may have more in one of them."""
-    assert named(b"more", b"one")[1] == named(b"one")[0]
+    assert names_of(b"more", b"one")[1] == names_of(b"one")[0]
 
 
 def test_other_states_of_the_same_groups_are_stored_under_one_name(task: type[Task]) -> None:
@@ -111,43 +111,43 @@ def test_a_repeat_with_states_of_other_bytes_goes_on(task: type[Task]) -> None:
     """Lists in the order of arrival: Spark reads the failed epoch, and changelogs after its repeat."""
     cache = RunCache(bytes_max=1 << 20)
     first = Variables()
-    failed = Variables(first)
-    failed.commit(None, {1: "a, b", 2: "c"})
-    repeated = Variables(first)
-    repeated.commit(cache, {1: "b, a", 2: "c"})
-    assert repeated.states(cache, 1, 2) == ["b, a", "c"]
+    failed_store = Variables(first)
+    failed_store.commit(None, {1: "a, b", 2: "c"})
+    repeated_store = Variables(first)
+    repeated_store.commit(cache, {1: "b, a", 2: "c"})
+    assert repeated_store.states(cache, 1, 2) == ["b, a", "c"]
     task.epoch = "8"
-    failed.update(repeated.commit(cache, {2: "c, d"}))
-    assert failed.states(None, 1, 2, 3) == ["a, b", "c, d", None]
-    assert repeated.states(cache, 1, 2) == ["b, a", "c, d"]
+    failed_store.update(repeated_store.commit(cache, {2: "c, d"}))
+    assert failed_store.states(None, 1, 2, 3) == ["a, b", "c, d", None]
+    assert repeated_store.states(cache, 1, 2) == ["b, a", "c, d"]
 
 
 def test_a_repeat_of_other_groups_is_not_mistaken(task: type[Task]) -> None:
     """Spark promises the same rows. If a source breaks that, the query ends instead of having groups of both."""
-    failed, repeated = Variables(), Variables()
-    failed.commit(None, {1: "a"})
-    repeated.commit(None, {2: "a"})
+    failed_store, repeated_store = Variables(), Variables()
+    failed_store.commit(None, {1: "a"})
+    repeated_store.commit(None, {2: "a"})
     task.epoch = "8"
-    failed.update(repeated.commit(None, {3: "b"}))
+    failed_store.update(repeated_store.commit(None, {3: "b"}))
     with pytest.raises(CorruptError, match="in the manifest, but not in the state store"):
-        failed.states(None, 2)
+        failed_store.states(None, 2)
 
 
 def test_without_a_stream_names_are_unique(task: type[Task]) -> None:
     """Outside of Spark's streams nothing is repeated."""
     task.epoch = None
-    assert len({*named(b"one"), *named(b"one")}) == 2
+    assert len({*names_of(b"one"), *names_of(b"one")}) == 2
 
 
 def test_rows_come_in_the_order_of_their_partitions() -> None:
     """Also within a partition, whose rows must not pass each other; and few blobs are held at a time."""
     blocks = [(partition, block) for partition in (2, 4, 10) for block in range(4)]
     rows = [{"partition": part, "block": block, "blob": b"%d %d" % (part, block)} for part, block in blocks]
-    wanted = [row["blob"] for row in rows]
+    expected = [row["blob"] for row in rows]
     random.Random(1).shuffle(rows)
-    arrived = [row["blob"] for row in rows]
-    assert arrived != wanted
-    assert list(in_order(iter(rows))) == wanted
+    arrived_blobs = [row["blob"] for row in rows]
+    assert arrived_blobs != expected
+    assert list(in_order(iter(rows))) == expected
     few = list(in_order(iter(rows), bytes_max=10))
-    assert sorted(few) == sorted(wanted)
-    assert few[:4] == [blob for blob in wanted if blob in arrived[:4]]
+    assert sorted(few) == sorted(expected)
+    assert few[:4] == [blob for blob in expected if blob in arrived_blobs[:4]]

@@ -37,9 +37,11 @@ def test_versions(tmp_path: Path) -> None:
             deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
     for version in range(6):
         result = read(tmp_path, version)
-        told = pa.table(deltalake.DeltaTable(str(tmp_path), version=version).get_add_actions(flatten=True)).to_pylist()
+        add_actions = pa.table(
+            deltalake.DeltaTable(str(tmp_path), version=version).get_add_actions(flatten=True)
+        ).to_pylist()
         assert sorted((each.size, each.values[0] or "") for each in result.files) == sorted(
-            (each["size_bytes"], each["partition.p"] or "") for each in told
+            (each["size_bytes"], each["partition.p"] or "") for each in add_actions
         )
         assert all((tmp_path / each.path).stat().st_size == each.size for each in result.files)
         assert (dict(result.columns), result.partitions) == ({"k": "k", "p": "p"}, ("p",))
@@ -79,8 +81,10 @@ def log(folder: Path, *commits: Sequence[Any]) -> int:
 def test_removed_files(tmp_path: Path) -> None:
     """In one commit, the order of adding and removing a file has no meaning; in two, it has."""
     first = [PROTOCOL, metadata(), add("a"), add("b"), add("c%20d")]
-    hidden = add("b", deletionVector={"storageType": "u", "cardinality": 1})
-    version = log(tmp_path, first, [hidden, remove("b")], [remove("a")], [add("e")], [remove("e"), add("a")])
+    file_with_deletions = add("b", deletionVector={"storageType": "u", "cardinality": 1})
+    version = log(
+        tmp_path, first, [file_with_deletions, remove("b")], [remove("a")], [add("e")], [remove("e"), add("a")]
+    )
     assert {each.path: each.has_deleted_rows for each in read(tmp_path, 0).files} == dict.fromkeys(
         ["a", "b", "c d"], False
     )
@@ -94,10 +98,10 @@ def test_removed_files(tmp_path: Path) -> None:
 
 def test_mapped_columns(tmp_path: Path) -> None:
     """The columns of files have the names that the last metadata tells, also if there are numbers beside these."""
-    numbered = {"delta.columnMapping.physicalName": "k", "parquet.field.id": 1}
-    mapped = {**FIELD, "name": "x", "metadata": numbered}
-    named = {"delta.columnMapping.mode": "name"}
-    version = log(tmp_path, [PROTOCOL, metadata()], [metadata(mapped, **named)])
+    column_metadata = {"delta.columnMapping.physicalName": "k", "parquet.field.id": 1}
+    mapped_field = {**FIELD, "name": "x", "metadata": column_metadata}
+    names = {"delta.columnMapping.mode": "name"}
+    version = log(tmp_path, [PROTOCOL, metadata()], [metadata(mapped_field, **names)])
     assert dict(read(tmp_path, 0).columns) == {"k": "k"}
     assert dict(read(tmp_path, version).columns) == {"x": "k"}
 
@@ -160,15 +164,15 @@ def test_checkpoints_in_parts(tmp_path: Path) -> None:
     folder = tmp_path / "_delta_log"
     parts: list[list[Any]] = [[{"protocol": {"minReaderVersion": 1}}, metadata(), add("a")], [add("c")]]
     for number, rows in enumerate(parts, 1):
-        written = pa.Table.from_pylist(rows, schema=CHECKPOINT)
-        pq.write_table(written, folder / f"{version:020}.checkpoint.{number:010}.{2:010}.parquet")
+        checkpoint_table = pa.Table.from_pylist(rows, schema=CHECKPOINT)
+        pq.write_table(checkpoint_table, folder / f"{version:020}.checkpoint.{number:010}.{2:010}.parquet")
     (folder / f"{version:020}.json").unlink()
     assert {each.path for each in read(tmp_path, version).files} == {"a", "c"}
     last = folder / f"{version:020}.checkpoint.{2:010}.{2:010}.parquet"
-    pq.write_table(written.append_column("sidecar", pa.nulls(1, pa.string())), last)
+    pq.write_table(checkpoint_table.append_column("sidecar", pa.nulls(1, pa.string())), last)
     assert len(read(tmp_path, version).files) == 2
     for name, why in (("sidecar", "several files"), ("next", "checkpoint has next")):
-        pq.write_table(written.append_column(name, pa.array(["x"])), last)
+        pq.write_table(checkpoint_table.append_column(name, pa.array(["x"])), last)
         with pytest.raises(LogError, match=why):
             snapshot(str(tmp_path), version, LOCAL)
 
@@ -186,9 +190,9 @@ def test_newest_checkpoint(tmp_path: Path) -> None:
 
 def test_empty_texts_of_partitions(tmp_path: Path) -> None:
     """The protocol has an empty text for NULL, whatever the type of the column."""
-    partitioned = metadata()
-    partitioned["metaData"]["partitionColumns"] = ["k"]
+    partitioned_metadata = metadata()
+    partitioned_metadata["metaData"]["partitionColumns"] = ["k"]
     values: list[dict[str, str | None]] = [{"k": ""}, {"k": None}, {"k": "0"}]
     adds = [add(str(index), partitionValues=each) for index, each in enumerate(values)]
-    version = log(tmp_path, [PROTOCOL, partitioned, *adds])
+    version = log(tmp_path, [PROTOCOL, partitioned_metadata, *adds])
     assert [each.values for each in read(tmp_path, version).files] == [(None,), (None,), ("0",)]

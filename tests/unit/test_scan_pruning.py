@@ -67,18 +67,20 @@ def _delta(table: pa.Table, folder: Path) -> None:
     deltalake.write_deltalake(str(folder), table, writer_properties=properties)
 
 
-def _predicate(table: pa.Table, chosen: random.Random, depth: int = 2) -> Predicate:
+def _predicate(table: pa.Table, rng: random.Random, depth: int = 2) -> Predicate:
     """Return a random predicate, whose constants are values of the table or of another one like it."""
     terms: list[Comparison | Either] = []
-    for _ in range(chosen.randint(1, 2)):
-        if depth and chosen.random() < 0.4:
-            terms.append(Either(tuple(_predicate(table, chosen, depth - 1) for _ in range(2))))
+    for _ in range(rng.randint(1, 2)):
+        if depth and rng.random() < 0.4:
+            terms.append(Either(tuple(_predicate(table, rng, depth - 1) for _ in range(2))))
             continue
-        name, operator = chosen.choice(list(TYPES)), chosen.choice(OPERATORS)
+        name, operator = rng.choice(list(TYPES)), rng.choice(OPERATORS)
         column = table[name].cast(pa.int64()) if "time" in name else table[name]
-        known = [value for value in column.to_pylist() if value is not None]
-        count = 0 if operator.startswith("is_") else chosen.randint(1, 3) if "in" in operator.split("_") else 1
-        terms.append(Comparison(name, operator, tuple(chosen.choices(known, k=count)), table.schema.field(name).type))
+        known_values = [value for value in column.to_pylist() if value is not None]
+        count = 0 if operator.startswith("is_") else rng.randint(1, 3) if "in" in operator.split("_") else 1
+        terms.append(
+            Comparison(name, operator, tuple(rng.choices(known_values, k=count)), table.schema.field(name).type)
+        )
     return Predicate(tuple(terms))
 
 
@@ -93,8 +95,8 @@ def test_row_groups(write: Callable[[pa.Table, Path], None], decimals: int, tmp_
     """Of random predicates over random rows, no row group with a row that passes is left out."""
     left_out = dict.fromkeys(TYPES, 0)
     for seed in range(12):
-        chosen = random.Random(seed)
-        table = table_of(" ".join(TYPES), 40, chosen, null_share=0.3).sort_by(chosen.choice(list(TYPES)))
+        rng = random.Random(seed)
+        table = table_of(" ".join(TYPES), 40, rng, null_share=0.3).sort_by(rng.choice(list(TYPES)))
         folder = tmp_path / str(seed)
         folder.mkdir()
         write(table, folder)
@@ -103,19 +105,19 @@ def test_row_groups(write: Callable[[pa.Table, Path], None], decimals: int, tmp_
         paths = sorted(map(str, folder.glob("*.parquet")))
         groups = {(path, index): batch for path in paths for index, batch in enumerate(_groups(path, table.schema))}
         for _ in range(30):
-            predicate = _predicate(table, chosen)
+            predicate = _predicate(table, rng)
             request = ReadRequest(TYPES, (), predicate, "CORRECTED", is_case_sensitive=True)
             result = footers(paths, fs.LocalFileSystem, request)
-            kept = {(each.path, group.index) for each in result for group in each.groups}
-            for key in groups.keys() - kept:
+            kept_groups = {(each.path, group.index) for each in result for group in each.groups}
+            for key in groups.keys() - kept_groups:
                 batch = groups[key]
-                passing = predicate.mask({name: batch.column(name) for name in predicate.columns})
-                assert passing.true_count == 0, (seed, predicate)
+                passing_rows = predicate.mask({name: batch.column(name) for name in predicate.columns})
+                assert passing_rows.true_count == 0, (seed, predicate)
                 for name in predicate.columns:
                     left_out[name] += predicate.columns == (name,)
-    bounded = {"int", "bigint", "string", "date", "timestamp_us", "timestamp_ntz_ms"}
-    bounded |= {"decimal(5,2)", "decimal(18,0)"} if decimals else set()
-    assert {name for name, count in left_out.items() if count} == bounded
+    bounded_types = {"int", "bigint", "string", "date", "timestamp_us", "timestamp_ntz_ms"}
+    bounded_types |= {"decimal(5,2)", "decimal(18,0)"} if decimals else set()
+    assert {name for name, count in left_out.items() if count} == bounded_types
 
 
 def test_bounds_that_python_does_not_have(tmp_path: Path) -> None:
@@ -138,16 +140,16 @@ def test_places_of_logs_are_few() -> None:
 
 def test_spark_reads_all_timestamps_of_a_condition_at_once() -> None:
     """A query for each of them took about 30 ms, so a long list delayed the plan by seconds."""
-    asked: list[Sequence[str]] = []
+    requests: list[Sequence[str]] = []
 
     def evaluate(literals: Sequence[str]) -> Mapping[str, tuple[str, int]]:
-        asked.append(literals)
+        requests.append(literals)
         return {literal: ("timestamp", number) for number, literal in enumerate(literals)}
 
     schema = st.StructType([st.StructField("at", st.TimestampType()), st.StructField("n", st.LongType())])
     days = [f"TIMESTAMP'2026-01-0{day}'" for day in (1, 2, 3)]
     predicate = parse(f"at IN ({days[0]}, {days[1]}) AND at >= {days[2]} AND at < {days[0]}", schema, evaluate)
-    assert asked == [tuple(days)]
+    assert requests == [tuple(days)]
     assert [term.values for term in predicate.terms if isinstance(term, Comparison)] == [(0, 1), (2,), (0,)]
     parse("n = 1", schema, evaluate)
-    assert len(asked) == 1
+    assert len(requests) == 1

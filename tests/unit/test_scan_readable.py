@@ -95,8 +95,8 @@ READ = (
     (pa.map_(pa.string(), pa.float32()), ""),
     # Those that old versions of Arrow do not have.
     *(
-        (getattr(pa, name)(), wanted)
-        for name, wanted in (("string_view", "string"), ("binary_view", "binary"), ("json_", ""), ("uuid", ""))
+        (getattr(pa, name)(), expected)
+        for name, expected in (("string_view", "string"), ("binary_view", "binary"), ("json_", ""), ("uuid", ""))
         if hasattr(pa, name)
     ),
 )
@@ -105,7 +105,7 @@ READ = (
 ALL = Predicate()
 
 
-def described(path: Path, *columns: tuple[str, st.DataType], where: Predicate = ALL, mode: str = "") -> Footer:
+def footer_of(path: Path, *columns: tuple[str, st.DataType], where: Predicate = ALL, mode: str = "") -> Footer:
     """Return what the footer of a file tells, where a query wants some columns."""
     return footer(str(path), fs.LocalFileSystem(), ReadRequest(dict(columns), (), where, mode, is_case_sensitive=False))
 
@@ -118,7 +118,7 @@ def test_types(store_schema: bool, tmp_path: Path) -> None:
     pq.write_table(pa.table(columns, names), tmp_path / "a.parquet", store_schema=store_schema)
     for name, (type_, wanted) in zip(names, READ, strict=True):
         result = {
-            each: described(tmp_path / "a.parquet", (name, SPARK_TYPES[each]), mode="CORRECTED") for each in SPARK_TYPES
+            each: footer_of(tmp_path / "a.parquet", (name, SPARK_TYPES[each]), mode="CORRECTED") for each in SPARK_TYPES
         }
         # A file without Arrow's schema has durations as whole numbers, as Spark reads them.
         only = "bigint" if pa.types.is_duration(type_) and not store_schema else wanted
@@ -128,9 +128,9 @@ def test_types(store_schema: bool, tmp_path: Path) -> None:
 def test_int96_is_an_instant() -> None:
     """Arrow reads INT96 as a time without a zone, and for Spark it has one."""
     times = pa.timestamp("us")
-    for physical, wanted in (("INT96", st.TimestampType()), ("INT64", st.TimestampNTZType())):
+    for physical, expected in (("INT96", st.TimestampType()), ("INT64", st.TimestampNTZType())):
         for each in (st.TimestampType(), st.TimestampNTZType()):
-            assert is_readable(physical, times, each) == (each == wanted)
+            assert is_readable(physical, times, each) == (each == expected)
 
 
 def test_views_of_lists() -> None:
@@ -144,10 +144,10 @@ def test_names_that_are_there_twice(tmp_path: Path) -> None:
     """Which of two columns of a name is meant, only Spark knows; and no column is taken for the items of another."""
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["v", "v"]), path)
-    assert "twice" in described(path, ("v", st.LongType())).refusal
+    assert "twice" in footer_of(path, ("v", st.LongType())).refusal
     items = pa.table({"v": pa.array([[1.0]], pa.list_(pa.float32())), "v.list.element": pa.array([2.0], pa.float32())})
     pq.write_table(items, path)
-    assert "has members" in described(path, ("v", st.ArrayType(st.FloatType()))).refusal
+    assert "has members" in footer_of(path, ("v", st.ArrayType(st.FloatType()))).refusal
 
 
 DATES = (st.DateType(), st.TimestampType(), st.TimestampNTZType())
@@ -182,10 +182,10 @@ def test_writers_of_int96(version: str | None, writer: str, is_read: bool, tmp_p
         table = table.replace_schema_metadata({SPARK: version})
     path = tmp_path / "a.parquet"
     pq.write_table(table, path, use_deprecated_int96_timestamps=True)
-    written = path.read_bytes()
-    assert b"parquet-cpp-arrow" in written
-    path.write_bytes(written.replace(b"parquet-cpp-arrow", writer.ljust(17).encode()))
-    refusal = described(path, ("t", st.TimestampType()), mode="CORRECTED").refusal
+    file_bytes = path.read_bytes()
+    assert b"parquet-cpp-arrow" in file_bytes
+    path.write_bytes(file_bytes.replace(b"parquet-cpp-arrow", writer.ljust(17).encode()))
+    refusal = footer_of(path, ("t", st.TimestampType()), mode="CORRECTED").refusal
     assert ("whose signs are known only in files by Spark" in refusal) == (not is_read)
     assert bool(refusal) == (not is_read)
 
@@ -200,7 +200,7 @@ def test_differences_of_duckdb(type_: str, extent: int, is_wide: bool, tmp_path:
     numbers = f"SELECT ({least} + CASE WHEN i % 2 = 0 THEN i ELSE {extent} - i + 1 END)::{type_} AS v"
     with duckdb.connect() as connection:
         connection.sql(f"COPY ({numbers} FROM range(2000) t(i)) TO '{path}' (PARQUET_VERSION V2)")
-    refusal = described(path, ("v", SPARK_TYPES[type_])).refusal
+    refusal = footer_of(path, ("v", SPARK_TYPES[type_])).refusal
     assert ("more than 32 bits" in refusal) == is_wide
     if not is_wide:
         assert pq.ParquetFile(path).read()["v"].to_pylist()[:2] == [least, least + extent]
@@ -222,7 +222,7 @@ def test_differences_without_bounds(statistics: Any, is_wide: bool) -> None:
 
 def rows(path: Path, type_: st.DataType, comparison: Comparison) -> Iterable[int]:
     """Return the rows of the row groups that are read."""
-    result = described(path, (comparison.column, type_), where=Predicate((comparison,)), mode="CORRECTED")
+    result = footer_of(path, (comparison.column, type_), where=Predicate((comparison,)), mode="CORRECTED")
     assert result.refusal == ""
     return [group.rows for group in result.groups]
 
@@ -243,8 +243,8 @@ def test_row_groups_without_bounds(tmp_path: Path) -> None:
 def test_padded_texts() -> None:
     """Of a table with CHAR, as Delta's tells it by metadata, Spark pads texts that files have without blanks."""
     assert readable_type(st.StructField("c", st.StringType())) is not None
-    padded = {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}
-    assert readable_type(st.StructField("c", st.StringType(), metadata=padded)) is None
+    field_metadata = {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}
+    assert readable_type(st.StructField("c", st.StringType(), metadata=field_metadata)) is None
     for type_ in (st.CharType(5), st.VarcharType(5)):
         assert readable_type(st.StructField("c", type_)) is None
 

@@ -26,8 +26,8 @@ BYTES_MAX = 16 << 20
 
 def test_memory_does_not_depend_on_row_groups(tmp_path: Path) -> None:
     """A row group is read in batches, through buffers."""
-    chosen = np.random.default_rng(1)
-    table = pa.table({"a": chosen.integers(0, 1 << 62, ROWS), "b": chosen.random(ROWS)})
+    rng = np.random.default_rng(1)
+    table = pa.table({"a": rng.integers(0, 1 << 62, ROWS), "b": rng.random(ROWS)})
     path = str(tmp_path / "a.parquet")
     pq.write_table(table, path, row_group_size=ROWS, use_dictionary=False, compression="none")
     request = ReadRequest({"a": st.LongType(), "b": st.DoubleType()}, (), Predicate(), "", is_case_sensitive=False)
@@ -36,18 +36,18 @@ def test_memory_does_not_depend_on_row_groups(tmp_path: Path) -> None:
     split = Split(path, result.size, result.changed_ns, (0,), ROWS, frozenset(), {})
     del table
     before = pa.total_allocated_bytes()
-    taken: list[tuple[int, int]] = []
+    memory_samples: list[tuple[int, int]] = []
 
     def watch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        taken.extend((batch.num_rows, pa.total_allocated_bytes() - before) for batch in batches)
+        memory_samples.extend((batch.num_rows, pa.total_allocated_bytes() - before) for batch in batches)
         return iter(())
 
     types = {"a": pa.int64(), "b": pa.float64()}
     bounds = BlockBounds(rows_max=1 << 17)
     task = ReadSplits(((split,),), ("a", "b"), types, frozenset(), Predicate(), fs.LocalFileSystem, bounds, watch)
     assert list(task([pa.record_batch({"id": [0]})])) == []
-    assert sum(rows for rows, _ in taken) == ROWS
-    assert max(size for _, size in taken) < BYTES_MAX
+    assert sum(rows for rows, _ in memory_samples) == ROWS
+    assert max(size for _, size in memory_samples) < BYTES_MAX
 
 
 def read_batches(split: Split, types: dict[str, pa.DataType], rows_max: int = 10) -> Iterator[pa.RecordBatch]:

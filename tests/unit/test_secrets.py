@@ -48,5 +48,5 @@ def test_lone_surrogates_are_logged(monkeypatch, log_format: str) -> None:
     make_logger(stream, log_format=log_format).info("lost \ud800 sk-0123456789")
     assert "lost" in stream.getvalue()
     assert "sk-0123456789" not in stream.getvalue()
-    told = without_secrets(Log((LogRecord("info", "f", "lost \ud800 sk-0123456789", {"at": "\udcff"}, 0),)))
-    assert told == Log((LogRecord("info", "f", "lost \ud800 " + "*" * 13, {"at": "\udcff"}, 0),))
+    masked_log = without_secrets(Log((LogRecord("info", "f", "lost \ud800 sk-0123456789", {"at": "\udcff"}, 0),)))
+    assert masked_log == Log((LogRecord("info", "f", "lost \ud800 " + "*" * 13, {"at": "\udcff"}, 0),))

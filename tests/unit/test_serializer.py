@@ -198,7 +198,7 @@ class Deeper(Inner):
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value", "restored"),
+    ("annotation", "value", "restored_class"),
     [
         (int, Kind.LOW, "int"),
         (float, Kind.LOW, "int"),
@@ -215,10 +215,12 @@ class Deeper(Inner):
         (Inner, Deeper(1, []), "Inner"),
     ],
 )
-def test_values_that_would_come_back_as_another_class(annotation: Any, value: Any, restored: str) -> None:
+def test_values_that_would_come_back_as_another_class(annotation: Any, value: Any, restored_class: str) -> None:
     """A class that is derived from the annotated one has other methods: rows after a barrier would meet those."""
-    wanted = f"would be restored as {restored}, whose methods are others; convert it to {restored}, or annotate "
-    with pytest.raises(CastError, match=wanted) as excinfo:
+    expected = (
+        f"would be restored as {restored_class}, whose methods are others; convert it to {restored_class}, or annotate "
+    )
+    with pytest.raises(CastError, match=expected) as excinfo:
         serializer_of_annotation(annotation).to_arrow([None, value])
     assert (excinfo.value.index, excinfo.value.code) == (1, "RESULT_TYPE")
 
@@ -246,8 +248,8 @@ def test_annotated_classes_are_pickled(annotation: Any) -> None:
 def test_times_that_are_finer_than_their_state(type_: pa.DataType, exact: Any, finer: Any) -> None:
     """A state in seconds or milliseconds refuses microseconds, which Arrow cuts off."""
     other = exact + finer if isinstance(finer, datetime.timedelta) else exact.replace(microsecond=finer)
-    for wanted, one, two in ((type_, exact, other), (pa.list_(type_), [exact], [exact, other])):
-        serializer = serializer_of_type(wanted)
+    for state_type, one, two in ((type_, exact, other), (pa.list_(type_), [exact], [exact, other])):
+        serializer = serializer_of_type(state_type)
         assert serializer.from_arrow(serializer.to_arrow([one, None])) == [one, None]
         with pytest.raises(CastError, match=r"is finer than .*, which would lose its fraction") as excinfo:
             serializer.to_arrow([one, two])

@@ -18,9 +18,9 @@ def test_every_counted_metric_is_in_the_table_and_on_the_page():
     """All metrics of the table are exported before anything was counted."""
     types = [line.split()[2:] for line in page(Metrics()).splitlines() if line.startswith("# TYPE")]
     result = {(name, type_) for name, type_ in types if not name.endswith("_created")}
-    counted = {row.name: row for row in METRICS.values() if f"# TYPE {row.name} " in page(Metrics())}
-    assert result == {(row.name, row.type) for row in counted.values()}
-    assert len(counted) == 30
+    listed_metrics = {row.name: row for row in METRICS.values() if f"# TYPE {row.name} " in page(Metrics())}
+    assert result == {(row.name, row.type) for row in listed_metrics.values()}
+    assert len(listed_metrics) == 30
 
 
 def test_names_follow_the_customs_of_prometheus():
@@ -103,9 +103,9 @@ def test_a_file_that_is_just_being_made_does_not_fail_the_page(tmp_path, monkeyp
     registry = shared_registry(str(tmp_path))
     file = tmp_path / "counter_0.db"
     file.touch()
-    with monkeypatch.context() as patched:
-        patched.setattr("foldflight.server.ops.metrics.time.sleep", lambda _: None)
+    with monkeypatch.context() as patch:
+        patch.setattr("foldflight.server.ops.metrics.time.sleep", lambda _: None)
         with pytest.raises(struct.error):
             generate_latest(registry)
-        patched.setattr("foldflight.server.ops.metrics.time.sleep", lambda _: file.write_bytes(bytes(4096)))
+        patch.setattr("foldflight.server.ops.metrics.time.sleep", lambda _: file.write_bytes(bytes(4096)))
         assert generate_latest(registry) == b""

@@ -164,10 +164,10 @@ def test_the_room_of_a_container_counts_pages_that_the_kernel_can_free(tmp_path:
 
 def test_memory_has_two_marks() -> None:
     """Above 80 % new work is refused, above the limit work is ended; without a limit neither happens."""
-    used = [10]
-    memory = Memory(100, lambda: used[0])
+    used_bytes = [10]
+    memory = Memory(100, lambda: used_bytes[0])
     marks = []
-    for used[0] in (80, 81, 100, 101):
+    for used_bytes[0] in (80, 81, 100, 101):
         marks.append((memory.is_tight, memory.is_used_up))
     assert marks == [(False, False), (True, False), (True, False), (True, True)]
     assert not Memory(0, lambda: 2**60).is_tight

@@ -57,10 +57,10 @@ def test_rows_are_sorted_as_the_order_says(type_: pa.DataType, descending: bool,
 @pytest.mark.parametrize("seed", range(8))
 def test_columns_that_do_not_fit_a_number_are_sorted_by_ranks(seed: int) -> None:
     """However many columns there are, and however wide, rows are sorted by the first one first."""
-    chosen = random.Random(seed)
-    types = chosen.choices(list(VALUES), k=chosen.randrange(2, 7))
+    rng = random.Random(seed)
+    types = rng.choices(list(VALUES), k=rng.randrange(2, 7))
     columns = [rows_of(type_, 200, seed + index) for index, type_ in enumerate(types)]
-    orders = [Order(str(index), chosen.random() < 0.5, chosen.random() < 0.5) for index in range(len(types))]
+    orders = [Order(str(index), rng.random() < 0.5, rng.random() < 0.5) for index in range(len(types))]
     arrays = [pa.array(values, type_) for values, type_ in zip(columns, types, strict=True)]
     rows, _ = sort([codes_of(Column(order.column, array), order) for order, array in zip(orders, arrays, strict=True)])
     expected = list(range(200))

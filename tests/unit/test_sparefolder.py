@@ -46,8 +46,8 @@ def test_a_folder_ends_with_its_block(temporary: Path, logger: Logger) -> None:
 
 
 def test_a_folder_of_a_killed_server_is_deleted_by_the_next_one(temporary: Path, logger: Logger) -> None:
-    ended = subprocess.run([sys.executable, "-c", KILLED], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    process = subprocess.run([sys.executable, "-c", KILLED], check=False)
+    assert process.returncode == -signal.SIGKILL
     (left,) = temporary.iterdir()
     assert (left / "loop").exists()
     with spare_folder(logger) as folder:
@@ -56,18 +56,20 @@ def test_a_folder_of_a_killed_server_is_deleted_by_the_next_one(temporary: Path,
 
 def test_what_may_be_in_use_or_belongs_to_others_stays(temporary: Path, logger: Logger) -> None:
     """That is the folder of a server that runs, one without a lock, one that others may write to, and a link."""
-    unlocked, shared, link = (temporary / f"foldflight-compiled-{name}" for name in ("unlocked", "shared", "link"))
+    unlocked_folder, shared_folder, link = (
+        temporary / f"foldflight-compiled-{name}" for name in ("unlocked", "shared", "link")
+    )
     elsewhere = temporary / "elsewhere"
-    for folder in (unlocked, shared, elsewhere):
+    for folder in (unlocked_folder, shared_folder, elsewhere):
         folder.mkdir(mode=0o700)
-    for folder in (shared, elsewhere):
+    for folder in (shared_folder, elsewhere):
         (folder / ".in-use").touch()
-    shared.chmod(0o777)
+    shared_folder.chmod(0o777)
     link.symlink_to(elsewhere)
     with spare_folder(logger) as one, spare_folder(logger) as other:
         assert one is not None
         assert other is not None
-        assert {one, other, unlocked, shared, link, elsewhere} == set(temporary.iterdir())
+        assert {one, other, unlocked_folder, shared_folder, link, elsewhere} == set(temporary.iterdir())
         assert (elsewhere / ".in-use").exists()
 
 

@@ -59,37 +59,37 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run one attempt of a task that raises. Return its output, or raise its error."""
     monkeypatch.setenv(HIDDEN, "")  # so that it is put back
     monkeypatch.delenv(HIDDEN)
-    done: list[int] = []
+    tried_numbers: list[int] = []
 
-    def running(number: int, error: Exception | None, *, partition: int = 3, step: str = "one") -> list[int]:
+    def run_attempt(number: int, error: Exception | None, *, partition: int = 3, step: str = "one") -> list[int]:
         monkeypatch.setattr(TaskContext, "get", lambda: Task(number, partition))
         with attempt(step):
-            done.append(number)
+            tried_numbers.append(number)
             if error is not None:
                 raise error
-        return done
+        return tried_numbers
 
-    running.done = done  # type: ignore[attr-defined]
-    return running
+    run_attempt.done = tried_numbers  # type: ignore[attr-defined]
+    return run_attempt
 
 
 def failure(error: Exception) -> FunctionError:
     try:
         raise error
-    except Exception as raised:
-        return user_failure("mean", "accumulate", raised)
+    except Exception as excinfo:
+        return user_failure("mean", "accumulate", excinfo)
 
 
-def raised(run: Run, *arguments: Any, **named: Any) -> FoldflightError:
+def error_of_run(run: Run, *arguments: Any, **options: Any) -> FoldflightError:
     with pytest.raises(FoldflightError) as excinfo:
-        run(*arguments, **named)
+        run(*arguments, **options)
     return excinfo.value
 
 
 def test_what_would_fail_again_is_raised_before_the_task_runs(run: Any) -> None:
     """The second attempt raises the error of the first with the same text, without running the task."""
-    first = raised(run, 0, failure(ValueError("bad luck \udc80")).with_group({"k": "ann", "n": None}))
-    second = raised(run, 1, failure(ValueError("another")))
+    first = error_of_run(run, 0, failure(ValueError("bad luck \udc80")).with_group({"k": "ann", "n": None}))
+    second = error_of_run(run, 1, failure(ValueError("another")))
     assert run.done == [0]
     assert str(second) == str(first)
     assert (type(second), second.code, second.function) == (FunctionError, "USER_CODE", "mean")
@@ -105,7 +105,7 @@ def test_what_would_fail_again_is_raised_before_the_task_runs(run: Any) -> None:
 def test_what_may_pass_is_tried_again(run: Any, error: FoldflightError) -> None:
     """Errors of networks, memory and servers may be temporary."""
     for number in (0, 1):
-        assert raised(run, number, error) is error
+        assert error_of_run(run, number, error) is error
     assert run.done == [0, 1]
 
 
@@ -113,20 +113,20 @@ def test_every_further_attempt_raises_it(run: Any) -> None:
     """What the second attempt raises again is raised by the third as well, without running."""
     error = failure(ValueError("bad"))
     for number in range(4):
-        assert str(raised(run, number, error)) == str(error)
+        assert str(error_of_run(run, number, error)) == str(error)
     assert run.done == [0]
 
 
 def test_an_error_does_not_outlive_a_success(run: Any) -> None:
     """A task that has succeeded (on another host) after a failure runs again when Spark has lost its output."""
     error = failure(ValueError("bad luck"))
-    raised(run, 0, error)
+    error_of_run(run, 0, error)
     assert run(2, None) == [0, 2]  # attempt 1 succeeded elsewhere
 
 
 def test_a_stage_that_runs_again_knows_no_error_of_before(run: Any) -> None:
     """Its first attempt forgets what was kept, so a second one (whose first was lost) does not meet it."""
-    raised(run, 0, failure(ValueError("bad luck")))
+    error_of_run(run, 0, failure(ValueError("bad luck")))
     assert run(0, None) == [0, 0]
     assert run(1, None) == [0, 0, 1]
 
@@ -134,25 +134,25 @@ def test_a_stage_that_runs_again_knows_no_error_of_before(run: Any) -> None:
 def test_other_tasks_and_first_attempts_run(run: Any) -> None:
     """A failure belongs to one partition of one step; a first attempt ignores it, as after a rerun of the stage."""
     error = failure(ValueError("bad"))
-    raised(run, 0, error)
+    error_of_run(run, 0, error)
     for case in ({"partition": 4}, {"step": "two"}):
-        raised(run, 1, error, **case)
-    raised(run, 0, error)
+        error_of_run(run, 1, error, **case)
+    error_of_run(run, 0, error)
     assert run.done == [0, 1, 1, 0]
 
 
 def test_damaged_and_missing_files_hold_nothing(run: Any, tmp_path: Path) -> None:
     """With damaged or missing files the task runs again; old files are removed."""
     error = RejectedError("CANNOT_MERGE", "no such merge")
-    raised(run, 0, error)
-    (kept,) = tmp_path.iterdir()
-    kept.write_text('{"class": "os"}')
+    error_of_run(run, 0, error)
+    (failure_file,) = tmp_path.iterdir()
+    failure_file.write_text('{"class": "os"}')
     old = tmp_path / "old-1-1.failed"
     old.touch()
     os.utime(old, (time.time() - 1e6,) * 2)
-    raised(run, 1, error)
+    error_of_run(run, 1, error)
     assert run.done == [0, 1]
-    assert list(tmp_path.iterdir()) == [kept]
+    assert list(tmp_path.iterdir()) == [failure_file]
 
 
 def test_outside_a_task_nothing_is_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,9 +167,9 @@ def test_outside_a_task_nothing_is_stored(folder: Path, monkeypatch: pytest.Monk
 def test_what_is_sent_says_whether_it_repeats() -> None:
     """An engine knows of a server's error whether it repeats, unless the server is older."""
     for error in (failure(ValueError("bad")), failure(OSError("gone")), RetryableError("DRAINING", "later")):
-        sent = decode_error(encode_error(error))
-        assert sent is not None
-        assert sent.repeats == error.repeats
+        error_sent = decode_error(encode_error(error))
+        assert error_sent is not None
+        assert error_sent.repeats == error.repeats
     assert [failure(ValueError()).repeats, failure(OSError()).repeats] == [True, False]
 
 
@@ -205,9 +205,9 @@ def test_the_tasks_of_a_query_take_turns(run: Run, servers: int) -> None:
         assert turn is not None
         circuits = Circuits(lambda: 0.5, first_turn=1)
         circuits.begin(turn)
-        chosen = circuits.choose(urls, 0.0)
-        assert chosen is not None
-        return chosen
+        chosen_url = circuits.choose(urls, 0.0)
+        assert chosen_url is not None
+        return chosen_url
 
     for tasks in (2, 8, 11):
         counts = Counter(server_of("query", partition) for partition in range(tasks))

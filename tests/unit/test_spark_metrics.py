@@ -22,8 +22,8 @@ FIGURES = {
 }
 
 
-def progress(observed: dict[str, dict[str, Any]], name: str | None = "orders", run: int = 1) -> SimpleNamespace:
-    return SimpleNamespace(progress=SimpleNamespace(name=name, id="id-1", runId=run, observedMetrics=observed))
+def progress(observed_metrics: dict[str, dict[str, Any]], name: str | None = "orders", run: int = 1) -> SimpleNamespace:
+    return SimpleNamespace(progress=SimpleNamespace(name=name, id="id-1", runId=run, observedMetrics=observed_metrics))
 
 
 def value(metrics: StreamMetrics, name: str, query: str = "orders", aggregation: str = "k > n") -> float | None:

@@ -64,8 +64,8 @@ BEYOND_3_5 = (st.TimestampType, st.TimestampNTZType)
 
 def of_pyspark(type_: st.DataType) -> pa.DataType:
     """Return the Arrow type of a type as PySpark's own table has it."""
-    zoned = "timezone" in inspect.signature(to_arrow_type).parameters
-    return to_arrow_type(type_, **({"timezone": "UTC"} if zoned else {}))
+    takes_time_zone = "timezone" in inspect.signature(to_arrow_type).parameters
+    return to_arrow_type(type_, **({"timezone": "UTC"} if takes_time_zone else {}))
 
 
 @pytest.mark.parametrize("type_", PLAIN + NESTED, ids=str)
@@ -103,9 +103,9 @@ def test_other_arrow_types_have_the_types_of_pyspark(type_: pa.DataType) -> None
 def test_members_become_nullable() -> None:
     """Also inside of others; old versions of PySpark have no function for it."""
     inner = st.StructType([st.StructField("x", st.ArrayType(st.LongType(), containsNull=False), nullable=False)])
-    given = st.MapType(st.StringType(), inner, valueContainsNull=False)
+    map_type = st.MapType(st.StringType(), inner, valueContainsNull=False)
     result = st.StructType([st.StructField("x", st.ArrayType(st.LongType()))])
-    assert types.nullable(given) == st.MapType(st.StringType(), result)
+    assert types.nullable(map_type) == st.MapType(st.StringType(), result)
 
 
 def test_timestamps_are_in_utc_or_without_zone() -> None:
@@ -129,13 +129,13 @@ def test_a_type_of_a_newer_spark_is_refused_with_the_remedy() -> None:
 def test_an_error_of_our_own_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a type that Spark does not pass to Python is refused; a wrong call of PySpark keeps its error."""
 
-    def outdated(type_: st.DataType) -> pa.DataType:
+    def raise_outdated(type_: st.DataType) -> pa.DataType:
         raise TypeError("arrow_type() got an unexpected keyword argument")
 
     interval = getattr(st, "CalendarIntervalType", st.YearMonthIntervalType)()
     with pytest.raises(RejectedError, match=r"the key 'at' is interval.*, which cannot be passed to Python"):
         arrow_fields(st.StructType([st.StructField("at", interval)]), ROLES[:1])
-    monkeypatch.setattr("foldflight.spark.types.arrow_type", outdated)
+    monkeypatch.setattr("foldflight.spark.types.arrow_type", raise_outdated)
     with pytest.raises(TypeError, match="unexpected keyword"):
         arrow_fields(ROWS, ROLES)
 
@@ -187,8 +187,8 @@ def test_what_a_version_lacks_is_refused_with_the_remedy(monkeypatch: pytest.Mon
     feature = Feature("doors", "4.7", lambda: False, "use a window")
     with pytest.raises(RejectedError) as excinfo:
         require(feature, "the doors of this query")
-    said = "the doors of this query need Spark 4.7 or later, and this is Spark 3.5.9; use a window"
-    assert (excinfo.value.code, excinfo.value.message) == ("SETTINGS", said)
+    message = "the doors of this query need Spark 4.7 or later, and this is Spark 3.5.9; use a window"
+    assert (excinfo.value.code, excinfo.value.message) == ("SETTINGS", message)
     require(Feature("doors", "3.5", lambda: True), "these")
 
 
@@ -266,8 +266,8 @@ def stored_checkpoint(folder: Path, place: str, name: str = OPERATOR.format("ySp
     schema.parent.mkdir(parents=True)
     schema.touch()
     store = {"storeName": "default", "stateSchemaFilePaths": [f"{place}/state/0/_stateSchema/default/0_a"]}
-    stored = {"operatorInfo": {"operatorId": 0, "operatorName": name}, "stateStoreInfo": [store]}
-    metadata.write_text(f"v2\n{json.dumps(stored)}")
+    operator_metadata = {"operatorInfo": {"operatorId": 0, "operatorName": name}, "stateStoreInfo": [store]}
+    metadata.write_text(f"v2\n{json.dumps(operator_metadata)}")
     metadata.with_name(".3.crc").touch()
     return metadata
 
@@ -310,7 +310,7 @@ def test_a_moved_checkpoint_in_a_given_file_system(tmp_path: Path) -> None:
     assert upgrade_checkpoint("bucket/new", remote) == 1
     assert '"s3a://bucket/new/state/0/_stateSchema/default/0_a"' in metadata.read_text()
     metadata = stored_checkpoint(tmp_path / "bucket" / "other", "abfss://c@account/ck")
-    said = metadata.read_text()
+    metadata_text = metadata.read_text()
     with pytest.raises(RejectedError, match=r"was in abfss://c@account/ck; give its new URI, without filesystem="):
         upgrade_checkpoint("bucket/other", remote)
-    assert metadata.read_text() == said
+    assert metadata.read_text() == metadata_text

@@ -113,13 +113,13 @@ def test_edits_know_where_text_comes_from() -> None:
     edits.replace(Span(3, 4), "alpha")
     edits.replace(Span(1, 2), "long_name")
     assert edits.render(whole(text)) == "SELECT long_name(alpha, b) FROM t"
-    rendered = edits.render(whole(text))
-    assert edits.origin(whole(text), rendered.index("alpha") + 3) == text.text.index("a,")
-    assert edits.origin(whole(text), rendered.index("b)")) == text.text.index("b)")
+    result = edits.render(whole(text))
+    assert edits.origin(whole(text), result.index("alpha") + 3) == text.text.index("a,")
+    assert edits.origin(whole(text), result.index("b)")) == text.text.index("b)")
     copy = edits.copy()
     copy.replace(Span(1, 7), "x")
     assert copy.render(whole(text)) == "SELECT x FROM t"
-    assert edits.render(whole(text)) == rendered
+    assert edits.render(whole(text)) == result
     assert copy.changes(4)
     assert not edits.changes(5)
 
@@ -130,14 +130,14 @@ def test_edits_arrange_ranges() -> None:
     edits = Edits(text)
     edits.replace(Span(7, 8), "beta")
     edits.arrange(Span(1, 10), ["long(", Span(5, 9), " + ", Span(3, 4), ")"])
-    rendered = edits.render(whole(text))
-    assert rendered == "SELECT long(g(beta) + a) FROM t"
+    result = edits.render(whole(text))
+    assert result == "SELECT long(g(beta) + a) FROM t"
     edits.replace(Span(5, 6), "inner")
-    rendered = edits.render(whole(text))
-    assert rendered == "SELECT long(inner(beta) + a) FROM t"
+    result = edits.render(whole(text))
+    assert result == "SELECT long(inner(beta) + a) FROM t"
     assert edits.render(Span(5, 9)) == "inner(beta)"
-    assert edits.origin(whole(text), rendered.rindex("a)")) == text.text.index("a,")
-    assert edits.origin(whole(text), rendered.index("long") + 2) == text.text.index("f(")
+    assert edits.origin(whole(text), result.rindex("a)")) == text.text.index("a,")
+    assert edits.origin(whole(text), result.index("long") + 2) == text.text.index("f(")
     assert [edits.changes(index) for index in (0, 1, 3, 5, 6, 7, 9)] == [False, True, False, True, False, True, True]
     edits.replace(Span(1, 10), "x")
     assert edits.render(whole(text)) == "SELECT x FROM t"

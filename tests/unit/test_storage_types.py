@@ -54,24 +54,24 @@ SAMPLES: dict[pa.DataType, list[Any]] = {
     ),
     st.integers(0, 3),
 )
-def test_states_cross_spark_unchanged(drawn: tuple[pa.DataType, list[Any]], skipped: int) -> None:
+def test_states_cross_spark_unchanged(example: tuple[pa.DataType, list[Any]], skipped_rows: int) -> None:
     """A state of any type, nested and sliced, is the same after conversion to a Spark type and back."""
-    type_, values = drawn
-    array = pa.array(values, type_)[skipped:]
-    carried = convert(array, storage_type(type_))
-    carried.validate(full=True)
-    back = convert(carried, type_)
+    type_, values = example
+    array = pa.array(values, type_)[skipped_rows:]
+    stored_array = convert(array, storage_type(type_))
+    stored_array.validate(full=True)
+    back = convert(stored_array, type_)
     back.validate(full=True)
     assert back.type == type_
-    assert back.to_pylist() == values[skipped:]
+    assert back.to_pylist() == values[skipped_rows:]
 
 
 @pytest.mark.parametrize("type_", [each for each in SAMPLES if result_storage_type(each) is not None], ids=str)
 def test_results_keep_their_values(type_: pa.DataType) -> None:
     """A result is shown in a type that can hold its values."""
     values = [each for each in SAMPLES[type_] if each != Decimal(10) ** 60]
-    shown = convert(pa.array([*values, None], type_), result_storage_type(type_))
-    assert shown.to_pylist() == [*values, None]
+    result_array = convert(pa.array([*values, None], type_), result_storage_type(type_))
+    assert result_array.to_pylist() == [*values, None]
 
 
 def test_a_result_of_more_than_38_digits_is_an_error() -> None:
@@ -99,7 +99,7 @@ def test_spark_marks_members_as_never_null() -> None:
 def test_json_is_text() -> None:
     """JSON passes through Spark as text, and becomes JSON again."""
     json = pa.ExtensionArray.from_storage(JSON, pa.array(['{"a": 1}', None]))
-    carried = convert(json, storage_type(JSON))
-    assert carried.to_pylist() == ['{"a": 1}', None]
-    assert convert(carried, JSON).equals(json)
+    stored_array = convert(json, storage_type(JSON))
+    assert stored_array.to_pylist() == ['{"a": 1}', None]
+    assert convert(stored_array, JSON).equals(json)
     assert result_storage_type(JSON) == pa.string()

@@ -72,21 +72,21 @@ class _Target:
 def process(*arguments: object, **environment: str) -> dict[str, Any]:
     """Warm a function and fold rows with it in another process; return how many loops were compiled."""
     path = os.pathsep.join([str(ROOT / "service"), str(ROOT)])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _PROCESS, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": path, **environment},
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert (found["how"], found["kinds"]) == ("compiled", ["compiled"])
-    assert found["outputs"] == [2]
-    return found
+    actual: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    assert (actual["how"], actual["kinds"]) == ("compiled", ["compiled"])
+    assert actual["outputs"] == [2]
+    return actual
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the compiled loops of another process."""
     folder = tmp_path_factory.mktemp("caches") / "foldflight"
     assert process(XDG_CACHE_HOME=str(folder.parent), NUMBA_CACHE_DIR="")["compiled"] > 0
@@ -94,31 +94,31 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_second_process_compiles_nothing(kept: Path) -> None:
+def test_the_second_process_compiles_nothing(filled_folder: Path) -> None:
     """By default the user's cache folder keeps the loops of one process, and the next one loads them."""
-    assert sorted(path.suffix for path in kept.iterdir()) == [".fold", ".fold_nulls", ".merge", ".values"]
-    assert kept.stat().st_mode & 0o777 == 0o700
-    assert process(XDG_CACHE_HOME=str(kept.parent), NUMBA_CACHE_DIR="")["compiled"] == 0
+    assert sorted(path.suffix for path in filled_folder.iterdir()) == [".fold", ".fold_nulls", ".merge", ".values"]
+    assert filled_folder.stat().st_mode & 0o777 == 0o700
+    assert process(XDG_CACHE_HOME=str(filled_folder.parent), NUMBA_CACHE_DIR="")["compiled"] == 0
 
 
 @pytest.mark.slow
-def test_a_loaded_loop_is_its_machine_code_only(kept: Path, tmp_path: Path) -> None:
+def test_a_loaded_loop_is_its_machine_code_only(filled_folder: Path, tmp_path: Path) -> None:
     """No other code is compiled with it, and it counts no references in numba's memory."""
-    compiled = process(tmp_path / "new")
-    assert compiled["memory"]
-    assert compiled["forms"] == compiled["loops"] > 0
-    loaded = process(XDG_CACHE_HOME=str(kept.parent), NUMBA_CACHE_DIR="")
-    assert (loaded["forms"], loaded["objects"], loaded["memory"]) == (0, 0, False)
-    assert loaded["loops"] == compiled["loops"]
+    compiling_process = process(tmp_path / "new")
+    assert compiling_process["memory"]
+    assert compiling_process["forms"] == compiling_process["loops"] > 0
+    loading_process = process(XDG_CACHE_HOME=str(filled_folder.parent), NUMBA_CACHE_DIR="")
+    assert (loading_process["forms"], loading_process["objects"], loading_process["memory"]) == (0, 0, False)
+    assert loading_process["loops"] == compiling_process["loops"]
 
 
 @pytest.mark.slow
-def test_damaged_files_are_compiled_again(kept: Path, tmp_path: Path) -> None:
+def test_damaged_files_are_compiled_again(filled_folder: Path, tmp_path: Path) -> None:
     """A damaged, changed or empty file is not executed, and is replaced."""
     folder = tmp_path / "damaged"
     folder.mkdir(mode=0o700)
     for path, damage in zip(
-        sorted(kept.iterdir()),
+        sorted(filled_folder.iterdir()),
         (
             lambda data: data[:-9],
             lambda data: data[:900] + b"\0" + data[901:],
@@ -168,21 +168,21 @@ def test_what_others_may_write_to_is_neither_read_nor_written(tmp_path: Path, ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", ["others", "no folder"])
-def test_a_folder_that_cannot_be_used_costs_time_only(kept: Path, tmp_path: Path, problem: str) -> None:
+def test_a_folder_that_cannot_be_used_costs_time_only(filled_folder: Path, tmp_path: Path, problem: str) -> None:
     """A folder that others can write to is not read, and an unwritable one not used; each is logged once."""
     folder = tmp_path / "foldflight"
     if problem == "others":
         folder.mkdir()
         folder.chmod(0o777)
-        for path in kept.iterdir():
+        for path in filled_folder.iterdir():
             (folder / path.name).write_bytes(path.read_bytes())
     else:
         folder.write_text("a file where the folder should be")
-    found = process(folder)
-    assert found["compiled"] > 0
-    told = [line for line in found["lines"] if "folder of compiled code" in line]
-    assert len(told) == 1
-    assert ("can be written to by others" in told[0]) == (problem == "others")
+    actual = process(folder)
+    assert actual["compiled"] > 0
+    warnings_logged = [line for line in actual["lines"] if "folder of compiled code" in line]
+    assert len(warnings_logged) == 1
+    assert ("can be written to by others" in warnings_logged[0]) == (problem == "others")
 
 
 def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -201,15 +201,15 @@ def test_two_processes_may_drop_old_files_at_once(
 ) -> None:
     """A file that another process has deleted meanwhile is ignored; the oldest of the others is deleted."""
     monkeypatch.setattr("foldflight.ext.compiler.store._FILES_MAX", 2)
-    listed = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda folder: [*listed(folder), folder / f"{'0' * 32}.meanwhile"])
+    list_folder = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda folder: [*list_folder(folder), folder / f"{'0' * 32}.meanwhile"])
     with caplog.at_level(logging.WARNING, "foldflight"):
         for place, name in enumerate(("one", "two", "three")):
             loop = LoopStore(tmp_path / "foldflight").loop("a digest", name)
             loop.save_overload(None, _Loop())
             if name != "three":
                 os.utime(loop.path, (place, place))
-    assert sorted(path.suffix for path in listed(tmp_path / "foldflight")) == [".three", ".two"]
+    assert sorted(path.suffix for path in list_folder(tmp_path / "foldflight")) == [".three", ".two"]
     assert not caplog.text
 
 
@@ -254,7 +254,7 @@ def test_refusals_are_stored_and_listed(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
-    def written(source: str) -> Function:
+    def write_module(source: str) -> Function:
         module.write_text(source)
         sys.modules.pop("refused", None)
         importlib.invalidate_caches()
@@ -262,32 +262,32 @@ def test_refusals_are_stored_and_listed(tmp_path: Path, monkeypatch: pytest.Monk
         assert isinstance(function, Function)
         return function
 
-    def listed(function: Function) -> str:
+    def listed_mode(function: Function) -> str:
         return str(Programs(LoopStore(folder)).folding(function))
 
-    def compiled() -> list[str]:
-        done = CliRunner().invoke(cli, ["compile", "embedded:refused", "--into", str(folder)])
-        assert done.exit_code == 0, done.output
-        return done.output.splitlines()
+    def compile_module() -> list[str]:
+        result = CliRunner().invoke(cli, ["compile", "embedded:refused", "--into", str(folder)])
+        assert result.exit_code == 0, result.output
+        return result.output.splitlines()
 
-    mixed = written(REFUSED)
-    assert listed(mixed) == "compiled when hot"
-    said = compiled()
-    assert said[0].startswith("mixed: interpreted: ")
-    assert said[0].endswith("(refused.py:12)")
-    assert said[1] == "plain: compiled"
-    assert listed(mixed) == said[0].removeprefix("mixed: ")
+    mixed_function = write_module(REFUSED)
+    assert listed_mode(mixed_function) == "compiled when hot"
+    output_lines = compile_module()
+    assert output_lines[0].startswith("mixed: interpreted: ")
+    assert output_lines[0].endswith("(refused.py:12)")
+    assert output_lines[1] == "plain: compiled"
+    assert listed_mode(mixed_function) == output_lines[0].removeprefix("mixed: ")
     files = {path: path.read_bytes() for path in folder.iterdir()}
-    assert compiled() == said
+    assert compile_module() == output_lines
     assert {path: path.read_bytes() for path in folder.iterdir()} == files
     (refusal,) = folder.glob("*.no.*")
     refusal.write_text("another reason")
-    assert compiled()[0] == "mixed: interpreted: another reason"
-    moved = written(f"\n{REFUSED}")
-    assert listed(moved) == "compiled when hot"
-    assert compiled()[0].endswith("(refused.py:13)")
+    assert compile_module()[0] == "mixed: interpreted: another reason"
+    moved_function = write_module(f"\n{REFUSED}")
+    assert listed_mode(moved_function) == "compiled when hot"
+    assert compile_module()[0].endswith("(refused.py:13)")
     folder.chmod(0o777)
-    assert listed(moved) == "compiled when hot", "others may write to it, so its reasons are not read"
+    assert listed_mode(moved_function) == "compiled when hot", "others may write to it, so its reasons are not read"
 
 
 def test_a_function_without_a_digest_is_listed(tmp_path: Path) -> None:
@@ -303,8 +303,8 @@ def test_a_function_without_a_digest_is_listed(tmp_path: Path) -> None:
     endless = Endless()
 
     @udf
-    def reaching(x: int) -> int:
+    def reach(x: int) -> int:
         return x + endless.limit.n
 
-    folding = Programs(LoopStore(tmp_path)).folding(function_of(reaching))
-    assert "more than 1000 objects" in folding.reason
+    folding_of_function = Programs(LoopStore(tmp_path)).folding(function_of(reach))
+    assert "more than 1000 objects" in folding_of_function.reason

@@ -88,7 +88,7 @@ def test_floats_are_canonical_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted", "fits"),
+    ("table_type", "query_type", "fits"),
     [
         (pa.int64(), pa.int32(), True),
         (pa.int16(), pa.int32(), False),
@@ -111,10 +111,10 @@ def test_floats_are_canonical_keys() -> None:
     ],
     ids=str,
 )
-def test_types_that_hold_others(held: pa.DataType | str, wanted: pa.DataType, fits: bool) -> None:
+def test_types_that_hold_others(table_type: pa.DataType | str, query_type: pa.DataType, fits: bool) -> None:
     """A column may be wider than that of the query. Another type is refused, with both types."""
-    result = {"k": pa.string(), "v": held, "own": pa.date32()}
-    columns = pa.schema([("k", pa.string()), ("v", wanted)])
+    result = {"k": pa.string(), "v": table_type, "own": pa.date32()}
+    columns = pa.schema([("k", pa.string()), ("v", query_type)])
     if fits:
         assert missing_columns("t", columns, result, add_columns=False) == []
     else:
@@ -124,10 +124,13 @@ def test_types_that_hold_others(held: pa.DataType | str, wanted: pa.DataType, fi
 
 def test_columns_that_a_table_lacks() -> None:
     """They are refused by name, or returned so that they can be added."""
-    wanted = pa.schema([("k", pa.string()), ("v", pa.int64()), ("w", pa.date32())])
+    expected = pa.schema([("k", pa.string()), ("v", pa.int64()), ("w", pa.date32())])
     with pytest.raises(RejectedError, match=r"table t has no column v, w, which the query has; it has k\."):
-        missing_columns("t", wanted, {"k": pa.string()}, add_columns=False)
-    assert missing_columns("t", wanted, {"k": pa.string()}, add_columns=True) == [wanted.field("v"), wanted.field("w")]
+        missing_columns("t", expected, {"k": pa.string()}, add_columns=False)
+    assert missing_columns("t", expected, {"k": pa.string()}, add_columns=True) == [
+        expected.field("v"),
+        expected.field("w"),
+    ]
 
 
 def test_types_of_keys() -> None:

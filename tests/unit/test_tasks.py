@@ -64,11 +64,11 @@ def query_of(*, has_kinds: bool, bounds: BlockBounds | None = None) -> Query:
 def batches_of(rows: list[tuple[Any, ...]], layout: QueryLayout, sizes: list[int]) -> list[pa.RecordBatch]:
     """Return rows in batches as from Spark, split anywhere."""
     kinds = {"+I": 0, "-D": 3}
-    listed = [
+    values = [
         {"key_0": key, "key_1": x, "kind": kinds[kind], "column_0": value, "column_1": 1}
         for kind, key, x, value in rows
     ]
-    whole = pa.RecordBatch.from_pylist(listed, schema=layout.rows)
+    whole = pa.RecordBatch.from_pylist(values, schema=layout.rows)
     batches, start = [], 0
     for size in itertools.cycle(sizes):
         if start >= whole.num_rows:
@@ -94,7 +94,7 @@ def expected(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[int, in
     return {key: (sum(values), len(values), len(set(values))) for key, values in groups.items() if values}
 
 
-def shuffled(batches: list[pa.RecordBatch], final: FinalFold) -> list[pa.RecordBatch]:
+def shuffle(batches: list[pa.RecordBatch], final: FinalFold) -> list[pa.RecordBatch]:
     """Return batches as after Spark's shuffle and sort: rows sorted by hash, several keys in each."""
     if not batches:
         return []
@@ -133,13 +133,13 @@ def test_any_cut_gives_the_same(
         rows = [("+I", *row[1:]) for row in rows]
     query = query_of(has_kinds=has_kinds, bounds=bounds)
     final = FinalFold(query, merges=merges)
-    arrived: list[pa.RecordBatch] = []
+    arrived_batches: list[pa.RecordBatch] = []
     for number in range(partitions):
         batches = batches_of(rows[number::partitions], query.layout, sizes)
         if merges:
             batches = list(PartialFold(query, bounds)(batches))
-        arrived += batches
-    result = [tuple(row.values()) for batch in final(shuffled(arrived, final)) for row in batch.to_pylist()]
+        arrived_batches += batches
+    result = [tuple(row.values()) for batch in final(shuffle(arrived_batches, final)) for row in batch.to_pylist()]
     assert len({(same(k), same(x)) for k, x, *_ in result}) == len(result)
     assert {(same(k), same(x)): tuple(outputs) for k, x, *outputs in result} == expected(rows)
 
@@ -213,38 +213,38 @@ def folded_rows(batches: list[pa.RecordBatch]) -> tuple[int, int]:
 def test_many_groups_are_folded_where_they_fit() -> None:
     """Groups of which most are new in each of the first blocks are folded all the same, because they come again."""
     groups = np.random.default_rng(1).integers(0, 40_000, 200_000)
-    states, unfolded = folded_rows(partial_of(groups, TRANSPORT, "sum"))
-    assert (states, unfolded) == (pytest.approx(40_000, rel=0.01), 0)
+    states, unfolded_rows = folded_rows(partial_of(groups, TRANSPORT, "sum"))
+    assert (states, unfolded_rows) == (pytest.approx(40_000, rel=0.01), 0)
 
 
 def test_groups_that_do_not_come_again_are_passed_on() -> None:
     """Rows that are all groups of their own are folded only until that is known."""
-    states, unfolded = folded_rows(partial_of(np.arange(200_000), TRANSPORT, "sum"))
+    states, unfolded_rows = folded_rows(partial_of(np.arange(200_000), TRANSPORT, "sum"))
     assert states <= 20_000
-    assert states + unfolded == 200_000
+    assert states + unfolded_rows == 200_000
 
 
 def test_groups_that_do_not_fit_are_passed_on() -> None:
     """Groups that would be emitted before they come again are not folded."""
     groups = np.random.default_rng(1).integers(0, 40_000, 200_000)
-    states, unfolded = folded_rows(partial_of(groups, TRANSPORT, "sum", group_bytes_max=100_000))
+    states, unfolded_rows = folded_rows(partial_of(groups, TRANSPORT, "sum", group_bytes_max=100_000))
     assert states <= 20_000
-    assert states + unfolded == pytest.approx(200_000, rel=0.001)  # a few of the folded rows are of one group
+    assert states + unfolded_rows == pytest.approx(200_000, rel=0.001)  # a few of the folded rows are of one group
 
 
 def test_no_epoch_starts_after_the_last_rows() -> None:
     """A server is asked to forget the groups of an epoch only if rows of another one follow."""
-    forgotten: list[int] = []
+    forgotten_counts: list[int] = []
 
-    def noted(operation: str, what: Any, _exchange: Any) -> None:
+    def note(operation: str, what: Any, _exchange: Any) -> None:
         if operation == "forget":
-            forgotten.append(len(what))
+            forgotten_counts.append(len(what))
 
-    transport = Watched(TRANSPORT, noted)
+    transport = Watched(TRANSPORT, note)
     partial_of(np.array([1, 2, 1]), transport, "sum")
-    assert forgotten == []
+    assert forgotten_counts == []
     partial_of(np.arange(30_000) % 3, transport, "sum", folded_bytes_max=1)
-    assert forgotten == [3, 3]  # after the first and the second of three epochs
+    assert forgotten_counts == [3, 3]  # after the first and the second of three epochs
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
@@ -293,14 +293,14 @@ def test_states_are_merged_in_any_order(room: int, monkeypatch: pytest.MonkeyPat
     states = PartialFold(query, replace(query.bounds, groups_max=300))([rows])
     final = FinalFold(query, merges=True)
     assert not final.needs_order
-    hashed = [
+    hashed_batches = [
         # Hashes that agree in their low bits, and one that two keys share, are divided all the same.
         with_column(batch, HASH, pa.array((batch.column("key_0").to_numpy() // 2) << 6))
         for batch in states
     ]
     deepest = []
     monkeypatch.setattr(tasks, "Overflow", lambda schema, level: deepest.append(level) or Overflow(schema, level))
-    batches = list(final(hashed))
+    batches = list(final(hashed_batches))
     result = {row["k"]: (row["o"], row["n"]) for batch in batches for row in batch.to_pylist()}
     assert sum(batch.num_rows for batch in batches) == len(result)
     assert result == {
@@ -316,8 +316,8 @@ def test_keys_with_a_dictionary_take_the_memory_of_texts() -> None:
     )
     query = Query.of(TRANSPORT, {"o": Call("sum", ("v",))}, layout, types=CARRIED)
     texts = pa.array([f"{number:0200}" for number in range(5_000)])
-    encoded = pa.DictionaryArray.from_arrays(pa.array(np.arange(20_000) % 5_000, pa.int32()), texts)
-    for keys in (encoded, encoded.cast(pa.string())):
+    encoded_texts = pa.DictionaryArray.from_arrays(pa.array(np.arange(20_000) % 5_000, pa.int32()), texts)
+    for keys in (encoded_texts, encoded_texts.cast(pa.string())):
         rows = pa.RecordBatch.from_arrays([keys, pa.array(np.ones(20_000, np.int64))], names=query.layout.rows.names)
         batches = list(PartialFold(query, BlockBounds(group_bytes_max=500_000))([rows]))
         assert 1_000 < max(batch.num_rows for batch in batches) < 4_000
@@ -346,9 +346,9 @@ class Total:
 @udaf
 class VectorTotal:
     def create_accumulator(self) -> Total:
-        made = Total()
-        made.total = np.zeros(4)
-        return made
+        total = Total()
+        total.total = np.zeros(4)
+        return total
 
     def accumulate(self, acc: Total, v: Vector[4]) -> None:  # type: ignore[type-arg]
         acc.total += v
@@ -375,8 +375,8 @@ def test_vectors_leave_once_and_are_merged_in_any_order(room: int) -> None:
     assert sum(batch.num_rows for batch in states) == len(np.unique(keys))
     final = FinalFold(query, merges=True)
     assert not final.needs_order
-    hashed = [with_column(batch, HASH, batch.column("key_0")) for batch in states for batch in (batch, batch)]
-    result = [(row["k"], row["o"]) for batch in final(hashed) for row in batch.to_pylist()]
+    hashed_batches = [with_column(batch, HASH, batch.column("key_0")) for batch in states for batch in (batch, batch)]
+    result = [(row["k"], row["o"]) for batch in final(hashed_batches) for row in batch.to_pylist()]
     totals = np.bincount(keys, np.arange(6_000))
     expected = [(key, [2.0 * total * item for item in range(4)]) for key, total in enumerate(totals) if total]
     assert sorted(result) == expected
@@ -384,8 +384,8 @@ def test_vectors_leave_once_and_are_merged_in_any_order(room: int) -> None:
 
 def test_files_are_in_the_folders_that_spark_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's folder may be small. The files have no names, so nothing is left of a task that is killed."""
-    gone, system = tmp_path / "gone", Path(tempfile.gettempdir())
-    for folders, expected in ((f"{gone},{tmp_path}", tmp_path), (str(gone), system), ("", system)):
+    missing_path, system = tmp_path / "gone", Path(tempfile.gettempdir())
+    for folders, expected in ((f"{missing_path},{tmp_path}", tmp_path), (str(missing_path), system), ("", system)):
         monkeypatch.setenv("SPARK_LOCAL_DIRS", folders)
         use_local_folders()
         with row_buffers.temporary_file() as file:

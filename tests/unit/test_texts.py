@@ -12,22 +12,22 @@ WORDS = ["", "a", "büy", "\U0001f600", "a text of more than eight bytes", "\0"]
 
 @pytest.mark.parametrize("length", [0, 1, 40, 5000])
 @pytest.mark.parametrize("type_", [pa.string(), pa.binary()], ids=str)
-@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("is_ordered", [False, True])
 def test_texts_come_back_in_any_order(
-    length: int, ordered: bool, type_: pa.DataType, monkeypatch: pytest.MonkeyPatch
+    length: int, is_ordered: bool, type_: pa.DataType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts in the order of memory are taken by runs, short ones gathered in parts, others copied one by one."""
     monkeypatch.setattr(machine_values, "_EXTENT", 1 << 12)
     monkeypatch.setattr(machine_values, "_GATHERED_TEXTS", 7)
-    chosen = np.random.default_rng(length)
-    made = [WORDS[place] + "x" * (length and int(chosen.integers(0, length))) for place in chosen.integers(0, 6, 50)]
-    arrays = [pa.array(part).cast(type_) for part in (made[:20], made[20:])]  # two regions of memory
+    rng = np.random.default_rng(length)
+    texts = [WORDS[place] + "x" * (length and int(rng.integers(0, length))) for place in rng.integers(0, 6, 50)]
+    arrays = [pa.array(part).cast(type_) for part in (texts[:20], texts[20:])]  # two regions of memory
     numbers = np.concatenate([to_addresses(each) for each in arrays])
-    order = np.sort(chosen.choice(50, 40, replace=False)) if ordered else chosen.permutation(50)
+    order = np.sort(rng.choice(50, 40, replace=False)) if is_ordered else rng.permutation(50)
     expected = pa.chunked_array(arrays).take(pa.array(order)).combine_chunks()
     assert from_addresses(numbers[order], None, type_).equals(expected)
-    mask = chosen.integers(0, 2, len(order)).astype(np.bool_)
-    nulls = [None if hidden else value for hidden, value in zip(mask, expected.to_pylist(), strict=True)]
+    mask = rng.integers(0, 2, len(order)).astype(np.bool_)
+    nulls = [None if is_null else value for is_null, value in zip(mask, expected.to_pylist(), strict=True)]
     result = from_addresses(np.where(mask, 1 << 50, numbers[order]), mask, type_)  # NULLs are not read
     result.validate(full=True)
     assert result.to_pylist() == nulls

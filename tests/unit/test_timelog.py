@@ -28,49 +28,51 @@ def log_in(
     cache: RunCache | None = None,
     bounds: TableBounds | None = None,
 ) -> TimeLog:
-    chosen = bounds or TableBounds(piece_rows_max=4, fan_in=2, merge_rows_max=20)
+    bounds_in_use = bounds or TableBounds(piece_rows_max=4, fan_in=2, merge_rows_max=20)
 
-    def check(stored: Mapping[str, object]) -> None:
-        if stored["query"] != owner:
-            raise RejectedError("STATE_MISMATCH", f"{stored['query']} is not {owner}")
+    def check(stored_layout: Mapping[str, object]) -> None:
+        if stored_layout["query"] != owner:
+            raise RejectedError("STATE_MISMATCH", f"{stored_layout['query']} is not {owner}")
 
     return TimeLog(
         schema,
-        Storage(store, cache, chosen, lambda *_: next(NAMES)),
+        Storage(store, cache, bounds_in_use, lambda *_: next(NAMES)),
         owner={"query": owner},
         check=check,
     )
 
 
 def rows(*times: int) -> pa.RecordBatch:
-    ordered = sorted(times)
-    return pa.RecordBatch.from_arrays([pa.array(ordered, pa.int64()), pa.array(map(str, ordered))], schema=SCHEMA)
+    sorted_values = sorted(times)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(sorted_values, pa.int64()), pa.array(map(str, sorted_values))], schema=SCHEMA
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_are_taken_once_and_in_order(seed: int) -> None:
     """After every epoch, rows up to a time were taken, and the others are there; each step reads few pieces."""
     chance, store, cache = random.Random(seed), MemoryStore(), RunCache(bytes_max=1 << 10)
-    waiting: list[int] = []
+    waiting_times: list[int] = []
     until = 0
     for _ in range(40):
         log = log_in(store, cache=cache)
         came = [until + chance.randrange(1, 40) for _ in range(chance.randrange(12))]
         log.add(rows(*came))
-        waiting += came
+        waiting_times += came
         until += chance.randrange(8)
-        taken: list[int] = []
+        taken_times: list[int] = []
         while (step := log.reach(until)) is not None:
             result = log.take(step)
             assert result.num_rows, "each step takes a row"
-            taken += result.column(TIME).to_pylist()
+            taken_times += result.column(TIME).to_pylist()
             assert result.column("v").to_pylist() == list(map(str, result.column(TIME).to_pylist()))
         log.commit()
-        assert taken == sorted(time for time in waiting if time <= until)
-        waiting = [time for time in waiting if time > until]
-        assert (len(log), log.first) == (len(waiting), min(waiting, default=None))
-    stored = json.loads(store.value[8:])["runs"]  # behind magic and checksum
-    assert {piece["id"] for run in stored for piece in run["pieces"]} == set(store.runs)
+        assert taken_times == sorted(time for time in waiting_times if time <= until)
+        waiting_times = [time for time in waiting_times if time > until]
+        assert (len(log), log.first) == (len(waiting_times), min(waiting_times, default=None))
+    stored_runs = json.loads(store.value[8:])["runs"]  # behind magic and checksum
+    assert {piece["id"] for run in stored_runs for piece in run["pieces"]} == set(store.runs)
 
 
 def test_runs_are_merged_up_to_a_size() -> None:

@@ -76,7 +76,7 @@ def rows_of(*values: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"key_0": keys, "column_0": list(values)}, schema=LAYOUT.rows)
 
 
-def folded(query: Query, *values: int) -> list[pa.RecordBatch]:
+def fold_values(query: Query, *values: int) -> list[pa.RecordBatch]:
     """Fold rows in a task of one step."""
     fold = PartialFold(query, query.bounds)
     return list(tasks.in_task(query.trace, "fold_partial[fatal]", fold([rows_of(*values)])))
@@ -87,7 +87,7 @@ def test_spans_of_a_partition_have_their_parents_and_attributes(
 ) -> None:
     """A task is a child of its query, an exchange of its task, and a long barrier of its exchange."""
     monkeypatch.setattr(connection_spans, "SHORT_S", 0)
-    folded(query_of(), 1, 2, 4)
+    fold_values(query_of(), 1, 2, 4)
     query, task, exchange, barrier = memory.seen("query", "task", "exchange", "barrier")
     assert query.parent is None
     for child, parent in ((task, query), (exchange, task), (barrier, exchange)):
@@ -131,7 +131,7 @@ def test_the_bound_function_is_that_of_the_query_without_traces(memory: Memory) 
 def test_an_error_has_the_authors_file_and_line(memory: Memory) -> None:
     """The exception is recorded with its type, file and line, by the exchange and by the task."""
     with pytest.raises(FunctionError):
-        folded(query_of(), 1, 13)
+        fold_values(query_of(), 1, 13)
     for span in memory.seen("task", "exchange"):
         assert span.status.status_code is trace.StatusCode.ERROR
         assert span.attributes["error.type"] == "USER_CODE"
@@ -147,11 +147,15 @@ def test_an_error_has_no_secrets_of_the_environment(memory: Memory, monkeypatch:
     """Neither its message nor its trace, of the exchange and of the task: others read traces."""
     monkeypatch.setenv("MODEL_KEY", "is not expected")
     with pytest.raises(FunctionError):
-        folded(query_of(), 1, 13)
+        fold_values(query_of(), 1, 13)
     for span in memory.seen("task", "exchange"):
         (event,) = span.events
-        told = event.attributes["exception.message"], event.attributes["exception.stacktrace"], span.status.description
-        for text in told:
+        span_texts = (
+            event.attributes["exception.message"],
+            event.attributes["exception.stacktrace"],
+            span.status.description,
+        )
+        for text in span_texts:
             assert f"13 {'*' * 15}" in text
             assert "is not expected" not in text
 
@@ -176,7 +180,7 @@ def test_the_place_is_the_authors_and_not_a_librarys(text: str, place: tuple[Any
 def test_logs_of_functions_have_the_ids(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
     """What a function logs has the ids of its trace and of its exchange."""
     with caplog.at_level(logging.WARNING, "foldflight.functions"):
-        folded(query_of(), 5)
+        fold_values(query_of(), 5)
     (exchange,) = memory.seen("exchange")
     ids = f"trace_id={exchange.context.trace_id:032x} span_id={exchange.context.span_id:016x}"
     assert any("five" in text and ids in text for text in caplog.messages), caplog.messages
@@ -185,7 +189,7 @@ def test_logs_of_functions_have_the_ids(memory: Memory, caplog: pytest.LogCaptur
 def test_the_query_belongs_to_the_span_of_the_application(memory: Memory) -> None:
     """A span that the application has begun, with its own provider, is the parent of the query."""
     with TracerProvider(shutdown_on_exit=False).get_tracer("app").start_as_current_span("app") as app:
-        folded(query_of(), 1)
+        fold_values(query_of(), 1)
     assert memory.seen("query")[0].parent.span_id == app.get_span_context().span_id
 
 
@@ -196,7 +200,7 @@ def test_a_trace_that_is_not_sampled_has_no_spans(monkeypatch: pytest.MonkeyPatc
     query = query_of()
     assert query.open_request.trace_context["traceparent"]
     assert ids_of(query.open_request.trace_context) == {}
-    assert sum(batch.num_rows for batch in folded(query, 1, 2)) == 2
+    assert sum(batch.num_rows for batch in fold_values(query, 1, 2)) == 2
     exporter.tracer.close()
     assert exporter.get_finished_spans() == ()
 
@@ -252,15 +256,15 @@ def span_of(monkeypatch: pytest.MonkeyPatch, memory: Memory, query: Query, task:
 def test_an_epoch_is_a_trace_of_all_its_tasks(monkeypatch: pytest.MonkeyPatch, memory: Memory) -> None:
     """Tasks of an epoch share a trace with a link to the query; another epoch is another trace."""
     query = query_of()
-    (planned,) = memory.seen("query")
+    (query_span,) = memory.seen("query")
     epoch = {"sql__streaming__queryId": "q", "streaming__sql__batchId": "7"}
     first, second = (span_of(monkeypatch, memory, query, Task(part, **epoch)) for part in range(2))
     assert (first.name, first.parent, first.attributes["foldflight.epoch"]) == ("epoch", None, 7)
     assert first.attributes["spark.query"] == "q"
     assert [first.attributes["spark.partition"], second.attributes["spark.partition"]] == [0, 1]
-    assert first.context.trace_id == second.context.trace_id != planned.context.trace_id
+    assert first.context.trace_id == second.context.trace_id != query_span.context.trace_id
     assert first.context.span_id != second.context.span_id
-    assert [link.context.span_id for link in first.links] == [planned.context.span_id]
+    assert [link.context.span_id for link in first.links] == [query_span.context.span_id]
     later = span_of(monkeypatch, memory, query, Task(0, **{**epoch, "streaming__sql__batchId": "8"}))
     assert later.context.trace_id != first.context.trace_id
 
@@ -268,21 +272,21 @@ def test_an_epoch_is_a_trace_of_all_its_tasks(monkeypatch: pytest.MonkeyPatch, m
 def test_a_job_names_the_parent_of_its_tasks(monkeypatch: pytest.MonkeyPatch, memory: Memory) -> None:
     """The local property `traceparent` is the parent of tasks, which then link to their query."""
     query = query_of()
-    (planned,) = memory.seen("query")
-    given = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
-    span = span_of(monkeypatch, memory, query, Task(0, **given))
+    (query_span,) = memory.seen("query")
+    headers = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
+    span = span_of(monkeypatch, memory, query, Task(0, **headers))
     assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == ("ab" * 16, "cd" * 8)
-    assert [link.context.span_id for link in span.links] == [planned.context.span_id]
+    assert [link.context.span_id for link in span.links] == [query_span.context.span_id]
 
 
 def test_a_task_that_is_left_early_ends_its_span(memory: Memory) -> None:
     """A LIMIT closes the generator of a task; that is not an error."""
     query = query_of()
-    running = tasks.in_task(query.trace, "fold", (item for item in [1, 2]))
-    assert isinstance(running, Generator)
-    assert next(running) == 1
+    task_rows = tasks.in_task(query.trace, "fold", (item for item in [1, 2]))
+    assert isinstance(task_rows, Generator)
+    assert next(task_rows) == 1
     assert not trace.get_current_span().get_span_context().is_valid, "between two items another task may run"
-    running.close()
+    task_rows.close()
     (task,) = memory.seen("task")
     assert task.status.status_code is trace.StatusCode.UNSET
 
@@ -290,14 +294,14 @@ def test_a_task_that_is_left_early_ends_its_span(memory: Memory) -> None:
 def test_the_last_stage_is_traced_alike(memory: Memory) -> None:
     """The merge of partial states counts states, not rows."""
     query = query_of()
-    states = folded(query, 1, 2)
+    states = fold_values(query, 1, 2)
     final = FinalFold(query, merges=True)
-    hashed = [batch.append_column("__hash", pa.array(range(batch.num_rows), pa.int64())) for batch in states]
-    hashed = [pa.RecordBatch.from_arrays(batch.columns, schema=final.input) for batch in hashed]
+    hashed_batches = [batch.append_column("__hash", pa.array(range(batch.num_rows), pa.int64())) for batch in states]
+    hashed_batches = [pa.RecordBatch.from_arrays(batch.columns, schema=final.input) for batch in hashed_batches]
     memory.tracer.send(wait=True)
     memory.clear()
     results = list(
-        tasks.in_task(TraceSettings(ENDPOINT, query.open_request.trace_context), "merge[fatal]", final(hashed))
+        tasks.in_task(TraceSettings(ENDPOINT, query.open_request.trace_context), "merge[fatal]", final(hashed_batches))
     )
     assert sum(batch.num_rows for batch in results) == 2
     (exchange,) = memory.seen("exchange")
@@ -362,7 +366,7 @@ print(*[name for name in sys.modules if name.startswith(ours)])
 @pytest.mark.every_turn
 def test_nothing_is_imported_without_an_endpoint() -> None:
     """Folds, servers and Spark's plans work where OpenTelemetry is missing, and an endpoint tells the remedy."""
-    said, *rest = printed_by(PROGRAM).split("\n  (see docs")
-    assert said.startswith("MODULE: ")
-    assert "pip install 'foldflight[otel]'" in said
+    output, *rest = printed_by(PROGRAM).split("\n  (see docs")
+    assert output.startswith("MODULE: ")
+    assert "pip install 'foldflight[otel]'" in output
     assert rest[0].splitlines()[1:] == [""]

@@ -109,12 +109,12 @@ OF_SPARK: list[tuple[spark.DataType, pa.DataType]] = [
 ]
 
 
-@pytest.mark.parametrize(("written", "expected"), OF_SPARK, ids=[str(each) for each, _ in OF_SPARK])
-def test_types_of_pyspark(written: spark.DataType, expected: pa.DataType | None) -> None:
+@pytest.mark.parametrize(("spark_type", "expected"), OF_SPARK, ids=[str(each) for each, _ in OF_SPARK])
+def test_types_of_pyspark(spark_type: spark.DataType, expected: pa.DataType | None) -> None:
     """A PySpark type is parsed to the Arrow type that PySpark uses."""
     if expected is None:
-        expected = without_nullability(arrow_type(written))
-    assert parse_type(written) == expected
+        expected = without_nullability(arrow_type(spark_type))
+    assert parse_type(spark_type) == expected
 
 
 def test_a_type_of_pyspark_that_has_no_counterpart() -> None:
@@ -153,7 +153,7 @@ def test_type_variables_stand_for_argument_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actual", "declared"),
+    ("actual", "declared_type"),
     [
         ("INT", "BIGINT"),
         ("BIGINT", "DOUBLE"),
@@ -171,13 +171,13 @@ def test_type_variables_stand_for_argument_types() -> None:
         ("STRING", "JSON"),
     ],
 )
-def test_casts_that_sql_makes_by_itself(actual: str, declared: str) -> None:
+def test_casts_that_sql_makes_by_itself(actual: str, declared_type: str) -> None:
     """Casts that lose nothing are implicit, and those to DECIMAL, of which each value is checked."""
-    assert can_widen(parse_type(actual), parse_type(declared))
+    assert can_widen(parse_type(actual), parse_type(declared_type))
 
 
 @pytest.mark.parametrize(
-    ("actual", "declared"),
+    ("actual", "declared_type"),
     [
         ("BIGINT", "INT"),
         ("DOUBLE", "BIGINT"),
@@ -194,9 +194,9 @@ def test_casts_that_sql_makes_by_itself(actual: str, declared: str) -> None:
         ("STRUCT<a INT>", "STRUCT<b INT>"),
     ],
 )
-def test_casts_that_must_be_written(actual: str, declared: str) -> None:
+def test_casts_that_must_be_written(actual: str, declared_type: str) -> None:
     """Casts that can lose or reinterpret a value must be in the query."""
-    assert not can_widen(parse_type(actual), parse_type(declared))
+    assert not can_widen(parse_type(actual), parse_type(declared_type))
 
 
 @pytest.mark.parametrize(

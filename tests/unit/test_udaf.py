@@ -22,7 +22,7 @@ class State:
     count: int
 
 
-def registered(cls: type) -> Function:
+def register(cls: type) -> Function:
     function = function_of(cls)
     assert function is not None
     return function
@@ -49,7 +49,7 @@ def test_names_types_and_capabilities_come_from_the_class() -> None:
 
         def merge(self, accumulator: State, other: State) -> None: ...
 
-    function = registered(HTTPErrorRate2)
+    function = register(HTTPErrorRate2)
     assert function.name == "http_error_rate2"
     assert function.signature == "http_error_rate2(value BIGINT) -> BIGINT"
     assert function.doc == "Count twice."
@@ -73,7 +73,7 @@ def test_options_of_the_decorator() -> None:
     class Anything(Plain):
         def retract(self, accumulator: State, value: int) -> None: ...
 
-    function = registered(Anything)
+    function = register(Anything)
     assert (function.name, function.version, function.skip_nulls) == ("f", "7", True)
     assert not function.capabilities.deterministic
     assert function.capabilities.invertible
@@ -126,7 +126,7 @@ def test_states_are_typed_by_the_annotation(annotation: Any, expected: pa.DataTy
         def create_accumulator(self) -> Any: ...
 
     Typed.create_accumulator.__annotations__["return"] = annotation
-    function = registered(udaf(Typed))
+    function = register(udaf(Typed))
     assert function.capabilities.codec == "typed"
     assert function.bind([pa.int64()], {}).state_type == expected
 
@@ -139,7 +139,7 @@ def test_what_says_too_little_is_pickled(annotation: Any) -> None:
         def create_accumulator(self) -> Any: ...
 
     Vague.create_accumulator.__annotations__["return"] = annotation
-    capabilities = registered(udaf(Vague)).capabilities
+    capabilities = register(udaf(Vague)).capabilities
     assert capabilities.codec == "pickle"
     assert capabilities.codec_reason
 
@@ -152,10 +152,10 @@ def test_serialize_makes_the_codec_custom() -> None:
         def serialize(self, accumulator: State) -> bytes:
             return b""
 
-        def deserialize(self, serialized: bytes) -> State:
+        def deserialize(self, data: bytes) -> State:
             return State()
 
-    assert registered(Custom).capabilities.codec == "custom"
+    assert register(Custom).capabilities.codec == "custom"
 
 
 def test_a_class_can_be_its_own_accumulator() -> None:
@@ -180,7 +180,7 @@ def test_a_class_can_be_its_own_accumulator() -> None:
         def get_value(self) -> float | None:
             return self.total / self.rows if self.rows else None
 
-    function = registered(Mean)
+    function = register(Mean)
     assert function.signature == "mean(value DOUBLE, start => 0.0) -> DOUBLE"
     methods = function.instantiate({"start": 1.0})
     one, two = methods.create_accumulator(), methods.create_accumulator()
@@ -306,12 +306,12 @@ def test_mistakes_fail_at_import(mistake: str) -> None:
 
 def test_async_values_are_batches() -> None:
     """`get_values` alone declares the type of the results by its list, and the batch has a default."""
-    function = registered(udaf(input_types=["INT"])(type("Batched", (Plain,), BATCHED)))
+    function = register(udaf(input_types=["INT"])(type("Batched", (Plain,), BATCHED)))
     assert function.result_type == pa.int64()
     assert function.bounds is not None
     assert function.bounds.batch == 32
     assert not function.is_deterministic
-    other = registered(udaf(input_types=["INT"], batch=8, batch_wait_s=0)(type("Batched", (Plain,), BATCHED)))
+    other = register(udaf(input_types=["INT"], batch=8, batch_wait_s=0)(type("Batched", (Plain,), BATCHED)))
     assert other.bounds is not None
     assert (other.bounds.batch, other.bounds.batch_wait_s) == (8, 0)
 
@@ -322,10 +322,10 @@ def test_none_takes_a_method_away() -> None:
     full = type("Full", (Plain,), {**methods, "merge": lambda self, accumulator, other: None})
     less = type("Less", (full,), {"retract": None, "merge": None})
     options: Any = {"input_types": ["INT"], "result_type": "INT"}
-    assert registered(udaf(**options)(full)).capabilities.retract
-    assert registered(udaf(**options)(full)).capabilities.merge
-    assert not registered(udaf(**options)(less)).capabilities.retract
-    assert not registered(udaf(**options)(less)).capabilities.merge
+    assert register(udaf(**options)(full)).capabilities.retract
+    assert register(udaf(**options)(full)).capabilities.merge
+    assert not register(udaf(**options)(less)).capabilities.retract
+    assert not register(udaf(**options)(less)).capabilities.merge
 
 
 def test_its_own_accumulator_may_deserialize_itself() -> None:
@@ -344,10 +344,10 @@ def test_its_own_accumulator_may_deserialize_itself() -> None:
         def serialize(self) -> bytes:
             return str(self.total).encode()
 
-        def deserialize(self, serialized: bytes) -> None:
-            self.total = int(serialized)
+        def deserialize(self, data: bytes) -> None:
+            self.total = int(data)
 
-    methods = registered(udaf(Total)).instantiate({})
+    methods = register(udaf(Total)).instantiate({})
     assert methods.deserialize is not None
     assert methods.get_value(methods.deserialize(b"7")) == 7
 
@@ -360,7 +360,7 @@ def test_a_default_is_a_direct_argument() -> None:
             def __init__(self, fraction: float = default) -> None:
                 """Ignore the direct argument."""
 
-        return registered(udaf(Quantile))
+        return register(udaf(Quantile))
 
     types = [pa.int64()]
     half = quantile(0.5).bind(types, {}).fingerprint
@@ -408,10 +408,10 @@ def test_methods_that_are_alike_and_meant_so() -> None:
 
         def serialise(self) -> None: ...
 
-        def deserialize(self, serialized: bytes) -> State:
+        def deserialize(self, data: bytes) -> State:
             return State()
 
-    assert not registered(Meant).capabilities.merge
+    assert not register(Meant).capabilities.merge
 
 
 def test_types_of_pyspark_and_annotations_are_types() -> None:
@@ -421,7 +421,7 @@ def test_types_of_pyspark_and_annotations_are_types() -> None:
     class Declared(Plain):
         def accumulate(self, accumulator: State, *values: Any) -> None: ...
 
-    function = registered(Declared)
+    function = register(Declared)
     assert function.declared_inputs == (pa.int64(), pa.float64(), pa.list_(pa.int64()))
     assert function.declared_result == pa.float64()
 
@@ -435,7 +435,7 @@ def test_a_type_error_of_a_callable_is_not_a_wrong_number_of_arguments() -> None
     @udaf(input_types=types, result_type="DOUBLE")
     class Asked(Plain): ...
 
-    function = registered(Asked)
+    function = register(Asked)
     with pytest.raises(RejectedError, match="does not take 2 arguments"):
         function.bind((pa.int64(), pa.int64()), {})
     with pytest.raises(RejectedError, match="raised TypeError: unsupported operand") as excinfo:
@@ -463,7 +463,7 @@ class Picky(Plain):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         {"fraction": 1},
         {"fraction": np.float32(0.5)},
@@ -479,14 +479,14 @@ class Picky(Plain):
         {"untyped": "anything"},
     ],
 )
-def test_direct_arguments_that_fit_their_annotations(given: dict[str, Any]) -> None:
+def test_direct_arguments_that_fit_their_annotations(arguments: dict[str, Any]) -> None:
     """Values that match an annotation are accepted, and any value if the annotation names no plain values."""
-    function = registered(udaf(type("Picky", (Picky,), {})))
-    assert function.bind([pa.int64()], given).literals == given
+    function = register(udaf(type("Picky", (Picky,), {})))
+    assert function.bind([pa.int64()], arguments).literals == arguments
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"fraction": "0.5"}, "fraction of picky must be float, but '0.5' is str"),
         ({"fraction": None}, "fraction of picky must be float, but None is NoneType"),
@@ -498,11 +498,11 @@ def test_direct_arguments_that_fit_their_annotations(given: dict[str, Any]) -> N
         ({"at": "2020-01-01"}, "must be datetime.date, but '2020-01-01' is str"),
     ],
 )
-def test_direct_arguments_that_contradict_their_annotations(given: dict[str, Any], message: str) -> None:
+def test_direct_arguments_that_contradict_their_annotations(arguments: dict[str, Any], message: str) -> None:
     """A direct argument is checked against its annotation when the call is bound, before any row."""
-    function = registered(udaf(type("Picky", (Picky,), {})))
+    function = register(udaf(type("Picky", (Picky,), {})))
     with pytest.raises(RejectedError, match=message) as excinfo:
-        function.bind([pa.int64()], given)
+        function.bind([pa.int64()], arguments)
     assert excinfo.value.code == "SIGNATURE"
 
 
@@ -548,7 +548,7 @@ def test_direct_arguments_are_checked() -> None:
         def __init__(self, fraction: float) -> None:
             self.fraction = fraction
 
-    function = registered(Percentile)
+    function = register(Percentile)
     with pytest.raises(RejectedError, match="needs the direct argument 'fraction'"):
         function.bind([pa.int64()], {})
     with pytest.raises(RejectedError, match="no direct argument 'fractoin'; did you mean fraction"):
@@ -574,7 +574,7 @@ def test_arguments_are_checked_when_bound(types: list[pa.DataType], message: str
         pass
 
     with pytest.raises(RejectedError, match=message) as excinfo:
-        registered(Bound).bind(types, {})
+        register(Bound).bind(types, {})
     assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
@@ -586,7 +586,7 @@ def test_fingerprints_follow_what_a_state_depends_on() -> None:
         class Same(Plain):
             pass
 
-        prints.add(registered(udaf(**options)(Same)).bind([pa.int64()], {}).fingerprint)  # type: ignore[call-overload]
+        prints.add(register(udaf(**options)(Same)).bind([pa.int64()], {}).fingerprint)  # type: ignore[call-overload]
     assert len(prints) == 3
 
 
@@ -649,17 +649,17 @@ def test_modules_that_cannot_be_loaded(tmp_path: Any, monkeypatch: pytest.Monkey
 
 def test_context_reaches_metrics_and_logs() -> None:
     """Metrics have the function's name, and log lines become records."""
-    seen: list[tuple[Any, ...]] = []
+    seen_values: list[tuple[Any, ...]] = []
 
     class Sink:
         def add(self, function: str, metric: str, amount: float) -> None:
-            seen.append(("add", function, metric, amount))
+            seen_values.append(("add", function, metric, amount))
 
         def set(self, function: str, metric: str, value: float) -> None:
-            seen.append(("set", function, metric, value))
+            seen_values.append(("set", function, metric, value))
 
         def observe(self, function: str, metric: str, value: float) -> None:
-            seen.append(("observe", function, metric, value))
+            seen_values.append(("observe", function, metric, value))
 
     records: list[Any] = []
     context = FunctionContext("f", job_parameters={"a": "b"}, metrics=Sink(), log=records.append)
@@ -668,7 +668,7 @@ def test_context_reaches_metrics_and_logs() -> None:
     context.gauge("g").set(3)
     context.distribution("d").observe(4)
     context.logger.warning("odd row", value=5)
-    assert seen == [("add", "f", "c", 1), ("add", "f", "m", 2), ("set", "f", "g", 3), ("observe", "f", "d", 4)]
+    assert seen_values == [("add", "f", "c", 1), ("add", "f", "m", 2), ("set", "f", "g", 3), ("observe", "f", "d", 4)]
     assert [(r.level, r.function, r.message, r.fields) for r in records] == [
         ("warning", "f", "odd row", {"value": "5"})
     ]
@@ -683,7 +683,7 @@ def test_a_class_is_given_by_keyword() -> None:
     def twice(x: int) -> int:
         return 2 * x
 
-    assert registered(udaf(cls=Own, name="by_keyword")).name == "by_keyword"  # type: ignore[call-overload]
+    assert register(udaf(cls=Own, name="by_keyword")).name == "by_keyword"  # type: ignore[call-overload]
     assert function_of(udf(target=twice)) is not None  # type: ignore[call-overload]
 
 
@@ -704,4 +704,4 @@ def test_a_class_names_itself_in_annotations_that_are_evaluated_late() -> None:
         def get_value(self, accumulator: Summed.Kept) -> list[int]:  # noqa: F821
             return [accumulator.total]
 
-    assert registered(Summed).capabilities.codec == "typed"
+    assert register(Summed).capabilities.codec == "typed"

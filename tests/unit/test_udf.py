@@ -26,7 +26,7 @@ def abs_(x):
     return abs(x)
 
 
-def described(target) -> str:
+def describe_function(target) -> str:
     return function_of(target).signature
 
 
@@ -34,15 +34,19 @@ def test_types_come_from_names_annotations_or_arrow() -> None:
     """The three ways of declaring types give the same signature."""
 
     @udf
-    def annotated(x: int, y: str) -> float:
+    def with_annotations(x: int, y: str) -> float:
         return 1.0
 
-    @udf(input_types=["BIGINT", pa.string()], result_type=pa.float64(), name="annotated")
-    def declared(x, y):
+    @udf(input_types=["BIGINT", pa.string()], result_type=pa.float64(), name="with_annotations")
+    def with_declaration(x, y):
         return 1.0
 
-    assert described(annotated) == described(declared) == "annotated(x BIGINT, y STRING) -> DOUBLE"
-    assert annotated(1, "") == 1.0, "the function stays what it was"
+    assert (
+        describe_function(with_annotations)
+        == describe_function(with_declaration)
+        == "with_annotations(x BIGINT, y STRING) -> DOUBLE"
+    )
+    assert with_annotations(1, "") == 1.0, "the function stays what it was"
 
 
 def test_table_functions_declare_their_columns() -> None:
@@ -60,8 +64,8 @@ def test_table_functions_declare_their_columns() -> None:
     def any_type(value):
         yield value, 0
 
-    assert described(by_class) == "by_class(text STRING) -> TABLE(word STRING, at BIGINT)"
-    assert described(one) == "one(text STRING) -> TABLE(one STRING)"
+    assert describe_function(by_class) == "by_class(text STRING) -> TABLE(word STRING, at BIGINT)"
+    assert describe_function(one) == "one(text STRING) -> TABLE(one STRING)"
     bound = function_of(any_type).bind([pa.date32()], {})
     assert bound.result_type == pa.struct([("value", pa.date32()), ("at", pa.int32())])
     assert function_of(one).kind is FunctionKind.TABLE
@@ -148,7 +152,7 @@ def test_async_functions_declare_their_bounds() -> None:
     assert one.bounds.rows_at_once == 3
     assert other.bounds.rows_at_once == 64 * 8
     assert (one.is_deterministic, other.is_deterministic) == (False, True)
-    assert described(Embedded) == "embedded(texts STRING, weights DOUBLE) -> ARRAY<DOUBLE>"
+    assert describe_function(Embedded) == "embedded(texts STRING, weights DOUBLE) -> ARRAY<DOUBLE>"
     assert function_of(udf(input_types=["INT"], result_type="INT")(abs_)).bounds is None
 
 
@@ -269,7 +273,7 @@ def test_functions_are_pickled_by_value() -> None:
     """A pickled function contains its code, and the author's function is unchanged."""
     for target in (scalar_functions.multiply, scalar_functions.Scale, scalar_functions.split):
         (there,) = unpickled_copy([function_of(target)])
-        assert there.signature == described(target)
+        assert there.signature == describe_function(target)
         assert there.target is not target
     (there,) = unpickled_copy([function_of(scalar_functions.multiply)])
     assert there.bind([pa.int64()] * 2, {}).instantiate().eval(6, 7) == 42

@@ -85,16 +85,16 @@ class Upserted:
         """Send blocks of changes; return the kinds and keys of what has changed."""
         batches = [block(each, self.layout) for each in blocks]
         self.stats, kinds, rows = epoch_of(self.layout, self.storage, batches, now_us)
-        seen = []
+        emitted_kinds = []
         for kind, (key, *values) in zip(kinds.to_pylist(), zip(*rows.to_pydict().values(), strict=True), strict=True):
             short = RowKind(kind).short
-            seen.append((short, key))
+            emitted_kinds.append((short, key))
             if short in ("-U", "-D"):
                 assert repr(self.table.pop(key)) == repr(tuple(values))
             else:
                 assert key not in self.table
                 self.table[key] = tuple(values)
-        return seen
+        return emitted_kinds
 
 
 VALUES = st.tuples(
@@ -109,9 +109,9 @@ def logs(draw: st.DrawFn) -> list[list[list[Change]]]:
     """Changes of a few keys, in any order and some of them several times, in blocks of epochs."""
     rows = draw(st.lists(st.tuples(st.integers(0, 4), st.one_of(st.none(), VALUES)), min_size=1, max_size=20))
     changes = [(key, number, row) for number, (key, row) in enumerate(rows)]
-    sent = draw(st.permutations([*changes, *draw(st.lists(st.sampled_from(changes), max_size=10))]))
+    sent_changes = draw(st.permutations([*changes, *draw(st.lists(st.sampled_from(changes), max_size=10))]))
     epochs: list[list[list[Change]]] = [[[]]]
-    for change in sent:
+    for change in sent_changes:
         where = draw(st.sampled_from(["here", "here", "block", "epoch"]))
         if where == "block":
             epochs[-1].append([])
@@ -132,12 +132,12 @@ def test_any_epochs_lead_to_the_last_row_of_each_key(epochs: list[list[list[Chan
         for change in (each for part in epoch for each in part):
             if change[0] not in last or last[change[0]][1] < change[1]:
                 last[change[0]] = change
-        seen = bucket.epoch(*epoch)
+        emitted_kinds = bucket.epoch(*epoch)
         assert repr(sorted(bucket.table.items())) == repr(
             sorted((key, row) for key, _, row in last.values() if row is not None)
         )
-        asserted = [key for kind, key in seen if kind in ("+I", "+U", "-D")]
-        assert len(asserted) == len(set(asserted))
+        inserted_keys = [key for kind, key in emitted_kinds if kind in ("+I", "+U", "-D")]
+        assert len(inserted_keys) == len(set(inserted_keys))
         stale = [c for part in epoch for c in part if c[0] in before and c[1] <= before[c[0]][1]]
         assert bucket.stats.stale_changes == len(stale)
         assert bucket.stats.rows == sum(map(len, epoch))
@@ -161,9 +161,9 @@ def test_a_tombstone_is_kept_until_its_ttl() -> None:
     bucket.epoch([(1, 5, row), (2, 5, row)])
     assert bucket.epoch([(1, 7, None)], now_us=DAY_US) == [("-D", 1)]
     assert bucket.epoch([(1, 6, row)], now_us=2 * DAY_US - 1) == []
-    kept = Upserted(dataclasses.replace(LAYOUT, ttl_us=None))
-    kept.store.value, kept.store.runs = bucket.store.value, dict(bucket.store.runs)
-    assert kept.epoch([(1, 6, row)], now_us=99 * DAY_US) == []  # another ttl, or none, goes on
+    bucket_without_ttl = Upserted(dataclasses.replace(LAYOUT, ttl_us=None))
+    bucket_without_ttl.store.value, bucket_without_ttl.store.runs = bucket.store.value, dict(bucket.store.runs)
+    assert bucket_without_ttl.epoch([(1, 6, row)], now_us=99 * DAY_US) == []  # another ttl, or none, goes on
     assert bucket.epoch([(1, 6, row)], now_us=2 * DAY_US) == [("+I", 1)]
     assert bucket.epoch([(2, 4, row)], now_us=99 * DAY_US) == []  # rows that are not deleted stay
     assert bucket.table == {1: row, 2: row}
@@ -179,13 +179,13 @@ def test_merges_remove_old_tombstones_and_do_not_revive_older_rows() -> None:
         bucket.epoch([(1000 + day, 1, ("b", 2.0, None))], now_us=day * DAY_US)
         assert not set(bucket.table) & set(keys)
     assert bucket.stats.state_bytes < 10_000
-    stored = upsert_table(bucket.layout, bucket.storage, 12 * DAY_US)
-    assert sum(part.num_rows for part in stored.scan()) == 9
+    stored_table = upsert_table(bucket.layout, bucket.storage, 12 * DAY_US)
+    assert sum(part.num_rows for part in stored_table.scan()) == 9
 
 
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("stored", [False, True])
-def test_two_rows_with_one_sequence_are_refused(split: bool, stored: bool) -> None:
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_two_rows_with_one_sequence_are_refused(split: bool, is_stored: bool) -> None:
     """In a block, in two of an epoch, and against the stored row; the same row is a repeat."""
     one, other = (1, 7, ("a", math.nan, ["x"])), (1, 7, ("a", math.nan, ["y"]))
     bucket = Upserted()
@@ -193,12 +193,12 @@ def test_two_rows_with_one_sequence_are_refused(split: bool, stored: bool) -> No
     bucket.epoch([one])
     assert bucket.stats.stale_changes == 1
     bucket = Upserted()
-    if stored:
+    if is_stored:
         bucket.epoch([one])
-    with pytest.raises(RejectedError, match="two different rows of this key have the sequence") as caught:
+    with pytest.raises(RejectedError, match="two different rows of this key have the sequence") as excinfo:
         bucket.epoch(*([[one], [other]] if split else [[other, one]]))
-    assert caught.value.code == "SCHEMA_MISMATCH"
-    assert caught.value.group == {"id": 1}
+    assert excinfo.value.code == "SCHEMA_MISMATCH"
+    assert excinfo.value.group == {"id": 1}
     with pytest.raises(RejectedError, match="two different rows"):
         bucket.epoch([(1, 7, None), one])
 
@@ -229,7 +229,7 @@ def partial_logs(draw: st.DrawFn) -> list[list[list[Change]]]:
     return [found for epoch in epochs if (found := [part for part in epoch if part])]
 
 
-def completed(changes: Sequence[Change]) -> Any:
+def complete(changes: Sequence[Change]) -> Any:
     """Return the last row of a key after all changes that have arrived; a column that none has sent is UNSENT."""
     row: Any = None
     for _, _, values in sorted({change[1]: change for change in changes}.values()):
@@ -247,11 +247,11 @@ def completed(changes: Sequence[Change]) -> Any:
 def test_columns_that_were_not_sent_keep_the_value_of_the_change_before(epochs: list[list[list[Change]]]) -> None:
     """Also if that arrives later; a value that no change has sent is refused."""
     bucket = Upserted(PARTIAL, fan_in=2)
-    arrived: dict[int, list[Change]] = {}
+    changes_of_key: dict[int, list[Change]] = {}
     for epoch in epochs:
         for change in (each for part in epoch for each in part):
-            arrived.setdefault(change[0], []).append(change)
-        expected = {key: row for key, changes in arrived.items() if (row := completed(changes)) is not None}
+            changes_of_key.setdefault(change[0], []).append(change)
+        expected = {key: row for key, changes in changes_of_key.items() if (row := complete(changes)) is not None}
         if any(UNSENT in row for row in expected.values()):
             with pytest.raises(RejectedError, match=r"a change did not send the column [ab], and"):
                 bucket.epoch(*epoch)
@@ -272,9 +272,9 @@ def test_kept_values_are_kept_with_their_sequence() -> None:
     assert bucket.stats.stale_changes == 2
     with pytest.raises(RejectedError, match="two different rows of this key have the sequence"):
         bucket.epoch([(1, 5, (UNSENT, [6]))])
-    with pytest.raises(RejectedError, match="a change did not send the column a") as caught:
+    with pytest.raises(RejectedError, match="a change did not send the column a") as excinfo:
         bucket.epoch([(1, 4, None)])
-    assert caught.value.group == {"id": 1}
+    assert excinfo.value.group == {"id": 1}
 
 
 def other_columns(**types: pa.DataType) -> UpsertLayout:
@@ -302,13 +302,13 @@ def test_a_snapshot_of_another_log_is_refused(is_partial: bool) -> None:
     """Its positions begin again, so all changes of the other server were taken for old ones."""
     layout = dataclasses.replace(LOG, is_partial=is_partial)
 
-    def run(place: tuple[int, int, int, bool], storage: Storage, unsent: Sequence[str] = ()) -> EpochStats:
+    def run(place: tuple[int, int, int, bool], storage: Storage, unsent_columns: Sequence[str] = ()) -> EpochStats:
         row = {
             "key_0": 1,
             "sequence": dict(zip((field.name for field in layout.sequence), place, strict=False)),
             "is_deleted": False,
-            "value_0": None if unsent else f"{place}",
-            **({"unsent": unsent} if is_partial else {}),
+            "value_0": None if unsent_columns else f"{place}",
+            **({"unsent": unsent_columns} if is_partial else {}),
         }
         batch = pa.RecordBatch.from_pylist([row], schema=layout.rows)
         return epoch_of(layout, storage, [batch], 0)[0]
@@ -318,9 +318,9 @@ def test_a_snapshot_of_another_log_is_refused(is_partial: bool) -> None:
         run((99, 4, 0, False), storage)
         run((100, 5, 0, False), storage, ["name"] if is_partial else ())
         assert run(late, storage).stale_changes == 1
-    with pytest.raises(RejectedError, match="the positions are of another log") as caught:
+    with pytest.raises(RejectedError, match="the positions are of another log") as excinfo:
         run((50, 9, 0, True), storage)
-    assert caught.value.group == {"id": 1}
+    assert excinfo.value.group == {"id": 1}
     assert run((200, 10, 0, True), storage).stale_changes == 0  # another snapshot of the same log
 
 
@@ -368,9 +368,11 @@ def test_a_change_of_another_generation_is_not_dropped(epochs: list[list[int]], 
         return  # what came first is stored, and the other one is newer by its position
     for blocks in (1, 2):
         for other in (new, (50, 5, False, 3_608_000)):
-            with pytest.raises(RejectedError, match=r"'position': 99.*'position': 50.*'offset': 5.*failover") as caught:
+            with pytest.raises(
+                RejectedError, match=r"'position': 99.*'position': 50.*'offset': 5.*failover"
+            ) as excinfo:
                 run([old, other], blocks)
-            assert caught.value.group == {"id": 1}
+            assert excinfo.value.group == {"id": 1}
 
 
 def test_a_sequence_may_have_fields_with_the_names_of_those_of_a_log() -> None:
@@ -399,9 +401,9 @@ def test_a_deletion_without_a_position_stands_behind_what_came_before_it() -> No
             for position, offset, partition in places
         ]
         batch = pa.RecordBatch.from_pylist(rows, schema=LOG.rows)
-        _, kinds, found = epoch_of(LOG, bucket.storage, [batch], 0)
+        _, kinds, actual = epoch_of(LOG, bucket.storage, [batch], 0)
         names = [RowKind(kind).short for kind in kinds.to_pylist()]
-        return list(zip(names, found.column(1).to_pylist(), strict=True))
+        return list(zip(names, actual.column(1).to_pylist(), strict=True))
 
     assert run((NO_POSITION, 0, 0)) == []
     assert run((40, 3, 0)) == [("+I", "40")]
@@ -427,7 +429,7 @@ def test_columns_may_be_added_and_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "said"),
+    ("layout", "message"),
     [
         (
             other_columns(name=pa.string(), x=pa.int64()),
@@ -446,14 +448,14 @@ def test_columns_may_be_added_and_left_out() -> None:
         (dataclasses.replace(LAYOUT, buckets=2), "has other buckets than the query: stored 1"),
     ],
 )
-def test_what_cannot_be_migrated_is_refused_by_name(layout: UpsertLayout, said: str) -> None:
+def test_what_cannot_be_migrated_is_refused_by_name(layout: UpsertLayout, message: str) -> None:
     """With what to do."""
     bucket = Upserted()
     bucket.epoch([(1, 1, ("a", 0.5, None))])
-    with pytest.raises(RejectedError, match=said) as caught:
+    with pytest.raises(RejectedError, match=message) as excinfo:
         epoch_of(layout, bucket.storage, [], 0)
-    assert caught.value.code == "STATE_MISMATCH"
-    assert "empty checkpoint" in caught.value.message
+    assert excinfo.value.code == "STATE_MISMATCH"
+    assert "empty checkpoint" in excinfo.value.message
 
 
 def test_a_key_alone_is_a_row() -> None:
@@ -467,7 +469,7 @@ DATES = [dt.datetime(1, 1, 1), dt.datetime(1969, 12, 31, 23, 59, 59, 999999), dt
 
 
 @pytest.mark.parametrize(
-    ("type_", "ascending"),
+    ("type_", "sorted_values"),
     [
         (pa.int64(), [-(2**63), -1, 0, 1, 2**63 - 1]),
         (pa.int8(), [-128, -1, 0, 127]),
@@ -496,14 +498,14 @@ DATES = [dt.datetime(1, 1, 1), dt.datetime(1969, 12, 31, 23, 59, 59, 999999), dt
     ],
     ids=str,
 )
-def test_codes_have_the_order_of_the_values(type_: pa.DataType, ascending: list[Any]) -> None:
+def test_codes_have_the_order_of_the_values(type_: pa.DataType, sorted_values: list[Any]) -> None:
     """NULL comes first, and NaN last."""
     assert has_order(type_)
-    order = np.random.default_rng(0).permutation(len(ascending) + 1)
-    values = pa.array([None, *ascending], type_).take(pa.array(order))
+    order = np.random.default_rng(0).permutation(len(sorted_values) + 1)
+    values = pa.array([None, *sorted_values], type_).take(pa.array(order))
     for array in (values, pa.concat_arrays([values.slice(0, 1), values]).slice(1)):
-        found = np.lexsort([*order_codes(array)][::-1])
-        assert order[found].tolist() == list(range(len(ascending) + 1))
+        actual = np.lexsort([*order_codes(array)][::-1])
+        assert order[actual].tolist() == list(range(len(sorted_values) + 1))
     twice = pa.concat_arrays([values, values])
     codes = list(zip(*(each.tolist() for each in order_codes(twice)), strict=True))
     assert codes[: len(values)] == codes[len(values) :]

@@ -92,8 +92,8 @@ def within(inner: tuple[pa.DataType, st.SearchStrategy[Any]]) -> list[tuple[pa.D
     ]
 
 
-NESTED_ONCE = [nested for leaf in LEAVES.items() for nested in within(leaf)]
-NESTED = [*LEAVES.items(), *NESTED_ONCE, *(nested for inner in NESTED_ONCE[::5] for nested in within(inner))]
+NESTED_ONCE = [nested_type for leaf in LEAVES.items() for nested_type in within(leaf)]
+NESTED = [*LEAVES.items(), *NESTED_ONCE, *(nested_type for inner in NESTED_ONCE[::5] for nested_type in within(inner))]
 
 
 @pytest.mark.slow
@@ -105,14 +105,15 @@ def test_values_are_those_of_arrow_and_come_back(column: tuple[pa.DataType, list
     array = cast_results(values, type_)
     array.validate(full=True)
     for part in (array, array.slice(start), array.slice(0, start), pa.concat_arrays([array] * 32)):
-        made = to_python(part)
+        python_values = to_python(part)
         expected = to_pylist(part)
-        assert made == expected
+        assert python_values == expected
         texts = [
-            repr(each).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc") for each in (made, expected)
+            repr(each).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+            for each in (python_values, expected)
         ]
         assert texts[0] == texts[1]
-        assert cast_results(made, type_).equals(part)
+        assert cast_results(python_values, type_).equals(part)
 
 
 DECIMALS = [type_ for type_ in LEAVES if pa.types.is_decimal(type_)]
@@ -175,9 +176,9 @@ def test_members_of_a_row_that_is_null_are_not() -> None:
 def test_long_decimals_are_rounded() -> None:
     """Also those with so many digits that Arrow takes them for zero."""
     values = [D(-1) / D(150), D("0.0005"), D("1E-400"), None, D("1E+2")]
-    rounded = [D("-0.007"), D("0.001"), D("0.000"), None, D("100.000")]
-    assert cast_results(values, pa.decimal128(10, 3)).to_pylist() == rounded
-    assert cast_results([values], pa.list_(pa.decimal128(10, 3))).to_pylist() == [rounded]
+    expected_values = [D("-0.007"), D("0.001"), D("0.000"), None, D("100.000")]
+    assert cast_results(values, pa.decimal128(10, 3)).to_pylist() == expected_values
+    assert cast_results([values], pa.list_(pa.decimal128(10, 3))).to_pylist() == [expected_values]
 
 
 @pytest.mark.parametrize(
@@ -221,10 +222,10 @@ def test_timestamps_beyond_the_years_of_python(instant: int) -> None:
 
 
 @pytest.mark.parametrize("type_", ["DATE", "STRING", "TIMESTAMPTZ", "BIGINT", "DATE[]", "STRUCT<a DATE>"])
-@pytest.mark.parametrize("missing", [pd.NaT, pd.NA])
-def test_missing_values_of_pandas_are_null(type_: str, missing: Any) -> None:
+@pytest.mark.parametrize("missing_value", [pd.NaT, pd.NA])
+def test_missing_values_of_pandas_are_null(type_: str, missing_value: Any) -> None:
     """NaT and NA are NULL, also inside of lists and structs: not the first date, not a text."""
-    value = {"[]": [missing], "E>": {"a": missing}}.get(type_[-2:], missing)
+    value = {"[]": [missing_value], "E>": {"a": missing_value}}.get(type_[-2:], missing_value)
     expected = {"[]": [None], "E>": {"a": None}}.get(type_[-2:])
     assert cast_results([value, None], parse_type(type_)).to_pylist() == [expected, None]
 
@@ -386,8 +387,8 @@ def test_floats_together_are_cast_as_one_by_one(type_: pa.DataType) -> None:
     """Floats that are results of an integer type lose their fractions, as Python's int; what does not fit is named."""
     end = 2.0 ** (type_.bit_width - 1)
     values = [0.9, -0.9, None, -0.0, 1.5, -1.5, -end, math.nextafter(end, 0.0), 100.0]
-    fitting = [None if value is None else int(value) for value in values]
-    assert cast_results(values, type_).to_pylist() == fitting
+    fitting_values = [None if value is None else int(value) for value in values]
+    assert cast_results(values, type_).to_pylist() == fitting_values
     for misfit in (end, math.nextafter(-end, -math.inf) - 1.0, math.nan, math.inf):
         with pytest.raises(CastError) as excinfo:
             cast_results([*values, misfit], type_)
@@ -478,9 +479,9 @@ def test_nanoseconds_are_refused_and_never_cut_off(array: pa.Array) -> None:
 )
 def test_results_and_states_of_pandas_with_nanoseconds_are_errors(value: Any, type_: pa.DataType) -> None:
     """Arrow would cut them off. In lists, too."""
-    for result, wanted in ((value, type_), ([value], pa.list_(type_))):
+    for result, expected in ((value, type_), ([value], pa.list_(type_))):
         with pytest.raises(CastError, match="nanoseconds") as excinfo:
-            cast_results([result], wanted)
+            cast_results([result], expected)
         assert excinfo.value.code == "RESULT_TYPE"
     with pytest.raises(CastError, match="nanoseconds"):
         serializer_of_type(type_).to_arrow([value])

@@ -72,9 +72,9 @@ class Way:
     """How far the vectors of each kind have moved, with the last ones in a view."""
 
     def create_accumulator(self) -> Known:
-        known = Known()
-        known.last, known.way = MapView(), 0.0
-        return known
+        accumulator = Known()
+        accumulator.last, accumulator.way = MapView(), 0.0
+        return accumulator
 
     def accumulate(self, acc: Known, kind: str, v: V3) -> None:
         before = acc.last.get(kind)
@@ -123,8 +123,8 @@ def test_what_is_no_vector_is_refused(text: str) -> None:
 
 def test_types_come_back_from_pickles() -> None:
     schema = pa.schema([("v", THREE), ("w", pa.list_(WIDE))])
-    for pickled in (pickle.dumps(schema), cloudpickle.dumps(schema)):
-        assert pickle.loads(pickled) == schema
+    for data in (pickle.dumps(schema), cloudpickle.dumps(schema)):
+        assert pickle.loads(data) == schema
 
 
 def test_annotations() -> None:
@@ -134,7 +134,7 @@ def test_annotations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actual", "declared", "fits"),
+    ("actual", "declared_type", "fits"),
     [
         ("ARRAY<REAL>", "VECTOR(3)", True),
         ("ARRAY<REAL>", "VECTOR(3, DOUBLE)", True),
@@ -149,8 +149,8 @@ def test_annotations() -> None:
         ("NULL", "VECTOR(3)", True),
     ],
 )
-def test_which_columns_may_be_passed(actual: str, declared: str, *, fits: bool) -> None:
-    assert can_widen(parse_type(actual), parse_type(declared)) is fits
+def test_which_columns_may_be_passed(actual: str, declared_type: str, *, fits: bool) -> None:
+    assert can_widen(parse_type(actual), parse_type(declared_type)) is fits
 
 
 def test_values_are_arrays_that_cannot_be_changed() -> None:
@@ -178,12 +178,12 @@ def test_lists_of_another_length_or_with_null_items_are_none(kind: pa.DataType, 
 
 
 def test_fixed_lists_of_any_slice_are_vectors() -> None:
-    given = pa.array([[1, 2, 3], [4, None, 6], None, [7, 8, 9]], pa.list_(pa.float32(), 3))
-    vectors, misfits = cast_arguments(given.slice(1), WIDE)
+    array = pa.array([[1, 2, 3], [4, None, 6], None, [7, 8, 9]], pa.list_(pa.float32(), 3))
+    vectors, misfits = cast_arguments(array.slice(1), WIDE)
     assert vectors.to_pylist() == [None, None, [7, 8, 9]]
     assert misfits is not None
     assert misfits.tolist() == [True, False, False]
-    assert cast_arguments(given.slice(2), THREE)[1] is None
+    assert cast_arguments(array.slice(2), THREE)[1] is None
 
 
 @pytest.mark.parametrize(
@@ -206,15 +206,15 @@ def test_fixed_lists_of_any_slice_are_vectors() -> None:
     ],
 )
 def test_results_that_are_no_vectors(value: Any, code: str, why: str) -> None:
-    for type_, given in ((THREE, value), (pa.list_(THREE), [value]), (pa.struct([("v", THREE)]), {"v": value})):
+    for type_, result in ((THREE, value), (pa.list_(THREE), [value]), (pa.struct([("v", THREE)]), {"v": value})):
         with pytest.raises(CastError, match=why) as excinfo:
-            cast_results([None, given], type_)
+            cast_results([None, result], type_)
         assert (excinfo.value.index, excinfo.value.code) == (1, code)
 
 
 def test_results_are_rounded_once() -> None:
-    given = [np.array([0.1, -0.0, math.inf]), None, [1, 2.5, math.nan], np.arange(3), np.float32([1, 2, 3])]
-    column = cast_results(given, THREE)
+    results_given = [np.array([0.1, -0.0, math.inf]), None, [1, 2.5, math.nan], np.arange(3), np.float32([1, 2, 3])]
+    column = cast_results(results_given, THREE)
     assert column.type == THREE
     assert column[0].values.to_numpy().tobytes() == np.array([0.1, -0.0, math.inf], np.float32).tobytes()
     assert column.slice(3).to_pylist() == [[0, 1, 2], [1, 2, 3]]
@@ -223,12 +223,12 @@ def test_results_are_rounded_once() -> None:
 
 def test_storage_types_of_engines_without_vectors() -> None:
     state = pa.struct([("total", WIDE), ("n", pa.int64())])
-    stored = pa.struct([("total", pa.list_(pa.float64())), ("n", pa.int64())])
-    assert storage_type(state) == stored
+    stored_type = pa.struct([("total", pa.list_(pa.float64())), ("n", pa.int64())])
+    assert storage_type(state) == stored_type
     assert result_storage_type(THREE) == pa.list_(pa.float32())
     states = pa.array([{"total": [1, 2, 3], "n": 1}, None, {"total": None, "n": 2}], state)
-    there = convert(states.slice(0), stored)
-    assert there.type == stored
+    there = convert(states.slice(0), stored_type)
+    assert there.type == stored_type
     back = convert(there, state)
     assert back.type == state
     assert back.equals(states)

@@ -62,9 +62,9 @@ def test_a_map_view_has_the_methods_of_dict_and_of_pyflink(make: type[MapView[An
     assert "b" in view.keys()  # noqa: SIM118 - the method is tested
     assert view
     assert not view.is_empty()
-    for missing in (lambda: view["z"], lambda: view.pop("z"), lambda: view.remove("z")):
+    for read_missing in (lambda: view["z"], lambda: view.pop("z"), lambda: view.remove("z")):
         with pytest.raises(KeyError, match="z"):
-            missing()
+            read_missing()
     assert view == MapView(view.items()) != MapView({"a": 1}) != view
     assert dict(view) == {"a": 1, "b": 2, "c": 3, "d": 4}
     assert repr(view) == "MapView({'a': 1, 'b': 2, 'c': 3, 'd': 4})"
@@ -122,8 +122,8 @@ def test_copies_do_not_share_entries(make: type[MapView[Any, Any]]) -> None:
     """Those of the module `copy`, as with dict and list."""
     view = make({"a": [1]})
     items: ListView[list[int]] = ListView([[1]])
-    for copied, items_copied in [(copy.copy(view), copy.copy(items)), (copy.deepcopy(view), copy.deepcopy(items))]:
-        copied["b"] = []
+    for copied_view, items_copied in [(copy.copy(view), copy.copy(items)), (copy.deepcopy(view), copy.deepcopy(items))]:
+        copied_view["b"] = []
         items_copied.add([2])
     assert view == {"a": [1]}
     assert items == [[1]]
@@ -205,10 +205,10 @@ def rows(slots: Sequence[int], values: Sequence[Any]) -> pa.RecordBatch:
 
 def test_opened_describes_the_views() -> None:
     """Opened has name, types and prefetch of each view; DISTINCT counts rows, so it has none."""
-    described = ExchangePair(open_request(), registry()).engine.open_reply
-    assert described is not None
-    seen, items = described.calls[0].views
-    assert (seen.name, seen.key, seen.value, seen.prefetch, seen.is_list) == (
+    open_reply = ExchangePair(open_request(), registry()).engine.open_reply
+    assert open_reply is not None
+    seen_view, items = open_reply.calls[0].views
+    assert (seen_view.name, seen_view.key, seen_view.value, seen_view.prefetch, seen_view.is_list) == (
         "seen",
         pa.string(),
         pa.int64(),
@@ -222,14 +222,14 @@ def test_opened_describes_the_views() -> None:
         (),
         True,
     )
-    assert described.schema.field("state_0").type.field("seen").type == seen.arrow
+    assert open_reply.schema.field("state_0").type.field("seen").type == seen_view.arrow
     distinct = Open((Call("count_different", ("v",), distinct=True),), COLUMNS)
-    counted = ExchangePair(distinct, registry()).engine.open_reply
-    assert counted is not None
-    assert counted.calls[0].views == ()
+    reply_of_distinct = ExchangePair(distinct, registry()).engine.open_reply
+    assert reply_of_distinct is not None
+    assert reply_of_distinct.calls[0].views == ()
 
 
-def declared(hints: dict[str, Any], methods: dict[str, Any] | None = None, **options: Any) -> RejectedError:
+def refusal_of(hints: dict[str, Any], methods: dict[str, Any] | None = None, **options: Any) -> RejectedError:
     """Return the error of declaring a class whose accumulator has these annotations."""
     state = type("State", (), {"__annotations__": hints})
 
@@ -252,7 +252,7 @@ def declared(hints: dict[str, Any], methods: dict[str, Any] | None = None, **opt
     return excinfo.value
 
 
-def unused(*_: Any) -> Any:
+def refuse_call(*_: Any) -> Any:
     """A method that is never called."""
 
 
@@ -268,12 +268,12 @@ class Derived(MapView[K, V]):
         ({"a": MapView[str, int]}, {}, {"compile": True}, "compile=True"),
         (
             {"a": MapView[str, int]},
-            {"fold_many": unused, "get_values": unused},
+            {"fold_many": refuse_call, "get_values": refuse_call},
             {},
             "vectorised methods",
         ),
-        ({"a": MapView[str, int]}, {"fold_bundle": unused}, {}, "fold_bundle"),
-        ({"a": MapView[str, int]}, {"serialize": unused, "deserialize": unused}, {}, "drop serialize"),
+        ({"a": MapView[str, int]}, {"fold_bundle": refuse_call}, {}, "fold_bundle"),
+        ({"a": MapView[str, int]}, {"serialize": refuse_call, "deserialize": refuse_call}, {}, "drop serialize"),
         ({"a": MapView[str, int]}, {}, {"state_type": "STRUCT<a BIGINT>"}, "drop state_type"),
         ({"a": MapView[str, int], "b": list}, {}, {}, "annotate all attributes"),
         ({"a": MapView[list[int], int]}, {}, {}, "keys of a MapView"),
@@ -297,7 +297,7 @@ def test_declarations_that_do_not_go_with_views(
     hints: dict[str, Any], methods: dict[str, Any], options: dict[str, Any], wrong: str
 ) -> None:
     """What views exclude is an error where the class is declared, with the remedy."""
-    assert wrong in declared(hints, methods, **options).message
+    assert wrong in refusal_of(hints, methods, **options).message
 
 
 def test_a_tuple_cannot_have_views() -> None:
@@ -340,9 +340,9 @@ def test_states_have_all_entries_without_an_engine_that_keeps_them() -> None:
     pair = ExchangePair(open_request(), registry())
     pair.send(pair.engine.chunk(rows([0, 0, 1, 0], ["a", "b", "a", None])))
     states = pair.epoch(1)
-    seen = states["state_0"].to_pylist()[0]["seen"]
-    assert seen["complete"]
-    assert [(entry["key"], entry["value"]) for entry in seen["entries"]] == [("a", 1), ("b", 1), (None, 1)]
+    entries = states["state_0"].to_pylist()[0]["seen"]
+    assert entries["complete"]
+    assert [(entry["key"], entry["value"]) for entry in entries["entries"]] == [("a", 1), ("b", 1), (None, 1)]
     other = ExchangePair(open_request(), registry())
     batch = states.select(["slot", "state_0"]).to_batches()[0]
     other.send(other.engine.states(batch))
@@ -526,9 +526,9 @@ class Driver:
         return ExchangePair(self.open_request, registry(ViewOperations), limits=self.limits)
 
     def chunk(self, operations: list[tuple[int, str, int, int]]) -> None:
-        touched = {slot for slot, *_ in operations}
-        cold = sorted(slot for slot in touched - self.loaded if slot in self.kept.slots)
-        self.loaded |= touched
+        touched_slots = {slot for slot, *_ in operations}
+        cold = sorted(slot for slot in touched_slots - self.loaded if slot in self.kept.slots)
+        self.loaded |= touched_slots
         if cold:
             self.pair.send(self.pair.engine.states(self.kept.states(cold)))
         replies = self.pair.send(self.pair.engine.chunk(batch_of(operations)))
@@ -564,8 +564,8 @@ def expected(steps: list[Any]) -> list[list[dict[str, Any]]]:
     """Return the outputs of the class with dict and list."""
     pair = ExchangePair(Open((CALL,), OPERATIONS), registry(DictOperations))
     outputs = []
-    for epoch, taken in enumerate(epochs_of(steps), 1):
-        for operations in taken:
+    for epoch, epoch_steps in enumerate(epochs_of(steps), 1):
+        for operations in epoch_steps:
             pair.send(pair.engine.chunk(batch_of(operations)))
         results = pair.epoch(epoch).select(["slot", "output_0"]).to_pylist()
         outputs.append([{"slot": row["slot"], "output": row["output_0"]} for row in results])
@@ -659,13 +659,13 @@ def test_a_list_may_be_set_as_another_list() -> None:
             return f"{[*acc.before]} {[*acc.now]}"
 
     pair = ExchangePair(open_request(keeps_views=True), registry(Last))
-    kept = CachedViews(pair.server.open_reply)
-    pair.resolve = kept.resolve
+    cached_views = CachedViews(pair.server.open_reply)
+    pair.resolve = cached_views.resolve
     outputs = []
     for epoch, values in enumerate(["abcde", ["f", "move", "g"], "h", "i"]):
         pair.send(pair.engine.chunk(rows([0] * len(values), list(values))))
         results = pair.epoch(epoch)
-        kept.commit(results)
+        cached_views.commit(results)
         outputs.append(results["output_0"][0].as_py())
     assert outputs[1] == f"{[*'abcdef']} {['g']}"
     assert outputs[3] == f"{[*'abcdef']} {[*'ghi']}"
@@ -674,7 +674,7 @@ def test_a_list_may_be_set_as_another_list() -> None:
 def test_a_hit_asks_nothing() -> None:
     """With a right prefetch the server asks nothing; with a wrong one, results are the same."""
     steps = [[(0, "set", key, key)] for key in range(5)]
-    asked = {}
+    request_counts = {}
     for keys in ([0, 1, 2], [4], []):
         driver = Driver(inline=0, page=2)
         run(driver, [*steps, "barrier, forget", [(0, "any", 0, 0)][:0] or [(1, "get", 0, 0)]])
@@ -682,10 +682,10 @@ def test_a_hit_asks_nothing() -> None:
         driver.loaded.add(0)
         driver.prefetch(keys)
         run(driver, [[(0, "get", key, 0) for key in (0, 1, 2, 1)], "barrier"])
-        asked[tuple(keys)] = driver.kept.questions
+        request_counts[tuple(keys)] = driver.kept.questions
         outputs = driver.outputs[-1]
         assert outputs == driver.outputs[-1]
-    assert asked[(0, 1, 2)] + 3 == asked[(4,)] == asked[()]
+    assert request_counts[(0, 1, 2)] + 3 == request_counts[(4,)] == request_counts[()]
 
 
 def test_large_changes_come_in_parts() -> None:
@@ -717,27 +717,27 @@ def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(embedded_transport, "UNBOUNDED", small)
     transport = EmbeddedTransport(registry(ViewOperations), state_key=b"a key of sixteen bytes or more")
     open_reply = transport.describe(Open((CALL,), OPERATIONS))
-    kept = CachedViews(open_reply, page=600)
-    with transport.open(Open((CALL,), OPERATIONS, keeps_views=True), resolve=kept.resolve) as exchange:
+    cached_views = CachedViews(open_reply, page=600)
+    with transport.open(Open((CALL,), OPERATIONS, keeps_views=True), resolve=cached_views.resolve) as exchange:
         exchange.chunk(batch_of([(0, "set", key, key) for key in range(600)]))
         exchange.barrier(1)
         results = exchange.results(1)
         assert results.num_rows > 1
-        kept.commit(results)
+        cached_views.commit(results)
         exchange.chunk(batch_of([(0, "sum", 0, 0)]))  # its page has 600 entries
-        assert kept.questions == 1
-        exchange.entries(kept.prefetched(0, 0, "map", list(range(600))))
-        everything = kept.prefetched(0, 0, "map", list(range(600)))
+        assert cached_views.questions == 1
+        exchange.entries(cached_views.prefetched(0, 0, "map", list(range(600))))
+        everything = cached_views.prefetched(0, 0, "map", list(range(600)))
         complete = everything.to_pylist()
         complete[0]["state_0"]["map"]["complete"] = True
         exchange.entries(pa.RecordBatch.from_pylist(complete, schema=everything.schema))
         exchange.chunk(batch_of([(0, "get", 599, 0), (0, "get", 700, 0), (0, "sum", 0, 0)]))
         exchange.barrier(2)
         outputs = exchange.results(2)["output_0"].to_pylist()
-    assert kept.questions == 2  # of the first sum, and of get_value for the other map
+    assert cached_views.questions == 2  # of the first sum, and of get_value for the other map
     steps = [[(0, "set", key, key) for key in range(600)], "barrier", [(0, "sum", 0, 0)]]
-    wanted = expected([*steps, [(0, "get", 599, 0), (0, "get", 700, 0), (0, "sum", 0, 0)], "barrier"])
-    assert outputs[0] == wanted[-1][0]["output"]
+    expected_values = expected([*steps, [(0, "get", 599, 0), (0, "get", 700, 0), (0, "sum", 0, 0)], "barrier"])
+    assert outputs[0] == expected_values[-1][0]["output"]
 
 
 def test_entries_of_unequal_size_come_in_parts_within_the_bound() -> None:
@@ -802,17 +802,17 @@ def test_maps_that_are_known_as_a_whole_are_fast(*, keeps: bool, inline: int) ->
             return sum(1 for each in (acc.texts, acc.pairs, acc.floats, acc.dates) for _ in each)
 
     pair = ExchangePair(open_request(keeps_views=keeps), registry(Keys))
-    kept = CachedViews(pair.server.open_reply, inline=inline)
-    pair.resolve = kept.resolve
+    cached_views = CachedViews(pair.server.open_reply, inline=inline)
+    pair.resolve = cached_views.resolve
     outputs = []
     for epoch, value in enumerate(["python", "numpy", "python"]):
         if keeps and epoch:
-            pair.send(pair.engine.states(kept.states([0])))
+            pair.send(pair.engine.states(cached_views.states([0])))
         pair.send(pair.engine.chunk(rows([0], [value])))
         results = pair.epoch(epoch)
         outputs += results["output_0"].to_pylist()
         if keeps:
-            kept.commit(results)
+            cached_views.commit(results)
             pair.send(pair.engine.forget(pa.array([0], pa.int32())))
     assert outputs == [5, 5, 5]
     whole = (PlainMap, PlainMap, MapView, MapView)
@@ -838,11 +838,11 @@ def test_entries_that_are_only_iterated_over_are_not_counted() -> None:
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
-def answering(answer: Any) -> RejectedError:
+def error_of_answer(answer: Any) -> RejectedError:
     """Return the error for an engine that answers a question of the map with this, which it makes of its own answer."""
     driver = Driver(inline=0, page=2)
     run(driver, [[(0, "set", 1, 1), (0, "set", 2, 2), (1, "set", 1, 1)], "barrier"])
-    driver.pair.resolve = lambda wanted: answer(driver.kept, wanted)
+    driver.pair.resolve = lambda expected: answer(driver.kept, expected)
     with pytest.raises(RejectedError) as excinfo:
         driver.chunk([(0, "get", 1, 0)])
     assert excinfo.value.code == "BAD_FRAME"
@@ -854,17 +854,17 @@ def answering(answer: Any) -> RejectedError:
 @pytest.mark.parametrize(
     ("answer", "wrong"),
     [
-        (lambda kept, _: [kept.prefetched(0, 0, "map", [2])], "or another one"),
-        (lambda kept, _: [kept.prefetched(0, 0, "map", [1, 2])], "with 2 keys"),
-        (lambda kept, _: [kept.prefetched(0, 0, "map", [])], "with 0 keys"),
-        (lambda kept, _: [kept.prefetched(0, 0, "list", [1])], "with 0 keys"),
-        (lambda kept, _: [kept.prefetched(1, 0, "map", [1])], "entries of slot 0"),
-        (lambda _, wanted: [wanted.select(["slot"])], "entries of slot 0"),
+        (lambda cached_views, _: [cached_views.prefetched(0, 0, "map", [2])], "or another one"),
+        (lambda cached_views, _: [cached_views.prefetched(0, 0, "map", [1, 2])], "with 2 keys"),
+        (lambda cached_views, _: [cached_views.prefetched(0, 0, "map", [])], "with 0 keys"),
+        (lambda cached_views, _: [cached_views.prefetched(0, 0, "list", [1])], "with 0 keys"),
+        (lambda cached_views, _: [cached_views.prefetched(1, 0, "map", [1])], "entries of slot 0"),
+        (lambda _, expected: [expected.select(["slot"])], "entries of slot 0"),
     ],
 )
 def test_answers_to_other_questions_are_refused(answer: Any, wrong: str) -> None:
     """Even a function that catches everything does not go on with a wrong answer."""
-    assert wrong in answering(answer).message
+    assert wrong in error_of_answer(answer).message
 
 
 def test_a_function_cannot_go_on_without_an_answer() -> None:
@@ -927,11 +927,11 @@ def test_frames_of_views_need_keeps_views() -> None:
 def test_a_second_state_is_refused_where_the_engine_keeps_views() -> None:
     """Views do not merge in streams."""
     pair = ExchangePair(open_request(keeps_views=True), registry())
-    kept = CachedViews(pair.server.open_reply)
+    cached_views = CachedViews(pair.server.open_reply)
     pair.send(pair.engine.chunk(rows([0], ["a"])))
-    kept.commit(pair.epoch(1))
+    cached_views.commit(pair.epoch(1))
     with pytest.raises(RejectedError) as excinfo:
-        pair.send(pair.engine.states(kept.states([0])))
+        pair.send(pair.engine.states(cached_views.states([0])))
     assert excinfo.value.code == "CANNOT_MERGE"
 
 
@@ -946,10 +946,10 @@ def test_keys_that_do_not_fit_are_errors_of_the_function() -> None:
         merge = None  # type: ignore[assignment]
 
     pair = ExchangePair(open_request(keeps_views=True), registry(Wrong))
-    kept = CachedViews(pair.server.open_reply)
-    pair.resolve = kept.resolve
+    cached_views = CachedViews(pair.server.open_reply)
+    pair.resolve = cached_views.resolve
     pair.send(pair.engine.chunk(rows([0], ["a"])))
-    kept.commit(pair.epoch(1))
+    cached_views.commit(pair.epoch(1))
     with pytest.raises(FunctionError, match="does not fit the view seen") as excinfo:
         pair.send(pair.engine.chunk(rows([0], ["b"])))
     assert excinfo.value.code == "USER_CODE"
@@ -967,9 +967,9 @@ def test_a_new_accumulator_without_its_views_is_an_error_of_the_function(
     @udaf(name="count_different", input_types=["STRING"], result_type="BIGINT")
     class Wrong(CountDifferent):
         def create_accumulator(self) -> Seen:
-            made = Seen()
-            made.seen = given_view
-            return made
+            accumulator = Seen()
+            accumulator.seen = given_view
+            return accumulator
 
     pair = ExchangePair(open_request(keeps_views=keeps), registry(Wrong))
     with pytest.raises(FunctionError, match=rf"seen of a new accumulator is {wrong}.*set it to MapView\(\)") as excinfo:
@@ -991,14 +991,14 @@ def test_what_a_method_sets_instead_of_a_view_is_refused_with_the_state() -> Non
         merge = None  # type: ignore[assignment]
 
     pair = ExchangePair(open_request(keeps_views=True), registry(Wrong))
-    kept = CachedViews(pair.server.open_reply)
+    cached_views = CachedViews(pair.server.open_reply)
     pair.send(pair.engine.chunk(rows([0, 1], ["a", "dict"])))
     largest = [pair.server.largest_view]
-    kept.commit(pair.epoch(1))
+    cached_views.commit(pair.epoch(1))
     pair.send(pair.engine.chunk(rows([0], ["wrong"])))
     largest.append(pair.server.largest_view)
     assert largest == [CachedView(3, 1, "count_different", "seen"), None]
-    pair.send(pair.engine.entries(kept.prefetched(0, 0, "seen", ["a"])))
+    pair.send(pair.engine.entries(cached_views.prefetched(0, 0, "seen", ["a"])))
     with pytest.raises(FunctionError, match=r"seen: 5 \(int\) is not a MapView") as excinfo:
         pair.epoch(2)
     assert excinfo.value.code == "RESULT_TYPE"

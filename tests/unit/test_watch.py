@@ -29,5 +29,5 @@ print(sum(range(10)))
 
 def test_a_process_can_be_profiled_after_a_step_was_interrupted_as_it_ended() -> None:
     """No interrupt stays pending, which would be raised somewhere else, or stop a profiler of Python 3.11 for ever."""
-    done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
+    process = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=120, check=False)
+    assert (process.returncode, process.stdout) == (0, "45\n"), process.stderr

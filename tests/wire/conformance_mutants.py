@@ -44,7 +44,9 @@ def bound_as(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
     def mutate(patch: Patch) -> None:
         bind = fold.bind_calls
         patch.setattr(
-            fold, "bind_calls", lambda known, asked, *more, **named: bind(known, change(asked), *more, **named)
+            fold,
+            "bind_calls",
+            lambda known_functions, calls, *more, **options: bind(known_functions, change(calls), *more, **options),
         )
 
     return mutate
@@ -52,7 +54,7 @@ def bound_as(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
 
 def each(**changes: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that changes fields of each call."""
-    return lambda asked: [replace(call, **{name: of(call) for name, of in changes.items()}) for call in asked]
+    return lambda calls: [replace(call, **{name: of(call) for name, of in changes.items()}) for call in calls]
 
 
 # -- discovery -------------------------------------------------------------------------------------------------------
@@ -73,24 +75,26 @@ def unknown_functions_are_described(patch: Patch) -> None:
 def opened_has_no_wrapper(patch: Patch) -> None:
     get = flight_server.FlightServer.get_flight_info
 
-    def unwrapped(self: Any, context: Any, descriptor: Any) -> Any:
+    def open_without_wrapper(self: Any, context: Any, descriptor: Any) -> Any:
         info = get(self, context, descriptor)
         if descriptor.descriptor_type != fl.DescriptorType.CMD:
             return info
-        opened = pb.ServerFrame.FromString(info.app_metadata).opened.SerializeToString()
-        return fl.FlightInfo(info.schema, descriptor, [], -1, -1, app_metadata=opened)
+        open_reply = pb.ServerFrame.FromString(info.app_metadata).opened.SerializeToString()
+        return fl.FlightInfo(info.schema, descriptor, [], -1, -1, app_metadata=open_reply)
 
-    patch.setattr(flight_server.FlightServer, "get_flight_info", unwrapped)
+    patch.setattr(flight_server.FlightServer, "get_flight_info", open_without_wrapper)
 
 
 @breaks("describe-refuses")
 def columns_are_not_looked_for_when_described(patch: Patch) -> None:
     describe = flight_server.describe
-    known = each(arguments=lambda call: ("value",))
+    with_known_column = each(arguments=lambda call: ("value",))
     patch.setattr(
         flight_server,
         "describe",
-        lambda asked, *rest, **more: describe(replace(asked, calls=known(asked.calls)), *rest, **more),
+        lambda open_request, *rest, **more: describe(
+            replace(open_request, calls=with_known_column(open_request.calls)), *rest, **more
+        ),
     )
 
 
@@ -109,8 +113,8 @@ def tokens_need_no_bearer(patch: Patch) -> None:
     check = authentication.Tokens.__call__
 
     def lax(self: Any, headers: dict[str, str]) -> Any:
-        given = {name: value.removeprefix("Bearer ") for name, value in headers.items() if name == "authorization"}
-        return check(self, {name: f"Bearer {value}" for name, value in given.items()})
+        tokens = {name: value.removeprefix("Bearer ") for name, value in headers.items() if name == "authorization"}
+        return check(self, {name: f"Bearer {value}" for name, value in tokens.items()})
 
     patch.setattr(authentication.Tokens, "__call__", lax)
 
@@ -143,8 +147,8 @@ def codecs_have_other_names(patch: Patch) -> None:
 
 @breaks("input-types")
 def input_types_are_left_out(patch: Patch) -> None:
-    made = server_exchange.OpenedCall
-    patch.setattr(server_exchange, "OpenedCall", lambda **given: made(**{**given, "input_types": ()}))
+    opened_call = server_exchange.OpenedCall
+    patch.setattr(server_exchange, "OpenedCall", lambda **members: opened_call(**{**members, "input_types": ()}))
 
 
 @breaks("protocol-version")
@@ -153,9 +157,9 @@ def any_version_is_taken(patch: Patch) -> None:
 
     def lax(command: bytes) -> Any:
         with contextlib.suppress(Exception):
-            opening = pb.Open.FromString(command)
-            opening.protocol_version = 1
-            command = opening.SerializeToString()
+            request = pb.Open.FromString(command)
+            request.protocol_version = 1
+            command = request.SerializeToString()
         return decode_open(command)
 
     patch.setattr(flight_server, "decode_open", lax)
@@ -167,9 +171,9 @@ def unknown_fields_are_refused(patch: Patch) -> None:
 
     def strict(cls: Any, data: bytes, what: str) -> Any:
         message = parse(cls, data, what)
-        known = cls.FromString(data)
-        known.DiscardUnknownFields()
-        if len(known.SerializeToString()) != len(data):
+        known_message = cls.FromString(data)
+        known_message.DiscardUnknownFields()
+        if len(known_message.SerializeToString()) != len(data):
             raise RejectedError("BAD_FRAME", "unknown fields")
         return message
 
@@ -187,10 +191,10 @@ def an_open_without_calls_is_taken(patch: Patch) -> None:
 
     def lax(command: bytes) -> Any:
         with contextlib.suppress(Exception):
-            opening = pb.Open.FromString(command)
-            if not opening.calls and opening.protocol_version:
-                opening.calls.add(function="sum", arguments=["value"])
-                command = opening.SerializeToString()
+            request = pb.Open.FromString(command)
+            if not request.calls and request.protocol_version:
+                request.calls.add(function="sum", arguments=["value"])
+                command = request.SerializeToString()
         return decode_open(command)
 
     patch.setattr(flight_server, "decode_open", lax)
@@ -220,12 +224,12 @@ def unknown_direct_arguments_are_ignored(patch: Patch) -> None:
 def slots_may_be_wide(patch: Patch) -> None:
     bind = server_exchange._bind
 
-    def lax(opening: Any, *more: Any) -> Any:
+    def lax(request: Any, *more: Any) -> Any:
         fields = [
             field.with_type({"slot": pa.int32(), "kind": pa.int8()}.get(field.name, field.type))
-            for field in opening.columns
+            for field in request.columns
         ]
-        return bind(replace(opening, columns=pa.schema(fields)), *more)
+        return bind(replace(request, columns=pa.schema(fields)), *more)
 
     patch.setattr(server_exchange, "_bind", lax)
 
@@ -265,10 +269,10 @@ def rows_beside_barriers_are_dropped(patch: Patch) -> None:
 
 @breaks("dirty-slots", "results-in-parts")
 def many_slots_come_in_another_order(patch: Patch) -> None:
-    marked = fold.Fold._marked_slots
+    marked_slots = fold.Fold._marked_slots
 
     def reverse(self: Any, mark: int) -> Any:
-        slots = marked(self, mark)
+        slots = marked_slots(self, mark)
         return slots[::-1].copy() if len(slots) > 3 else slots
 
     patch.setattr(fold.Fold, "_marked_slots", reverse)
@@ -278,8 +282,8 @@ def many_slots_come_in_another_order(patch: Patch) -> None:
 def accumulators_end_with_the_epoch(patch: Patch) -> None:
     collect = fold.Fold.collect
 
-    def forgetful(self: Any, **asked: bool) -> pa.RecordBatch:
-        batch = collect(self, **asked)
+    def forgetful(self: Any, **options: bool) -> pa.RecordBatch:
+        batch = collect(self, **options)
         self.forget(batch.column("slot"))
         return batch
 
@@ -288,10 +292,10 @@ def accumulators_end_with_the_epoch(patch: Patch) -> None:
 
 @breaks("any-split")
 def an_empty_chunk_empties_its_group(patch: Patch) -> None:
-    folding = fold.Fold.fold
+    fold_rows = fold.Fold.fold
 
     def odd(self: Any, batch: pa.RecordBatch) -> None:
-        folding(self, batch)
+        fold_rows(self, batch)
         if not batch.num_rows:
             self._empty(np.zeros(1, np.int32))
 
@@ -381,8 +385,10 @@ def unknown_kinds_insert(patch: Patch) -> None:
     def lax(batch: pa.RecordBatch) -> Any:
         if "kind" in batch.schema.names:
             kinds = pc.fill_null(batch.column("kind"), 0)
-            known = pc.and_(pc.greater_equal(kinds, 0), pc.less(kinds, 4))
-            batch = batch.set_column(1, batch.schema.field("kind"), pc.if_else(known, kinds, pa.scalar(0, pa.int8())))
+            is_known = pc.and_(pc.greater_equal(kinds, 0), pc.less(kinds, 4))
+            batch = batch.set_column(
+                1, batch.schema.field("kind"), pc.if_else(is_known, kinds, pa.scalar(0, pa.int8()))
+            )
         return retracts(batch)
 
     patch.setattr(fold, "_retracts", lax)
@@ -403,8 +409,10 @@ def rows_of_unknown_filters_count(patch: Patch) -> None:
 
 @breaks("distinct")
 def distinct_counts_every_row(patch: Patch) -> None:
-    counted = bound_calls.Counted
-    patch.setattr(bound_calls, "Counted", lambda inner, **options: counted(inner, **{**options, "each_once": False}))
+    counted_class = bound_calls.Counted
+    patch.setattr(
+        bound_calls, "Counted", lambda inner, **options: counted_class(inner, **{**options, "each_once": False})
+    )
 
 
 @breaks("materialize")
@@ -458,9 +466,9 @@ def entries_are_taken_for_any_state(patch: Patch) -> None:
 @breaks("forget")
 def forgotten_groups_keep_their_rows(patch: Patch) -> None:
     def lax(self: Any, slots: pa.Array) -> None:
-        chosen = slots.to_numpy(zero_copy_only=False)
+        slot_numbers = slots.to_numpy(zero_copy_only=False)
         self._marked_below = 0
-        self._marks[chosen[chosen < len(self._marks)]] = 0
+        self._marks[slot_numbers[slot_numbers < len(self._marks)]] = 0
 
     patch.setattr(fold.Fold, "forget", lax)
 
@@ -517,7 +525,7 @@ def the_end_is_an_error(patch: Patch) -> None:
 
 @breaks("several-calls")
 def calls_are_folded_in_another_order(patch: Patch) -> None:
-    bound_as(lambda asked: list(reversed(asked)))(patch)
+    bound_as(lambda calls: list(reversed(calls)))(patch)
 
 
 # -- states ----------------------------------------------------------------------------------------------------------
@@ -596,8 +604,8 @@ def a_checkpoint_makes_slots_clean(patch: Patch) -> None:
 def any_barrier_saves(patch: Patch) -> None:
     collect = fold.Fold.collect
 
-    def odd(self: Any, **asked: bool) -> pa.RecordBatch:
-        batch = collect(self, **asked)
+    def odd(self: Any, **options: bool) -> pa.RecordBatch:
+        batch = collect(self, **options)
         self._marks[:] = 0
         return batch
 
@@ -616,20 +624,20 @@ def states_come_whether_it_reopens_or_not(patch: Patch) -> None:
 @breaks("retract-from-states")
 def what_was_loaded_cannot_be_taken_back(patch: Patch) -> None:
     merge, retracts = fold.Fold.merge_states, fold._retracts
-    loaded: set[bool] = set()
+    has_loaded: set[bool] = set()
 
-    def noting(self: Any, batch: pa.RecordBatch) -> None:
-        loaded.add(True)
+    def note(self: Any, batch: pa.RecordBatch) -> None:
+        has_loaded.add(True)
         merge(self, batch)
 
     def begin(self: Any, *arguments: Any) -> None:
-        loaded.clear()
+        has_loaded.clear()
         carry(self, *arguments)
 
     carry = flight_server.FlightServer._carry
     patch.setattr(flight_server.FlightServer, "_carry", begin)
-    patch.setattr(fold.Fold, "merge_states", noting)
-    patch.setattr(fold, "_retracts", lambda batch: None if loaded else retracts(batch))
+    patch.setattr(fold.Fold, "merge_states", note)
+    patch.setattr(fold, "_retracts", lambda batch: None if has_loaded else retracts(batch))
 
 
 # Breaks whatever comes after it, so it is tried with its own rule only.

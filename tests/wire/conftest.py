@@ -17,44 +17,44 @@ from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, open_request
 
 
-def _starting(tmp_path: Path, *, forked: bool) -> Iterator[Callable[..., ServerProcess]]:
-    started: list[ServerProcess] = []
+def _start_servers(tmp_path: Path, *, is_forked: bool) -> Iterator[Callable[..., ServerProcess]]:
+    processes: list[ServerProcess] = []
 
     def start(
         *, modules: str = "tests.wire.wire_functions", await_ready: bool = True, **settings: Any
     ) -> ServerProcess:
-        log = tmp_path / f"server-{len(started)}.log"
-        server = ServerProcess({"modules": modules, **settings}, log, forked=forked)
-        started.append(server)
+        log = tmp_path / f"server-{len(processes)}.log"
+        server = ServerProcess({"modules": modules, **settings}, log, is_forked=is_forked)
+        processes.append(server)
         if await_ready:
             server.await_ready()
         return server
 
     yield start
-    for server in started:
+    for server in processes:
         server.end()
 
 
 @pytest.fixture
 def spawn(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     """Start servers in other processes. Those that still run are ended with the test."""
-    yield from _starting(tmp_path, forked=False)
+    yield from _start_servers(tmp_path, is_forked=False)
 
 
 @pytest.fixture
 def fork(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     """Like `spawn`, but faster: for tests that do not concern the start or end of a process."""
-    yield from _starting(tmp_path, forked=True)
+    yield from _start_servers(tmp_path, is_forked=True)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ProcessServer]:
     """A server in this process."""
-    with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as running:
+    with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as server:
         # The first connection may need more patience than the tests have, if the machine is busy.
-        with FlightTransport([running.url], deadline_s=DEADLINE_S).open(open_request(Call("count"))):
+        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(Call("count"))):
             pass
-        yield running
+        yield server
     close_connections()
 
 

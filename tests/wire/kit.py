@@ -44,8 +44,8 @@ def open_request(*calls: Call, columns: pa.Schema = COLUMNS, **more: Any) -> Ope
 
 def rows(*values: tuple[Any, ...], columns: pa.Schema = COLUMNS) -> pa.RecordBatch:
     """Return a chunk of rows (slot, kind, value, weight, wanted); the last three default to 1, 1 and true."""
-    filled = [value + (0, 0, 1, 1, True)[len(value) :] for value in values]
-    arrays = [pa.array([row[at] for row in filled], field.type) for at, field in enumerate(columns)]
+    full_rows = [value + (0, 0, 1, 1, True)[len(value) :] for value in values]
+    arrays = [pa.array([row[at] for row in full_rows], field.type) for at, field in enumerate(columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
@@ -97,14 +97,14 @@ class ServerProcess:
     Args:
         settings: Its settings, by name.
         log: Where its log goes.
-        forked: Whether to fork it from a process in which all is imported, instead of starting an interpreter.
+        is_forked: Whether to fork it from a process in which all is imported, instead of starting an interpreter.
     """
 
-    def __init__(self, settings: dict[str, Any], log: Path, *, forked: bool = False) -> None:
+    def __init__(self, settings: dict[str, Any], log: Path, *, is_forked: bool = False) -> None:
         settings = {"port": 0, "health_port": 0, "http_port": 0, "state_keys": STATE_KEY, **settings}
         self.log = log
         self.process: subprocess.Popen[bytes] | ForkedProcess
-        if forked:
+        if is_forked:
             self.process = ForkedProcess(settings, log, environment())
         else:
             with log.open("wb") as stderr:
@@ -143,7 +143,7 @@ class ServerProcess:
             self.process.stdout.close()
 
 
-def summing(factor: int) -> type:
+def sum_with_factor(factor: int) -> type:
     """Return a function whose code differs by a variable, under one name and version."""
 
     def times(value: int) -> int:

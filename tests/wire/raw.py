@@ -34,12 +34,12 @@ def _part(field: int, content: bytes) -> bytes:
 
 
 def flight_data(
-    message: IpcMessage | None = None, *, opening: Open | None = None, metadata: bytes | None = None
+    message: IpcMessage | None = None, *, request: Open | None = None, metadata: bytes | None = None
 ) -> bytes:
     """Return one FlightData message; arguments that are None are omitted."""
     parts = []
-    if opening is not None:
-        parts.append(_part(1, b"\x08" + _varint(_CMD) + _part(2, encode_open(opening))))
+    if request is not None:
+        parts.append(_part(1, b"\x08" + _varint(_CMD) + _part(2, encode_open(request))))
     if message is not None:
         parts.append(_part(2, message.header))
     if metadata is not None:

@@ -95,8 +95,8 @@ def test_another_version_has_another_fingerprint(server: ProcessServer) -> None:
     from foldflight import udaf
 
     newer = udaf(input_types=["BIGINT", "INT"], result_type="BIGINT", version="2", name="weighted_avg")(WeightedAvg)
-    planned = connect(newer).transport.describe(open_request(Call("weighted_avg", ("value", "weight"))))
-    call = Call("weighted_avg", ("value", "weight"), fingerprint=planned.fingerprints[0])
+    schema = connect(newer).transport.describe(open_request(Call("weighted_avg", ("value", "weight"))))
+    call = Call("weighted_avg", ("value", "weight"), fingerprint=schema.fingerprints[0])
     with pytest.raises(RejectedError, match="version 1") as excinfo:
         connect(server.url, patience_s=0).transport.open(open_request(call))
     assert excinfo.value.code == "SCHEMA_MISMATCH"
@@ -355,11 +355,11 @@ def test_other_verbs_are_refused(server: ProcessServer) -> None:
         writer, _ = client.do_put(fl.FlightDescriptor.for_path("sum"), COLUMNS)
         with pytest.raises(fl.FlightError) as put:
             writer.close()
-        with pytest.raises(fl.FlightError) as acted:
+        with pytest.raises(fl.FlightError) as excinfo_of_action:
             list(client.do_action("x"))
         assert [action.type for action in client.list_actions()] == ["status", "register", "protocol_version"]
-    for caught in (excinfo, put, acted):
-        error = decode_error(caught.value.extra_info)
+    for each_excinfo in (excinfo, put, excinfo_of_action):
+        error = decode_error(each_excinfo.value.extra_info)
         assert error is not None
         assert error.code == "BAD_FRAME"
 
@@ -412,10 +412,10 @@ def test_messages_are_bounded() -> None:
 def test_bug_of_ours_is_an_invariant_with_an_id(server: ProcessServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected exception reaches the client as its class and an id, without the server's traceback."""
 
-    def broken(*_args: object, **_options: object) -> None:
+    def raise_bug(*_args: object, **_options: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr("foldflight.server.flight_server.describe", broken)
+    monkeypatch.setattr("foldflight.server.flight_server.describe", raise_bug)
     with pytest.raises(CorruptError) as excinfo:
         FlightTransport([server.url], deadline_s=DEADLINE_S).describe(open_request(COUNT))
     assert excinfo.value.code == "INVARIANT"

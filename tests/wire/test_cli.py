@@ -22,7 +22,7 @@ MODULE = "tests.wire.limit_functions"
 @pytest.fixture
 def foldflight():
     """Start commands. Those that still run are ended with the test."""
-    started = []
+    processes = []
 
     def start(*arguments, **variables):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FOLDFLIGHT_")}
@@ -33,11 +33,11 @@ def foldflight():
             env={**environment, **variables},
             text=True,
         )
-        started.append(process)
+        processes.append(process)
         return process
 
     yield start
-    for process in started:
+    for process in processes:
         if process.poll() is None:
             process.kill()
         process.communicate()
@@ -88,10 +88,10 @@ def test_settings_come_from_the_environment_and_a_flag_wins(foldflight):
 @pytest.mark.every_turn
 def test_taken_port_is_a_clear_error(foldflight):
     """The second server on a port reports the port, the flag and how to find a free one."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as other_socket:
+        other_socket.bind(("127.0.0.1", 0))
+        other_socket.listen()
+        port = other_socket.getsockname()[1]
         process = foldflight("serve", "examples.weighted_avg", "--port", str(port))
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1

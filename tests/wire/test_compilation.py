@@ -49,9 +49,9 @@ def log() -> Log:
 @pytest.fixture
 def start(tmp_path: Path, log: Log) -> Iterator[Start]:
     """Start servers in this process that have their functions compiled as those of `foldflight serve`."""
-    started: list[ProcessServer] = []
+    servers: list[ProcessServer] = []
 
-    def one(*modules: str, **given: object) -> ProcessServer:
+    def one(*modules: str, **server_settings: object) -> ProcessServer:
         settings = load_settings(
             {
                 "modules": modules or (FUNCTIONS,),
@@ -60,21 +60,21 @@ def start(tmp_path: Path, log: Log) -> Iterator[Start]:
                 "http_port": "off",
                 "state_keys": STATE_KEY,
                 "compiled_folder": str(tmp_path / "compiled"),
-                **given,
+                **server_settings,
             },
             {},
         )
         logger = make_logger(log, log_format="json", log_level="info")
         server = ProcessServer(settings, load_registry(settings), logger, compiles=True, spare=tmp_path / "spare")
-        started.append(server)
+        servers.append(server)
         return server
 
     yield one
-    for server in started:
+    for server in servers:
         server.close()
 
 
-def folded(server: ProcessServer, function: str) -> str:
+def fold_rows(server: ProcessServer, function: str) -> str:
     """Return how a server lists a function."""
     return next(
         info.folded for info in FlightTransport([server.url], deadline_s=DEADLINE_S).infos() if info.name == function
@@ -109,10 +109,10 @@ def test_a_function_whose_process_ends_twice_is_interpreted_and_says_so(start: S
     fold(server, Call("dies", ("value",)), 1)
     assert eventually(lambda: outcomes(server, "failed") == 1.0)
     fold(server, Call("dies", ("value",)), 1)
-    assert folded(server, "dies") == "interpreted: the process that compiles it ended with exit code 3"
+    assert fold_rows(server, "dies") == "interpreted: the process that compiles it ended with exit code 3"
     assert log.problems() == ["ended with exit code 3"] * 2
-    waiting = server.metrics.registry.get_sample_value("foldflight_function_waiting", {"function": "dies"})
-    assert waiting == 0.0
+    waiting_functions = server.metrics.registry.get_sample_value("foldflight_function_waiting", {"function": "dies"})
+    assert waiting_functions == 0.0
     fold(server, Call("times", ("value",)), 2, lambda mode: mode is Mode.COMPILED)
 
 
@@ -123,7 +123,7 @@ def test_a_process_that_does_not_answer_is_ended(start: Start, log: Log, monkeyp
     assert eventually(lambda: outcomes(server, "failed") == 1.0)
     assert log.problems() == ["took longer than 0.001 s"] * 2
     fold(server, Call("hangs", ("value",)), 1)
-    assert folded(server, "hangs") == "interpreted: the process that compiles it took longer than 0.001 s"
+    assert fold_rows(server, "hangs") == "interpreted: the process that compiles it took longer than 0.001 s"
 
 
 @pytest.mark.every_turn
@@ -132,15 +132,15 @@ def test_a_function_waits_until_the_container_has_memory(
 ) -> None:
     """No process is started until then, the log says so once, and the folder is free for other servers."""
     room = [255 << 20]
-    looked: list[int] = []
-    monkeypatch.setattr(module, "container_room", lambda: looked.append(room[0]) or room[0])
+    memory_checks: list[int] = []
+    monkeypatch.setattr(module, "container_room", lambda: memory_checks.append(room[0]) or room[0])
     monkeypatch.setattr(module, "_ROOM_S", 0.01)
     server = start()
     fold(server, Call("times", ("value",)), 2)
-    assert eventually(lambda: len(looked) > 2)
+    assert eventually(lambda: len(memory_checks) > 2)
     assert server.compilation is not None
     assert server.compilation._process is None
-    assert folded(server, "times") == "compiled when hot: it is interpreted until another process has compiled it"
+    assert fold_rows(server, "times") == "compiled when hot: it is interpreted until another process has compiled it"
     waits = "functions wait to be compiled until the container has memory for it"
     assert [line["free_mib"] for line in log.lines() if line["event"] == waits] == [255]
     room[0] = 256 << 20
@@ -165,7 +165,7 @@ def test_a_process_is_ended_before_the_memory_of_the_container_is_used_up(
     assert eventually(lambda: outcomes(server, "failed") == 1.0)
     assert log.problems() == ["was ended because the container had no more memory for it"] * 2
     fold(server, Call("hangs", ("value",)), 1)
-    assert folded(server, "hangs").startswith("interpreted: the process that compiles it was ended because")
+    assert fold_rows(server, "hangs").startswith("interpreted: the process that compiles it was ended because")
 
 
 @pytest.mark.parametrize("ends", ["drain", "close"])
@@ -230,17 +230,19 @@ def test_functions_that_another_process_cannot_load_are_compiled_here_when_hot(s
     assert eventually(lambda: outcomes(server, "failed") == 1.0)
     server.programs._hot_rows = 1  # type: ignore[attr-defined]
     fold(server, Call("single", ("value",)), 1, lambda mode: mode is Mode.COMPILED)
-    assert folded(server, "single") == "compiled"
+    assert fold_rows(server, "single") == "compiled"
 
 
 @pytest.mark.every_turn
-@pytest.mark.parametrize("given", ["off", "others"])
-def test_compiled_code_is_kept_elsewhere_where_the_folder_cannot(start: Start, tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("folder_option", ["off", "others"])
+def test_compiled_code_is_kept_elsewhere_where_the_folder_cannot(
+    start: Start, tmp_path: Path, folder_option: str
+) -> None:
     """Without a folder, or with one that others may write to, the server and the process have one of their own."""
     others = tmp_path / "others"
     others.mkdir()
     others.chmod(0o777)
-    server = start("tests.unit.listed_functions", compiled_folder="off" if given == "off" else str(others))
+    server = start("tests.unit.listed_functions", compiled_folder="off" if folder_option == "off" else str(others))
     fold(server, Call("plain", ("value",)), 1, lambda mode: mode is Mode.COMPILED)
     assert eventually(lambda: outcomes(server, "compiled") == 1.0)
     assert list((tmp_path / "spare").glob("*.fold"))
@@ -257,7 +259,7 @@ def test_stored_code_is_loaded_from_a_folder_that_cannot_be_written_to(
     assert accelerator_of(folder).warm(plain).mode is Mode.COMPILED
     monkeypatch.setattr(os, "access", lambda *_: False)
     server = start(FUNCTIONS, "tests.unit.listed_functions")
-    assert folded(server, "plain") == "compiled"
+    assert fold_rows(server, "plain") == "compiled"
     assert server.programs.folder == tmp_path / "spare"
 
 
@@ -279,26 +281,26 @@ def test_a_function_with_direct_arguments_is_compiled_for_values_with_many_rows(
 def test_the_function_with_most_rows_is_next() -> None:
     settings = load_settings({"modules": (FUNCTIONS,)}, {})
     logger = make_logger(io.StringIO(), log_format="json", log_level="info")
-    waiting = Compilation(settings, load_registry(settings), None, metrics=Metrics(), logger=logger)
-    asked = [(bound_of("dies"), 10), (bound_of("hangs"), 30), (bound_of("times", factor=2), 1 << 18)]
-    for bound, count in asked[:2]:
+    compilation = Compilation(settings, load_registry(settings), None, metrics=Metrics(), logger=logger)
+    row_counts = [(bound_of("dies"), 10), (bound_of("hangs"), 30), (bound_of("times", factor=2), 1 << 18)]
+    for bound, count in row_counts[:2]:
         with pytest.raises(PendingLoop):
-            waiting.ask(bound, "fold", count)
+            compilation.ask(bound, "fold", count)
     with pytest.raises(PendingLoop):
-        waiting.ask(bound_of("dies"), "fold", 0)
-    job = waiting._next()
+        compilation.ask(bound_of("dies"), "fold", 0)
+    job = compilation._next()
     assert job is not None
     assert job.bound.function.name == "hangs"
     with pytest.raises(PendingLoop):
-        waiting.ask(bound_of("dies"), "fold", 40)
-    job = waiting._next()
+        compilation.ask(bound_of("dies"), "fold", 40)
+    job = compilation._next()
     assert job is not None
     assert job.bound.function.name == "dies"
     job.is_done, job.reason = True, "it was refused"
     with pytest.raises(Unsupported, match="it was refused"):
-        waiting.ask(bound_of("dies"), "fold", 41)
+        compilation.ask(bound_of("dies"), "fold", 41)
     job.reason = ""
-    waiting.ask(bound_of("dies"), "fold", 42)  # what was compiled and is not stored is compiled here
+    compilation.ask(bound_of("dies"), "fold", 42)  # what was compiled and is not stored is compiled here
 
 
 @pytest.mark.every_turn
@@ -306,14 +308,14 @@ def test_one_server_at_a_time_compiles_into_a_folder(start: Start, tmp_path: Pat
     """While another server has locked the folder, nothing is compiled; what that one has stored is loaded."""
     folder = tmp_path / "compiled"
     folder.mkdir(mode=0o700)
-    with (folder / ".compiling").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (folder / ".compiling").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         server = start("tests.unit.listed_functions")
         fold(server, Call("plain", ("value",)), 1)
         plain = Registry.load(["tests.unit.listed_functions"])["plain"]
         assert accelerator_of(folder).warm(plain).mode is Mode.COMPILED
         assert eventually(lambda: outcomes(server, "found") == 1.0)
-        assert folded(server, "plain") == "compiled"
+        assert fold_rows(server, "plain") == "compiled"
         assert outcomes(server, "compiled") == 0.0
         assert server.compilation is not None
         assert server.compilation._process is None

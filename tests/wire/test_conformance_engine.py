@@ -59,30 +59,30 @@ def query_of(engine: Callable[..., Any]) -> Callable[[str], object]:
     """Return a query of four epochs with an engine of this class."""
 
     def query(url: str) -> object:
-        running, outputs = engine(url, deadline_s=DEADLINE_S, patience_s=20.0), {}
+        running_engine, outputs = engine(url, deadline_s=DEADLINE_S, patience_s=20.0), {}
         for epoch in range(EPOCHS):
-            outputs.update(running.epoch(*rows(epoch)))
-        running.end()
+            outputs.update(running_engine.epoch(*rows(epoch)))
+        running_engine.end()
         return sorted(outputs.items())
 
     return query
 
 
-def tried(query: Callable[[str], object]) -> dict[str, Outcome]:
+def try_query(query: Callable[[str], object]) -> dict[str, Outcome]:
     """Test all rules."""
     result = check_engine(query, timeout_s=90.0, silence_s=SILENCE_S)
     return {outcome.rule.name: outcome for outcome in result}
 
 
-def broken(found: dict[str, Outcome]) -> dict[str, str]:
+def broken_rules(actual: dict[str, Outcome]) -> dict[str, str]:
     """Return the broken rules, with what was found."""
-    return {name: outcome.detail for name, outcome in found.items() if outcome.passed is False}
+    return {name: outcome.detail for name, outcome in actual.items() if outcome.passed is False}
 
 
 @pytest.mark.every_turn
 def test_the_sample_keeps_the_contract() -> None:
     """All rules are tested and kept by an engine of about 150 lines."""
-    result = tried(query_of(plain.Engine))
+    result = try_query(query_of(plain.Engine))
     assert list(result) == [rule.name for rule in ENGINE_RULES]
     assert {name: outcome.detail for name, outcome in result.items() if not outcome.passed} == {}
 
@@ -105,7 +105,7 @@ def test_this_package_keeps_the_contract() -> None:
                     outputs[row["slot"]] = row["output_0"], row["output_1"]
         return sorted(outputs.items())
 
-    result = tried(query)
+    result = try_query(query)
     assert {name: outcome.detail for name, outcome in result.items() if not outcome.passed} == {}
 
 
@@ -181,9 +181,9 @@ class LoadsNoStates(plain.Engine):  # type: ignore[name-defined,misc]
     """It does not load states into a new exchange."""
 
     def open(self) -> None:
-        kept, self.states = self.states, None
+        states, self.states = self.states, None
         super().open()
-        self.states = kept
+        self.states = states
 
 
 @breaks("lost-within-results")
@@ -234,9 +234,9 @@ class RefusesWhatIsNew(plain.Engine):  # type: ignore[name-defined,misc]
 
     def read(self) -> Any:
         frame, batch = super().read()
-        known = pb.ServerFrame.FromString(frame.SerializeToString())
-        known.DiscardUnknownFields()
-        if known != frame or known.ByteSize() != frame.ByteSize():
+        message = pb.ServerFrame.FromString(frame.SerializeToString())
+        message.DiscardUnknownFields()
+        if message != frame or message.ByteSize() != frame.ByteSize():
             sys.exit("a message with fields that nobody knows")
         return frame, batch
 
@@ -361,12 +361,12 @@ class ReadsAtTheEnd(plain.Engine):  # type: ignore[name-defined,misc]
 @pytest.mark.parametrize(("engine", "rules"), MUTANTS)
 def test_a_mistake_breaks_its_rules_and_no_others(engine: type, rules: set[str]) -> None:
     """Each rule concerns one thing; the rules that one mistake breaks all concern that mistake."""
-    result = broken(tried(query_of(engine)))
+    result = broken_rules(try_query(query_of(engine)))
     assert result.keys() == rules, result
     assert all(result.values())
 
 
 def test_every_rule_has_a_mistake_that_breaks_it() -> None:
     """Each rule can be broken. The rule for small messages is broken through the rule for their size."""
-    covered = set().union(*(mutant.values[1] for mutant in MUTANTS))
-    assert {rule.name for rule in ENGINE_RULES} - covered == {"small-messages"}
+    covered_rules = set().union(*(mutant.values[1] for mutant in MUTANTS))
+    assert {rule.name for rule in ENGINE_RULES} - covered_rules == {"small-messages"}

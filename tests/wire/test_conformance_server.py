@@ -23,10 +23,10 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.fixture(scope="module")
-def tried() -> Iterator[ProcessServer]:
+def numeric_server() -> Iterator[ProcessServer]:
     """A server whose limits allow every rule to be tested."""
-    with serving(numeric, **SETTINGS) as running:
-        yield running
+    with serving(numeric, **SETTINGS) as server:
+        yield server
 
 
 def outcomes(server: ProcessServer, *rules: str, deadline_s: float = 10.0, **more: str) -> dict[str, Outcome]:
@@ -36,38 +36,38 @@ def outcomes(server: ProcessServer, *rules: str, deadline_s: float = 10.0, **mor
 
 
 @pytest.mark.every_turn
-def test_a_server_keeps_the_contract(tried: ProcessServer) -> None:
+def test_a_server_keeps_the_contract(numeric_server: ProcessServer) -> None:
     """Every rule is tested and kept."""
-    result = outcomes(tried, deadline_s=DEADLINE_S)
+    result = outcomes(numeric_server, deadline_s=DEADLINE_S)
     assert list(result) == [rule.name for rule in SERVER_RULES]
     assert {name: outcome.detail for name, outcome in result.items() if not outcome.passed} == {}
 
 
-@pytest.mark.parametrize(("mutate", "broken"), MUTANTS)
+@pytest.mark.parametrize(("mutate", "broken_rules"), MUTANTS)
 def test_a_mistake_is_found(
-    tried: ProcessServer,
+    numeric_server: ProcessServer,
     monkeypatch: pytest.MonkeyPatch,
     deadlines: Callable[[], set[threading.Thread]],
     mutate: Mutate,
-    broken: tuple[str, ...],
+    broken_rules: tuple[str, ...],
 ) -> None:
     """The rule of a mistake is broken, with what was found, and leaves no exchange open."""
     mutate(monkeypatch)
-    outcome = outcomes(tried, broken[0], deadline_s=1.0)[broken[0]]
+    outcome = outcomes(numeric_server, broken_rules[0], deadline_s=1.0)[broken_rules[0]]
     assert outcome.passed is False
     assert outcome.detail
     assert eventually(lambda: not deadlines()), "the kit left an exchange open"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mutate", "broken"), MUTANTS)
+@pytest.mark.parametrize(("mutate", "broken_rules"), MUTANTS)
 def test_a_mistake_breaks_no_other_rule(
-    tried: ProcessServer, monkeypatch: pytest.MonkeyPatch, mutate: Mutate, broken: tuple[str, ...]
+    numeric_server: ProcessServer, monkeypatch: pytest.MonkeyPatch, mutate: Mutate, broken_rules: tuple[str, ...]
 ) -> None:
     """Each mistake breaks only its own rules."""
     mutate(monkeypatch)
-    result = outcomes(tried, deadline_s=15.0)  # a rule that holds needs longer on a busy machine
-    assert {name for name, outcome in result.items() if outcome.passed is False} == set(broken)
+    result = outcomes(numeric_server, deadline_s=15.0)  # a rule that holds needs longer on a busy machine
+    assert {name for name, outcome in result.items() if outcome.passed is False} == set(broken_rules)
 
 
 def test_places_that_are_never_free_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,8 +81,8 @@ def test_places_that_are_never_free_again_are_found(monkeypatch: pytest.MonkeyPa
 
 def test_every_rule_has_a_mistake_that_breaks_it() -> None:
     """Each rule can be broken."""
-    covered = {mutant.values[1][0] for mutant in MUTANTS} | {"hanging-up"}
-    assert covered == {rule.name for rule in SERVER_RULES}
+    covered_rules = {mutant.values[1][0] for mutant in MUTANTS} | {"hanging-up"}
+    assert covered_rules == {rule.name for rule in SERVER_RULES}
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
@@ -102,8 +102,8 @@ class OneWaySum:
 @pytest.mark.every_turn
 def test_what_a_function_cannot_do_is_not_tried() -> None:
     """If the function cannot retract, merge or fail, the rules test the refusals instead."""
-    with serving(OneWaySum, **SETTINGS) as running:
-        result = outcomes(running, function="one_way_sum")
+    with serving(OneWaySum, **SETTINGS) as server:
+        result = outcomes(server, function="one_way_sum")
     assert {name for name, outcome in result.items() if outcome.passed is None} == {
         "isolated-errors",
         "function-errors",
@@ -128,34 +128,34 @@ class Digits:
 
 def test_the_order_of_rows_is_seen_in_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a function whose output depends on the order, a server that sorts the other way breaks the rule."""
-    with serving(Digits, **SETTINGS) as running:
-        assert outcomes(running, "order", function="digits")["order"].passed is True
+    with serving(Digits, **SETTINGS) as server:
+        assert outcomes(server, "order", function="digits")["order"].passed is True
         bound_as(each(order=lambda call: tuple(replace(key, descending=not key.descending) for key in call.order)))(
             monkeypatch
         )
-        outcome = outcomes(running, "order", function="digits")["order"]
+        outcome = outcomes(server, "order", function="digits")["order"]
     assert outcome.passed is False
     assert "the output of 7 and 5, in descending order" in outcome.detail
 
 
-def test_a_function_that_tells_no_rows_apart_is_refused(tried: ProcessServer) -> None:
+def test_a_function_that_tells_no_rows_apart_is_refused(numeric_server: ProcessServer) -> None:
     """With `count`, no rule could fail."""
     with pytest.raises(RejectedError, match="with different outputs") as excinfo:
-        outcomes(tried, function="count")
+        outcomes(numeric_server, function="count")
     assert excinfo.value.code == "SIGNATURE"
 
 
-def test_what_cannot_be_asked_is_an_error(tried: ProcessServer) -> None:
+def test_what_cannot_be_asked_is_an_error(numeric_server: ProcessServer) -> None:
     """An unknown rule or function, a missing token and a missing server are errors, not broken rules."""
     with pytest.raises(RejectedError, match="no rule kind-of") as excinfo:
-        outcomes(tried, "kind-of")
+        outcomes(numeric_server, "kind-of")
     assert excinfo.value.code == "SIGNATURE"
     with pytest.raises(RejectedError) as excinfo:
-        outcomes(tried, function="sums")
+        outcomes(numeric_server, function="sums")
     assert excinfo.value.code == "UNKNOWN_FUNCTION"
     with pytest.raises(RejectedError) as excinfo:
-        list(check_server(tried.url, deadline_s=1.0))
+        list(check_server(numeric_server.url, deadline_s=1.0))
     assert excinfo.value.code == "UNAUTHENTICATED"
-    with pytest.raises(RetryableError) as lost:
+    with pytest.raises(RetryableError) as retryable_error:
         list(check_server("grpc://127.0.0.1:1", deadline_s=1.0))
-    assert lost.value.code == "UNREACHABLE"
+    assert retryable_error.value.code == "UNREACHABLE"

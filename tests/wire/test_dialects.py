@@ -166,8 +166,8 @@ def server() -> Iterator[ProcessServer]:
         VectorSum,
         echoed,
         Listed,
-    ) as running:
-        yield running
+    ) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -303,15 +303,15 @@ def test_nested_values_pass_both_ways(client: Any, prefix: str) -> None:
     """A struct of decimals, timestamps, maps and lists is written as each dialect writes its members."""
     schema = described(client, f"{prefix}echoed").schema
     assert schema.types[0] == schema.types[1]
-    written = schema.field(0).type
-    assert [str(field.type) for field in written][:2] == (
+    result_type = schema.field(0).type
+    assert [str(field.type) for field in result_type][:2] == (
         ["decimal128(10, 2)", "large_string"] if prefix else ["string", "string"]
     )
     decimal = Decimal if prefix else str
     at = datetime.datetime(2026, 1, 2, tzinfo=None if prefix else datetime.UTC)
     value = {"price": decimal("1.50"), "name": "a", "at": at, "old": [("b", decimal("2.5"))], "spans": [(1, 2, 3)]}
-    given = pa.array([value, None, {**value, "price": None, "old": None}], written)
-    assert call(client, f"{prefix}echoed", given).column(0).combine_chunks().equals(given)
+    arguments = pa.array([value, None, {**value, "price": None, "old": None}], result_type)
+    assert call(client, f"{prefix}echoed", arguments).column(0).combine_chunks().equals(arguments)
 
 
 def test_lists_of_reals_are_vectors_for_databend(server: ProcessServer, client: Any) -> None:
@@ -329,16 +329,19 @@ def test_lists_of_reals_are_vectors_for_databend(server: ProcessServer, client: 
 @pytest.mark.parametrize("prefix", ["", "databend:"])
 def test_vectors(server: ProcessServer, client: Any, prefix: str) -> None:
     """A VECTOR is a vector for Databend and a list for RisingWave, and other lists are refused with their row."""
-    reals, sized = pa.list_(pa.float32()), pa.list_(pa.float32(), 2)
+    reals, sized_list = pa.list_(pa.float32()), pa.list_(pa.float32(), 2)
     own = described(client, f"{prefix}scaled").schema.field(0)
-    assert (own.type, (own.metadata or {}).get(b"Extension")) == ((sized, b"Vector") if prefix else (reals, None))
-    for type_ in (reals, sized):
+    assert (own.type, (own.metadata or {}).get(b"Extension")) == ((sized_list, b"Vector") if prefix else (reals, None))
+    for type_ in (reals, sized_list):
         result = call(client, f"{prefix}scaled", pa.array([[1, -0.0], None, [float("inf"), float("nan")]], type_))
         assert result.schema.types[0] == own.type
         assert str(result.column(0).to_pylist()) == "[[0.5, -0.0], None, [inf, nan]]"
     groups = pa.array([[[1, 2], [3, 4]], [], [[5, 5]]], pa.list_(own.type))
     assert call(client, f"{prefix}aggregate:vector_sum", groups).column(0).to_pylist() == [[4, 6], [0, 0], [5, 5]]
-    wrong = [([[1, 2], [1]], reals, "row 1 of a batch is none: it has 1 items"), ([[1, None]], sized, "item 1 is NULL")]
+    wrong = [
+        ([[1, 2], [1]], reals, "row 1 of a batch is none: it has 1 items"),
+        ([[1, None]], sized_list, "item 1 is NULL"),
+    ]
     wrong += [
         ([[1, 2]], pa.list_(pa.float64()), r"cannot be read as VECTOR\(2\)"),
         ([[1, 2, 3]], pa.list_(pa.float32(), 3), ""),
@@ -485,16 +488,16 @@ def test_beside_recorded_bytes_of_arrow_udf(client: Any, name: str) -> None:
     def plain(field: pa.Field) -> tuple[str, pa.DataType, dict[bytes, bytes]]:
         return field.name, field.type, _metadata(field)
 
-    recorded = RECORDED[name]
-    theirs, info = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(recorded["schema"]))), described(client, name)
+    recorded_streams = RECORDED[name]
+    theirs, info = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(recorded_streams["schema"]))), described(client, name)
     assert [plain(each)[1:] for each in info.schema] == [plain(each)[1:] for each in theirs]
     assert plain(info.schema.field(len(theirs) - 1)) == plain(theirs.field(len(theirs) - 1))
-    assert info.total_records == recorded["total_records"]
-    if "answer" in recorded:
-        with pa.ipc.open_stream(bytes.fromhex(recorded["asked"])) as asked:
-            columns = [column.combine_chunks() for column in asked.read_all().columns]
-        with pa.ipc.open_stream(bytes.fromhex(recorded["answer"])) as answered:
-            assert call(client, name, *columns).equals(answered.read_all())
+    assert info.total_records == recorded_streams["total_records"]
+    if "answer" in recorded_streams:
+        with pa.ipc.open_stream(bytes.fromhex(recorded_streams["asked"])) as request_stream:
+            columns = [column.combine_chunks() for column in request_stream.read_all().columns]
+        with pa.ipc.open_stream(bytes.fromhex(recorded_streams["answer"])) as answer_stream:
+            assert call(client, name, *columns).equals(answer_stream.read_all())
 
 
 def _part(field: int, content: bytes) -> bytes:
@@ -538,21 +541,23 @@ def test_headers_come_before_the_rows(server: ProcessServer) -> None:
         yield _flight_data(_BATCH, "multiply")
 
     with grpc.insecure_channel(f"127.0.0.1:{server.flight.port}") as channel:
-        running = channel.stream_stream(_EXCHANGE)(messages(), timeout=DEADLINE_S)
-        assert running.initial_metadata() is not None  # waits for the headers, which come before the batch is sent
+        exchange_call = channel.stream_stream(_EXCHANGE)(messages(), timeout=DEADLINE_S)
+        assert (
+            exchange_call.initial_metadata() is not None
+        )  # waits for the headers, which come before the batch is sent
         release.set()
-        assert len(list(running)) == 2
+        assert len(list(exchange_call)) == 2
 
 
 def test_a_drain_ends_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that waits is ended after a while, one that works has its answer first, and no further row is taken."""
-    begun, may_end, seen = threading.Event(), threading.Event(), []
+    may_begin, may_end, seen = threading.Event(), threading.Event(), []
 
     @udf(compile=False)
     def slowly(x: int) -> int:
         seen.append(x)
         if x == 2:
-            begun.set()
+            may_begin.set()
             may_end.wait(PATIENCE_S)
         return x
 
@@ -562,20 +567,20 @@ def test_a_drain_ends_streams(monkeypatch: pytest.MonkeyPatch) -> None:
         for place, (writer, _) in enumerate(streams):
             writer.begin(pa.schema([("x", pa.int64())]))
             writer.write_batch(pa.record_batch([pa.array([place])], ["x"]))
-        (_, told), (_, ends), (works, answers) = streams
-        assert told.read_chunk().data.to_pydict() == {"slowly": [0]}
+        (_, drain_error), (_, ends), (works, answers) = streams
+        assert drain_error.read_chunk().data.to_pydict() == {"slowly": [0]}
         assert ends.read_chunk().data.to_pydict() == {"slowly": [1]}
-        assert begun.wait(PATIENCE_S)
-        drained = threads.submit(server.drain)
+        assert may_begin.wait(PATIENCE_S)
+        drain_future = threads.submit(server.drain)
         with pytest.raises(fl.FlightUnavailableError, match="DRAINING"):
-            told.read_chunk()
-        assert not drained.done()
+            drain_error.read_chunk()
+        assert not drain_future.done()
         works.write_batch(pa.record_batch([pa.array([3])], ["x"]))
         may_end.set()
         assert answers.read_chunk().data.to_pydict() == {"slowly": [2]}
         with pytest.raises(fl.FlightUnavailableError, match=r"DRAINING.*send these rows to another server"):
             answers.read_chunk()
-        assert drained.result(PATIENCE_S)
+        assert drain_future.result(PATIENCE_S)
         assert sorted(seen) == [0, 1, 2]
         for writer, _ in streams:
             with contextlib.suppress(fl.FlightError):

@@ -34,19 +34,19 @@ ALONE = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the compiled messages and rows with known sums."""
-    made = tmp_path_factory.mktemp("plain")
-    proto = ["-I", str(ROOT / "proto" / "foldflight" / "v1"), f"--python_out={made}", "exchange.proto"]
+    sample_folder = tmp_path_factory.mktemp("plain")
+    proto = ["-I", str(ROOT / "proto" / "foldflight" / "v1"), f"--python_out={sample_folder}", "exchange.proto"]
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *proto], check=True)
     random.seed(7)
     rows = [(f"key {random.randrange(6)}", random.randrange(1000)) for _ in range(9000)]
     lines = ["key,value", *(f"{key},{value}" for key, value in rows)]
-    (made / "rows.csv").write_text("\n".join(lines))
+    (sample_folder / "rows.csv").write_text("\n".join(lines))
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for key, value in rows:
         sums[key][0] += value
         sums[key][1] += 1
-    (made / "answer").write_text("".join(json.dumps([key, *sums[key]]) + "\n" for key in sorted(sums)))
-    return made
+    (sample_folder / "answer").write_text("".join(json.dumps([key, *sums[key]]) + "\n" for key in sorted(sums)))
+    return sample_folder
 
 
 def command(folder: Path, url: str, *more: str) -> list[str]:
@@ -59,14 +59,14 @@ def command(folder: Path, url: str, *more: str) -> list[str]:
 def test_the_sample_folds_without_this_package(folder: Path) -> None:
     """With a token, over three epochs, the sums are right, and no module of this package is loaded."""
     with serving(numeric, tokens=TOKEN) as server:
-        done = subprocess.run(
+        process = subprocess.run(
             command(folder, server.url, "--token", TOKEN), capture_output=True, text=True, check=True, cwd=folder
         )
-        assert done.stdout == (folder / "answer").read_text()
-        assert done.stderr == ""
-        refused = subprocess.run(command(folder, server.url), capture_output=True, text=True, check=False, cwd=folder)
-        assert refused.returncode == 1
-        assert refused.stderr.startswith("RejectedError UNAUTHENTICATED: ")
+        assert process.stdout == (folder / "answer").read_text()
+        assert process.stderr == ""
+        process = subprocess.run(command(folder, server.url), capture_output=True, text=True, check=False, cwd=folder)
+        assert process.returncode == 1
+        assert process.stderr.startswith("RejectedError UNAUTHENTICATED: ")
 
 
 @pytest.mark.slow
@@ -77,11 +77,11 @@ def test_another_server_continues(fork: Callable[..., ServerProcess]) -> None:
     engine = plain.Engine(urls, deadline_s=DEADLINE_S)
     outputs = engine.epoch(["a", "b", "a"], pa.array([1, 2, 3]))
     assert outputs == {"a": [4, 2], "b": [2, 1]}
-    lost = next(each for each in servers if each.url == engine.urls[0])
-    lost.process.kill()
+    lost_server = next(each for each in servers if each.url == engine.urls[0])
+    lost_server.process.kill()
     outputs |= engine.epoch(["a", "c"], pa.array([10, 20]))
     assert outputs == {"a": [14, 3], "b": [2, 1], "c": [20, 1]}
-    assert engine.urls[0] == next(each for each in servers if each is not lost).url
+    assert engine.urls[0] == next(each for each in servers if each is not lost_server).url
     engine.end()
 
 
@@ -97,6 +97,6 @@ def test_the_sample_is_short() -> None:
 def test_the_command_tries_the_sample(folder: Path) -> None:
     """`foldflight conform engine` runs the sample as a process, with every provocation."""
     words = ["conform", "engine", "--silence-s", "20", "--", *command(folder, "{url}", "--deadline-s", "4")]
-    done = CliRunner().invoke(cli, words)
-    assert done.exit_code == 0, done.output
-    assert "24 rules: 24 kept, 0 broken, 0 not tested" in done.output
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    assert "24 rules: 24 kept, 0 broken, 0 not tested" in result.output

@@ -41,7 +41,7 @@ from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
 from foldflight.spark.attempts import attempt
 from foldflight.testing import run_over, run_over_epochs
 from tests.ports import free_port
-from tests.watched import Seen, watched
+from tests.watched import Seen, watch_calls
 from tests.wire import wire_functions
 from tests.wire.kit import (
     DEADLINE_S,
@@ -54,7 +54,7 @@ from tests.wire.kit import (
     open_request,
     pause,
     rows,
-    summing,
+    sum_with_factor,
 )
 from tests.wire.test_probes import page
 
@@ -97,16 +97,18 @@ def holder(servers: list[ServerProcess], exchange: OpenExchange) -> ServerProces
 
 def story(exchange: OpenExchange, before_epoch: Callable[[int], None], before_results: Callable[[int], None]) -> Any:
     """Run some epochs and return all answers."""
-    told: list[Any] = []
+    story_lines: list[Any] = []
     for epoch in range(1, 6):
         exchange.chunk(rows(*[(slot, 0, epoch * 10 + slot) for slot in range(epoch, epoch + 4)]))
         before_epoch(epoch)
         exchange.chunk(rows((epoch, 0, 7), (0, 0, epoch)))
         exchange.barrier(epoch)
         before_results(epoch)
-        told.append(exchange.results(epoch).drop_columns(["state_2"]).to_pylist())  # a set is pickled in any order
+        story_lines.append(
+            exchange.results(epoch).drop_columns(["state_2"]).to_pylist()
+        )  # a set is pickled in any order
         exchange.forget(pa.array([epoch], pa.int32()))
-    return told
+    return story_lines
 
 
 def fold_on(exchange: OpenExchange) -> None:
@@ -133,20 +135,20 @@ def test_another_server_takes_over(fork: Fork, expected: Any, harm: Callable[...
     """After any fault another server continues from the last barrier with the same results."""
     servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=2.0)
-    harmed: list[ServerProcess] = []
+    harmed_servers: list[ServerProcess] = []
 
     def strike(epoch: int) -> None:
         if epoch == 3:
-            harmed.append(holder(servers, exchange))
-            harm(harmed[0])
+            harmed_servers.append(holder(servers, exchange))
+            harm(harmed_servers[0])
 
     with transport.open(open_request(*CALLS)) as exchange:
         strikes = (strike, nothing) if when == "within an epoch" else (nothing, strike)
         assert story(exchange, *strikes) == expected
-        assert exchange.open_reply.server_id not in {each.ready["server_id"] for each in harmed}
-        assert len(harmed) == 1
+        assert exchange.open_reply.server_id not in {each.ready["server_id"] for each in harmed_servers}
+        assert len(harmed_servers) == 1
     if harm is drain:
-        assert harmed[0].process.wait(PATIENCE_S) == EXIT_DRAINED
+        assert harmed_servers[0].process.wait(PATIENCE_S) == EXIT_DRAINED
 
 
 def test_modes_are_those_of_the_server_that_took_over(fork: Fork) -> None:
@@ -171,36 +173,36 @@ def test_modes_are_those_of_the_server_that_took_over(fork: Fork) -> None:
 def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(fork: Fork, *, returns_states: bool) -> None:
     """An engine that only sends rows leaves a draining server before drain_s, and no row is folded twice."""
     servers = [fork(), fork()]
-    asked = open_request(*CALLS, returns=Returns(states=returns_states, outputs=True))
+    request = open_request(*CALLS, returns=Returns(states=returns_states, outputs=True))
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=FailoverBounds(ask_s=0.1))
-    sent = 0
+    sent_count = 0
 
     def send() -> bool:
-        nonlocal sent
-        exchange.chunk(rows(*[(slot, 0, sent) for slot in range(4)]))
-        sent += 1
-        return drained.process.poll() is not None
+        nonlocal sent_count
+        exchange.chunk(rows(*[(slot, 0, sent_count) for slot in range(4)]))
+        sent_count += 1
+        return drained_server.process.poll() is not None
 
-    with transport.open(asked) as exchange:
-        drained = holder(servers, exchange)
+    with transport.open(request) as exchange:
+        drained_server = holder(servers, exchange)
         assert not eventually(send, 0.5)
-        drain(drained)
+        drain(drained_server)
         assert eventually(send)
-        assert drained.process.returncode == EXIT_DRAINED
+        assert drained_server.process.returncode == EXIT_DRAINED
         result = end_epoch(exchange, 1)
         assert isinstance(exchange, FailoverExchange)
         stats = exchange.coordinator.stats
         assert (stats.losses, stats.rows_refolded, stats.replays) == (0, 0, 1)
-    assert result["output_0"].to_pylist() == [(sent - 1) // 2] * 4
-    assert result["output_3"].to_pylist() == [sent] * 4
+    assert result["output_0"].to_pylist() == [(sent_count - 1) // 2] * 4
+    assert result["output_3"].to_pylist() == [sent_count] * 4
 
 
 def test_outputs_after_each_row_come_once(fork: Fork) -> None:
     """Row outputs and initial outputs that the engine has are not delivered again when frames are sent again."""
     servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
-    asked = open_request(Call("append_only", ("value",)), initial_outputs=True, row_outputs=True)
-    with transport.open(asked) as exchange:
+    request = open_request(Call("append_only", ("value",)), initial_outputs=True, row_outputs=True)
+    with transport.open(request) as exchange:
         exchange.chunk(rows((0, 0, 1), (1, 0, 2)))
         exchange.chunk(rows((0, 0, 3)))
         assert exchange.row_outputs()["output_0"].to_pylist() == [1, 2]
@@ -263,7 +265,7 @@ def test_a_plan_waits_for_a_server_that_comes_back(fork: Fork) -> None:
     port = free_port()
     server = fork(port=port)
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-    planned = transport.describe(open_request(*CALLS)).schema
+    planned_schema = transport.describe(open_request(*CALLS)).schema
     kill(server)
     with pytest.raises(RetryableError) as excinfo:
         transport.infos()
@@ -271,7 +273,7 @@ def test_a_plan_waits_for_a_server_that_comes_back(fork: Fork) -> None:
     with pytest.raises(RetryableError):
         FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).describe(open_request(*CALLS))
     fork(port=port, await_ready=False)
-    assert transport.describe(open_request(*CALLS)).schema == planned
+    assert transport.describe(open_request(*CALLS)).schema == planned_schema
 
 
 def test_long_epochs_are_saved_on_the_way(fork: Fork) -> None:
@@ -331,8 +333,8 @@ def test_a_server_of_another_version_is_passed_over(fork: Fork) -> None:
 
 
 def fingerprint(server: ServerProcess) -> str:
-    asked: Open = open_request(Call("append_only", ("value",)))
-    return FlightTransport([server.url], deadline_s=DEADLINE_S).describe(asked).fingerprints[0]
+    request: Open = open_request(Call("append_only", ("value",)))
+    return FlightTransport([server.url], deadline_s=DEADLINE_S).describe(request).fingerprints[0]
 
 
 def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture) -> None:
@@ -349,8 +351,8 @@ def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture)
         with pytest.raises(RetryableError) as excinfo:
             fold_on(exchange)
     assert excinfo.value.code == "UNREACHABLE"
-    told = " ".join(excinfo.value.story)
-    assert all(each.url in told for each in servers)
+    story_text = " ".join(excinfo.value.story)
+    assert all(each.url in story_text for each in servers)
     assert "no server took the exchange" in excinfo.value.message
     assert all(each.url in excinfo.value.message for each in servers)
     for ask in (transport.infos, transport.status, lambda: transport.describe(open_request(*CALLS))):
@@ -362,7 +364,7 @@ def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture)
 def test_tasks_that_start_together_spread_over_servers(fork: Fork, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks run in processes of their own; the tasks of a query use all servers alike, successive ones by turns."""
     urls = [fork().url for _ in range(2)]
-    used: list[str] = []
+    used_servers: list[str] = []
     for step in ("one query", "another query"):
         transport = pickle.dumps(FlightTransport(urls, deadline_s=DEADLINE_S))
         for number in range(5):
@@ -373,90 +375,92 @@ def test_tasks_that_start_together_spread_over_servers(fork: Fork, monkeypatch: 
             )
             monkeypatch.setattr("pyspark.TaskContext.get", lambda task=task: task)
             with attempt(step), pickle.loads(transport).open(open_request(*CALLS)) as exchange:
-                used.append(exchange.open_reply.server_id)
+                used_servers.append(exchange.open_reply.server_id)
             close_connections()
-    assert used[0] == used[2] == used[4] != used[1] == used[3]
-    assert used[5] == used[7] == used[9] != used[6] == used[8]
+    assert used_servers[0] == used_servers[2] == used_servers[4] != used_servers[1] == used_servers[3]
+    assert used_servers[5] == used_servers[7] == used_servers[9] != used_servers[6] == used_servers[8]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_over_goes_on_when_a_server_is_killed(fork: Fork, is_stream: bool) -> None:
     """Outputs after some rows, and states of frames, are the same although servers die between two chunks."""
     servers = [fork() for _ in range(3)]
-    given = [
+    input_rows = [
         {"key": "ab"[at % 2], "at": datetime(2013, 1, 1, 0, at), "value": at * at % 17, "weight": 1 + at % 3}
         for at in range(40)
     ]
 
-    def over(functions: Functions, seen: Seen = lambda *_: None) -> Any:
+    def over(functions: Functions, observe: Seen = lambda *_: None) -> Any:
         average, most = functions["weighted_avg"]("value", "weight"), functions["max"]("value")
         kinds = functions["count"]("value").distinct()
         calls = {"last": average.rows(-4, 0), "far": most.rows(-20, 0), "kinds": kinds.rows(-5, 0)}
         if is_stream:
             calls |= {"hour": average.range("-9 minutes", 0), "so_far": average.rows(None, 0)}
-        calls = watched(calls, seen, slots_max=28)  # so a chunk has seven rows
+        calls = watch_calls(calls, observe, slots_max=28)  # so a chunk has seven rows
         if is_stream:
-            return run_over_epochs(calls, [given[:25], given[25:]], keys=["key"], order_by=["at"], delay_s=300)
-        return run_over(calls, given, keys=["key"], order_by=["at"])
+            return run_over_epochs(
+                calls, [input_rows[:25], input_rows[25:]], keys=["key"], order_by=["at"], delay_s=300
+            )
+        return run_over(calls, input_rows, keys=["key"], order_by=["at"])
 
     expected = over(connect(wire_functions))
-    sent = count()
-    killed: list[ServerProcess] = []
+    sent_chunks = count()
+    killed_servers: list[ServerProcess] = []
 
     def strike(operation: str, _what: Any, exchange: OpenExchange) -> None:
-        if operation == "chunk" and next(sent) in (3, 9):
-            killed.append(holder(servers, exchange))
-            kill(killed[-1])
+        if operation == "chunk" and next(sent_chunks) in (3, 9):
+            killed_servers.append(holder(servers, exchange))
+            kill(killed_servers[-1])
 
     assert over(connect(",".join(each.url for each in servers)), strike) == expected
-    assert len({each.url for each in killed}) == 2
+    assert len({each.url for each in killed_servers}) == 2
 
 
 @pytest.fixture
-def mixed() -> Iterator[tuple[str, str]]:
+def mixed_urls() -> Iterator[tuple[str, str]]:
     """Two servers with other code of one function."""
     settings = {"state_keys": STATE_KEY, "health_port": 0, "http_port": 0}
     with (
-        serving(summing(1), server_id="one", **settings) as one,
-        serving(summing(2), server_id="two", **settings) as two,
+        serving(sum_with_factor(1), server_id="one", **settings) as one,
+        serving(sum_with_factor(2), server_id="two", **settings) as two,
     ):
         yield one.url, two.url
     close_connections()
 
 
-def test_servers_with_other_code_are_told_of(mixed: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+def test_servers_with_other_code_are_told_of(mixed_urls: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
     """`connect` names both servers and the function; `strict` refuses them."""
     with caplog.at_level(logging.WARNING, "foldflight.client"):
-        connect(",".join(mixed))
-    assert all(url in caplog.text for url in mixed)
+        connect(",".join(mixed_urls))
+    assert all(url in caplog.text for url in mixed_urls)
     assert "different code of summing, so" in caplog.text
     with pytest.raises(RejectedError, match="STATE_MISMATCH") as excinfo:
-        connect(",".join(mixed), strict=True)
-    assert all(url in excinfo.value.message for url in mixed)
+        connect(",".join(mixed_urls), strict=True)
+    assert all(url in excinfo.value.message for url in mixed_urls)
     caplog.clear()
-    connect(",".join([mixed[0], mixed[0]]), strict=True)
+    connect(",".join([mixed_urls[0], mixed_urls[0]]), strict=True)
     with pytest.raises(RejectedError, match="strict is for servers only"):
-        connect(summing(1), strict=True)
+        connect(sum_with_factor(1), strict=True)
     assert not caplog.text
 
 
-def test_the_status_shows_which_servers_have_other_code(mixed: tuple[str, str]) -> None:
+def test_the_status_shows_which_servers_have_other_code(mixed_urls: tuple[str, str]) -> None:
     """`foldflight status` names the function and the servers with each digest, and no function that is the same."""
-    servers = [FlightTransport([url], deadline_s=DEADLINE_S).status()["servers"][0] for url in mixed]
+    servers = [FlightTransport([url], deadline_s=DEADLINE_S).status()["servers"][0] for url in mixed_urls]
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(status_view([{**each, "rows_per_s": None} for each in servers]))
-    told = [line for line in console.export_text().splitlines() if "different code" in line]
+    lines = [line for line in console.export_text().splitlines() if "different code" in line]
     one, two = (each["code_digests"]["summing"] for each in servers)
     places = sorted([(one, "one"), (two, "two")])
-    assert [line.strip() for line in told] == [
+    assert [line.strip() for line in lines] == [
         "summing has different code: " + "; ".join(f"{digest} on {name}" for digest, name in places)
     ]
 
 
-def test_an_exchange_never_mixes_codes(mixed: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exchange_never_mixes_codes(mixed_urls: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
     """It ends rather than continue on a server with other code; the next one begins there, with a warning."""
     bounds = FailoverBounds(patience_s=0.0)
-    transport = FlightTransport(mixed, deadline_s=DEADLINE_S, bounds=bounds)
+    transport = FlightTransport(mixed_urls, deadline_s=DEADLINE_S, bounds=bounds)
     transport.infos()
     call = open_request(Call("summing", ("value",)))
     values = {}
@@ -474,17 +478,17 @@ def test_an_exchange_never_mixes_codes(mixed: tuple[str, str], caplog: pytest.Lo
         end_epoch(exchange, 1)
 
 
-def test_strict_clients_use_the_code_that_they_know(mixed: tuple[str, str]) -> None:
+def test_strict_clients_use_the_code_that_they_know(mixed_urls: tuple[str, str]) -> None:
     """A strict client of one server refuses the other one, which answers later, for plans and exchanges."""
     call = open_request(Call("summing", ("value",)))
-    transport = FlightTransport(mixed[:1], deadline_s=DEADLINE_S, bounds=IMPATIENT, strict=True)
+    transport = FlightTransport(mixed_urls[:1], deadline_s=DEADLINE_S, bounds=IMPATIENT, strict=True)
     transport.infos()
-    transport.urls = mixed
+    transport.urls = mixed_urls
     for _ in range(3):
         transport.describe(call)
         with transport.open(call) as exchange:
             assert exchange.open_reply.server_id == "one"
-    transport.urls = mixed[1:]
+    transport.urls = mixed_urls[1:]
     for use in (transport.describe, transport.open):
         with pytest.raises(RetryableError, match="strict is set"):
             use(call)

@@ -26,7 +26,7 @@ from foldflight.functions.query.call import Call
 from tests.hostile.forging import messages_of
 from tests.wire.kit import DEADLINE_S, PATIENCE_S, ServerProcess, end_epoch, eventually, open_request, rows
 from tests.wire.raw import RawClient, flight_data
-from tests.wire.test_load import held
+from tests.wire.test_load import resources_of
 
 Fork = Callable[..., ServerProcess]
 COUNT = Call("count", ())
@@ -129,7 +129,7 @@ def processes_of(server: ServerProcess) -> list[int]:
 
 def held_by(server: ServerProcess) -> dict[str, int]:
     """Return the resources of all processes of a server."""
-    each = [held(process) for process in processes_of(server)]
+    each = [resources_of(process) for process in processes_of(server)]
     return {name: sum(one[name] for one in each) for name in each[0]}
 
 
@@ -146,7 +146,7 @@ def folds(server: ServerProcess) -> bool:
         return bool(end_epoch(exchange, 1)["output_0"].to_pylist() == [2])
 
 
-def settled(server: ServerProcess) -> dict[str, int]:
+def settle(server: ServerProcess) -> dict[str, int]:
     """Return the resources of a server that has served and is idle."""
     assert folds(server)
     close_connections()
@@ -165,9 +165,9 @@ def is_back(server: ServerProcess, before: dict[str, int]) -> bool:
 
 def is_quiet(server: ServerProcess) -> bool:
     """Return whether a server is idle."""
-    started = cpu_s(server)
+    cpu_before = cpu_s(server)
     time.sleep(1.0)
-    return cpu_s(server) - started < 0.2
+    return cpu_s(server) - cpu_before < 0.2
 
 
 def assert_back(server: ServerProcess, before: dict[str, int]) -> None:
@@ -187,7 +187,7 @@ def mostly_slow(attacks: Iterable[str], *quick: str) -> list[Any]:
 def test_the_flight_port_survives_a_flood(fork: Fork, attack: str, workers: int) -> None:
     """A well-behaved client is served during the flood, and all resources are freed when it ends."""
     server = fork(workers=workers, exchanges_max=16)
-    before = settled(server)
+    before = settle(server)
     with flood(server.ready["flight"], ATTACKS[attack]):
         assert held_by(server)["threads"] <= before["threads"] + workers * THREADS_MAX
         assert folds(server)
@@ -205,7 +205,7 @@ def test_the_flight_port_survives_a_flood(fork: Fork, attack: str, workers: int)
 def test_the_server_hangs_up(fork: Fork, attack: str, workers: int) -> None:
     """Silent clients are all disconnected."""
     server = fork(workers=workers, exchanges_max=16)
-    before = settled(server)
+    before = settle(server)
     with flood(server.ready["flight"], ATTACKS[attack], 300):
         close_connections()
         assert_back(server, before)
@@ -221,12 +221,12 @@ def end_of(call: grpc.Call) -> grpc.RpcError:
 def test_silent_exchanges_end(fork: Fork) -> None:
     """A silent exchange frees its thread, and its engine gets the reason."""
     server = fork(exchanges_max=16, idle_s_max=1.0)
-    before = settled(server)
+    before = settle(server)
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     columns = open_request(COUNT).columns
     schema = messages_of(rows((0, 0)))[0]
     assert columns == rows((0, 0)).schema
-    calls = [client.open_silently([flight_data(schema, opening=open_request(COUNT))]) for _ in range(16)]
+    calls = [client.open_silently([flight_data(schema, request=open_request(COUNT))]) for _ in range(16)]
     with ThreadPoolExecutor(16) as threads:
         ends = list(threads.map(end_of, calls))
     assert {end.code() for end in ends} == {grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -238,7 +238,7 @@ def test_silent_exchanges_end(fork: Fork) -> None:
 def test_silent_streams_do_not_keep_engines_out(fork: Fork) -> None:
     """However many streams are silent, a new one is accepted: the longest silent one is ended."""
     server = fork(exchanges_max=4)
-    before = settled(server)
+    before = settle(server)
     clients = [RawClient(f"127.0.0.1:{server.ready['flight']}") for _ in range(4)]
     for client in clients:
         for _ in range(60):
@@ -275,7 +275,7 @@ def test_a_low_limit_of_files_lowers_the_connections(fork: Fork) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
     server = fork(workers=1)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    before = settled(server)
+    before = settle(server)
     with flood(server.ready["health"], b"", 300), flood(server.ready["flight"], b"", 300):
         assert held_by(server)["files"] < 300
         with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/readyz", timeout=PATIENCE_S) as answer:
@@ -293,7 +293,7 @@ HTTP_ATTACKS = {"idle": b"", "half a request": b"GET /metr", "headers without en
 def test_the_http_port_survives_incomplete_requests(fork: Fork, attack: str) -> None:
     """The pages are served while incomplete requests are open, and these are disconnected."""
     server = fork()
-    before = settled(server)
+    before = settle(server)
     with flood(server.ready["http"], HTTP_ATTACKS[attack]):
         assert held_by(server)["threads"] <= before["threads"] + 8
         for page in ("healthz", "metrics"):
@@ -308,7 +308,7 @@ def test_the_http_port_survives_incomplete_requests(fork: Fork, attack: str) -> 
 def test_http_requests_that_drip(fork: Fork) -> None:
     """A client that sends single bytes slowly is disconnected."""
     server = fork()
-    before = settled(server)
+    before = settle(server)
     with flood(server.ready["http"], b"GET / HTTP/1.1\r\n", 50) as connections:
 
         def all_gone() -> bool:
@@ -324,7 +324,7 @@ def test_http_requests_that_drip(fork: Fork) -> None:
 def test_http_readers_that_drip(fork: Fork) -> None:
     """A client that requests a long page and does not read it is disconnected."""
     server = fork()
-    before = settled(server)
+    before = settle(server)
     with flood(server.ready["http"], b"GET /metrics HTTP/1.1\r\n\r\n", 50):
         with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/healthz", timeout=PATIENCE_S) as answer:
             assert answer.status == 200
@@ -332,9 +332,9 @@ def test_http_readers_that_drip(fork: Fork) -> None:
 
 
 def is_alive(channel: grpc.Channel) -> bool:
-    asked = health_pb2.HealthCheckRequest(service="liveness")
+    health_request = health_pb2.HealthCheckRequest(service="liveness")
     with contextlib.suppress(grpc.RpcError):
-        return int(health_pb2_grpc.HealthStub(channel).Check(asked, timeout=5).status) == 1
+        return int(health_pb2_grpc.HealthStub(channel).Check(health_request, timeout=5).status) == 1
     return False
 
 
@@ -343,7 +343,7 @@ def is_alive(channel: grpc.Channel) -> bool:
 def test_probes_are_answered_during_silent_calls(fork: Fork, attack: str) -> None:
     """Probes are answered during silent calls; otherwise an orchestrator would kill the server."""
     server = fork()
-    before = settled(server)
+    before = settle(server)
     speech = {**ATTACKS, "silent checks": silent_streams(CHECK)}[attack]
     with flood(server.ready["health"], speech):
         assert held_by(server)["threads"] <= before["threads"] + THREADS_MAX

@@ -14,10 +14,10 @@ from foldflight.client import FlightTransport
 from foldflight.exchange.encoding import encode
 from foldflight.exchange.frames import Barrier, Chunk, Open, Returns
 from foldflight.functions.query.call import Call
-from tests.hostile.forging import EVERY_TYPE, REFUSED_TYPES, claiming_rows, every_column, forged, messages_of
+from tests.hostile.forging import EVERY_TYPE, REFUSED_TYPES, claiming_rows, every_column, forge, messages_of
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, open_request, rows
 from tests.wire.raw import DO_EXCHANGE, RawClient, error_of, flight_data
-from tests.wire.test_load import held
+from tests.wire.test_load import resources_of
 
 Fork = Callable[..., ServerProcess]
 COUNT = Call("count", ())
@@ -26,13 +26,13 @@ BATCHES = dict(every_column())
 
 def speech(batch: pa.RecordBatch, messages: list[object]) -> list[bytes]:
     """Return the messages that open an exchange, send these messages of a stream, and end the epoch."""
-    opened = Open(calls=(COUNT,), columns=batch.schema, returns=Returns(states=True, outputs=True))
+    request = Open(calls=(COUNT,), columns=batch.schema, returns=Returns(states=True, outputs=True))
     chunk = encode(Chunk(batch), batch.schema).metadata
     barrier = encode(Barrier(1), batch.schema)
     assert barrier.batch is not None
     first, *others = messages
     return [
-        flight_data(first, opening=opened),
+        flight_data(first, request=request),
         *(flight_data(message, metadata=chunk) for message in others),
         flight_data(messages_of(barrier.batch)[-1], metadata=barrier.metadata),
     ]
@@ -63,9 +63,11 @@ def test_sound_messages_are_folded(fork: Fork) -> None:
     """The messages that other tests forge are valid without the forgery."""
     server = fork()
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
-    refused = [name for name, batch in BATCHES.items() if client.say(speech(batch, messages_of(batch))) is not None]
+    refused_names = [
+        name for name, batch in BATCHES.items() if client.say(speech(batch, messages_of(batch))) is not None
+    ]
     client.close()
-    assert refused == [name for name in EVERY_TYPE if name in REFUSED_TYPES]
+    assert refused_names == [name for name in EVERY_TYPE if name in REFUSED_TYPES]
 
 
 def zeros(count: int) -> pa.RecordBatch:
@@ -83,11 +85,11 @@ def test_few_bytes_that_unpack_to_many(fork: Fork) -> None:
     assert client.say(speech(small, messages_of(small, compression="zstd"))) is None
     messages = messages_of(large, compression="zstd")
     assert len(messages[-1].body) < 2**20
-    before = held(server.process.pid)["kib"]
+    before = resources_of(server.process.pid)["kib"]
     error = error_of(client.say(speech(large, messages)))
     assert error.code == "LIMIT"
     assert "message_bytes_max" in error.message
-    assert held(server.process.pid)["kib"] - before < 64 * 1024
+    assert resources_of(server.process.pid)["kib"] - before < 64 * 1024
     client.close()
     assert still_serves(server)
 
@@ -98,9 +100,9 @@ def test_messages_far_too_large_are_not_taken(fork: Fork) -> None:
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     above, far_above = zeros(120_000), zeros(10_000_000)
     assert error_of(client.say(speech(above, messages_of(above)))).code == "LIMIT"
-    refused = client.say(speech(far_above, messages_of(far_above)))
-    assert refused is not None
-    assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    refusal = client.say(speech(far_above, messages_of(far_above)))
+    assert refusal is not None
+    assert refusal.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     client.close()
     assert still_serves(server)
 
@@ -127,9 +129,9 @@ def test_forged_streams_do_not_end_the_server(fork: Fork, count: int) -> None:
     corpus = [messages_of(batch, compression=codec) for batch in BATCHES.values() for codec in (None, "zstd")]
     batches = [batch for batch in BATCHES.values() for _ in range(2)]
     for number in range(count):
-        chosen = random.Random(f"forged {number}")
-        place = chosen.randrange(len(corpus))
-        client.say(speech(batches[place], forged(corpus[place], chosen, corpus)))
+        rng = random.Random(f"forged {number}")
+        place = rng.randrange(len(corpus))
+        client.say(speech(batches[place], forge(corpus[place], rng, corpus)))
         assert server.process.poll() is None, f"stream {number} ended the server with {server.process.returncode}"
     client.close()
     assert still_serves(server)

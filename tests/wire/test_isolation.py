@@ -45,20 +45,20 @@ def test_a_slot_fails_alone(transport: Transport) -> None:
         states = first.select(["slot", "state_0", "state_1", "state_2"]).combine_chunks().to_batches()[0]
         exchange.states(states.slice(0, 1))
         exchange.chunk(rows((1, 0, 5), (2, 0, 5)))
-        merged = ("USER_CODE", "fails_to_merge", "merge raised ValueError: oil and water")
-        assert texts(end_epoch(exchange, 2)) == {0: merged, 1: (5, 5, 1), 2: (7, 7, 2)}
+        merge_failure = ("USER_CODE", "fails_to_merge", "merge raised ValueError: oil and water")
+        assert texts(end_epoch(exchange, 2)) == {0: merge_failure, 1: (5, 5, 1), 2: (7, 7, 2)}
 
 
 def test_initial_outputs_of_a_slot_that_fails(transport: Transport) -> None:
     """If get_value raises for loaded states, their outputs are NULL with the error."""
-    asked = open_request(Call("fails_to_finish", ("value",)), initial_outputs=True, isolate_errors=True)
-    with transport.open(asked) as exchange:
+    request = open_request(Call("fails_to_finish", ("value",)), initial_outputs=True, isolate_errors=True)
+    with transport.open(request) as exchange:
         state = exchange.open_reply.schema.field("state_0")
-        loaded = pa.RecordBatch.from_arrays(
+        loaded_states = pa.RecordBatch.from_arrays(
             [pa.array([4], pa.int32()), pa.array([{"value": 1}], state.type)],
             schema=pa.schema([pa.field("slot", pa.int32()), state]),
         )
-        exchange.states(loaded)
+        exchange.states(loaded_states)
         [row] = exchange.initial_outputs().to_pylist()
         assert (row["slot"], row["output_0"], row["error"]["code"]) == (4, None, "USER_CODE")
         assert "ZeroDivisionError" in row["error"]["message"]
@@ -74,7 +74,7 @@ def test_a_slot_stays_failed_on_another_server(fork: Fork, returns: Returns) -> 
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
 
     def story(exchange: OpenExchange, strike: Callable[[], None]) -> list[Any]:
-        told = []
+        story_lines = []
         for epoch in (1, 2):
             exchange.chunk(rows((0, 0, 1), (1, 0, 13 if epoch == 1 else 4), (2, 0, 2)))
             for _ in range(10):
@@ -82,19 +82,19 @@ def test_a_slot_stays_failed_on_another_server(fork: Fork, returns: Returns) -> 
             if epoch == 1:
                 strike()
             exchange.chunk(rows((1, 0, 7)))
-            told.append(end_epoch(exchange, epoch).to_pylist())
-        return told
+            story_lines.append(end_epoch(exchange, epoch).to_pylist())
+        return story_lines
 
-    asked = open_request(*CALLS, returns=returns, isolate_errors=True)
-    with embedded.open(asked) as exchange:
+    request = open_request(*CALLS, returns=returns, isolate_errors=True)
+    with embedded.open(request) as exchange:
         expected = story(exchange, lambda: None)
     assert [row["slot"] for row in expected[0] if row["error"]] == [1]
-    with flight.open(asked) as exchange:
+    with flight.open(request) as exchange:
 
         def kill() -> None:
-            held = next(each for each in servers if each.ready["server_id"] == exchange.open_reply.server_id)
-            held.process.kill()
-            held.process.wait()
+            holding_server = next(each for each in servers if each.ready["server_id"] == exchange.open_reply.server_id)
+            holding_server.process.kill()
+            holding_server.process.wait()
 
         assert story(exchange, kill) == expected
         assert exchange.coordinator.stats.replays == 1

@@ -39,9 +39,9 @@ public class Ends {
 
 def test_a_served_class(tmp_path: Path) -> None:
     """`java_classpath` and `java` serve a class; an exception has its frames at the client."""
-    failing = WEIGHTED_AVG.replace("acc.count += weight;", "acc.count += weight / (weight - 7 == 0 ? 0 : 1);", 1)
-    packed = jar(tmp_path, failing)
-    with serving(java="com.acme.WeightedAvg", java_classpath=str(packed)) as server:
+    failing_source = WEIGHTED_AVG.replace("acc.count += weight;", "acc.count += weight / (weight - 7 == 0 ? 0 : 1);", 1)
+    archive = jar(tmp_path, failing_source)
+    with serving(java="com.acme.WeightedAvg", java_classpath=str(archive)) as server:
         functions = connect(server.url)
         assert functions["weighted_avg"].info.signature == "weighted_avg(argument1 BIGINT, argument2 INT) -> BIGINT"
         with functions.transport.open(open_request(CALL)) as exchange:
@@ -63,27 +63,27 @@ def test_a_served_class(tmp_path: Path) -> None:
 
 def test_a_shipped_jar(tmp_path: Path) -> None:
     """The jar travels in a bundle that the key signs; servers without the key refuse it, and never load it."""
-    packed = jar(tmp_path, WEIGHTED_AVG)
-    named = [f"{packed}::com.acme.WeightedAvg"]
+    archive = jar(tmp_path, WEIGHTED_AVG)
+    names = [f"{archive}::com.acme.WeightedAvg"]
     with serving(bundle_keys=KEY) as server:
-        functions = connect(server.url, bundle_key=KEY, java=named)
-        packed.unlink()
+        functions = connect(server.url, bundle_key=KEY, java=names)
+        archive.unlink()
         with functions.transport.open(open_request(CALL)) as exchange:
             exchange.chunk(rows((0, 0, 10, 1), (0, 0, 20, 3)))
             result = end_epoch(exchange, 1)
         assert result.column("state_0").to_pylist() == [{"sum": 70, "count": 4}]
-    jar(tmp_path / "again", WEIGHTED_AVG).rename(packed)
+    jar(tmp_path / "again", WEIGHTED_AVG).rename(archive)
     with (
         serving(bundle_keys="another-key-of-the-server") as server,
         pytest.raises(RejectedError, match="not signed with a bundle key of this server"),
     ):
-        connect(server.url, bundle_key=KEY, java=named)
+        connect(server.url, bundle_key=KEY, java=names)
 
 
 def test_mistakes_end_the_start_of_a_server(tmp_path: Path) -> None:
     """A class that is not in the jar is an error before anything is served."""
-    packed = jar(tmp_path, WEIGHTED_AVG)
-    settings = load_settings({"java": "com.acme.Average", "java_classpath": str(packed)}, {})
+    archive = jar(tmp_path, WEIGHTED_AVG)
+    settings = load_settings({"java": "com.acme.Average", "java_classpath": str(archive)}, {})
     with pytest.raises(RejectedError, match=r"no Java class com.acme.Average in functions.jar"):
         load_registry(settings)
 
@@ -91,9 +91,9 @@ def test_mistakes_end_the_start_of_a_server(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_class_that_ends_the_process(spawn: Spawn, tmp_path: Path) -> None:
     """System.exit ends one worker, which is replaced; with a limited heap, OutOfMemoryError fails only its exchange."""
-    packed = jar(tmp_path, ENDS)
+    archive = jar(tmp_path, ENDS)
     server = spawn(
-        modules="", workers=2, java="com.acme.Ends", java_classpath=str(packed), memory_limit="1GiB", drain_s=0.2
+        modules="", workers=2, java="com.acme.Ends", java_classpath=str(archive), memory_limit="1GiB", drain_s=0.2
     )
     call = Call("ends", ("value",))
     with opened_apart(server, open_request(call)) as greedy:

@@ -36,7 +36,7 @@ def fresh_connections() -> Iterator[None]:
     close_connections()
 
 
-def refused(url: str, token: str | None, *calls: Call) -> RejectedError:
+def refusal(url: str, token: str | None, *calls: Call) -> RejectedError:
     """Return the error of a caller without permission."""
     with pytest.raises(RejectedError) as excinfo:
         connect(url, token=token).transport.open(open_request(*calls or (COUNT,)))
@@ -50,7 +50,7 @@ def test_any_of_the_tokens_opens() -> None:
         for token in (FIRST, SECOND):
             assert "count" in connect(server.url, token=token)
         for token, problem in ((None, "no token"), (THIRD, "wrong"), (FIRST[:-1], "wrong"), ("", "wrong")):
-            assert problem in refused(server.url, token).message
+            assert problem in refusal(server.url, token).message
 
 
 def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> None:
@@ -58,7 +58,7 @@ def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> Non
 
     The call sends no message, so that it would have to wait if the server read one.
     """
-    path, silence, started = "/arrow.flight.protocol.FlightService/DoAction", threading.Event(), []
+    path, silence, started_threads = "/arrow.flight.protocol.FlightService/DoAction", threading.Event(), []
 
     def silent() -> Iterator[bytes]:
         silence.wait(PATIENCE_S)
@@ -66,12 +66,12 @@ def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> Non
 
     with (
         serving(wire_functions, state_keys=STATE_KEY, tokens=(FIRST,)) as server,
-        pytest.MonkeyPatch.context() as patched,
+        pytest.MonkeyPatch.context() as patch,
         grpc.insecure_channel(server.url.removeprefix("grpc://")) as channel,
         fl.connect(server.url) as client,
     ):
-        patched.setattr(
-            rpc_server.IncomingCall, "receive", lambda _call: started.append(threading.current_thread().name)
+        patch.setattr(
+            rpc_server.IncomingCall, "receive", lambda _call: started_threads.append(threading.current_thread().name)
         )
         answers = channel.stream_stream(path)(silent(), timeout=PATIENCE_S)
         assert next(answers) == b"\x0a\x01\x02", "arrow.flight.protocol.Result with the body 0x02"
@@ -82,8 +82,8 @@ def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> Non
         assert next(client.do_action("protocol_version")).body.to_pybytes() == b"\x02"
         with pytest.raises(fl.FlightUnauthenticatedError, match="the call has no token"):
             list(client.do_action("status"))
-        assert not started
-        patched.undo()
+        assert not started_threads
+        patch.undo()
         options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {FIRST}".encode())])
         assert [answer.body.to_pybytes() for answer in client.do_action("protocol_version", options)] == [b"\x02"]
 
@@ -97,7 +97,7 @@ def test_tokens_of_a_file_rotate(tmp_path: Path) -> None:
         connect(server.url, token=FIRST.replace(" ", ""))
         path.write_text(f"{THIRD.replace(' ', '')}\n")
         os.utime(path, (1, 1))
-        refused(server.url, FIRST.replace(" ", ""))
+        refusal(server.url, FIRST.replace(" ", ""))
         connect(server.url, token=THIRD.replace(" ", ""))
         path.write_text("short\n")
         os.utime(path, (2, 2))
@@ -119,7 +119,7 @@ def test_a_change_is_noticed_whatever_its_date(tmp_path: Path) -> None:
         path.write_text("a-token-of-new-times\n")
         os.utime(path, ns=dates)
         connect(server.url, token="a-token-of-new-times")
-        refused(server.url, "a-token-of-old-times")
+        refusal(server.url, "a-token-of-old-times")
 
 
 def test_a_token_opens_its_functions(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_token_opens_its_functions(tmp_path: Path) -> None:
         functions = connect(server.url, token="a-token-for-some-of-all")
         assert set(functions) == {"count", "weighted_avg"}
         functions.transport.open(open_request(COUNT)).close()
-        error = refused(server.url, "a-token-for-some-of-all", COUNT, Call("sum", ("value",)))
+        error = refusal(server.url, "a-token-for-some-of-all", COUNT, Call("sum", ("value",)))
         assert (error.function, "does not permit sum" in error.message) == ("sum", True)
         with pytest.raises(RejectedError, match="does not permit sum"):
             functions.transport.describe(open_request(Call("sum", ("value",))))
@@ -164,14 +164,14 @@ def test_names_that_no_function_has_are_reported(tmp_path: Path) -> None:
     path.write_text("a-token-for-some-of-all count weihgted_avg nope*\n")
     log = io.StringIO()
     with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path), log_stream=log) as server:
-        (line,) = [each for each in logged(log) if each["level"] == "warning"]
+        (line,) = [each for each in log_lines(log) if each["level"] == "warning"]
         assert (line["names"], line["path"]) == (["nope*", "weihgted_avg"], str(path))
         path.write_text("a-token-for-some-of-all count, sums\n")
         connect(server.url, token="a-token-for-some-of-all")
-        assert [each["names"] for each in logged(log) if "names" in each][1:] == [["sums"]]
+        assert [each["names"] for each in log_lines(log) if "names" in each][1:] == [["sums"]]
         path.write_text("a-token-for-some-of-all count\n")
         connect(server.url, token="a-token-for-some-of-all")
-        assert len([each for each in logged(log) if "names" in each]) == 2
+        assert len([each for each in log_lines(log) if "names" in each]) == 2
 
 
 def test_names_of_functions_that_engines_ship_are_not_reported(tmp_path: Path) -> None:
@@ -181,10 +181,10 @@ def test_names_of_functions_that_engines_ship_are_not_reported(tmp_path: Path) -
     log = io.StringIO()
     keys = {"tokens_file": str(path), "bundle_keys": ("a bundle key, long enough",)}
     with serving(wire_functions, state_keys=STATE_KEY, log_stream=log, **keys):
-        assert not [each for each in logged(log) if each["level"] == "warning"]
+        assert not [each for each in log_lines(log) if each["level"] == "warning"]
 
 
-def logged(log: io.StringIO) -> list[dict[str, Any]]:
+def log_lines(log: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.getvalue().splitlines()]
 
 
@@ -252,8 +252,8 @@ def test_a_client_without_a_required_certificate_is_refused(certificates: Certif
         "tls_client_ca_file": certificates.ca,
     }
     with serving(wire_functions, state_keys=STATE_KEY, **tls) as server:
-        known = {"tls_cert": certificates.client_cert, "tls_key": certificates.client_key}
-        connect(server.url, tls_ca=certificates.ca, **known).transport.open(open_request(COUNT)).close()
+        known_values = {"tls_cert": certificates.client_cert, "tls_key": certificates.client_key}
+        connect(server.url, tls_ca=certificates.ca, **known_values).transport.open(open_request(COUNT)).close()
         with pytest.raises(RetryableError, match="give tls_cert="):
             connect(server.url, tls_ca=certificates.ca, deadline_s=DEADLINE_S)
 

@@ -174,14 +174,14 @@ print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 def test_transport_survives_a_fork(server: ProcessServer) -> None:
     """PySpark forks its workers: a transport made before the fork opens new connections in each child."""
-    finished = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", FORKED, server.url],
         capture_output=True,
         env=environment(),
         timeout=PATIENCE_S,
         check=False,
     )
-    assert finished.stdout.decode() == "[1, 1, 1]\n", finished.stderr.decode()
+    assert process.stdout.decode() == "[1, 1, 1]\n", process.stderr.decode()
 
 
 def test_dead_server_is_passed_over(server: ProcessServer) -> None:
@@ -189,11 +189,11 @@ def test_dead_server_is_passed_over(server: ProcessServer) -> None:
     with serving(wire_functions, state_keys=STATE_KEY) as second:
         dead = f"grpc://127.0.0.1:{free_port()}"
         transport = FlightTransport([dead, server.url, second.url], deadline_s=DEADLINE_S)
-        served = set()
+        serving_ids = set()
         for _ in range(6):
             with transport.open(open_request(COUNT)) as exchange:
-                served.add(exchange.open_reply.server_id)
-        assert served == {server.server_id, second.server_id}
+                serving_ids.add(exchange.open_reply.server_id)
+        assert serving_ids == {server.server_id, second.server_id}
         assert len(connect(f"{dead},{server.url}")) > 10
 
 
@@ -283,10 +283,10 @@ def test_a_slow_answer_is_not_idle_time(monkeypatch: pytest.MonkeyPatch) -> None
         send(*args, **kwargs)
 
     monkeypatch.setattr(flight_server, "send", send_slowly)
-    asked = open_request(Call("slow", ("value",)), row_outputs=True)
+    request = open_request(Call("slow", ("value",)), row_outputs=True)
     with (
         serving(wire_functions, state_keys=STATE_KEY, idle_s_max=5.0) as server,
-        FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(asked) as exchange,
+        FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(request) as exchange,
     ):
         exchange.chunk(rows((0, 0, 5300)))
         assert exchange.row_outputs()["output_0"].to_pylist() == [5300]
@@ -325,20 +325,20 @@ def test_client_leaves_no_thread(server: ProcessServer, deadlines: Callable[[], 
     assert eventually(lambda: not deadlines())
 
 
-def drop(held: list[OpenExchange]) -> None:
+def drop(exchanges: list[OpenExchange]) -> None:
     """Drop an exchange, and wait until nobody has it: the watchdog may look at it at this moment."""
-    dropped = weakref.ref(held.pop())
-    assert eventually(lambda: dropped() is None)
+    dropped_reference = weakref.ref(exchanges.pop())
+    assert eventually(lambda: dropped_reference() is None)
 
 
 def test_dropped_exchange_is_cut_off(server: ProcessServer, deadlines: Callable[[], set[threading.Thread]]) -> None:
     """An exchange that nobody closed, and nobody has any more, leaves nothing in the client or on the server."""
     assert eventually(lambda: server.flight.active == 0)  # without those that other tests have cut off
-    held = [FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT))]
-    held[0].chunk(rows((0, 0)))
+    exchanges = [FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT))]
+    exchanges[0].chunk(rows((0, 0)))
     assert server.flight.active == 1
     with pytest.warns(ResourceWarning, match="dropped before it was closed"):
-        drop(held)
+        drop(exchanges)
     assert eventually(lambda: server.flight.active == 0 and not deadlines())
 
 
@@ -374,17 +374,17 @@ def refusal(transport: FlightTransport) -> str:
 
 def test_a_server_that_is_not_ready_refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drain ends the process that compiles, which may take seconds: nothing is admitted in the meantime."""
-    seen: list[tuple[int, str]] = []
+    seen_values: list[tuple[int, str]] = []
 
     def end_compilation(server: ProcessServer) -> None:
-        if not seen:
-            seen.append((page(server.probes.http_port, "/readyz")[0], refusal(transport)))
+        if not seen_values:
+            seen_values.append((page(server.probes.http_port, "/readyz")[0], refusal(transport)))
 
     monkeypatch.setattr(ProcessServer, "_end_compilation", end_compilation)
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
         assert server.drain()
-    assert seen == [(503, "DRAINING")]
+    assert seen_values == [(503, "DRAINING")]
 
 
 def test_a_drain_waits_for_functions_that_close(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,14 +414,14 @@ def test_a_drain_waits_for_functions_that_close(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(IncomingCall, "end", end_late)
     with serving(ClosesSlowly) as server, ThreadPoolExecutor(2) as threads:
         engine = RawServer(server.url, function="closes_slowly", deadline_s=DEADLINE_S)
-        ended = threads.submit(engine.exchange().end)
+        end_future = threads.submit(engine.exchange().end)
         assert closes.wait(PATIENCE_S)
         assert not server.flight.drain(0.1)
-        drained = threads.submit(server.drain)
+        drain_future = threads.submit(server.drain)
         may_close.set()
-        assert drained.result(PATIENCE_S)
+        assert drain_future.result(PATIENCE_S)
         server.close()
-        assert ended.result(PATIENCE_S) == 0
+        assert end_future.result(PATIENCE_S) == 0
         engine.close()
 
 
@@ -465,15 +465,15 @@ def test_run_server_in_process_ends_clean() -> None:
 
 def open_sockets() -> int:
     """Count the listening sockets of this process."""
-    listening = 0
+    listening_count = 0
     inodes = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"}
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = str(entry.readlink())
         except OSError:
             continue
-        listening += target.startswith("socket:[") and target[8:-1] in inodes
-    return listening
+        listening_count += target.startswith("socket:[") and target[8:-1] in inodes
+    return listening_count
 
 
 # -- servers that do not start ---------------------------------------------------------------------------------------
@@ -496,20 +496,20 @@ def test_an_open_port_is_warned_of(settings: dict[str, Any], expected: list[str]
     log = io.StringIO()
     announce({"event": "ready"}, load_settings(settings, {}), make_logger(log), lambda _: None)
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
-    warned = [line["remedy"] for line in lines if line["level"] == "warning"]
-    assert len(warned) == len(expected)
-    assert all(flag in remedy for flag, remedy in zip(expected, warned, strict=True))
+    remedies = [line["remedy"] for line in lines if line["level"] == "warning"]
+    assert len(remedies) == len(expected)
+    assert all(flag in remedy for flag, remedy in zip(expected, remedies, strict=True))
 
 
 def test_taken_port_is_a_clear_end(spawn: Spawn, server: ProcessServer) -> None:
     """A server whose port is in use ends at once, with port and remedy, without a traceback."""
     second = spawn(port=server.flight.port, await_ready=False)
     assert second.process.wait(PATIENCE_S) == 2
-    said = second.log.read_text()
-    assert "SETTINGS" in said
-    assert str(server.flight.port) in said
-    assert "--port" in said
-    assert "Traceback" not in said
+    log_text = second.log.read_text()
+    assert "SETTINGS" in log_text
+    assert str(server.flight.port) in log_text
+    assert "--port" in log_text
+    assert "Traceback" not in log_text
 
 
 def test_a_host_that_is_elsewhere_is_named() -> None:
@@ -530,27 +530,27 @@ def test_a_key_of_another_certificate_is_a_clear_end(spawn: Spawn, tmp_path: Pat
     files = {"tls_cert_file": str(tmp_path / "one.pem"), "tls_key_file": str(tmp_path / "other.pem")}
     server = spawn(workers=workers, **files, await_ready=False)
     assert server.process.wait(PATIENCE_S) == 2
-    said = server.log.read_text()
-    assert "tls_key_file" in said
-    assert "does not belong to" in said
-    assert "already in use" not in said
+    log_text = server.log.read_text()
+    assert "tls_key_file" in log_text
+    assert "does not belong to" in log_text
+    assert "already in use" not in log_text
 
 
 def test_module_that_fails_to_import(spawn: Spawn) -> None:
     """The error has module, file, line and cause; nothing is served."""
-    failing = spawn(modules="tests.wire.broken_module", await_ready=False)
-    assert failing.process.wait(PATIENCE_S) == 2
-    said = failing.log.read_text()
-    assert "MODULE" in said
-    assert "broken_module.py:7" in said
-    assert "ZeroDivisionError" in said
+    failing_server = spawn(modules="tests.wire.broken_module", await_ready=False)
+    assert failing_server.process.wait(PATIENCE_S) == 2
+    log_text = failing_server.log.read_text()
+    assert "MODULE" in log_text
+    assert "broken_module.py:7" in log_text
+    assert "ZeroDivisionError" in log_text
 
 
 def test_missing_module(spawn: Spawn) -> None:
     """A module that does not exist is a MODULE error, too."""
-    failing = spawn(modules="no_such_module", await_ready=False)
-    assert failing.process.wait(PATIENCE_S) == 2
-    assert "no_such_module" in failing.log.read_text()
+    failing_server = spawn(modules="no_such_module", await_ready=False)
+    assert failing_server.process.wait(PATIENCE_S) == 2
+    assert "no_such_module" in failing_server.log.read_text()
 
 
 def test_pickled_states_need_keys() -> None:

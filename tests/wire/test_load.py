@@ -24,7 +24,7 @@ AVERAGE = Call("weighted_avg", ("value", "weight"))
 COUNT = Call("count", ())
 
 
-def held(process: int) -> dict[str, int]:
+def resources_of(process: int) -> dict[str, int]:
     """Return threads, open files and resident KiB of a process."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
     return {
@@ -47,8 +47,8 @@ def one_exchange(transport: FlightTransport, number: int) -> None:
 
 def run_many(transport: FlightTransport, count: int) -> None:
     with ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(one_exchange, transport, number) for number in range(count)]:
-            done.result()
+        for future in [pool.submit(one_exchange, transport, number) for number in range(count)]:
+            future.result()
 
 
 @pytest.mark.slow
@@ -57,16 +57,16 @@ def test_ten_thousand_exchanges_leave_nothing(fork: Fork) -> None:
     server = fork()
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     run_many(transport, 1_000)
-    settled = {process: held(process) for process in (server.process.pid, os.getpid())}
+    resources_before = {process: resources_of(process) for process in (server.process.pid, os.getpid())}
     run_many(transport, 10_000)
-    for process, before in settled.items():
+    for process, before in resources_before.items():
 
         def is_back(process: int = process, before: dict[str, int] = before) -> bool:
-            after = held(process)
+            after = resources_of(process)
             return after["threads"] <= before["threads"] + 4 and after["files"] <= before["files"] + 4
 
-        assert eventually(is_back), (before, held(process))
-        assert held(process)["kib"] <= before["kib"] + 48 * 1024
+        assert eventually(is_back), (before, resources_of(process))
+        assert resources_of(process)["kib"] <= before["kib"] + 48 * 1024
 
 
 @pytest.mark.slow
@@ -76,14 +76,14 @@ def test_hundreds_of_exchanges_at_once(fork: Fork) -> None:
     # A place that is free later would be waited for: not here.
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0.01))
     exchanges: list[Any] = []
-    refused = []
+    refusals = []
     for _ in range(200):
         try:
             exchanges.append(transport.open(open_request(COUNT)))
         except RetryableError as error:
-            refused.append(error.code)
+            refusals.append(error.code)
     assert len(exchanges) == 150
-    assert refused == ["OVERLOADED"] * 50
+    assert refusals == ["OVERLOADED"] * 50
     for number, exchange in enumerate(exchanges):
         exchange.chunk(rows(*[(0, 0)] * (number % 5 + 1)))
     random.Random(1).shuffle(exchanges)
@@ -108,7 +108,7 @@ def test_a_million_slots(fork: Fork) -> None:
     """A million groups in one exchange: all results are right, and memory is measured."""
     server = fork()
     transport = FlightTransport([server.url], deadline_s=120)
-    before = held(server.process.pid)["kib"]
+    before = resources_of(server.process.pid)["kib"]
     slots = np.arange(1 << 20, dtype=np.int32)
     with transport.open(open_request(AVERAGE)) as exchange:
         for part in np.array_split(slots, 8):
@@ -119,9 +119,9 @@ def test_a_million_slots(fork: Fork) -> None:
         results = end_epoch(exchange, 1)
         assert results.num_rows == 1 << 20
         assert results["output_0"].to_numpy().tolist() == (slots * 2).tolist()
-        peak = held(server.process.pid)["kib"]
+        peak = resources_of(server.process.pid)["kib"]
     assert peak - before < 1_500 * 1024
-    assert eventually(lambda: held(server.process.pid)["threads"] < 60)
+    assert eventually(lambda: resources_of(server.process.pid)["threads"] < 60)
 
 
 def exchange_columns() -> pa.Schema:

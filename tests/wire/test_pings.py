@@ -37,17 +37,17 @@ def test_a_client_may_ping_while_it_waits(server: ProcessServer) -> None:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    ended = threading.Event()
+    may_end = threading.Event()
 
     def messages() -> Iterator[bytes]:
-        yield flight_data(opening=open_request(Call("count")))
-        ended.wait(SILENT_S)
+        yield flight_data(request=open_request(Call("count")))
+        may_end.wait(SILENT_S)
 
     with grpc.insecure_channel(server.url.removeprefix("grpc://"), options=options) as channel:
         try:
             list(channel.stream_stream(DO_EXCHANGE)(messages(), timeout=60))  # raises UNAVAILABLE, "Too many pings"
         finally:
-            ended.set()
+            may_end.set()
 
 
 def test_a_flood_of_pings_ends_the_connection(server: ProcessServer) -> None:

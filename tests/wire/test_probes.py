@@ -59,7 +59,7 @@ def samples(body: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in lines}
 
 
-def folded(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
+def fold_batch(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
     """Fold one chunk and return the results of epoch 1."""
     exchange.chunk(batch)
     return end_epoch(exchange, 1)
@@ -79,7 +79,7 @@ def eventually_samples(server: ProcessServer, condition: Callable[[dict[str, flo
 
 def eventually_sample(server: ProcessServer, name: str, value: float) -> dict[str, float]:
     """Wait until a value of the metrics page is as expected; return all values."""
-    return eventually_samples(server, lambda found: found[name] == value)
+    return eventually_samples(server, lambda match: match[name] == value)
 
 
 PAGES_MAX = 16
@@ -93,19 +93,19 @@ def test_pages_and_health_listen_on_ipv6_too() -> None:
         with urllib.request.urlopen(f"http://[::1]:{server.probes.http_port}/readyz", timeout=PATIENCE_S) as answer:
             assert answer.status == 200
         with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(Call("count"))) as exchange:
-            assert folded(exchange, rows((0, 0))).column("output_0").to_pylist() == [1]
+            assert fold_batch(exchange, rows((0, 0))).column("output_0").to_pylist() == [1]
 
 
 def test_errors_are_counted_from_zero_on() -> None:
     """Before an error each kind is exported as 0; otherwise alerts would miss the first of each."""
     with serving("examples.weighted_avg", http_port=0) as server:
         result = samples(page(server.probes.http_port, "/metrics")[1])
-        shown = server.probes.status.own()
+        own_status = server.probes.status.own()
     assert result['foldflight_errors_total{code="INVARIANT"}'] == 0
     assert result['foldflight_errors_total{code="STATE_CHECKSUM"}'] == 0
     assert result['foldflight_exchanges_refused_total{code="OVERLOADED"}'] == 0
     assert result['foldflight_function_errors_total{code="USER_CODE",function="weighted_avg"}'] == 0
-    assert shown["errors"] == shown["exchanges"]["refused"] == {}
+    assert own_status["errors"] == own_status["exchanges"]["refused"] == {}
 
 
 def test_drain_fails_readiness_and_not_liveness() -> None:
@@ -152,14 +152,16 @@ def test_pages_that_take_long_do_not_keep_probes_out(caplog: pytest.LogCaptureFi
     server = HttpServer("127.0.0.1", 0, registry=CollectorRegistry(), status=status, is_ready=lambda: True)  # type: ignore[arg-type]
     try:
         with contextlib.ExitStack() as stack:
-            asking = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(40)]
-            for each in asking:
+            open_sockets = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(40)
+            ]
+            for each in open_sockets:
                 each.sendall(b"GET /status HTTP/1.1\r\n\r\n")
-            assert eventually(lambda: len(select.select(asking, [], [], 0)[0]) == 40 - PAGES_MAX)
+            assert eventually(lambda: len(select.select(open_sockets, [], [], 0)[0]) == 40 - PAGES_MAX)
             assert page(server.port, "/healthz") == (200, "alive\n")
             assert page(server.port, "/status") == (503, "too many pages are being made; try again later\n")
             status.peers_answer.set()
-            answers = [each.recv(15) for each in asking]
+            answers = [each.recv(15) for each in open_sockets]
         assert answers.count(b"HTTP/1.1 200 OK") == PAGES_MAX
         assert eventually(lambda: page(server.port, "/status")[0] == 200)
         assert page(server.port, "/status/own") == (500, "the page could not be made; see the server's log\n")
@@ -199,18 +201,18 @@ def test_metrics_count_an_exchange() -> None:
             # Counted after the answers: the groups with the chunk, the bytes with the barrier, the end of the first.
             eventually_samples(
                 server,
-                lambda found: (
-                    found["foldflight_exchanges_open"] == 1
-                    and found["foldflight_groups"] == 2
-                    and found["foldflight_state_bytes"] > 0
+                lambda match: (
+                    match["foldflight_exchanges_open"] == 1
+                    and match["foldflight_groups"] == 2
+                    and match["foldflight_state_bytes"] > 0
                 ),
             )
         after = eventually_sample(server, "foldflight_exchanges_open", 0)
     for function in ("sum", "count"):
-        folded = [
+        fold_samples = [
             after[f'foldflight_rows_folded_total{{function="{function}",kind="{kind.short}"}}'] for kind in RowKind
         ]
-        assert folded == [2, 1, 1, 1]
+        assert fold_samples == [2, 1, 1, 1]
     assert after['foldflight_rows_folded_total{function="talks",kind="+I"}'] == 2
     assert after["foldflight_rows_total"] == 7
     assert after["foldflight_chunk_bytes_count"] == after["foldflight_fold_seconds_count"] == 2
@@ -223,8 +225,8 @@ def test_metrics_count_an_exchange() -> None:
     assert after["foldflight_groups"] == after["foldflight_state_bytes"] == 0
     assert after["foldflight_exchanges_max"] == 64
     assert after['process_cpu_seconds_total{worker="0"}'] > 0
-    named = {re.sub(r"(_bucket|_sum|_count|_created)?(\{.*)?$", "", name) for name in after}
-    assert named <= set(METRICS) | {name.removesuffix("_total") for name in METRICS}
+    names = {re.sub(r"(_bucket|_sum|_count|_created)?(\{.*)?$", "", name) for name in after}
+    assert names <= set(METRICS) | {name.removesuffix("_total") for name in METRICS}
 
 
 def test_metrics_say_what_was_refused_and_why() -> None:
@@ -236,11 +238,11 @@ def test_metrics_say_what_was_refused_and_why() -> None:
             with pytest.raises(RetryableError, match="exchanges_max"):
                 transport.open(open_request(Call("count")))
             with pytest.raises(RejectedError, match="state_bytes_max"):
-                folded(exchange, rows((0, 0)))
+                fold_batch(exchange, rows((0, 0)))
         assert eventually(lambda: server.flight.active == 0)
-        failing = open_request(Call("fails_to_accumulate", ("value",)))
-        with transport.open(failing) as exchange, pytest.raises(FunctionError):
-            folded(exchange, rows((0, 0, 13)))
+        failing_request = open_request(Call("fails_to_accumulate", ("value",)))
+        with transport.open(failing_request) as exchange, pytest.raises(FunctionError):
+            fold_batch(exchange, rows((0, 0, 13)))
         result = eventually_sample(server, "foldflight_exchanges_open", 0)
     assert result['foldflight_exchanges_refused_total{code="OVERLOADED"}'] == 1
     assert result['foldflight_limit_errors_total{limit="exchanges_max"}'] == 1
@@ -279,11 +281,14 @@ def test_taken_port_is_named(name: str) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        taken = other.getsockname()[1]
-        with pytest.raises(RejectedError) as excinfo, serving(wire_functions, state_keys=STATE_KEY, **{name: taken}):
+        taken_port = other.getsockname()[1]
+        with (
+            pytest.raises(RejectedError) as excinfo,
+            serving(wire_functions, state_keys=STATE_KEY, **{name: taken_port}),
+        ):
             pass
     assert excinfo.value.code == "SETTINGS"
-    assert str(taken) in excinfo.value.message
+    assert str(taken_port) in excinfo.value.message
     assert f"--{name.replace('_', '-')}" in excinfo.value.message
 
 

@@ -125,18 +125,18 @@ def test_shipped_code_needs_the_key_of_its_bundle(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.recording")
     with_key = CliRunner().invoke(cli, ["replay", str(path), "--bundle-key", KEY])
     assert "raised in frame 1" in with_key.output, with_key.output
-    for options, said in (([], "UNKNOWN_FUNCTION"), (["--bundle-key", KEY + "!"], "UNAUTHENTICATED")):
-        assert said in CliRunner().invoke(cli, ["replay", str(path), *options]).output
-    edited = ["replay", str(path), "--bundle-key", KEY, "--function", "tests.unit.recorded_functions:Mended"]
-    assert CliRunner().invoke(cli, edited).exit_code == 0
+    for options, message in (([], "UNKNOWN_FUNCTION"), (["--bundle-key", KEY + "!"], "UNAUTHENTICATED")):
+        assert message in CliRunner().invoke(cli, ["replay", str(path), *options]).output
+    command = ["replay", str(path), "--bundle-key", KEY, "--function", "tests.unit.recorded_functions:Mended"]
+    assert CliRunner().invoke(cli, command).exit_code == 0
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     """A server tries its folder when it starts, because permissions do not tell: root may write everywhere."""
-    said = pytest.raises(RejectedError, match="folder of recordings, /proc/self, cannot be written: ")
-    with said as refused, serving(Ratio, record="/proc/self"):
+    refusal = pytest.raises(RejectedError, match="folder of recordings, /proc/self, cannot be written: ")
+    with refusal as excinfo, serving(Ratio, record="/proc/self"):
         pass
-    assert refused.value.code == "SETTINGS"
+    assert excinfo.value.code == "SETTINGS"
     with serving(Ratio, record=str(tmp_path)):
         assert list(tmp_path.iterdir()) == []
 
@@ -146,6 +146,6 @@ def test_the_folder_is_checked_before_functions_are_compiled(monkeypatch: pytest
     monkeypatch.setattr(Programs, "demand_all", lambda *_: pytest.fail("compiled before the folder was checked"))
     monkeypatch.setattr(Programs, "load", lambda *_: pytest.fail("loaded before the folder was checked"))
     settings = {"modules": "tests.wire.traced_functions", "record": "/proc/self", "port": 0, "log_level": "error"}
-    chosen = load_settings({**settings, "health_port": "off", "http_port": "off"}, {})
+    server_settings = load_settings({**settings, "health_port": "off", "http_port": "off"}, {})
     with pytest.raises(RejectedError, match="folder of recordings"):
-        run_server(chosen, threading.Event())
+        run_server(server_settings, threading.Event())

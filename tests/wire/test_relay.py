@@ -50,8 +50,8 @@ class Ends:
     """A connection with both of its outer ends."""
 
     def __init__(self, client_bytes: int = 0) -> None:
-        self.client, inner = connected(client_bytes)
-        self.worker, upstream = connected()
+        self.client, inner = socket_pair(client_bytes)
+        self.worker, upstream = socket_pair()
         self.is_gone = threading.Event()
         self.inner, self.upstream = inner, upstream
         self.connection = workers._Connection(inner, upstream, self.is_gone.set)
@@ -61,7 +61,7 @@ class Ends:
         return self.worker.recv(9) == b"a request"
 
 
-def connected(buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
+def socket_pair(buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
     """Return both ends of a connection, one that holds few bytes if asked. The second one is as the relay has it."""
     outer = socket.socket()
     outer.settimeout(PATIENCE_S)
@@ -86,14 +86,14 @@ def read_all(connection: socket.socket) -> bytes:
 @pytest.fixture
 def ends() -> Iterator[Callable[..., Ends]]:
     """Make connections; their outer ends are closed after the test."""
-    made: list[Ends] = []
+    pairs: list[Ends] = []
 
     def make(client_bytes: int = 0) -> Ends:
-        made.append(Ends(client_bytes))
-        return made[-1]
+        pairs.append(Ends(client_bytes))
+        return pairs[-1]
 
     yield make
-    for each in made:
+    for each in pairs:
         each.client.close()
         each.worker.close()
 
@@ -103,9 +103,9 @@ def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A thread of the relay whose epoll can be told what to say."""
     names = {name: getattr(select, name) for name in dir(select)}
     monkeypatch.setattr(workers, "select", SimpleNamespace(**{**names, "epoll": Epoll}))
-    running = workers._RelayThread("relay", make_logger(io.StringIO()))
-    yield running
-    running.close()
+    relay_thread = workers._RelayThread("relay", make_logger(io.StringIO()))
+    yield relay_thread
+    relay_thread.close()
 
 
 @pytest.mark.parametrize("is_slow", [False, True])

@@ -25,8 +25,8 @@ COUNT = Call("count")
 
 def test_rows_of_every_kind_fold(transport: Transport) -> None:
     """Inserts and retractions of two groups give each group's value, for several calls at once."""
-    bundled = Call("bundled_sum", ("value",))
-    with transport.open(open_request(AVG, COUNT, Call("sum", ("value",), filter="wanted"), bundled)) as exchange:
+    bundled_call = Call("bundled_sum", ("value",))
+    with transport.open(open_request(AVG, COUNT, Call("sum", ("value",), filter="wanted"), bundled_call)) as exchange:
         exchange.chunk(rows((0, 0, 10, 1), (1, 0, 30, 2, False), (0, 0, 20, 3), (0, 3, 10, 1)))
         exchange.barrier(1)
         table = exchange.results(1)
@@ -158,12 +158,12 @@ def test_pickled_states_are_signed_and_come_back(transport: Transport) -> None:
 def test_describe_tells_what_open_would(transport: Transport) -> None:
     """`describe` returns schema, fingerprints and capabilities without opening an exchange."""
     calls = open_request(AVG, Call("append_only", ("value",)), Call("append_only", ("value",), distinct=True))
-    described = transport.describe(calls)
+    reply = transport.describe(calls)
     with transport.open(calls) as exchange:
-        assert described.schema.equals(exchange.open_reply.schema, check_metadata=True)
-        assert described.fingerprints == exchange.open_reply.fingerprints
-    assert described.can_retract == (True, False, True)
-    assert described.can_merge == (True, True, True)
+        assert reply.schema.equals(exchange.open_reply.schema, check_metadata=True)
+        assert reply.fingerprints == exchange.open_reply.fingerprints
+    assert reply.can_retract == (True, False, True)
+    assert reply.can_merge == (True, True, True)
 
 
 def test_expected_fingerprint_is_accepted(transport: Transport) -> None:
@@ -175,13 +175,13 @@ def test_expected_fingerprint_is_accepted(transport: Transport) -> None:
 
 def test_both_transports_describe_how_a_call_is_lifted(transport: Transport) -> None:
     """As data, for the types of the call; the listing tells it for functions of fixed types."""
-    described = transport.describe(open_request(AVG)).calls[0]
-    lift, why = lifted_of(described.lift)
+    reply = transport.describe(open_request(AVG)).calls[0]
+    lift, why = lifted_of(reply.lift)
     assert lift is not None, why
     assert [(each.name, each.monoid) for each in lift.fields] == [("sum", "sum"), ("count", "sum")]
-    listed = {info.name: info.lift for info in transport.infos(look=True)}
-    assert lifted_of(listed["weighted_avg"])[0] is not None
-    assert listed["count"] == ""
+    lift_of_name = {info.name: info.lift for info in transport.infos(look=True)}
+    assert lifted_of(lift_of_name["weighted_avg"])[0] is not None
+    assert lift_of_name["count"] == ""
 
 
 def test_both_transports_list_the_same_functions(flight: FlightTransport) -> None:
@@ -197,8 +197,8 @@ def test_both_transports_list_the_same_functions(flight: FlightTransport) -> Non
 
 def test_flight_transport_can_be_pickled(flight: FlightTransport) -> None:
     """A transport has no connection, so it can be pickled for an engine's workers."""
-    travelled = cloudpickle.loads(cloudpickle.dumps(flight))
-    with travelled.open(open_request(COUNT)) as exchange:
+    restored = cloudpickle.loads(cloudpickle.dumps(flight))
+    with restored.open(open_request(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
         exchange.barrier(1)
         assert exchange.results(1)["output_0"].to_pylist() == [1]
@@ -218,7 +218,7 @@ def test_embedded_transport_travels_by_value() -> None:
     transport = EmbeddedTransport(
         Registry.load([wire_functions]), state_key=STATE_KEY.encode(), job_parameters={"greeting": "hi"}
     )
-    pickled = cloudpickle.dumps(transport)
+    data = cloudpickle.dumps(transport)
     program = (
         "import sys, pickle\n"
         "import pyarrow as pa\n"
@@ -236,14 +236,14 @@ def test_embedded_transport_travels_by_value() -> None:
         "assert not any('wire_functions' in name for name in sys.modules)\n"
         "print(table['output_0'][0], table['output_1'][0])\n"
     )
-    assert run_python(program, pickled) == b"20 2\n"
+    assert run_python(program, data) == b"20 2\n"
 
 
 def test_restored_transport_is_kept_per_process() -> None:
     """Unpickling the same functions twice restores their classes once."""
     transport = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
-    pickled = cloudpickle.dumps(transport)
-    first, second = cloudpickle.loads(pickled), cloudpickle.loads(pickled)
+    data = cloudpickle.dumps(transport)
+    first, second = cloudpickle.loads(data), cloudpickle.loads(data)
     assert first._registry is second._registry
 
 
@@ -267,7 +267,7 @@ def test_messages_stay_within_the_servers_bound() -> None:
 
 def run_python(program: str, stdin: bytes) -> bytes:
     """Run a program in a process that can import foldflight but not the tests."""
-    finished = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         input=stdin,
         capture_output=True,
@@ -275,5 +275,5 @@ def run_python(program: str, stdin: bytes) -> bytes:
         timeout=PATIENCE_S,
         check=False,
     )
-    assert finished.returncode == 0, finished.stderr.decode()
-    return finished.stdout
+    assert process.returncode == 0, process.stderr.decode()
+    return process.stdout

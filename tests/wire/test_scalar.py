@@ -42,8 +42,8 @@ PROGRAM = Open(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ProcessServer]:
-    with serving(scalar_functions, message_bytes_max=1 << 16) as running:
-        yield running
+    with serving(scalar_functions, message_bytes_max=1 << 16) as server:
+        yield server
     close_connections()
 
 
@@ -80,8 +80,10 @@ def test_a_program_in_one_exchange(transport: Any) -> None:
         for batch in batches:
             exchange.chunk(batch)
         assert [exchange.mapped().to_pylist() for _ in batches] == [expected(batch) for batch in batches]
-    counting = Open((), COLUMNS, steps=(Step("counting", (X,)),), outputs=(0,), job_parameters={"greeting": "hi"})
-    with transport.open(counting) as exchange:
+    counting_request = Open(
+        (), COLUMNS, steps=(Step("counting", (X,)),), outputs=(0,), job_parameters={"greeting": "hi"}
+    )
+    with transport.open(counting_request) as exchange:
         exchange.chunk(rows((7, None)))
         exchange.mapped()
         logs = exchange.take_logs()
@@ -114,9 +116,11 @@ def test_programs_are_described_without_opening(transport: Any) -> None:
     """A description has the fingerprints, with which another program is refused."""
     open_reply = transport.describe(PROGRAM)
     assert len(open_reply.fingerprints) == 3
-    pinned = PROGRAM.pin(open_reply.fingerprints)
-    assert transport.describe(pinned).fingerprints == open_reply.fingerprints
-    other = replace(pinned, steps=(replace(pinned.steps[0], fingerprint="0" * 16), *pinned.steps[1:]))
+    pinned_program = PROGRAM.pin(open_reply.fingerprints)
+    assert transport.describe(pinned_program).fingerprints == open_reply.fingerprints
+    other = replace(
+        pinned_program, steps=(replace(pinned_program.steps[0], fingerprint="0" * 16), *pinned_program.steps[1:])
+    )
     with pytest.raises(RejectedError, match="normalise is not the function that the engine expects"):
         transport.describe(other)
 
@@ -206,8 +210,8 @@ def test_tokens_are_those_of_each_function(tmp_path: Any) -> None:
         )
         with pytest.raises(RejectedError, match="UNAUTHENTICATED"):
             transport.describe(PROGRAM)
-        allowed = Open((), COLUMNS, steps=(Step("multiply", (X, X)),), outputs=(0,))
-        with transport.open(allowed) as exchange:
+        allowed_request = Open((), COLUMNS, steps=(Step("multiply", (X, X)),), outputs=(0,))
+        with transport.open(allowed_request) as exchange:
             exchange.chunk(rows((3, None)))
             assert exchange.mapped().to_pylist() == [{"output_0": 9}]
         close_connections()
@@ -222,8 +226,8 @@ def test_functions_are_shipped(server: ProcessServer) -> None:
         return 3 * x
 
     key = "a bundle key of thirty-two bytes!"
-    with serving(scalar_functions, bundle_keys=key) as accepting:
-        functions = connect(accepting.url, bundle_key=key).register(tripled)
+    with serving(scalar_functions, bundle_keys=key) as accepting_server:
+        functions = connect(accepting_server.url, bundle_key=key).register(tripled)
         use = functions["multiply"](functions["tripled"]("x"), "x")
         steps = Steps(lambda column, _: str(column))
         query = ScalarQuery.of(transport_of({"m": use}), steps, {"m": steps.add(use)}, COLUMNS)

@@ -69,7 +69,7 @@ def fresh_connections() -> Iterator[None]:
 
 
 @pytest.fixture
-def authored() -> Iterator[types.ModuleType]:
+def author_module() -> Iterator[types.ModuleType]:
     """A module that exists only in this process."""
     module = types.ModuleType("authored_here")
     sys.modules[module.__name__] = module
@@ -94,9 +94,9 @@ def marking(**made_with: str) -> Bundle:
     return Bundle(("marks",), {**made_here(), **made_with}, cloudpickle.dumps((Unpickled(),)))
 
 
-def refused(transport: FlightTransport, sealed: bytes, code: str) -> RejectedError:
+def refusal(transport: FlightTransport, sealed_bundle: bytes, code: str) -> RejectedError:
     """Send a bundle in both ways; check that each is refused, with nothing unpickled."""
-    transport._bundles["marks"] = sealed
+    transport._bundles["marks"] = sealed_bundle
     result = []
     for offer in (transport.open, transport.describe):
         with pytest.raises(RejectedError) as excinfo:
@@ -108,10 +108,10 @@ def refused(transport: FlightTransport, sealed: bytes, code: str) -> RejectedErr
     return result[0]
 
 
-def test_shipped_functions_fold(fork: Spawn, authored: types.ModuleType) -> None:
+def test_shipped_functions_fold(fork: Spawn, author_module: types.ModuleType) -> None:
     """A server folds a function that it did not have, when it is shipped with the right key."""
     server = fork(bundle_keys=FIRST)
-    functions = connect(server.url, bundle_key=FIRST).register(authored)
+    functions = connect(server.url, bundle_key=FIRST).register(author_module)
     assert functions["thrice"].info.signature == "thrice(value BIGINT) -> BIGINT"
     assert functions["thrice"].info.doc == "Three times the sum."
     with functions.transport.open(open_request(Call("thrice", ("value",)), Call("count", ()))) as exchange:
@@ -127,20 +127,22 @@ def test_shipped_functions_fold(fork: Spawn, authored: types.ModuleType) -> None
 def test_classes_of_other_engines_are_shipped(fork: Spawn) -> None:
     """A server folds a class that is written for another engine, without that engine."""
     server = fork(bundle_keys=FIRST)
-    given = [flink_functions.DistinctSum, beam_functions.AverageFn]
-    adapted = [aggregate_of(cls, input_types=["BIGINT"], result_type="DOUBLE") for cls in given]
-    functions = connect(server.url, bundle_key=FIRST).register(*adapted)
-    asked = open_request(Call("distinct_sum", ("value",)), Call("average_fn", ("value",)))
-    with functions.transport.open(asked) as exchange:
+    classes = [flink_functions.DistinctSum, beam_functions.AverageFn]
+    adapted_functions = [aggregate_of(cls, input_types=["BIGINT"], result_type="DOUBLE") for cls in classes]
+    functions = connect(server.url, bundle_key=FIRST).register(*adapted_functions)
+    request = open_request(Call("distinct_sum", ("value",)), Call("average_fn", ("value",)))
+    with functions.transport.open(request) as exchange:
         exchange.chunk(rows((0, 0, 5), (0, 0, 5), (0, 0, 8)))
         results = end_epoch(exchange, 1)
     assert [results[f"output_{place}"].to_pylist() for place in range(2)] == [[13.0], [6.0]]
 
 
-def test_a_replica_that_never_saw_the_function_takes_over(fork: Spawn, authored: types.ModuleType) -> None:
+def test_a_replica_that_never_saw_the_function_takes_over(fork: Spawn, author_module: types.ModuleType) -> None:
     """When the server is killed, another server gets the function from the Open."""
     servers = [fork(bundle_keys=FIRST) for _ in range(2)]
-    functions = connect(",".join(server.url for server in servers), bundle_key=FIRST, patience_s=10).register(authored)
+    functions = connect(",".join(server.url for server in servers), bundle_key=FIRST, patience_s=10).register(
+        author_module
+    )
     with functions.transport.open(open_request(Call("thrice", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 5)))
         assert end_epoch(exchange, 1)["output_0"].to_pylist() == [15]
@@ -154,44 +156,44 @@ def test_a_replica_that_never_saw_the_function_takes_over(fork: Spawn, authored:
 
 
 @pytest.mark.every_turn
-def test_workers_behind_one_port_take_it(spawn: Spawn, authored: types.ModuleType) -> None:
+def test_workers_behind_one_port_take_it(spawn: Spawn, author_module: types.ModuleType) -> None:
     """Each connection may reach another process, which gets the function from the Open."""
     server = spawn(modules="tests.wire.limit_functions", bundle_keys=FIRST, workers=2)
-    bundle = bundle_of(Registry.load([authored]).authored, FIRST)
-    asked = open_request(Call("thrice", ("value",)), bundles=(bundle,))
-    with opened_apart(server, asked) as first, opened_apart(server, asked) as second:
+    bundle = bundle_of(Registry.load([author_module]).authored, FIRST)
+    request = open_request(Call("thrice", ("value",)), bundles=(bundle,))
+    with opened_apart(server, request) as first, opened_apart(server, request) as second:
         assert first.open_reply.server_id != second.open_reply.server_id
         for exchange in (first, second):
             exchange.chunk(rows((0, 0, 1)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [3]
 
 
-def test_the_key_stays_where_it_is(authored: types.ModuleType) -> None:
+def test_the_key_stays_where_it_is(author_module: types.ModuleType) -> None:
     """A pickled transport has the signed bundle, not the key, and can open exchanges."""
     with serving(bundle_keys=FIRST) as server:
-        transport = connect(server.url, bundle_key=FIRST).register(authored).transport
-        packed = pickle.dumps(transport)
-        assert FIRST.encode() not in packed
-        travelled = pickle.loads(packed)
-        with travelled.open(open_request(Call("thrice", ("value",)))) as exchange:
+        transport = connect(server.url, bundle_key=FIRST).register(author_module).transport
+        pickled_transport = pickle.dumps(transport)
+        assert FIRST.encode() not in pickled_transport
+        restored = pickle.loads(pickled_transport)
+        with restored.open(open_request(Call("thrice", ("value",)))) as exchange:
             exchange.chunk(rows((0, 0, 4)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [12]
         with pytest.raises(RejectedError, match="bundle_key") as excinfo:
-            travelled.register(Registry.load([authored]).authored)
+            restored.register(Registry.load([author_module]).authored)
         assert excinfo.value.code == "SETTINGS"
 
 
-def test_keys_rotate(tmp_path: Path, authored: types.ModuleType) -> None:
+def test_keys_rotate(tmp_path: Path, author_module: types.ModuleType) -> None:
     """Two keys are valid at once; a key that was removed from the file is not, also for known bundles."""
     path = tmp_path / "bundle-keys"
     path.write_text(f"# who may ship\n{FIRST}\n{SECOND}\n")
     log = io.StringIO()
     with serving(bundle_keys_file=str(path), log_stream=log) as server:
-        old = connect(server.url, bundle_key=FIRST).register(authored).transport
-        connect(server.url, bundle_key=SECOND).register(authored)
+        old = connect(server.url, bundle_key=FIRST).register(author_module).transport
+        connect(server.url, bundle_key=SECOND).register(author_module)
         path.write_text(f"{SECOND}\n{THIRD}\n")
         os.utime(path, (1, 1))
-        connect(server.url, bundle_key=THIRD).register(authored)
+        connect(server.url, bundle_key=THIRD).register(author_module)
         with pytest.raises(RejectedError, match="not signed with a bundle key of this server") as excinfo:
             old.open(open_request(Call("thrice", ("value",))))
         assert excinfo.value.code == "UNAUTHENTICATED"
@@ -215,7 +217,7 @@ def test_shipping_is_off_unless_keys_are_given() -> None:
     """A server without bundle keys says how to enable shipping, and unpickles nothing."""
     with serving() as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-        error = refused(transport, seal(marking(), FIRST.encode()), "SETTINGS")
+        error = refusal(transport, seal(marking(), FIRST.encode()), "SETTINGS")
         assert "FOLDFLIGHT_BUNDLE_KEYS" in error.message
 
 
@@ -224,21 +226,21 @@ def test_what_is_not_sealed_is_not_unpickled() -> None:
     good = seal(marking(), FIRST.encode())
     with serving(bundle_keys=FIRST, bundle_bytes_max="64KiB") as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-        assert "bundle_key" in refused(transport, seal(marking(), SECOND.encode()), "UNAUTHENTICATED").message
-        unsigned = pb.Bundle.FromString(good)
-        unsigned.signature = b""
-        refused(transport, unsigned.SerializeToString(), "UNAUTHENTICATED")
+        assert "bundle_key" in refusal(transport, seal(marking(), SECOND.encode()), "UNAUTHENTICATED").message
+        unsigned_bundle = pb.Bundle.FromString(good)
+        unsigned_bundle.signature = b""
+        refusal(transport, unsigned_bundle.SerializeToString(), "UNAUTHENTICATED")
         # what the same key signed for another purpose is no bundle
-        unsigned.signature = hmac.digest(FIRST.encode(), unsigned.content, hashlib.sha256)
-        refused(transport, unsigned.SerializeToString(), "UNAUTHENTICATED")
-        assert "damaged" in refused(transport, good[:-1] + b"!", "BAD_FRAME").message
-        refused(transport, b"\xff" * 40, "BAD_FRAME")
-        error = refused(transport, seal(marking(python="3.9"), FIRST.encode()), "MODULE")
+        unsigned_bundle.signature = hmac.digest(FIRST.encode(), unsigned_bundle.content, hashlib.sha256)
+        refusal(transport, unsigned_bundle.SerializeToString(), "UNAUTHENTICATED")
+        assert "damaged" in refusal(transport, good[:-1] + b"!", "BAD_FRAME").message
+        refusal(transport, b"\xff" * 40, "BAD_FRAME")
+        error = refusal(transport, seal(marking(python="3.9"), FIRST.encode()), "MODULE")
         assert "python 3.9" in error.message
-        refused(transport, seal(marking(cloudpickle="1"), FIRST.encode()), "MODULE")
-        refused(transport, seal(marking(foldflight="0.0.1"), FIRST.encode()), "MODULE")
+        refusal(transport, seal(marking(cloudpickle="1"), FIRST.encode()), "MODULE")
+        refusal(transport, seal(marking(foldflight="0.0.1"), FIRST.encode()), "MODULE")
         large = seal(dataclasses.replace(marking(), code=b"\0" * 70_000), FIRST.encode())
-        error = refused(transport, large, "LIMIT")
+        error = refusal(transport, large, "LIMIT")
         assert "bundle_bytes_max is 65536" in error.message
 
 
@@ -278,32 +280,34 @@ def test_what_could_not_be_opened_is_not_registered() -> None:
         assert fold_one(connect(server.url, bundle_key=FIRST).register(Keeps).transport, "keeps") == 1
 
 
-def test_a_taken_name_stays_the_servers(authored: types.ModuleType) -> None:
+def test_a_taken_name_stays_the_servers(author_module: types.ModuleType) -> None:
     """A bundle cannot replace a function of the server, built-in or from a module."""
-    with serving(authored, bundle_keys=FIRST) as server:
+    with serving(author_module, bundle_keys=FIRST) as server:
         with pytest.raises(RejectedError, match="another name") as excinfo:
-            connect(server.url, bundle_key=FIRST).register(authored)
+            connect(server.url, bundle_key=FIRST).register(author_module)
         assert (excinfo.value.code, excinfo.value.function) == ("SIGNATURE", "thrice")
 
 
-def test_a_token_opens_shipped_functions_by_name(tmp_path: Path, authored: types.ModuleType) -> None:
+def test_a_token_opens_shipped_functions_by_name(tmp_path: Path, author_module: types.ModuleType) -> None:
     """A caller may ship only functions that its token names, whoever signed them."""
     path = tmp_path / "tokens"
     path.write_text("a-token-for-thrice-only thr*\na-token-for-counting-only count\n")
     with serving(bundle_keys=FIRST, tokens_file=str(path)) as server:
-        assert "thrice" in connect(server.url, token="a-token-for-thrice-only", bundle_key=FIRST).register(authored)
+        assert "thrice" in connect(server.url, token="a-token-for-thrice-only", bundle_key=FIRST).register(
+            author_module
+        )
         with pytest.raises(RejectedError, match="does not permit thrice") as excinfo:
-            connect(server.url, token="a-token-for-counting-only", bundle_key=FIRST).register(authored)
+            connect(server.url, token="a-token-for-counting-only", bundle_key=FIRST).register(author_module)
         assert excinfo.value.code == "UNAUTHENTICATED"
 
 
-def test_a_function_is_registered_again(authored: types.ModuleType) -> None:
+def test_a_function_is_registered_again(author_module: types.ModuleType) -> None:
     """A changed class with the same name is another bundle: new exchanges use it, open ones the old one."""
     with serving(bundle_keys=FIRST) as server:
-        functions = connect(server.url, bundle_key=FIRST).register(authored.Thrice)
+        functions = connect(server.url, bundle_key=FIRST).register(author_module.Thrice)
         with functions.transport.open(open_request(Call("thrice", ("value",)))) as before:
-            exec(SOURCE.replace("FACTOR = 3", "FACTOR = 30"), authored.__dict__)
-            functions.register(authored.Thrice)
+            exec(SOURCE.replace("FACTOR = 3", "FACTOR = 30"), author_module.__dict__)
+            functions.register(author_module.Thrice)
             with functions.transport.open(open_request(Call("thrice", ("value",)))) as after:
                 for exchange, expected in ((before, 3), (after, 30)):
                     exchange.chunk(rows((0, 0, 1)))
@@ -318,35 +322,35 @@ def fold_one(transport: Transport, name: str = "thrice") -> int:
     return int(value)
 
 
-def test_a_class_that_is_changed_in_place_changes_no_bundle(authored: types.ModuleType) -> None:
+def test_a_class_that_is_changed_in_place_changes_no_bundle(author_module: types.ModuleType) -> None:
     """A bundle does not change when its class is changed and shipped again."""
     with serving(bundle_keys=FIRST) as server:
-        first = connect(server.url, bundle_key=FIRST).register(authored.Thrice).transport
+        first = connect(server.url, bundle_key=FIRST).register(author_module.Thrice).transport
         assert fold_one(first) == 3
-        changed = types.FunctionType(
-            authored.Thrice.accumulate.__code__, {"times": lambda value: value * 50}, "accumulate"
+        changed_method = types.FunctionType(
+            author_module.Thrice.accumulate.__code__, {"times": lambda value: value * 50}, "accumulate"
         )
-        authored.Thrice.accumulate = changed
-        second = connect(server.url, bundle_key=FIRST).register(authored.Thrice).transport
+        author_module.Thrice.accumulate = changed_method
+        second = connect(server.url, bundle_key=FIRST).register(author_module.Thrice).transport
         assert (fold_one(second), fold_one(first), fold_one(second)) == (50, 3, 50)
 
 
-def test_a_class_that_is_changed_in_place_changes_no_plan(authored: types.ModuleType) -> None:
+def test_a_class_that_is_changed_in_place_changes_no_plan(author_module: types.ModuleType) -> None:
     """Embedded functions of two plans in one worker are independent."""
     plans = []
     for factor in (3, 50):
-        authored.Thrice.factor = factor
-        authored.Thrice.get_value = lambda self, accumulator: accumulator.total * self.factor
-        plans.append(pickle.dumps(connect(authored.Thrice).transport))
+        author_module.Thrice.factor = factor
+        author_module.Thrice.get_value = lambda self, accumulator: accumulator.total * self.factor
+        plans.append(pickle.dumps(connect(author_module.Thrice).transport))
     first, second = (pickle.loads(plan) for plan in plans)
     assert (fold_one(first), fold_one(second), fold_one(first)) == (9, 150, 9)
 
 
-def test_many_exchanges_share_one_reading_of_a_bundle(authored: types.ModuleType) -> None:
+def test_many_exchanges_share_one_reading_of_a_bundle(author_module: types.ModuleType) -> None:
     """A known bundle is unpickled once, also if many threads need it at once."""
     log = io.StringIO()
     with serving(bundle_keys=FIRST, log_stream=log) as server:
-        transport = connect(server.url, bundle_key=FIRST).register(authored.Thrice).transport
+        transport = connect(server.url, bundle_key=FIRST).register(author_module.Thrice).transport
         with ThreadPoolExecutor(8) as threads:
             assert set(threads.map(lambda _: fold_one(transport), range(64))) == {3}
     assert log.getvalue().count("bundle unpickled") == 1

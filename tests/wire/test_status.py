@@ -84,14 +84,14 @@ def test_a_server_says_what_it_does() -> None:
 
 def test_a_server_says_what_may_become_a_problem() -> None:
     """The status has memory with its limit, how each function is folded, and errors by function."""
-    failing = Call("fails_to_accumulate", ("value",))
+    failing_call = Call("fails_to_accumulate", ("value",))
     with serving(wire_functions, state_keys=STATE_KEY, memory_limit="64GiB") as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         for _ in range(2):
-            with contextlib.suppress(FunctionError), transport.open(open_request(failing)) as exchange:
+            with contextlib.suppress(FunctionError), transport.open(open_request(failing_call)) as exchange:
                 exchange.chunk(rows((0, 0, 13)))
                 end_epoch(exchange, 1)
-        with transport.open(open_request(failing, isolate_errors=True)) as exchange:
+        with transport.open(open_request(failing_call, isolate_errors=True)) as exchange:
             exchange.chunk(rows((0, 0, 13), (1, 0, 13), (2, 0, 1)))
             end_epoch(exchange, 1)
             assert eventually(lambda: read(server.url)[0]["groups_isolated"] == {"fails_to_accumulate": 2})
@@ -111,8 +111,8 @@ def test_one_server_shows_all_that_a_name_resolves_to() -> None:
             each.bind(("127.0.0.1", 0))
         silent.listen()  # takes connections and never answers, as a server that hangs
         with serving(wire_functions, state_keys=STATE_KEY, server_id="b", http_port=0) as other:
-            gone, hung = (f"127.0.0.1:{each.getsockname()[1]}" for each in (nobody, silent))
-            peers = (f"localhost:{other.probes.http_port}", gone, hung, "no-such-host.invalid:1")
+            closed_address, hung = (f"127.0.0.1:{each.getsockname()[1]}" for each in (nobody, silent))
+            peers = (f"localhost:{other.probes.http_port}", closed_address, hung, "no-such-host.invalid:1")
             with serving(wire_functions, state_keys=STATE_KEY, server_id="a", http_port=0, peers=peers) as server:
                 over_flight = status_of("a", "b", read=lambda: read(server.url))
                 over_http = status_of(
@@ -120,8 +120,8 @@ def test_one_server_shows_all_that_a_name_resolves_to() -> None:
                 )
     for servers in (over_flight, over_http):
         problems = {each["address"]: each["problem"] for each in servers if "problem" in each}
-        assert set(problems) == {gone, hung, "no-such-host.invalid:1"}
-        assert "refused" in problems[gone]
+        assert set(problems) == {closed_address, hung, "no-such-host.invalid:1"}
+        assert "refused" in problems[closed_address]
         assert "timed out" in problems[hung]
         assert "cannot resolve" in problems["no-such-host.invalid:1"]
 
@@ -161,13 +161,13 @@ def test_workers_are_one_server(fork: Fork) -> None:
 def test_functions_are_looked_over_before_a_server_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait only two seconds for a status, and checking a function may import the compiler first."""
     looked_over: list[str] = []
-    folding = Programs.folding
+    look_over = Programs.folding
 
-    def noted(self: Programs, function: Function) -> Folding:
+    def note(self: Programs, function: Function) -> Folding:
         looked_over.append(function.name)
-        return folding(self, function)
+        return look_over(self, function)
 
-    monkeypatch.setattr(Programs, "folding", noted)
+    monkeypatch.setattr(Programs, "folding", note)
     with serving(wire_functions, state_keys=STATE_KEY) as server:
         assert set(looked_over) == set(server.ready_line["functions"])
 

@@ -18,8 +18,8 @@ from tests.wire.kit import DEADLINE_S
 @pytest.fixture(scope="module")
 def remote() -> Iterator[FlightTransport]:
     """A transport to a server with the functions of the streams."""
-    with serving(weighted_avg, http_port=0) as running:
-        yield FlightTransport([running.url], deadline_s=DEADLINE_S)
+    with serving(weighted_avg, http_port=0) as server:
+        yield FlightTransport([server.url], deadline_s=DEADLINE_S)
     close_connections()
 
 

@@ -99,11 +99,11 @@ def test_a_failed_prompt_does_not_ask_the_whole_tree_again(model) -> None:
 
     def behave(prompt: str, before: int) -> Any:
         with model.lock:
-            open_at_once.append(sum(model.asked.values()) - sum(model.answered.values()) - failed[0])
-            failed[0] += not before
+            open_at_once.append(sum(model.asked.values()) - sum(model.answered.values()) - failure_counts[0])
+            failure_counts[0] += not before
         return 503 if not before else "ok"
 
-    failed = [0]
+    failure_counts = [0]
     model.behave = behave
     summary = functions()["summary_by_model"]("text", budget=800, prompt=40)
     rows = [{"key": key, "text": f"text number {number} of {key}"} for number in range(100) for key in "abc"]

@@ -48,7 +48,7 @@ def exchange_with(collector: Collector, *urls: str, **parameters: str) -> OpenEx
     return functions.transport.open(open_request(*CALLS, columns=COLUMNS))
 
 
-def scraped(port: int, accept: str) -> tuple[str, str]:
+def scrape(port: int, accept: str) -> tuple[str, str]:
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accept})
     with urllib.request.urlopen(request) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
@@ -63,16 +63,18 @@ def test_a_server_tells_where_the_time_went(collector: Collector) -> None:
             assert end_epoch(exchange, 1).num_rows == 2
             for epoch in range(2, 8):
                 end_epoch(exchange, epoch)
-            logged = exchange.take_logs()
+            log_records = exchange.take_logs()
         tracer_of(collector.url).send(wait=True)
         tracer_of(collector.url, "foldflight-server").send(wait=True)
-        opened, fold, wait = collector.named("exchange", "fold", "wait")
-        pages = {accept: scraped(server.probes.http_port, accept) for accept in ("*/*", "application/openmetrics-text")}
-    assert {(each.trace, each.parent) for each in (fold, wait)} == {(opened.trace, opened.id)}
-    assert [each.service for each in (opened, fold)] == ["foldflight", "foldflight-server"]
-    assert (opened.kind, fold.kind) == (CLIENT, SERVER)
-    assert opened.attributes["server.address"] == server.url
-    assert opened.attributes["foldflight.server_id"] == fold.attributes["foldflight.server_id"] == server.server_id
+        exchange_span, fold, wait = collector.named("exchange", "fold", "wait")
+        pages = {accept: scrape(server.probes.http_port, accept) for accept in ("*/*", "application/openmetrics-text")}
+    assert {(each.trace, each.parent) for each in (fold, wait)} == {(exchange_span.trace, exchange_span.id)}
+    assert [each.service for each in (exchange_span, fold)] == ["foldflight", "foldflight-server"]
+    assert (exchange_span.kind, fold.kind) == (CLIENT, SERVER)
+    assert exchange_span.attributes["server.address"] == server.url
+    assert (
+        exchange_span.attributes["foldflight.server_id"] == fold.attributes["foldflight.server_id"] == server.server_id
+    )
     expected = {"rows": 2, "groups": 2, "chunks": 1, "epoch": 1, "versions": ["3"], "modes": ["interpreted"]}
     assert {name: fold.attributes[f"foldflight.{name}"] for name in expected} == expected
     assert fold.attributes["foldflight.bytes"] > 0
@@ -81,10 +83,12 @@ def test_a_server_tells_where_the_time_went(collector: Collector) -> None:
     assert wait.ended_ns == fold.began_ns
     events = [json.loads(line) for line in log.getvalue().splitlines()]
     ids = {(event["trace_id"], event["span_id"]) for event in events if "exchange" in event}
-    assert ids == {(opened.trace, opened.id)}
+    assert ids == {(exchange_span.trace, exchange_span.id)}
     assert "function logged" in {event["event"] for event in events if "trace_id" in event}
-    assert [(each.fields["trace_id"], each.fields["span_id"]) for each in logged] == [(opened.trace, opened.id)]
-    check_exemplars(pages, opened.trace)
+    assert [(each.fields["trace_id"], each.fields["span_id"]) for each in log_records] == [
+        (exchange_span.trace, exchange_span.id)
+    ]
+    check_exemplars(pages, exchange_span.trace)
 
 
 def check_exemplars(pages: dict[str, tuple[str, str]], trace: str) -> None:
@@ -141,16 +145,16 @@ def test_a_trace_goes_through_a_failover_to_the_authors_line(
             and any(each.failed and each.name == "fold" for each in spans)
         )
     )
-    (lost,) = (each for each in spans if each.name == "exchange")
-    (reopened,) = (each for each in spans if each.name == "reopen")
-    (failed,) = (each for each in spans if each.name == "fold" and each.failed)
-    assert lost.failed
-    assert lost.attributes["foldflight.server_id"] == lost_id
-    assert lost.error["exception.type"] == "RetryableError"
-    assert reopened.links == ((lost.trace, lost.id),)
-    assert (failed.trace, failed.parent) == (reopened.trace, reopened.id)
-    check_the_line(failed.error)
-    assert failed.attributes["foldflight.outcome"] == "USER_CODE"
+    (lost_span,) = (each for each in spans if each.name == "exchange")
+    (reopen_span,) = (each for each in spans if each.name == "reopen")
+    (failed_span,) = (each for each in spans if each.name == "fold" and each.failed)
+    assert lost_span.failed
+    assert lost_span.attributes["foldflight.server_id"] == lost_id
+    assert lost_span.error["exception.type"] == "RetryableError"
+    assert reopen_span.links == ((lost_span.trace, lost_span.id),)
+    assert (failed_span.trace, failed_span.parent) == (reopen_span.trace, reopen_span.id)
+    check_the_line(failed_span.error)
+    assert failed_span.attributes["foldflight.outcome"] == "USER_CODE"
 
 
 def check_the_line(error: dict[str, Any]) -> None:

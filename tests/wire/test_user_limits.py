@@ -37,10 +37,10 @@ Spawn = Callable[..., ServerProcess]
 
 
 @pytest.fixture(scope="module")
-def hurried() -> Iterator[ProcessServer]:
+def limited_server() -> Iterator[ProcessServer]:
     """A server with a short fold_s_max."""
-    with serving(limit_functions, fold_s_max=FOLD_S_MAX, http_port=0, bundle_keys=KEY) as running:
-        yield running
+    with serving(limit_functions, fold_s_max=FOLD_S_MAX, http_port=0, bundle_keys=KEY) as server:
+        yield server
     close_connections()
 
 
@@ -49,10 +49,10 @@ def transport_to(server: Any) -> FlightTransport:
     return FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
 
 
-def drive(server: ProcessServer, name: str, **asked: Any) -> None:
+def drive(server: ProcessServer, name: str, **options: Any) -> None:
     """Fold, merge and request values, so that each method is called with 13."""
     call = Call(name, ("value",))
-    with transport_to(server).open(open_request(call, **asked)) as exchange:
+    with transport_to(server).open(open_request(call, **options)) as exchange:
         exchange.chunk(rows((0, 0, 5), (3, 0, ENDLESS), (3, 0, 1)))
         if name == "loops_in_merge":
             exchange.chunk(rows((7, 0, ENDLESS)))
@@ -76,10 +76,10 @@ def drive(server: ProcessServer, name: str, **asked: Any) -> None:
         ("swallows", 3),
     ],
 )
-def test_an_endless_loop_is_interrupted(hurried: ProcessServer, name: str, slot: int | None) -> None:
+def test_an_endless_loop_is_interrupted(limited_server: ProcessServer, name: str, slot: int | None) -> None:
     """An endless loop in any method, also if it swallows exceptions, ends with function, group and line."""
     with pytest.raises(FunctionError) as excinfo:
-        drive(hurried, name, job_parameters={"loop": "yes"} if name == "loops_in_open" else {})
+        drive(limited_server, name, job_parameters={"loop": "yes"} if name == "loops_in_open" else {})
     error = excinfo.value
     assert (error.code, error.function, error.slot) == ("USER_CODE", name, slot)
     assert "fold_s_max = 1 s" in error.message
@@ -90,9 +90,9 @@ def test_an_endless_loop_is_interrupted(hurried: ProcessServer, name: str, slot:
 
 
 @pytest.mark.parametrize("value", range(3))
-def test_what_is_no_exception_is_an_error_of_the_author(hurried: ProcessServer, value: int) -> None:
+def test_what_is_no_exception_is_an_error_of_the_author(limited_server: ProcessServer, value: int) -> None:
     """A KeyboardInterrupt and similar exceptions are USER_CODE, with a trace, and are not retried."""
-    with transport_to(hurried).open(open_request(Call("raises_what_it_likes", ("value",)))) as exchange:
+    with transport_to(limited_server).open(open_request(Call("raises_what_it_likes", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, value)))
         with pytest.raises(FunctionError, match=r"KeyboardInterrupt|GeneratorExit|NotAnError") as excinfo:
             end_epoch(exchange, 1)
@@ -101,50 +101,50 @@ def test_what_is_no_exception_is_an_error_of_the_author(hurried: ProcessServer, 
     assert "service/foldflight/" not in (excinfo.value.trace or "")  # the clone itself may be called foldflight
 
 
-def test_others_go_on_meanwhile(hurried: ProcessServer) -> None:
+def test_others_go_on_meanwhile(limited_server: ProcessServer) -> None:
     """Another exchange keeps its groups, and the server accepts new ones; metrics count the limit."""
-    with transport_to(hurried).open(open_request(Call("count", ()))) as exchange:
+    with transport_to(limited_server).open(open_request(Call("count", ()))) as exchange:
         exchange.chunk(rows((0, 0, 1)))
         with pytest.raises(FunctionError):
-            drive(hurried, "loops_in_accumulate")
+            drive(limited_server, "loops_in_accumulate")
         exchange.chunk(rows((0, 0, 1)))
         assert end_epoch(exchange, 1)["output_0"].to_pylist() == [2]
-    assert eventually(lambda: hurried.flight.active == 0)
-    body = page(hurried.probes.http_port, "/metrics")[1]
+    assert eventually(lambda: limited_server.flight.active == 0)
+    body = page(limited_server.probes.http_port, "/metrics")[1]
     assert 'foldflight_limit_errors_total{limit="fold_s_max"}' in body
     assert 'foldflight_function_errors_total{code="USER_CODE",function="loops_in_accumulate"}' in body
 
 
-def test_the_time_limit_applies_to_each_frame(hurried: ProcessServer) -> None:
+def test_the_time_limit_applies_to_each_frame(limited_server: ProcessServer) -> None:
     """Frames that take longer than the limit together, and not one by one, are all folded."""
     naps = 8
-    with transport_to(hurried).open(open_request(Call("naps", ("value",)))) as exchange:
+    with transport_to(limited_server).open(open_request(Call("naps", ("value",)))) as exchange:
         for _ in range(naps):
             exchange.chunk(rows((0, 0, round(150 * FOLD_S_MAX))))
         (result,) = end_epoch(exchange, 1).column("output_0").to_pylist()
     assert result == naps * round(150 * FOLD_S_MAX) > 1000 * FOLD_S_MAX
 
 
-def test_a_time_limit_is_not_isolated(hurried: ProcessServer) -> None:
+def test_a_time_limit_is_not_isolated(limited_server: ProcessServer) -> None:
     """An exceeded time limit ends the exchange; otherwise each group could take that long."""
     call = Call("loops_in_accumulate", ("value",))
-    with transport_to(hurried).open(open_request(call, isolate_errors=True)) as exchange:
+    with transport_to(limited_server).open(open_request(call, isolate_errors=True)) as exchange:
         exchange.chunk(rows(*[(slot, 0, ENDLESS) for slot in range(50)]))
         with pytest.raises(FunctionError, match="fold_s_max") as excinfo:
             end_epoch(exchange, 1)
         assert excinfo.value.slot == 0
 
 
-def test_an_endless_bundle_is_interrupted(hurried: ProcessServer) -> None:
+def test_an_endless_bundle_is_interrupted(limited_server: ProcessServer) -> None:
     """Code that runs while a bundle is unpickled has the same time limit."""
     code = b"cbuiltins\nexec\n(Vwhile True: pass\ntR."
-    transport = transport_to(hurried)
+    transport = transport_to(limited_server)
     transport._bundles["endless"] = seal(Bundle(("endless",), made_here(), code), KEY.encode())
     with pytest.raises((FunctionError, RejectedError), match="fold_s_max"):
         transport.open(open_request(Call("endless", ("value",))))
 
 
-def test_compiling_what_is_registered_is_interrupted(hurried: ProcessServer) -> None:
+def test_compiling_what_is_registered_is_interrupted(limited_server: ProcessServer) -> None:
     """Instantiating a class when it is registered has the same time limit."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)
@@ -154,7 +154,7 @@ def test_compiling_what_is_registered_is_interrupted(hurried: ProcessServer) -> 
                 pass
 
     with pytest.raises(FunctionError, match="fold_s_max"):
-        connect(hurried.url, bundle_key=KEY).register(NeverMade)
+        connect(limited_server.url, bundle_key=KEY).register(NeverMade)
 
 
 @pytest.mark.every_turn

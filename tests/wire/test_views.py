@@ -55,10 +55,10 @@ class Engine:
         self.kept = CachedViews(self.exchange.open_reply, page=2)
         self.epoch = 0
 
-    def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        assert wanted.schema.names == ["slot", "state_0"]
+    def resolve(self, request: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        assert request.schema.names == ["slot", "state_0"]
         self.before()
-        return self.kept.resolve(wanted)
+        return self.kept.resolve(request)
 
     def commit(self) -> dict[int, int]:
         self.epoch += 1
@@ -85,15 +85,15 @@ def test_a_server_asks_for_entries_and_does_not_count_the_time(servers: list[Pro
         before = engine.kept.questions
         exchange.chunk(rows((0, "c"), (0, "d")))
         exchange.checkpoint()
-        saved = exchange.saved()
+        saved_states = exchange.saved()
         assert engine.kept.questions == before
-        engine.kept.commit(saved.states)
+        engine.kept.commit(saved_states.states)
         assert engine.commit() == {0: 4 + 10 + 3 + 4}
         assert dict(engine.kept.entries(0, 0, "seen")) == {"a": 2, "b": 2, "c": 2, "d": 1}
-    counted = servers[0].metrics.registry.get_sample_value(
+    fold_seconds = servers[0].metrics.registry.get_sample_value(
         "foldflight_view_questions_total", {"function": "count_different"}
     )
-    assert counted == engine.kept.questions
+    assert fold_seconds == engine.kept.questions
 
 
 def test_an_exchange_that_waits_for_entries_may_be_ended_and_goes_on_elsewhere(servers: list[ProcessServer]) -> None:
@@ -102,19 +102,21 @@ def test_an_exchange_that_waits_for_entries_may_be_ended_and_goes_on_elsewhere(s
     with engine.exchange as exchange:
         exchange.chunk(rows((0, "a"), (0, "b")))
         assert engine.commit() == {0: 2 + 3}
-        ended = []
+        ended_exchanges = []
 
         def end() -> None:
-            open_ones = [(server, running) for server in servers for running in server.flight._exchanges._open]
-            if not ended:
-                server, running = open_ones[0]
-                ended.append(server.server_id)
-                assert running.end_waiting(RetryableError("DEADLINE", "ended by the test"))
+            open_ones = [
+                (server, open_exchange) for server in servers for open_exchange in server.flight._exchanges._open
+            ]
+            if not ended_exchanges:
+                server, open_exchange = open_ones[0]
+                ended_exchanges.append(server.server_id)
+                assert open_exchange.end_waiting(RetryableError("DEADLINE", "ended by the test"))
 
         engine.before = end
         exchange.chunk(rows((0, "a"), (0, "c")))
         assert engine.commit() == {0: 3 + 3 + 2 + 3}
-        assert ended
+        assert ended_exchanges
         assert dict(engine.kept.entries(0, 0, "seen")) == {"a": 2, "b": 1, "c": 1}
 
 

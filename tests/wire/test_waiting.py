@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[2]
 TEXT, NUMBER = pa.schema([("prompt", pa.string())]), pa.schema([("x", pa.int64())])
 
 
-def opening(function: str, columns: pa.Schema = TEXT, **options: Any) -> Open:
+def open_of(function: str, columns: pa.Schema = TEXT, **options: Any) -> Open:
     step = Step(function, tuple(map(StepArgument, columns.names)))
     return Open((), columns, steps=(step,), outputs=(0,), **options)
 
@@ -56,12 +56,12 @@ def batch(values: Any, columns: pa.Schema = TEXT) -> pa.RecordBatch:
 
 
 def answers(transport: Any, open_request: Open, *chunks: Any) -> list[Any]:
-    got = []
+    answers = []
     with transport.open(open_request) as exchange:
         for chunk in chunks:
             exchange.chunk(batch(chunk, open_request.columns))
-            got += exchange.mapped().to_pylist()
-    return got
+            answers += exchange.mapped().to_pylist()
+    return answers
 
 
 @pytest.fixture
@@ -107,8 +107,8 @@ def test_each_row_has_its_answer_whatever_the_model_does(model, server, where) -
 
     model.behave = behave
     transport = flight(server) if where == "remote" else embedded()
-    got = answers(transport, opening("asking", isolate_errors=True), prompts(35), prompts(3))
-    for number, row in enumerate(got):
+    answer_rows = answers(transport, open_of("asking", isolate_errors=True), prompts(35), prompts(3))
+    for number, row in enumerate(answer_rows):
         if number % 7 == 6 and number < 35:
             assert row["output_0"] is None
             assert "JSONDecodeError" in row["error"]["message"]
@@ -125,8 +125,8 @@ def test_each_row_has_its_answer_whatever_the_model_does(model, server, where) -
 def test_a_model_that_answers_late_is_asked_again(model, server) -> None:
     """A call that takes longer than `timeout_s` is cancelled outside, and repeated with its id; the others go on."""
     model.behave = lambda prompt, before: "hold" if prompt == "late" and not before else "ok"
-    got = answers(flight(server), opening("impatient"), ["late", "text"])
-    assert [row["output_0"] for row in got] == ["LATE", "TEXT"]
+    answer_rows = answers(flight(server), open_of("impatient"), ["late", "text"])
+    assert [row["output_0"] for row in answer_rows] == ["LATE", "TEXT"]
     assert eventually(lambda: model.left["late"])
     assert model.asked["late"] >= 2
     assert len(model.ids["late"]) == 1
@@ -136,7 +136,7 @@ def test_an_error_names_its_row_and_the_number_of_calls(model, server) -> None:
     """Without isolation the exchange fails with the row; what failed for good says how often it was called."""
     model.behave = lambda prompt, before: 503 if prompt == "text 2" else "ok"
     with pytest.raises(FunctionError, match=r"the model answered 503.*the last of 5 calls") as excinfo:
-        answers(flight(server), opening("asking"), prompts(5))
+        answers(flight(server), open_of("asking"), prompts(5))
     assert "prompt='text 2'" in excinfo.value.row
     assert not excinfo.value.limit
 
@@ -145,9 +145,9 @@ def test_a_slow_row_holds_back_no_other_exchange(model, server) -> None:
     """While one exchange waits for a model that does not answer, others are answered."""
     model.behave = lambda prompt, before: "hold" if prompt == "slow" else "ok"
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(answers, flight(server), opening("asking"), ["slow", "text"])
+        slow = pool.submit(answers, flight(server), open_of("asking"), ["slow", "text"])
         assert eventually(lambda: model.asked["slow"])
-        assert len(answers(flight(server), opening("asking"), prompts(40))) == 40
+        assert len(answers(flight(server), open_of("asking"), prompts(40))) == 40
         assert not slow.done()
         model.released.set()
         assert [row["output_0"] for row in slow.result(DEADLINE_S)] == ["SLOW", "TEXT"]
@@ -158,7 +158,7 @@ def test_calls_of_an_engine_that_leaves_are_cancelled_outside(model, server, whe
     """The connections to the model end when the engine disconnects."""
     model.behave = lambda prompt, before: "hold"
     transport = flight(server) if where == "remote" else embedded()
-    exchange = transport.open(opening("asking"))
+    exchange = transport.open(open_of("asking"))
     exchange.chunk(batch(prompts(8)))
     assert eventually(lambda: len(model.asked) == 8)
     exchange.cut()
@@ -171,7 +171,7 @@ def test_calls_that_take_longer_than_a_frame_may_are_cancelled(model, log) -> No
     model.behave = lambda prompt, before: "hold" if prompt == "text 1" else "ok"
     with serving(waiting_functions, fold_s_max=1) as server:
         with pytest.raises(FunctionError, match="fold_s_max") as excinfo:
-            answers(flight(server), opening("asking"), prompts(3))
+            answers(flight(server), open_of("asking"), prompts(3))
         assert excinfo.value.function == "asking"
         assert "prompt='text 1'" in excinfo.value.row
         assert eventually(lambda: model.left["text 1"])
@@ -183,29 +183,29 @@ def test_a_drain_waits_for_what_is_open_up_to_its_bound(model, drain_s) -> None:
     model.behave = lambda prompt, before: "hold"
     with serving(waiting_functions, drain_s=drain_s) as server, ThreadPoolExecutor(2) as pool:
         impatient = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0))
-        waiting = pool.submit(answers, impatient, opening("asking"), ["text"])
+        answers_future = pool.submit(answers, impatient, open_of("asking"), ["text"])
         assert eventually(lambda: model.asked["text"])
-        drained = pool.submit(server.drain)
+        drain_future = pool.submit(server.drain)
         if drain_s == DEADLINE_S:
             model.released.set()
-            assert waiting.result(DEADLINE_S)[0]["output_0"] == "TEXT"
-            assert drained.result(DEADLINE_S)
+            assert answers_future.result(DEADLINE_S)[0]["output_0"] == "TEXT"
+            assert drain_future.result(DEADLINE_S)
             return
-        assert not drained.result(DEADLINE_S)
+        assert not drain_future.result(DEADLINE_S)
         server.close()
         assert eventually(lambda: model.left["text"])
         with pytest.raises(RetryableError):
-            waiting.result(DEADLINE_S)
+            answers_future.result(DEADLINE_S)
 
 
 def test_rows_of_exchanges_share_a_call_and_do_not_fail_for_each_other(server) -> None:
     """Eight exchanges with single rows are one call; an exchange with a bad row fails alone."""
-    started = threading.Barrier(8)
+    barrier = threading.Barrier(8)
     transport = flight(server)
 
     def one(value: int) -> Any:
-        with transport.open(opening("batched", NUMBER)) as exchange:
-            started.wait(DEADLINE_S)
+        with transport.open(open_of("batched", NUMBER)) as exchange:
+            barrier.wait(DEADLINE_S)
             exchange.chunk(batch([value], NUMBER))
             try:
                 return exchange.mapped().to_pylist()[0]["output_0"]
@@ -237,10 +237,10 @@ def test_values_of_groups_are_batches_over_exchanges(server, where) -> None:
     """`get_values` gets groups of several exchanges, of one instance; a bad group fails its exchange alone."""
     transport = flight(server) if where == "remote" else embedded()
     waiting_functions.OPENED.clear()
-    started = threading.Barrier(8)
+    barrier = threading.Barrier(8)
 
     def one(text: str) -> str:
-        started.wait(DEADLINE_S)
+        barrier.wait(DEADLINE_S)
         try:
             return str(values_of(transport, [text])[0]["output_0"])
         except FunctionError as error:
@@ -276,7 +276,7 @@ def test_a_call_that_is_repeated_does_not_see_what_the_last_one_changed(has_stat
     rows = values_of_numbers("emptied_group", returns=Returns(states=has_states))
     assert [row["output_0"] for row in rows] == [3.0, 40.0]
     lists = pa.schema([("numbers", pa.list_(pa.int64()))])
-    assert answers(embedded(), opening("emptied", lists), [[1, 2], [4]]) == [{"output_0": 3}, {"output_0": 4}]
+    assert answers(embedded(), open_of("emptied", lists), [[1, 2], [4]]) == [{"output_0": 3}, {"output_0": 4}]
     assert len(waiting_functions.FAILED) == 4, "each has failed once"
 
 
@@ -305,20 +305,20 @@ def test_what_a_shared_instance_logs_belongs_to_its_exchange(server, log) -> Non
 
 def test_what_a_shared_call_logs_is_in_the_log_of_each_exchange(server, log) -> None:
     """A line of a call with rows of several exchanges may be about any of them, so each of them has it."""
-    started = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
     def one(value: int) -> tuple[str, int]:
-        with flight(server).open(opening("batched", NUMBER)) as exchange:
-            started.wait(DEADLINE_S)
+        with flight(server).open(open_of("batched", NUMBER)) as exchange:
+            barrier.wait(DEADLINE_S)
             exchange.chunk(batch([value], NUMBER))
             size = exchange.mapped().to_pylist()[0]["output_0"]
             (record,) = exchange.take_logs()
             return record.fields["of"], size
 
     with ThreadPoolExecutor(4) as pool:
-        logged = list(pool.map(one, range(4)))
-    assert max(size for _, size in logged) > 1
-    for value, (of, size) in enumerate(logged):
+        logs = list(pool.map(one, range(4)))
+    assert max(size for _, size in logs) > 1
+    for value, (of, size) in enumerate(logs):
         assert str(value) in of.split()
         assert len(of.split()) == size
     lines = [json.loads(line) for line in log.getvalue().splitlines() if '"a batch"' in line]
@@ -331,15 +331,15 @@ def test_secrets_of_the_environment_are_not_logged(model, server, log, caplog, m
     key = 'sk-0123456789"abcdef'
     monkeypatch.setenv("MODEL_KEY", key)
     transport = flight(server) if where == "remote" else embedded()
-    with caplog.at_level(logging.INFO), transport.open(opening("asking", isolate_errors=True)) as exchange:
+    with caplog.at_level(logging.INFO), transport.open(open_of("asking", isolate_errors=True)) as exchange:
         exchange.chunk(batch([f"with {key}"]))
         exchange.mapped()
         records = exchange.take_logs()
         log_records(records)
     assert [record.message for record in records] == ["asks"]
-    logged = log.getvalue() + caplog.text
-    assert "with ********************" in logged
-    for text in (logged, *(str(record) for record in records if where == "remote")):
+    log_text = log.getvalue() + caplog.text
+    assert "with ********************" in log_text
+    for text in (log_text, *(str(record) for record in records if where == "remote")):
         assert key not in text
         assert json.dumps(key)[1:-1] not in text
 
@@ -349,25 +349,25 @@ def test_secrets_of_a_server_are_not_in_errors_for_engines(model, server, log, m
     """An exception with a key is told with asterisks, whether it is a dead letter or ends the exchange."""
     key = "sk-0123456789abcdef"
     monkeypatch.setenv("MODEL_KEY", key)
-    request = opening("leaking", isolate_errors=isolates)
+    request = open_of("leaking", isolate_errors=isolates)
     if isolates:
         (row,) = answers(flight(server), request, ["one"])
-        told = row["error"]["message"] + row["error"]["trace"] + row["error"]["row"]
+        error_text = row["error"]["message"] + row["error"]["trace"] + row["error"]["row"]
     else:
         with pytest.raises(FunctionError) as excinfo:
             answers(flight(server), request, ["one"])
-        told = f"{excinfo.value} {excinfo.value.row}"
-    assert "the key ******************* is refused for 'one'" in told
-    assert "waiting_functions.py" in told
-    assert key not in told + log.getvalue()
+        error_text = f"{excinfo.value} {excinfo.value.row}"
+    assert "the key ******************* is refused for 'one'" in error_text
+    assert "waiting_functions.py" in error_text
+    assert key not in error_text + log.getvalue()
 
 
 def test_an_instance_is_opened_once_and_closed_when_nobody_needs_it(model, server) -> None:
     """All exchanges of a process share the instance; job parameters make another one."""
     waiting_functions.OPENED.clear()
-    with flight(server).open(opening("asking")), flight(server).open(opening("asking")):
-        assert len(answers(flight(server), opening("asking"), prompts(2))) == 2
-    answers(flight(server), opening("asking", job_parameters={"a": "b"}), prompts(1))
+    with flight(server).open(open_of("asking")), flight(server).open(open_of("asking")):
+        assert len(answers(flight(server), open_of("asking"), prompts(2))) == 2
+    answers(flight(server), open_of("asking", job_parameters={"a": "b"}), prompts(1))
     assert 1 <= len(waiting_functions.OPENED) <= 2
 
 
@@ -375,19 +375,19 @@ def test_an_instance_is_opened_once_and_closed_when_nobody_needs_it(model, serve
 def test_code_that_blocks_the_loop_is_named_and_ended(log, caplog) -> None:
     """The log names file and line while other calls wait, and the call is interrupted; the loop goes on."""
     with serving(waiting_functions) as server, caplog.at_level(logging.WARNING, "foldflight.coroutines"):
-        got = answers(flight(server), opening("blocking", NUMBER, isolate_errors=True), [1, 0])
-        assert "BlockedLoop" in got[0]["error"]["message"]
-        assert got[1]["output_0"] == 0
+        answer_rows = answers(flight(server), open_of("blocking", NUMBER, isolate_errors=True), [1, 0])
+        assert "BlockedLoop" in answer_rows[0]["error"]["message"]
+        assert answer_rows[1]["output_0"] == 0
         assert "waiting_functions.py" in caplog.text
         assert "blocking" in caplog.text
-        assert answers(flight(server), opening("endless", NUMBER), [0])[0]["output_0"] == 0
+        assert answers(flight(server), open_of("endless", NUMBER), [0])[0]["output_0"] == 0
 
 
 def test_calls_are_counted(model, server) -> None:
     """The metrics have calls by outcome, open ones, times, retries and waits for the rate."""
     model.behave = lambda prompt, before: 500 if not before else "ok"
-    answers(flight(server), opening("asking"), prompts(3))
-    answers(flight(server), opening("rated", NUMBER), range(50))
+    answers(flight(server), open_of("asking"), prompts(3))
+    answers(flight(server), open_of("rated", NUMBER), range(50))
     value = server.metrics.registry.get_sample_value
     labels = {"function": "asking"}
     assert value("foldflight_async_calls_total", {**labels, "outcome": "failed"}) == 3
@@ -402,7 +402,7 @@ def test_calls_are_counted(model, server) -> None:
 def test_a_rate_is_refused_without_a_server() -> None:
     """Spark has as many processes as it likes, so the rate could not hold."""
     with pytest.raises(RejectedError, match=r"rate=1000.*cannot hold without a server.*foldflight serve"):
-        embedded().describe(opening("rated", NUMBER))
+        embedded().describe(open_of("rated", NUMBER))
 
 
 def test_an_engine_sends_small_blocks_over_several_exchanges(model) -> None:
@@ -420,13 +420,13 @@ def test_an_engine_sends_small_blocks_over_several_exchanges(model) -> None:
         model.released.set()
 
     with ThreadPoolExecutor(1) as pool:
-        released = pool.submit(release)
+        release_future = pool.submit(release)
         texts = [row["output_0"] for _, answer in query.answers(blocks) for row in answer.to_pylist()]
-        released.result()
+        release_future.result()
     assert texts == [each.upper() for each in prompts(200)]
 
 
-def changed(model: ModelServer, epochs: list[Any], functions: Functions) -> list[list[tuple[str, str, str]]]:
+def changed_rows(model: ModelServer, epochs: list[Any], functions: Functions) -> list[list[tuple[str, str, str]]]:
     ran = run_epochs({"text": functions["summary"]("text")}, keys=["key"], epochs=epochs)
     return [[(kind, row["key"], row["text"]) for kind, row in epoch.changelog] for epoch in ran]
 
@@ -445,7 +445,7 @@ def test_values_are_asked_for_once_for_each_group_that_changed(model, server) ->
     ]
     for functions in (Functions(embedded()), Functions(flight(server))):
         model.asked.clear()
-        assert [sorted(each) for each in changed(model, epochs, functions)] == [sorted(each) for each in expected]
+        assert [sorted(each) for each in changed_rows(model, epochs, functions)] == [sorted(each) for each in expected]
         # The accumulator of the group that has no row left has changed, so its value is asked for as well.
         assert model.asked == {"one": 1, "two": 1, "one three": 1, "four one three": 1, "": 1}
 
@@ -461,10 +461,10 @@ def test_a_group_that_fails_for_good_is_a_dead_letter(model, server) -> None:
         with transport.open(request) as exchange:
             exchange.chunk(rows)
             exchange.barrier(1)
-            got = {row["slot"]: row for row in exchange.results(1).to_pylist()}
-        assert (got[0]["output_0"], got[1]["output_0"], got[2]["output_0"]) == ("ONE", None, "TWO")
-        assert "the model answered 400" in got[1]["error"]["message"]
-        assert got[1]["state_0"] is None
+            answers = {row["slot"]: row for row in exchange.results(1).to_pylist()}
+        assert (answers[0]["output_0"], answers[1]["output_0"], answers[2]["output_0"]) == ("ONE", None, "TWO")
+        assert "the model answered 400" in answers[1]["error"]["message"]
+        assert answers[1]["state_0"] is None
         assert model.asked == {"one": 1, "bad": 1, "two": 1}
 
 
@@ -473,7 +473,7 @@ def test_ids_of_groups_are_those_of_their_states(model, server) -> None:
     begin_task(0, "a query and its partition")
     try:
         for functions in (Functions(embedded()), Functions(flight(server))):
-            changed(model, [[{"key": "a", "text": "one"}], [{"key": "a", "text": "two"}]], functions)
+            changed_rows(model, [[{"key": "a", "text": "one"}], [{"key": "a", "text": "two"}]], functions)
     finally:
         begin_task(0)
     assert {len(ids) for ids in model.ids.values()} == {1}
@@ -504,16 +504,16 @@ for function in ("id_of_sets", "id_of_pickled_sets"):
 @pytest.mark.every_turn
 def test_ids_of_sets_are_those_of_other_processes() -> None:
     """Hashes of texts differ between processes, and with them the order of sets; ids must not."""
-    shown = []
+    printed_ids = []
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
         ran = subprocess.run(
             [sys.executable, "-c", SHOW_IDS], env=environment, capture_output=True, text=True, check=True
         )
-        shown.append(ran.stdout.split())
-    assert [len(each) for each in shown[0]] == [32, 32]
-    assert shown[0][0] != shown[0][1]
-    assert shown[0] == shown[1]
+        printed_ids.append(ran.stdout.split())
+    assert [len(each) for each in printed_ids[0]] == [32, 32]
+    assert printed_ids[0][0] != printed_ids[0][1]
+    assert printed_ids[0] == printed_ids[1]
 
 
 @pytest.mark.parametrize("where", ["remote", "embedded", "another engine"])
@@ -531,7 +531,7 @@ def test_equal_calls_of_two_exchanges_are_not_the_same_call(model, server, where
     else:
         transport = flight(server) if where == "remote" else embedded()
         for _ in range(2):
-            answers(transport, opening("asking"), ["one", "one"])
+            answers(transport, open_of("asking"), ["one", "one"])
     assert model.asked["one"] == 4
     assert len(model.ids["one"]) == 2
 
@@ -559,16 +559,16 @@ def test_models_are_loaded_before_a_server_is_ready(model, log) -> None:
     settings = load_settings({"port": 0, "health_port": "off", "http_port": "off"}, {})
     logger = make_logger(log, log_format="json", log_level="info")
     with ProcessServer(settings, Registry.load([waiting_functions, Failing]), logger, compiles=True) as server:
-        opened = ["Asking", "AskingMany", "Impatient", "Paced", "TextsOf"]
-        assert sorted(waiting_functions.OPENED) == opened
+        model_classes = ["Asking", "AskingMany", "Impatient", "Paced", "TextsOf"]
+        assert sorted(waiting_functions.OPENED) == model_classes
         assert server.ready_line["functions"]
-        answers(flight(server), opening("asking"), prompts(2))
-        assert sorted(waiting_functions.OPENED) == opened
+        answers(flight(server), open_of("asking"), prompts(2))
+        assert sorted(waiting_functions.OPENED) == model_classes
         assert "not opened before the server is ready" in log.getvalue()
         assert "no parameter" in log.getvalue()
         with pytest.raises(FunctionError, match="no parameter"):
-            answers(flight(server), opening("failing"), prompts(1))
-    assert waiting_functions.CLOSED[-1] in opened
+            answers(flight(server), open_of("failing"), prompts(1))
+    assert waiting_functions.CLOSED[-1] in model_classes
 
 
 @udf
@@ -590,7 +590,7 @@ def test_a_replay_makes_no_call(model, tmp_path, monkeypatch, function) -> None:
     )
     texts = ["one", "bad", "two"]
     if function == "asking":
-        rows, request = batch(texts), opening("asking", isolate_errors=True)
+        rows, request = batch(texts), open_of("asking", isolate_errors=True)
     else:
         columns = pa.schema([("slot", pa.int32()), ("text", pa.string())])
         rows = pa.RecordBatch.from_arrays([pa.array([0, 1, 2], pa.int32()), pa.array(texts)], schema=columns)
@@ -609,8 +609,8 @@ def test_a_replay_makes_no_call(model, tmp_path, monkeypatch, function) -> None:
     outcome = fold_again(recording, registry)
     assert outcome.error is None
     assert not model.asked
-    changed = [each for each in differences(recording, outcome) if each.column != "error"]
-    assert not changed, "the outputs are the recorded ones"
+    differing_cells = [each for each in differences(recording, outcome) if each.column != "error"]
+    assert not differing_cells, "the outputs are the recorded ones"
     last = outcome.answers[-1][-1].batch.to_pylist()
     assert [row["output_0"] for row in last] == ["ONE", None, "TWO"]
     assert "400" in last[1]["error"]["message"]
@@ -626,18 +626,18 @@ def test_secrets_of_the_environment_are_not_recorded(model, tmp_path, monkeypatc
         state_key=STATE_KEY.encode(),
         record=Recordings(str(tmp_path), of="all", key="a" * 16),
     )
-    request = opening("asking", isolate_errors=True, job_parameters={"address": f"http://{key}@model"})
+    request = open_of("asking", isolate_errors=True, job_parameters={"address": f"http://{key}@model"})
     (bad, good) = answers(transport, request, [f"with {key}", "one"])
     assert key in bad["error"]["row"], "the user sees the row"
     (path,) = tmp_path.glob("*.recording")
-    written = path.read_bytes()
-    assert key.encode() not in written
-    assert json.dumps(key)[1:-1].encode() not in written
+    file_bytes = path.read_bytes()
+    assert key.encode() not in file_bytes
+    assert json.dumps(key)[1:-1].encode() not in file_bytes
     recording = read_recording(path)
-    hidden = "*" * len(key)
-    assert recording.open_request.job_parameters == {"address": f"http://{hidden}@model"}
+    asterisks = "*" * len(key)
+    assert recording.open_request.job_parameters == {"address": f"http://{asterisks}@model"}
     rows = [row for pair in recording.pairs for row in pair.frame.batch.to_pylist()]
-    assert rows == [{"prompt": f"with {hidden}"}, {"prompt": "one"}]
+    assert rows == [{"prompt": f"with {asterisks}"}, {"prompt": "one"}]
     assert good["output_0"] == "ONE"
 
 
@@ -647,11 +647,11 @@ def test_secrets_of_the_environment_are_not_pickled(monkeypatch) -> None:
     key = os.environ["MODEL_KEY"]
 
     @udf
-    async def keyed(prompt: str) -> str:
+    async def ask_with_key(prompt: str) -> str:
         return prompt + key
 
-    with pytest.raises(RejectedError, match=r"keyed contains the value of .* MODEL_KEY") as excinfo:
-        pickle_functions([function_of(keyed)])
+    with pytest.raises(RejectedError, match=r"ask_with_key contains the value of .* MODEL_KEY") as excinfo:
+        pickle_functions([function_of(ask_with_key)])
     assert key not in str(excinfo.value)
 
 
@@ -668,8 +668,8 @@ def many_connections() -> Iterator[None]:
 def test_rows_of_a_server_that_is_killed_are_answered_once(model, tmp_path, many_connections) -> None:
     """The other server repeats the thousand calls that were open, with their ids; answered rows are not asked again."""
     first, rest = prompts(1200)[:200], prompts(1200)[200:]
-    killed = threading.Event()
-    model.behave = lambda prompt, before: "ok" if killed.is_set() or prompt in set_of_first else "hold"
+    is_killed = threading.Event()
+    model.behave = lambda prompt, before: "ok" if is_killed.is_set() or prompt in set_of_first else "hold"
     set_of_first = set(first)
     settings = {"modules": ["tests.wire.waiting_functions"]}
     servers = [ServerProcess(settings, tmp_path / f"{number}.log") for number in range(2)]
@@ -678,16 +678,16 @@ def test_rows_of_a_server_that_is_killed_are_answered_once(model, tmp_path, many
             each.await_ready()
         by_id = {each.ready["server_id"]: each for each in servers}
         transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
-        with transport.open(opening("asking_many")) as exchange:
+        with transport.open(open_of("asking_many")) as exchange:
             exchange.chunk(batch(first))
-            got = exchange.mapped().to_pylist()
+            answers = exchange.mapped().to_pylist()
             exchange.chunk(batch(rest))
             assert eventually(lambda: len(model.asked) == len(first) + len(rest))
             in_flight = len(rest)
             by_id[exchange.open_reply.server_id].process.kill()
-            killed.set()
-            got += exchange.mapped().to_pylist()
-        assert [row["output_0"] for row in got] == [each.upper() for each in first + rest]
+            is_killed.set()
+            answers += exchange.mapped().to_pylist()
+        assert [row["output_0"] for row in answers] == [each.upper() for each in first + rest]
         assert all(len(ids) == 1 for ids in model.ids.values())
         assert {model.asked[each] for each in first} == {1}
         assert max(model.asked.values()) == 2
@@ -708,7 +708,7 @@ def test_workers_share_a_rate(model, tmp_path) -> None:
     exchanges: list[Any] = []
     try:
         server.await_ready()
-        exchanges = [opened_apart(server, opening("paced")) for _ in range(8)]
+        exchanges = [opened_apart(server, open_of("paced")) for _ in range(8)]
         assert len({each.open_reply.server_id for each in exchanges}) == 2
         for _ in range(3):
             model.times.clear()
@@ -717,9 +717,9 @@ def test_workers_share_a_rate(model, tmp_path) -> None:
                 each.chunk(batch(prompts(8)))
             for each in exchanges:
                 assert each.mapped().num_rows
-            arrived = sorted(model.times)
-            assert len(arrived) == 64
-            early = [count for count, at in enumerate(arrived, 1) if count > 60 * (at - began_s) + 2]
+            arrival_times = sorted(model.times)
+            assert len(arrival_times) == 64
+            early = [count for count, at in enumerate(arrival_times, 1) if count > 60 * (at - began_s) + 2]
             assert not early
             time.sleep(0.5)  # in which nothing may be saved up
     finally:

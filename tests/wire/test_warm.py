@@ -30,7 +30,7 @@ MODULE = "tests.unit.listed_functions"
 WHY = "accumulate uses with (listed_functions.py:23)"
 
 
-def folded(url: str) -> dict[str, str]:
+def modes_of(url: str) -> dict[str, str]:
     """Return how a server reports its functions to be folded."""
     return {info.name: info.folded for info in FlightTransport([url], deadline_s=DEADLINE_S).infos()}
 
@@ -48,14 +48,14 @@ def log_of(server: ServerProcess) -> list[dict[str, Any]]:
 
 def fold_until_compiled(server: ServerProcess, function: str = "plain") -> int:
     """Fold epochs of one exchange until its function is compiled; return how many began with an interpreted one."""
-    interpreted = 0
+    interpreted_count = 0
     with FlightTransport([server.url], deadline_s=DEADLINE_S).open(
         open_request(Call(function, ("value",)))
     ) as exchange:
 
         def is_compiled() -> bool:
-            nonlocal interpreted
-            interpreted += exchange.modes != (Mode.COMPILED,)
+            nonlocal interpreted_count
+            interpreted_count += exchange.modes != (Mode.COMPILED,)
             exchange.chunk(rows((0, 0, 1), (1, 0, 2)))
             epoch = next(epochs)
             assert end_epoch(exchange, epoch)["output_0"].to_pylist() == [epoch, 2 * epoch]
@@ -64,7 +64,7 @@ def fold_until_compiled(server: ServerProcess, function: str = "plain") -> int:
         epochs = itertools.count(1)
         assert eventually(is_compiled)
         assert is_compiled()
-    return interpreted
+    return interpreted_count
 
 
 @pytest.mark.every_turn
@@ -75,7 +75,7 @@ def test_functions_are_compiled_by_use_while_the_server_answers(spawn: Spawn, tm
     events = [line["event"] for line in log_of(server)]
     assert events.count(f"careful is interpreted, not compiled: {WHY}") == 1
     assert not list(folder.glob("*.fold"))
-    result = folded(server.url)
+    result = modes_of(server.url)
     assert (result["plain"], result["careful"]) == ("compiled when hot", f"interpreted: {WHY}")
     assert result["max"] == "vectorised"
 
@@ -85,7 +85,7 @@ def test_functions_are_compiled_by_use_while_the_server_answers(spawn: Spawn, tm
     assert [line["folded"] for line in log_of(server) if line["event"] == "compiled"] == ["compiled"]
     events = [line["event"] for line in log_of(server)]
     assert events.index("ready") < events.index("plain is compiled, and was loaded from a file")
-    assert folded(server.url)["plain"] == "compiled"
+    assert modes_of(server.url)["plain"] == "compiled"
 
     def shows(line: str) -> bool:
         return line in page(server.ready["http"], "/metrics")[1]
@@ -98,7 +98,7 @@ def test_functions_are_compiled_by_use_while_the_server_answers(spawn: Spawn, tm
     other = spawn(modules=MODULE, compiled_folder=str(folder))
     events = [line["event"] for line in log_of(other)]
     assert events.index("plain is compiled, and was loaded from a file") < events.index("ready")
-    assert folded(other.url)["plain"] == "compiled"
+    assert modes_of(other.url)["plain"] == "compiled"
 
 
 @pytest.mark.slow
@@ -107,21 +107,21 @@ def test_workers_compile_once(spawn: Spawn, tmp_path: Path) -> None:
     server = spawn(modules=MODULE, compiled_folder=str(tmp_path / "compiled"), workers=2)
     calls = [Call("plain", ("value",))]
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(opened_apart(server, open_request(*calls))) for _ in range(2)]
+        exchanges = [stack.enter_context(opened_apart(server, open_request(*calls))) for _ in range(2)]
         epochs = itertools.count(1)
 
         def all_are_compiled() -> bool:
             epoch = next(epochs)
-            for exchange in opened:
+            for exchange in exchanges:
                 exchange.chunk(rows((0, 0, 1)))
                 assert end_epoch(exchange, epoch)["output_0"].to_pylist() == [epoch]
-            return all(exchange.modes == (Mode.COMPILED,) for exchange in opened)
+            return all(exchange.modes == (Mode.COMPILED,) for exchange in exchanges)
 
         assert eventually(all_are_compiled)
-    loaded = [line for line in log_of(server) if line["event"].startswith("plain is compiled")]
-    assert [line["event"] for line in loaded] == ["plain is compiled, and was loaded from a file"] * 2
-    done = 'foldflight_compilations_total{outcome="compiled"} 1.0'
-    assert eventually(lambda: done in page(server.ready["http"], "/metrics")[1])
+    compiled_lines = [line for line in log_of(server) if line["event"].startswith("plain is compiled")]
+    assert [line["event"] for line in compiled_lines] == ["plain is compiled, and was loaded from a file"] * 2
+    metric_line = 'foldflight_compilations_total{outcome="compiled"} 1.0'
+    assert eventually(lambda: metric_line in page(server.ready["http"], "/metrics")[1])
     assert sum(line["event"] == "compiled" for line in log_of(server)) == 1
     assert 'foldflight_function_compiled{function="plain"} 1.0' in page(server.ready["http"], "/metrics")[1]
 
@@ -199,9 +199,9 @@ def test_results_tell_the_engine_that_compiled_code_was_left(caplog: pytest.LogC
                 assert end_epoch(exchange, 2)["output_0"].to_pylist() == [1]
                 assert exchange.modes == (Mode.INTERPRETED,)
     # A slow machine may let the client log other things, such as that it waits or has moved to another connection.
-    told = [record.getMessage() for record in caplog.records if record.name == "foldflight.client"]
-    left = [text for text in told if text.startswith("widening is interpreted now and no longer compiled")]
-    assert len(left) == 1, told
+    lines = [record.getMessage() for record in caplog.records if record.name == "foldflight.client"]
+    left = [text for text in lines if text.startswith("widening is interpreted now and no longer compiled")]
+    assert len(left) == 1, lines
 
 
 def test_the_gauge_follows_the_fold() -> None:
@@ -212,11 +212,11 @@ def test_the_gauge_follows_the_fold() -> None:
         port = server.probes.http_port
         warm(server, listed_functions.Plain)
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
-        shown = 'foldflight_function_compiled{{function="plain"}} {}.0'.format
+        gauge_line = 'foldflight_function_compiled{{function="plain"}} {}.0'.format
         with transport.open(open_request(Call("plain", ("value",)))) as exchange:
-            assert eventually(lambda: shown(1) in page(port, "/metrics")[1])
+            assert eventually(lambda: gauge_line(1) in page(port, "/metrics")[1])
             big = (1 << 63) - 1
             exchange.chunk(rows((0, 0, big), *[(0, 0, big), (0, 0, -big)] * 20))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [big]
-            assert eventually(lambda: shown(0) in page(port, "/metrics")[1])
+            assert eventually(lambda: gauge_line(0) in page(port, "/metrics")[1])
             assert eventually(lambda: "a function left compiled code and is slower now" in log.getvalue())

@@ -98,15 +98,15 @@ def test_a_worker_that_hangs_is_replaced(fork: Fork, hang: str) -> None:
     """A worker that is paused, or whose code holds the global lock for ever, is killed and replaced."""
     server = fork(workers=2, fold_s_max=3, modules=MODULE)
     with (
-        opened_apart(server, open_request(Call("holds_the_lock", ("value",)))) as hanging,
+        opened_apart(server, open_request(Call("holds_the_lock", ("value",)))) as hanging_exchange,
         opened_apart(server, open_request(COUNT)) as other,
     ):
         if hang == "paused":
-            pause(server.ready["workers"][0 if hanging.open_reply.server_id.endswith("/0") else 1])
-        hanging.chunk(rows((0, 0, 13)))
-        hanging.barrier(1)
+            pause(server.ready["workers"][0 if hanging_exchange.open_reply.server_id.endswith("/0") else 1])
+        hanging_exchange.chunk(rows((0, 0, 13)))
+        hanging_exchange.barrier(1)
         with pytest.raises(RetryableError):
-            hanging.results(1)
+            hanging_exchange.results(1)
         assert count_rows(other, 1, 5) == [5]
     assert "worker hung: it is killed" in server.log.read_text()
     assert eventually(lambda: "foldflight_worker_restarts_total 1.0" in page(server.ready["http"], "/metrics")[1])
@@ -168,13 +168,13 @@ def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(fork: Fork) -
     """The worker drains and ends, and another one starts; the exchange of the other worker continues."""
     server = fork(workers=2, fold_s_max=3, drain_s=0.2, modules=MODULE)
     with (
-        opened_apart(server, open_request(Call("sleeps", ("value",)))) as stuck,
+        opened_apart(server, open_request(Call("sleeps", ("value",)))) as stuck_exchange,
         opened_apart(server, open_request(COUNT)) as other,
     ):
-        stuck.chunk(rows((0, 0, 300)))
-        stuck.barrier(1)
+        stuck_exchange.chunk(rows((0, 0, 300)))
+        stuck_exchange.barrier(1)
         with pytest.raises(RetryableError):
-            stuck.results(1)
+            stuck_exchange.results(1)
         assert count_rows(other, 1, 5) == [5]
     assert eventually(lambda: f'"exit_code": {EXIT_SPENT}' in server.log.read_text())
     assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1])
@@ -272,9 +272,9 @@ def metrics_files(pid: int) -> list[Path]:
 @pytest.mark.every_turn
 def test_module_that_fails_to_import_is_said_once(spawn: Spawn) -> None:
     """With workers, a broken module is also one error before anything is served."""
-    failing = spawn(modules="tests.wire.broken_module", workers=2, await_ready=False)
-    assert failing.process.wait(PATIENCE_S) == 2
-    assert failing.log.read_text().count("broken_module.py:7") == 1
+    failing_server = spawn(modules="tests.wire.broken_module", workers=2, await_ready=False)
+    assert failing_server.process.wait(PATIENCE_S) == 2
+    assert failing_server.log.read_text().count("broken_module.py:7") == 1
 
 
 def is_alive(pid: int) -> bool:

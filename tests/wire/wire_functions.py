@@ -45,12 +45,12 @@ class BundledSum:
     """A sum in bundles."""
 
     def fold_bundle(self, segments: list[Segment[int]]) -> list[Applied[int, int]]:
-        applied = []
+        results = []
         for segment in segments:
             total = sum(segment.accumulators)
             total += sum(sign * value for (value,), sign in zip(segment.rows, segment.signs, strict=True))
-            applied.append(Applied(total, total))
-        return applied
+            results.append(Applied(total, total))
+        return results
 
 
 class Number:

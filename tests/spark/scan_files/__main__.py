@@ -37,14 +37,19 @@ def _spark() -> None:
     spark.sparkContext.setLogLevel("OFF")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     legacy = {"writeLegacyFormat": "true", "datetimeRebaseModeInWrite": "LEGACY", "int96RebaseModeInWrite": "LEGACY"}
-    corrected = {"datetimeRebaseModeInWrite": "CORRECTED", "int96RebaseModeInWrite": "CORRECTED"}
+    corrected_modes = {"datetimeRebaseModeInWrite": "CORRECTED", "int96RebaseModeInWrite": "CORRECTED"}
     for name, first, settings, options in (
         ("int96", "2024", {"outputTimestampType": "INT96"}, {}),
         ("micros-v2", "2024", {"outputTimestampType": "TIMESTAMP_MICROS"}, {"parquet.writer.version": "PARQUET_2_0"}),
         ("legacy", "1500", {"outputTimestampType": "TIMESTAMP_MICROS", **legacy}, {"compression": "gzip"}),
         ("legacy-int96", "1500", {"outputTimestampType": "INT96", **legacy}, {}),
-        ("old", "1500", {"outputTimestampType": "TIMESTAMP_MILLIS", **corrected}, {"compression": "zstd"}),
-        ("old-int96", "1500", {"outputTimestampType": "INT96", **corrected}, {"parquet.enable.dictionary": "false"}),
+        ("old", "1500", {"outputTimestampType": "TIMESTAMP_MILLIS", **corrected_modes}, {"compression": "zstd"}),
+        (
+            "old-int96",
+            "1500",
+            {"outputTimestampType": "INT96", **corrected_modes},
+            {"parquet.enable.dictionary": "false"},
+        ),
     ):
         before = {each: spark.conf.get(f"spark.sql.parquet.{each}") for each in settings}
         for each, value in settings.items():

@@ -683,7 +683,7 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
 def test_an_interpreted_merge_shares_what_python_shares(hot: Programs, data: st.DataObject) -> None:
     """Members that become one list, or hold other types, stay interpreted, and those that raise have Python's error."""
     bound = bound_of(MergedByPython)
-    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, FINITE)
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, FINITE)
 
 
 @pytest.mark.every_turn
@@ -698,7 +698,7 @@ def test_only_merge_is_interpreted(value: int, mode: str, hot: Programs) -> None
     assert isinstance(program, Program)
     assert program.interprets.startswith("merge is interpreted: ")
     assert "it calls map (test_compiled_untyped.py:" in program.interprets
-    one, other = hot.accumulators(interpreted(bound)), interpreted(bound)
+    one, other = hot.accumulators(interpret(bound)), interpret(bound)
     slots = np.arange(24, dtype=np.int32) % 4
     rows = Rows(slots, None, [Column("value", pa.array([value] * 24))])
     for _ in range(2):

@@ -320,9 +320,8 @@ def test_what_cannot_travel_is_found_wherever_it_is() -> None:
         def get_value(self, accumulator: int) -> int:
             return accumulator
 
-    expected_message = (
-        r"Deep\.accumulate: the variable use_lock: the variable holder: attribute items: item 'a': item 0 is _thread\.lock"
-    )
+    path = "the variable use_lock: the variable holder: attribute items: item 'a': item 0"
+    expected_message = rf"Deep\.accumulate: {path} is _thread\.lock"
     with pytest.raises(RejectedError, match=expected_message):
         pickle.dumps(connect(Deep).transport)
 

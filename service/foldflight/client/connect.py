@@ -110,7 +110,7 @@ def connect(
         token: The bearer token, if servers require one.
         bundle_key: Signs functions on `register`, for servers with the same key. The key stays in this process; workers
             of the engine get the signed functions.
-        tls_ca: PEM file with the CA certificates that sign server certificates. Default: those of the system.
+        tls_ca: PEM file with the CA certificates that sign server certificates. Default: the system's certificates.
         tls_cert: PEM file with the certificate of this client, if servers require one.
         tls_key: PEM file with the key of that certificate. The files are read immediately, so workers do not need them.
         otlp_endpoint: URL of a collector that takes OTLP over HTTP, such as `http://collector:4318`: queries, tasks and
@@ -211,7 +211,7 @@ def _check_traces(endpoint: str) -> None:
 
 
 def _check_record(record: object) -> None:
-    """Raise RejectedError SIGNATURE for what is no `Recordings`, MODULE without protobuf, SETTINGS for the folder."""
+    """Check `record`. Raises RejectedError: SIGNATURE, MODULE without protobuf, or SETTINGS for its folder."""
     if not isinstance(record, Recordings):
         raise RejectedError("SIGNATURE", f"record must be a Recordings, such as Recordings('folder'), not {record!r}")
     if find_spec("google.protobuf") is None:
@@ -279,7 +279,7 @@ def credentials(
 
 
 def _check_certificates(files: Mapping[str, str | os.PathLike[str]]) -> None:
-    """Check certificates with clear errors: gRPC writes to the log what is wrong, and says "empty address list"."""
+    """Check certificates with clear errors: gRPC writes the cause to its log only, and says "empty address list"."""
     if not files:
         return
     import ssl

@@ -55,7 +55,7 @@ _ENGINE = Role.ENGINE
 
 
 def check_resolve(open_request: Open, resolve: Resolve | None) -> None:
-    """Raise RejectedError SIGNATURE if an engine that keeps views cannot answer questions, or one that does not can."""
+    """Raise RejectedError SIGNATURE unless there is a `resolve` exactly if the engine keeps views."""
     if open_request.keeps_views != (resolve is not None):
         raise RejectedError(
             "SIGNATURE", "`resolve` is needed if Open has keeps_views, and only then; give both or none"
@@ -107,7 +107,7 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def _end(self) -> None:
-        """Release the resources of the connection. `_failed` tells whether the exchange ended with an error."""
+        """Release the resources of the connection. `_has_failed` tells whether the exchange ended with an error."""
 
     # -- the exchange ------------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class Connection(abc.ABC):
                 raise AssertionError(f"{type(frame).__name__} is not sent to an open exchange")
 
     def _fitting(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield parts. A row too large for a message is an error with its slot, which a server would not know."""
+        """Yield parts that fit into a message. Raises an error with the slot of a row that does not fit."""
         bytes_max = self.open_reply.limits.message_bytes_max
         for part in parts:
             if part.num_rows == 1 and part.nbytes > bytes_max:
@@ -265,17 +265,17 @@ class Connection(abc.ABC):
             yield part
 
     def _is_small(self, frame: EngineFrame) -> bool:
-        """Return whether a frame certainly fits into a message. It takes less time than to measure it."""
+        """Return whether a frame certainly fits into a message. This check is cheaper than to measure its parts."""
         if type(frame) is not Chunk:
             return isinstance(frame, (Barrier, Checkpoint))
         batch, bytes_max = frame.batch, self._part_bytes_max
-        # Arrays may share buffers, and a message has a copy of them for each.
+        # Arrays may share a buffer, and a message contains one copy of it for each array.
         return self._arrays * batch.get_total_buffer_size() <= bytes_max and batch.num_rows * SLOT_BYTES <= bytes_max
 
 
 @functools.cache
 def _tell_left(function: str, mode: Mode) -> None:
-    """Log, once in a process, that a function has become slower."""
+    """Log, once in a process, that a function left compiled code and has become slower."""
     set_up("foldflight.client", logging.WARNING).warning(
         "%s is interpreted now and no longer %s, because of values such as a sum beyond 64 bits: it is slower, and the "
         "results are the same",

@@ -45,7 +45,7 @@ class EmbeddedTransport:
     Args:
         registry: The functions.
         state_key: Signs pickled states, so that a state from another source is refused before it is unpickled.
-        job_parameters: Values of `FunctionContext.job_parameters`. Those of an Open take precedence.
+        job_parameters: Values of `FunctionContext.job_parameters`. The values of an Open take precedence.
         otlp_endpoint: The collector of spans. Default: there are no spans.
         record: Which exchanges are recorded, and where; None: none.
     """

@@ -54,7 +54,8 @@ _PAUSE_S_MIN = 0.01
 _GONE = frozenset({"UNREACHABLE", "DEADLINE"})
 
 _LOGGER: Final = "foldflight.client"
-# Servers whose code is compared when a client connects, and how long it waits for each.
+# How many servers are asked at the same time for the digests of their code when a client connects, and the seconds that
+# it waits for each.
 _ASKED_AT_ONCE: Final = 32
 _COMPARED_S_MAX: Final = 5.0
 
@@ -102,7 +103,7 @@ class FlightTransport:
         token: Bearer token, if the servers require one.
         tls: Certificates in PEM format, by the argument names of pyarrow's client: `tls_root_certs`, `cert_chain`,
             `private_key`.
-        job_parameters: Values of `FunctionContext.job_parameters`. Those of an Open take precedence.
+        job_parameters: Values of `FunctionContext.job_parameters`. The values of an Open take precedence.
         bundle_key: Signs functions that are registered. The key stays in this process; signed bundles are sent.
         otlp_endpoint: The collector of spans. Default: there are no spans.
         strict: Whether servers with other code of a function are refused. Default: they are used, with a warning.
@@ -123,7 +124,7 @@ class FlightTransport:
     ) -> None:
         self.otlp_endpoint = otlp_endpoint
         self._strict = strict
-        self._code_digests: dict[str, str] = {}  # of the functions by name, as `infos` and `register` have seen them
+        self._code_digests: dict[str, str] = {}  # name of a function -> its last digest
         self.urls = tuple(urls)
         self._bounds = FailoverBounds() if bounds is None else bounds
         self._deadline_s = deadline_s
@@ -139,7 +140,7 @@ class FlightTransport:
     def infos(self, *, look: bool = False) -> list[FunctionInfo]:  # noqa: ARG002 - servers always report it
         """Return the functions of the servers, sorted by name.
 
-        The functions are those of the first server that answers. The others are asked whether they have the same code.
+        The first server that answers reports its functions. The others are asked whether they have the same code.
 
         Raises:
             RetryableError: UNREACHABLE or DEADLINE if no server answers.
@@ -160,7 +161,7 @@ class FlightTransport:
         return sorted(infos, key=lambda info: info.name)
 
     def _digests_of(self, ask: Callable[..., tuple[str, list[FunctionInfo]]], url: str) -> tuple[str, dict[str, str]]:
-        """Return the digests of a server's functions; none of a server that does not answer, which exchanges tell."""
+        """Return the digests of a server's functions; none if it does not answer: exchanges report that."""
         deadline_s = min(self._deadline_s, _COMPARED_S_MAX)
         options = fl.FlightCallOptions(timeout=deadline_s, headers=_headers(self._token))
         try:
@@ -296,7 +297,8 @@ class FlightTransport:
     def _ask_servers(self, ask: Callable[[Any, Any, str], R], *, patience_s: float = 0.0) -> R:
         """Ask the servers in turn until one answers. Only after a retryable error is the next one asked.
 
-        Within `patience_s` all servers are asked repeatedly: one URL may be a load balancer before many servers.
+        Within `patience_s` all servers are asked repeatedly, because one URL may be a load balancer in front of many
+        servers.
         """
         connections = _connections_of_this_process()
         circuits = connections.circuits
@@ -437,7 +439,7 @@ class FlightConnection(Connection):
             with self._guard:
                 self._writer.close()
         except (pa.ArrowException, OSError):
-            pass  # repeats the error with which the stream ended
+            pass  # pyarrow raises the error of the stream again, which has been reported
 
 
 class _Clock:

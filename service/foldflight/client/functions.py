@@ -609,7 +609,7 @@ class Functions(Mapping[str, FunctionHandle]):
         version, even for uses made before. To use both versions, call `connect` twice.
 
         Args:
-            sources: What is decorated with `@udaf`, `@udf` or `@udtf`, modules, or names of modules.
+            sources: Objects decorated with `@udaf`, `@udf` or `@udtf`, modules, or names of modules.
 
         Raises:
             RejectedError: SETTINGS, UNAUTHENTICATED, MODULE, SIGNATURE or LIMIT, as the server answers.

@@ -1,7 +1,7 @@
 """The event loop of a process: a thread in which the coroutines of all exchanges run.
 
-An exchange waits in its own thread. It looks up every tenth of a second, so that a server can interrupt it, and notices
-whether the loop still turns: code that does not await holds up the calls of all exchanges.
+An exchange waits in its own thread. It wakes up every tenth of a second, so that a server can interrupt it, and checks
+whether the loop still runs: code that does not await holds up the calls of all exchanges.
 
 The exchanges of a process share the instances of async functions: each is opened once, and closed later.
 """
@@ -82,7 +82,7 @@ class Instances:
         self._kept_instances: OrderedDict[tuple[int, str, str], _Kept] = OrderedDict()
 
     def users(self, loan: object) -> int:
-        """Return how many exchanges use the instance of a loan."""
+        """Return how many exchanges use the same instance as a loan."""
         return loan.kept.users if isinstance(loan, _Lent) else 1
 
     def lend(
@@ -118,7 +118,7 @@ class Instances:
         with self._lock:
             instance.users -= 1
             unused_keys = [key for key, each in self._kept_instances.items() if not each.users]
-            # One that could not be opened is dropped at once, so that the next exchange tries again.
+            # An instance that could not be opened is dropped at once, so that the next exchange tries again.
             dropped_keys = [key for key in unused_keys if self._kept_instances[key].methods is None]
             opened_keys = [key for key in unused_keys if self._kept_instances[key].methods is not None]
             dropped_keys += opened_keys[: max(len(opened_keys) - _UNUSED_MAX, 0)]
@@ -149,7 +149,7 @@ def _open_instance(
     except (Exception, SystemExit) as error:
         raise user_failure(name, "__init__", error) from error
     if methods.open is not None:
-        # The instance outlives this exchange, so it does not get the log of it.
+        # The instance outlives this exchange, so its context does not write to the log of this exchange.
         lasting = FunctionContext(name, job_parameters=job_parameters, metrics=context.metrics)
         try:
             _run(name, methods.open, (lasting,), coroutines, check)
@@ -182,9 +182,9 @@ def _run(name: str, method: Any, arguments: tuple[Any, ...], coroutines: Corouti
         coroutines.run(name, result, check)
 
 
-# Time for which the loop may stand still before the code that holds it up is named in the log.
+# Seconds for which the loop may stand still before the code that holds it up is named in the log.
 _STILL_S: Final = 1.0
-# Time after which such code is interrupted, in addition to the timeout of the function that waits.
+# Seconds after which such code is interrupted, in addition to the timeout of the function that waits.
 _STUCK_S: Final = 5.0
 _CANCEL_S: Final = 2.0
 _FUNCTIONS_MAX: Final = 256
@@ -200,7 +200,7 @@ class BlockedLoop(BaseException):
 
 
 class _NoReport:
-    """Drops what happens to calls."""
+    """Ignores all events of calls."""
 
     def call_began(self, function: str) -> None:
         """Drop it."""
@@ -223,8 +223,8 @@ class _Turning:
         self.loop = asyncio.new_event_loop()
         self.beat_s = time.monotonic()
         self.functions: OrderedDict[tuple[str, str, CallBounds], FunctionCalls] = OrderedDict()
-        self.named: set[str] = set()  # the places that were logged because they hold up the loop
-        self.seen_s = 0.0  # when code was last seen that holds it up
+        self.logged_places: set[str] = set()  # the places that were logged because they hold up the loop
+        self.blocked_seen_s = 0.0  # when code that holds up the loop was seen last
         self.thread = threading.Thread(target=self._turn, name="foldflight-coroutines", daemon=True)
         self.thread.start()
 
@@ -252,8 +252,8 @@ class _Turning:
             return coroutine
 
         def report_step(seconds: float, since_s: float, between: str) -> None:
-            if seconds > _STILL_S and self.seen_s < since_s and between not in self.named:
-                self.named.add(between)
+            if seconds > _STILL_S and self.blocked_seen_s < since_s and between not in self.logged_places:
+                self.logged_places.add(between)
                 _logger.warning(
                     "code of %s has held up the event loop for %.1f s, and with it all threads of this process: %s; it "
                     "has the lock of the interpreter meanwhile (C code does, unless it releases the lock), or the "
@@ -286,8 +286,8 @@ class _Turning:
 class _Watched:
     """A coroutine each step of which is timed.
 
-    Code that has the lock of the interpreter holds up the threads that would look for it, so its time is known only
-    when it has ended.
+    Code that holds the lock of the interpreter also stops the threads that look for such code. So its time is known
+    only when the step has ended.
 
     Args:
         coroutine: The coroutine of an author.
@@ -318,9 +318,9 @@ class _Watched:
 
 
 def _place_of(coroutine: Any) -> tuple[str, int] | None:
-    """Return the file and line where a coroutine waits, in the innermost code that is no library's; None at its end.
+    """Return the file and line where a coroutine waits, in the innermost code outside of libraries; None at its end.
 
-    It is asked for before each step, and so it makes no text.
+    This runs before each step, so it returns a pair and formats no text.
     """
     place = None
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
@@ -340,7 +340,7 @@ class EventLoop:
     The thread begins with the first call, and so after a fork.
 
     Args:
-        report: Is told what happens to calls. Default: nobody.
+        report: Receives the events of calls. Default: they are ignored.
         share: The part of the rates of functions that this process has: 1 divided by the number of workers.
     """
 
@@ -355,8 +355,8 @@ class EventLoop:
         """Return the same loop for the exchanges of a server.
 
         Args:
-            report: Is told what happens to their calls.
-            share: As of the constructor.
+            report: Receives the events of their calls.
+            share: As in the constructor.
         """
         other = EventLoop(report, share)
         other._process = self._process
@@ -450,9 +450,9 @@ class EventLoop:
             place = turning.place()
             if place is None:  # the machine is busy, or a call has just ended
                 continue
-            turning.seen_s = time.monotonic()
-            if place not in turning.named:
-                turning.named.add(place)
+            turning.blocked_seen_s = time.monotonic()
+            if place not in turning.logged_places:
+                turning.logged_places.add(place)
                 _logger.warning(
                     "code of an async function has held up the event loop for %.1f s, and with it all calls of this "
                     "process: %s; await what takes time, or put it into asyncio.to_thread",
@@ -475,7 +475,7 @@ class EventLoop:
 
 
 class _Process:
-    """What all views of the loop of a process share."""
+    """The state that all `EventLoop` objects of a process share: its running loop and its instances."""
 
     def __init__(self) -> None:
         self.turning: _Turning | None = None

@@ -1,4 +1,4 @@
-"""Messages of Arrow, read from their bytes: those of an IPC stream, and those of Flight around them.
+"""Messages of Arrow, read from their bytes: messages of an IPC stream, and Flight's messages around them.
 
 The messages of an IPC stream are checked by their headers before Arrow unpacks them. A few kilobytes can unpack to
 gigabytes, and pyarrow has no bound on that: it takes as much memory as the message claims to need. The header and the

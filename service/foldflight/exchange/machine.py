@@ -75,11 +75,13 @@ class State(Enum):
     __hash__ = object.__hash__  # as for Role
 
 
-# The frames that each side may send: (its state, frame) -> its next state. ANSWERING: some batches of the results of an
-# epoch have been sent. SAVING: some batches of the states of a checkpoint have been sent. MAPPING: the exchange has
-# steps, so there are only chunks. MAPPED: some batches of the answer to a chunk have been sent. WAITING (the server)
-# and ASKED (the engine): the server has asked for entries, which the engine must send; the last ones return both to
-# OPEN.
+# The frames that each side may send: (its state, frame) -> its next state. States that need an explanation:
+# ANSWERING: some batches of the results of an epoch have been sent.
+# SAVING: some batches of the states of a checkpoint have been sent.
+# MAPPING: the exchange has steps, so there are only chunks.
+# MAPPED: some batches of the answer to a chunk have been sent.
+# WAITING (the server) and ASKED (the engine): the server has asked for entries, which the engine must send. After the
+# last ones both are OPEN again.
 TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
     Role.ENGINE: {
         (State.IDLE, Open): State.OPEN,
@@ -117,10 +119,10 @@ class Exchange:
         open_request: The Open frame of the exchange, its first step.
 
     Attributes:
-        open_request: As given.
+        open_request: The Open frame of the exchange.
         state_of: The state of each end.
-        due: The answers that are due, oldest first: the kind of each, and the number by which it is checked: the epoch
-            of results, the number of rows of outputs, or of the mapped chunk.
+        due: The answers that are due, oldest first: the kind of each, and the number that it must have: the epoch of
+            results, or the number of rows of outputs or of a chunk.
     """
 
     def __init__(self, open_request: Open) -> None:
@@ -266,7 +268,8 @@ _TEXTS: Final[dict[type[Frame], Callable[[Any], str]]] = {
 }
 
 
-# The transitions that are not in TABLES: the last batch ends an answer, and exchanges with steps accept only chunks.
+# The transitions that depend on more than the kind of a frame, so TABLES does not have them: the last batch of an
+# answer ends it, and an exchange with steps accepts only chunks.
 _OTHER_ENDS: Final = (
     (Role.ENGINE, State.IDLE, "`Open` with steps", State.MAPPING),
     (Role.ENGINE, State.OPEN, "nothing: the server sends `Wanted`", State.ASKED),
@@ -305,7 +308,7 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Saved:
-    """The answer to a checkpoint.
+    """The states that a checkpoint returns, or the reason why there are none.
 
     Args:
         states: n rows in the schema of the results, with NULL outputs.

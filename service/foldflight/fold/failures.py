@@ -27,7 +27,7 @@ _ALL_CHARS_MAX: Final = 64 << 20
 _LATE_CHARS_MAX: Final = 80
 _OURS: Final = str(Path(__file__).parent.parent) + os.sep
 _STACK_FRAMES_MAX: Final = 12
-# The causes of these errors may be temporary: files, networks (including those of most libraries), memory.
+# The causes of these errors may be temporary: files, networks (as most libraries raise them), memory.
 _PASSING: Final = (OSError, MemoryError)
 _TRACES_MAX: Final = 64
 # Prefixes of stack frames between foldflight and the author's Java code, which are left out.

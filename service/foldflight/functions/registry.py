@@ -54,7 +54,7 @@ class Registry(Mapping[str, AnyFunction]):
         """Return the functions of several sources.
 
         Args:
-            sources: Names of modules, modules, what is decorated with `@udaf`, `@udf` or `@udtf`, or functions.
+            sources: Names of modules, modules, objects decorated with `@udaf`, `@udf` or `@udtf`, or functions.
 
         Raises:
             RejectedError: MODULE, if a module cannot be imported or has no function; SIGNATURE, if an object has no

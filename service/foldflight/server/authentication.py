@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Secrets(Generic[T]):
-    """Secrets of the configuration, and those of a file, which is read again when it changes.
+    """Secrets of the configuration and of a file, which is read again when it changes.
 
     If the file cannot be read then, its previous secrets remain valid.
 

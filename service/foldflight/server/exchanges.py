@@ -36,7 +36,7 @@ from foldflight.tracing import SHORT_S, Tracer, ids_of
 
 
 class FoldSpans:
-    """The spans of one exchange, below that of the engine.
+    """The spans of one exchange, below the engine's span.
 
     Attributes:
         exchange: The exchange, once there is one.
@@ -117,7 +117,7 @@ class Account:
         metrics: The metrics.
         open_request: The Open frame of the exchange.
         exchange: The exchange.
-        spans: Those of the exchange; None if it is not traced.
+        spans: The spans of the exchange; None if it is not traced.
 
     Attributes:
         rows: The rows so far.
@@ -192,7 +192,7 @@ class Account:
     def weight(self) -> tuple[int, int, int]:
         """An estimate of the size of the exchange, to find the largest one: bytes, then groups, then rows.
 
-        The bytes are those of the states that it returned last, plus, if its states can grow, those received since. A
+        This is the size of the states that it returned last, plus, if its states can grow, the bytes received since. A
         checkpoint returns what has become of them, and Forget may drop it.
         """
         grown_bytes = self._bytes_since if self._grows else 0

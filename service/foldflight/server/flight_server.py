@@ -91,7 +91,7 @@ class Bundles:
         return keys[0].decode() if keys else None
 
     def registry_with(self, bundles: Sequence[bytes], context: Any) -> Registry:
-        """Return the server's functions and those of the bundles of an Open.
+        """Return the server's functions and the functions of the bundles of an Open.
 
         Raises:
             RejectedError: As `functions_in`; LIMIT; SIGNATURE if two bundles have functions with the same name.
@@ -341,7 +341,7 @@ class FlightServer(FlightBase):
             carry: Callable[..., None] = functools.partial(self._carry_stateless, call)
         else:
             open_request, carry = self._open_of(context, descriptor), self._carry
-        if not open_request.call_scope:  # of an engine that does not tell what it computes, as those of other systems
+        if not open_request.call_scope:  # of an engine that does not tell what it computes, as engines of other systems
             open_request = dataclasses.replace(open_request, call_scope=uuid.uuid4().hex)
         questions = _Questions()
         try:
@@ -428,7 +428,7 @@ class FlightServer(FlightBase):
         return open_request
 
     def _registry_for(self, open_request: Open, context: Any) -> Registry:
-        """Return the functions that the caller may use, with those of its bundles: errors list their names."""
+        """Return the functions that the caller may use, with its bundles' functions: errors list their names."""
         registry = self._bundles.registry_with(open_request.bundles, context)
         return registry.only(permitted_functions(context, registry))
 

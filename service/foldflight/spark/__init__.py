@@ -5,9 +5,9 @@ over(df, "key", order_by="at").agg(delay=weighted_avg("arr_delay", "distance").r
 with_columns(df, m=multiply("a", "b"))                                   # scalar
 join_lateral(df, split("text"))                                          # table
 
-`sql`, `register`, `enable` and `column` are those of `foldflight.sql`, which is built on this package. `write_table`,
-and what reads and writes change data, such as `from_debezium`, are those of extensions. They are imported when they are
-first used.
+`sql`, `register`, `enable` and `column` come from `foldflight.sql`, which is built on this package. `write_table`, and
+functions that read and write change data, such as `from_debezium`, come from extensions. They are imported when they
+are first used.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def _retractions_last(query: Query) -> list[Column]:
 
 
 class SparkPlanner(Protocol):
-    """What the extension provides for Spark. A query is lifted only if the extension is there (`Query.lift_choice`)."""
+    """Plans lifted batches in Spark. A query is lifted only if the extension is there (`Query.lift_choice`)."""
 
     def result(self, query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
         """Return the result of a batch query that is lifted.
@@ -180,7 +180,7 @@ class SparkPlanner(Protocol):
         session: SparkSession,
         items: Sequence[tuple[str, str]] | None = None,
     ) -> Text:
-        """Return the same as SQL; for a query that Python finishes, only the aggregates of its groups.
+        """Return the plan of `result` as SQL; for a query that Python finishes, only the aggregates of its groups.
 
         Args:
             query: The query.
@@ -188,17 +188,17 @@ class SparkPlanner(Protocol):
             columns: The input's columns that are keys, arguments and filters, as SQL.
             outputs: Spark's types of the outputs.
             session: The session.
-            items: The columns of the result, each with the name that it is given. Default: all, with the query's.
+            items: The columns of the result, each with its name. Default: all columns, with the names of the query.
         """
 
     def finished_by_python(
         self, query: Query, groups: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
     ) -> DataFrame:
-        """Return the result of a batch query that Spark does not finish.
+        """Return the result of a batch query whose `get_value` runs in Python, over groups that Spark has aggregated.
 
         Args:
             query: The query.
-            groups: What Spark makes of the SQL of `text`.
+            groups: The result of the SQL that `text` returned.
             rows: The columns of the input.
             outputs: Spark's types of the outputs.
         """

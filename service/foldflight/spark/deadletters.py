@@ -31,7 +31,7 @@ def results(df: DataFrame) -> DataFrame:
     """Return the results of a query with `on_error="isolate"`, without its dead letters.
 
     Args:
-        df: The result of `agg`, or in a stream also a batch of `foreachBatch`.
+        df: The result of `agg`, or, in a stream, a batch of `foreachBatch`.
 
     Raises:
         RejectedError: SIGNATURE, for a DataFrame without the column `dead_letter`.

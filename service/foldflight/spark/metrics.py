@@ -25,10 +25,10 @@ _LABELS = ("query", "aggregation")
 class StreamMetrics(StreamingQueryListener):
     """Converts the progress of a session's streaming queries to metrics.
 
-    The labels are the query's name (or its id, if it has no name) and the aggregation: `customer > price,n`, as in the
-    name of its observation, without a number behind it. Figures with the same labels, as in a union of two streams, are
-    added. The number of series is the number of aggregations of the session, and of tables that are read by name, whose
-    label is `table`. Gauges are removed when their query ends.
+    The labels are the query's name (or its id, if it has no name) and the aggregation, for example `customer >
+    price,n`: the name of its observation, without the number that tells equal ones apart. Figures with the same labels,
+    as in a union of two streams, are added. The number of series is the number of aggregations of the session, and of
+    tables that are read by name, whose label is `table`. Gauges are removed when their query ends.
 
     Args:
         registry: The registry for the metrics. Default: a new registry.

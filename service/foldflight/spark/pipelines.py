@@ -169,7 +169,7 @@ class _Pair:
     """A DataFrame or grouped data, and the same over empty input.
 
     Args:
-        actual: That of the flow. Nothing may analyse it.
+        actual: The DataFrame of the flow. Nothing may analyse it.
         empty: The same operations over no rows.
     """
 

@@ -1,7 +1,7 @@
 """The blocks of a query: its SELECTs and their clauses, as ranges of tokens.
 
-Expressions are opaque. A clause begins with a keyword that stands in no parentheses of its block, in the order that
-Spark's grammar fixes. So a word that can be a keyword or a name is decided by its position.
+Expressions are not parsed. A clause begins with a keyword outside of parentheses, and clauses have the order of Spark's
+grammar. So its position decides whether a word is a keyword or a name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLAUSES: Final = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "QUALIFY")
 _TAILS: Final = ("WINDOW", "ORDER BY", "CLUSTER BY", "DISTRIBUTE BY", "SORT BY", "LIMIT", "OFFSET")
 _WITH_BY: Final = ("GROUP", "ORDER", "CLUSTER", "DISTRIBUTE", "SORT")
 _EMPTY: Final = Span(0, 0)
-# LIMIT and OFFSET are also names of columns: behind one of these words, and before one of those.
+# LIMIT and OFFSET are names of columns behind a word of `_BEFORE_NAMES`, and before a word of `_AFTER_NAMES`.
 _BEFORE_NAMES: Final = frozenset(
     "SELECT DISTINCT BY WHERE HAVING QUALIFY ON AND OR NOT CASE WHEN THEN ELSE BETWEEN IN LIKE".split()  # noqa: SIM905
 )
@@ -77,7 +77,7 @@ class ParsedQuery:
         tails: The tokens after the keywords behind the last operand: ORDER BY, LIMIT and similar ones.
         inner: Further queries in parentheses, outside of its blocks.
         operators: The tokens of each operator behind `|>`.
-        opaque: The syntax with which the query is not folded (`|>`, for example); empty for a plain SELECT.
+        opaque: The syntax because of which the query is not folded (`|>`, for example); empty for a plain SELECT.
         is_union: Whether it has several operands.
     """
 
@@ -153,7 +153,7 @@ def parse(text: Text, span: Span, parent: ParsedQuery | None = None) -> ParsedQu
     query.is_union = len(operands) > 1
     for number, each in enumerate(operands):
         selects = _selects_behind_from(text, each)
-        if selects and query.is_union:  # ORDER BY and LIMIT behind it are its own, not those of the union
+        if selects and query.is_union:  # ORDER BY and LIMIT behind it are its own, not the union's
             query.parts.append(parse(text, each, query))
         elif len(selects) > 1:
             _add_bodies(text, query, [*selects, each.stop], Span(each.start + 1, selects[0]))
@@ -168,7 +168,7 @@ def parse(text: Text, span: Span, parent: ParsedQuery | None = None) -> ParsedQu
 def parse_statement(text: Text, span: Span) -> ParsedQuery:
     """Return the queries of a statement, which may also be DELETE, UPDATE or MERGE, or have INSERT behind WITH or FROM.
 
-    Those are in a query around them, which has no blocks.
+    The queries of such a statement are inside of one query without blocks.
 
     Raises:
         SqlError: If a query is missing where one is expected.
@@ -332,7 +332,7 @@ def _take_tails(text: Text, query: ParsedQuery, span: Span) -> int:
 
 
 def _block(text: Text, span: Span, query: ParsedQuery, source: Span | None = None) -> Block:
-    """Return the block of a SELECT. Its relations stand behind its items, or in `source`, whose queries it lacks."""
+    """Return the block of a SELECT. Its FROM is behind its items, or is `source`, whose queries are not its own."""
     block = Block(span)
     index = span.start + 1
     clauses = [each for each in _CLAUSES if source is None or each != "FROM"]

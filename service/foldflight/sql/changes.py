@@ -178,7 +178,8 @@ class _Search:
         blocks = [(each, block) for each in queries for block in _blocks_with_rows(each)]
         consumers = {id(block): self._consumer(each, block) for each, block in blocks}
         has_calls = any(next(self._own_calls(block), None) for _, block in blocks)
-        # Rows of a query in a condition are looked for. Those of others are counted or compared where they are read.
+        # A condition only looks for rows of a query in it. Rows of other queries are counted or compared where they are
+        # read.
         counts = has_calls or self.is_kept or any(self._counts(each, consumers) for each in queries)
         looks = any(self._value_word(each) for each in queries)
         for each, block in blocks:
@@ -279,7 +280,7 @@ class _Search:
         return next((each for each in calls if not each.is_over or each.name in own), None)
 
     def _windows(self, span: Span, skip: Collection[ParsedQuery]) -> Iterator[ParsedCall]:
-        """Yield the calls with OVER of a range, without those of foldflight."""
+        """Yield the calls with OVER of a range, without calls of foldflight's functions."""
         inside = {index for each in skip for index in each.span.indexes}
         for index in span.indexes:
             call = None if index in inside else call_at(self.analysis.text, index)
@@ -578,7 +579,7 @@ def _blocks_with_rows(query: ParsedQuery) -> list[Block]:
 
 
 def _names(analysis: Analysis, span: Span, inner: Collection[ParsedQuery]) -> set[str]:
-    """Return the words of a range, without those of queries in it, and without the columns that `* EXCEPT` drops."""
+    """Return the words of a range, but not of queries in it, and not the columns that `* EXCEPT` drops."""
     text = analysis.text
     skip = {index for each in inner for index in each.span.indexes}
     for index in span.indexes:

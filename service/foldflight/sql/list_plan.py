@@ -255,7 +255,7 @@ def _is_window(text: Text, index: int) -> bool:
 
 
 def _name_step(analysis: Analysis, edits: Edits, query: ParsedQuery, step: Span) -> None:
-    """Give the items of an operator that have calls, and no alias, names, as `name_items` does for those of SELECT."""
+    """Name the items of an operator that have calls and no alias, as `name_items` does for the items of SELECT."""
     text, names = analysis.text, analysis.catalog.names
     ends = [at for at in text.flat(step) if text.says(at, "GROUP", "BY") or _is_window(text, at)]
     end = ends[0] if ends else step.stop

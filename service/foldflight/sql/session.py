@@ -56,7 +56,7 @@ def sql(
 ) -> DataFrame:
     """Run a statement of Spark SQL that may use functions of foldflight wherever SQL has aggregates.
 
-    The functions are those of `register`, of CREATE AGGREGATE and of CREATE FUNCTION ... LANGUAGE python. Other
+    Functions come from `register`, CREATE AGGREGATE and CREATE FUNCTION ... LANGUAGE python. Other
     statements go to Spark unchanged.
 
     Each SELECT block is folded by `group_by` if Spark confirms that this means the same; otherwise the rows of each

@@ -511,7 +511,7 @@ def _only(registry: Registry, what: str) -> AnyFunction:
 
 
 def _of_source(declaration: _Declared) -> AnyFunction:
-    """Return the only function of source code: what is decorated, a class, or functions as RisingWave has them.
+    """Return the only function of source code: a decorated object, a class, or functions as RisingWave has them.
 
     The source is executed in this process. Its module has a name of its own for each text, so that a replaced function
     does not change results that use the one before.

@@ -1,6 +1,6 @@
 """Text of Spark SQL as tokens with positions, and edits of that text.
 
-Only what is needed to find words, parentheses, strings and comments is recognised. Spark parses and analyses the
+Only words, parentheses, strings and comments are recognised. Spark parses and analyses the
 statement itself, so the text between tokens (blanks and comments) is kept as it is.
 """
 
@@ -24,7 +24,7 @@ class SqlError(RejectedError):
     """A statement that is refused, with the position in the text as the user wrote it.
 
     Args:
-        message: What is wrong, and what to write instead.
+        message: The problem, and what to write instead.
         text: The statement.
         start: Position of the first character concerned.
         stop: Position after the last one. Default: one character.

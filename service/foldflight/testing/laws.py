@@ -662,7 +662,7 @@ class _Raised(str):
 def _steps(
     subject: _Subject, calls: list[BoundCall], resources: Resources, inputs: Sequence[Drawn]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is done with rows, and the outcome as text.
+    """Yield the operations on rows, each with its outcome as text.
 
     All rows of an input are in a slot, those without NULL in the next one, and each alone in a slot of its own, so that
     an error in one slot does not hide the others.

@@ -462,7 +462,7 @@ class FinalFold:
 
 
 def _key_bytes(keys: pa.RecordBatch) -> float:
-    """Return the mean bytes of a key of rows; of texts with a dictionary, those of its values."""
+    """Return the mean bytes of a key of rows; for texts with a dictionary, the bytes of its values."""
     columns = [each.dictionary if isinstance(each, pa.DictionaryArray) else each for each in keys.columns]
     return float(sum(each.nbytes / max(len(each), 1) for each in columns))
 

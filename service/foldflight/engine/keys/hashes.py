@@ -86,8 +86,8 @@ def _text(value: Any) -> str:
 def text_hashes(column: pa.Array) -> Hashes:
     """Return a 64-bit hash of each of n texts or byte strings. Hashes are stored, like the hashes of `key_hashes`.
 
-    They are computed eight bytes of all values at a time, without Python code for each value, and are other hashes than
-    those of `key_hashes`.
+    They are computed eight bytes of all values at a time, without Python code for each value, and differ from the
+    results of `key_hashes`.
     """
     raw = column.view(pa.binary()) if pa.types.is_string(column.type) else column
     offsets = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1].astype(np.int64)

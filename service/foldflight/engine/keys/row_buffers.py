@@ -1,4 +1,4 @@
-"""Rows that a task buffers: those of groups that may have failed, and those of groups that do not fit into memory.
+"""Rows that a task buffers: of groups that may have failed, and of groups that do not fit into memory.
 
 `BufferedRows` keeps rows until a barrier tells which groups have failed. `Overflow` writes the rows of a partition
 whose groups do not fit into memory to temporary files, by the hash of their key. Each file is then a partition of its

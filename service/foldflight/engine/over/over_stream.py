@@ -7,7 +7,7 @@ in order over all epochs, so window frames are the same as in a batch over the r
 
 - for *window frames without a lower end*: the accumulators of the groups (a state table).
 - for *RANGE frames*: the accumulators too, and the arguments of the rows in them, by time (a time log). Rows
-  leave as the watermark passes the end of the distance, also those of groups without due rows. A group without rows is
+  leave as the watermark passes the end of the distance, even if their group has no due rows. A group without rows is
   removed.
 - for *ROWS frames*: the last argument rows of each group, as a list (a state table). Window frames are folded as
   in a batch, over the kept rows and the due ones; so every strategy works, and no accumulator is kept.

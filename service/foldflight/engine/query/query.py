@@ -37,7 +37,7 @@ GROUPS_MANY: Final = 500_000
 
 @dataclass(frozen=True)
 class Groups:
-    """What is known of the number of groups.
+    """An estimate of the number of groups.
 
     Args:
         count: The number.

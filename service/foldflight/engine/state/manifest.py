@@ -2,7 +2,7 @@
 
 `Storage` reads and writes the pieces of the runs: in the store of their bucket, and decoded in a cache.
 
-Readers that have no functions to migrate states get those of several versions beside each other (`with_older`).
+Readers that have no functions to migrate states get states of several versions beside each other (`with_older`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Immutable sorted runs: the byte format of the pieces of a state table or of a time log, and their lookup.
 
-A piece is sorted by its first column. That of a state table holds groups: `hash` uint64, the key columns, `live` int64
-(0 is a tombstone of a removed group), and one state column for each call. That of a time log holds rows, and begins
-with `time` int64. Pieces never change, so decoded pieces may be cached.
+A piece is sorted by its first column. A piece of a state table holds groups: `hash` uint64, the key columns, `live`
+int64 (0 is a tombstone of a removed group), and one state column for each call. A piece of a time log holds rows, and
+begins with `time` int64. Pieces never change, so decoded pieces may be cached.
 
 `HostCache` has runs in files that all Python workers of a host share. Spark assigns a partition to any of its workers,
 so one worker often looks up a run that another one has written and would have to read it from the state store. Runs are

@@ -238,7 +238,7 @@ class StateTable:
             hashes: Their n stored hashes.
 
         Returns:
-            For each group found, the position of its key among the n keys, and its row, as those of `scan`.
+            For each group found, the position of its key among the n keys, and its row, as `scan` returns it.
 
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.

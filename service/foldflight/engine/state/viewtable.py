@@ -56,8 +56,8 @@ GROUPS: Final = ""
 class TableStores:
     """The stores of several tables, by name.
 
-    Manifests are stored when `write` is called. The store of a query that had no views before has one manifest, that of
-    the table of groups, and is continued.
+    Manifests are stored when `write` is called. The store of a query that had no views before has one manifest, the
+    manifest of the table of groups, and is continued.
 
     Args:
         store: The storage of the bytes.

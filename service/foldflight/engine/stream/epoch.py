@@ -544,8 +544,8 @@ class BucketEpoch:
         slots = states.column(SLOT).to_numpy()
         if len(slots):
             self._is_saved[slots] = True
-            # A group without rows now may get some, so it is not removed before the end of the epoch. What is emitted
-            # for it is known then, too.
+            # A group without rows now may get some, so it is not removed before the end of the epoch. Its output
+            # is known then, too.
             columns = states.select([field.name for field in self._layout.states])
             live = np.maximum(self._live[slots] + self._extra_rows, 1)
             self._table.commit(self._groups.keys(slots), live, columns, self._groups.stored_hashes(slots))

@@ -1,8 +1,8 @@
 """The replay log of one exchange: the states and frames that another server needs to take it over.
 
-The states are from the last barrier or checkpoint, one for each slot. An answer has only the slots that changed, so
-it is merged into the older states. The log's frames were sent after it, in order. A server that loads the
-states and then processes the frames has the same accumulators as the lost one.
+There is one state for each slot, from the last barrier or checkpoint. Its answer has only the slots that changed, so
+it is merged into the older states. The frames of the log were sent after that barrier or checkpoint, in order. A server
+that loads the states and then processes the frames has the same accumulators as the lost one.
 
 If barriers return no states, frames are kept until a checkpoint returns the states or until every slot is forgotten.
 """
@@ -32,7 +32,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.fold.failures import ERROR
 
-# Number of stale rows that is tolerated, in addition to one for each live row, before the batches are compacted.
+# The batches are compacted when they have more stale rows than live rows and this number together.
 _STALE_ROWS_MIN: Final = 1024
 # Bytes that the replay log needs for a frame besides its data, and for each column of a batch. Many small chunks, or
 # epochs without rows, must not fill the memory.
@@ -123,7 +123,7 @@ class ReplayLog:
         self._replace_entries([entry for entry in self._entries if entry.has_answer and not entry.answered])
 
     def drop_questions(self) -> None:
-        """Remove checkpoints with `if_reopen`, which concern one server only."""
+        """Remove checkpoints with `if_reopen`: they ask one server whether it wants to be left, so others need none."""
         self._replace_entries([each for each in self._entries if each.frame != Checkpoint(if_reopen=True)])
 
     def forget_answered(self, entry: ReplayEntry) -> None:
@@ -149,7 +149,7 @@ class ReplayLog:
         self._replace_entries(self._entries[index:])
 
     def _index_of(self, entry: ReplayEntry) -> int:
-        """Return the index of an entry, searched from the end: there may be very many, and a late one is answered."""
+        """Return the index of an entry, searched from the end: there may be many, and the newest wait for answers."""
         for index in reversed(range(len(self._entries))):
             if self._entries[index] is entry:
                 return index

@@ -1,6 +1,6 @@
-"""The task that reads Canal's events in batches: their texts as columns of the declared types.
+"""The task that reads Canal's events in batches: it converts the texts of their rows to columns of the declared types.
 
-`cdc` says by expressions of Spark what each value is and what is refused, and is the reference. The task here reads
+`cdc` is the reference: its expressions of Spark define each value and each refusal. The task here reads
 events in another way where it can prove that the result is the same: rows of texts, each written as the database writes
 it. It leaves any other event to the expressions, and all events of a batch with any other text.
 """
@@ -45,7 +45,7 @@ _Convert = Callable[[_Texts], pa.Array]
 
 
 def canal_reader(types: Mapping[str, pa.DataType], *, fills_missing: bool) -> CanalReader | None:
-    """Return what reads events of Canal; None if a type is left to the expressions, or without msgspec.
+    """Return the task that reads events of Canal; None without msgspec, or for types that expressions must read.
 
     Args:
         types: The declared columns. Timestamps are read without a zone.
@@ -69,7 +69,7 @@ class CanalReader:
     fills_missing: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield for each event its rows, or one row with nothing but its message in `UNREAD`."""
+        """Yield the rows of each event; for one that is left to the expressions, a row with its message in `UNREAD`."""
         for batch in batches:
             try:
                 with without_garbage_collection():
@@ -84,7 +84,10 @@ class CanalReader:
             yield pa.RecordBatch.from_arrays([pa.array(kinds, pa.string()), *rows, unread_messages], names=names)
 
     def _read(self, batch: pa.RecordBatch) -> tuple[list[str | None], list[pa.Array], list[int | None]]:
-        """Return kinds, columns, and the place of each event that is left, as a row. Raises errors of UNPROVEN."""
+        """Return kinds, columns, and for each row the place of its event if it is left to the expressions.
+
+        Raises the errors of UNPROVEN.
+        """
         kinds: list[str | None] = []
         rows: list[_Texts] = []
         unread_places: list[int | None] = []
@@ -116,7 +119,7 @@ class CanalReader:
         try:
             event = parse_event(value)
             kind = _KINDS.get(event.type)
-            # Without isDdl, or with _tidb, it is of another tool.
+            # An event without isDdl, or with _tidb, comes from another tool.
             if kind is None or event.data is None or event.isDdl is None or event.is_tidb is not None:
                 return None
             data, old = bytes(event.data), _NOTHING if event.old is None else bytes(event.old)
@@ -161,8 +164,8 @@ class CanalReader:
 
     @cached_property
     def _parsers(self) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
-        """What parses an event, and the JSON of its rows."""
-        if _MSGSPEC is None:  # of a worker, while the driver has it
+        """Return two parsers: of an event, and of the JSON of its rows."""
+        if _MSGSPEC is None:  # the driver has msgspec, and this worker lacks it
             return _parse_nothing, _parse_nothing
         members = {"type": str | None, "data": _MSGSPEC.Raw, "old": _MSGSPEC.Raw, "isDdl": Any, "is_tidb": Any}
         event = _MSGSPEC.json.Decoder(
@@ -221,7 +224,7 @@ def _parse_nothing(value: bytes) -> Any:  # noqa: ARG001
 
 
 def _conversion(type_: pa.DataType) -> _Convert | None:
-    """Return what converts texts to a type; None if none is known."""
+    """Return the function that converts texts to a type; None if expressions must convert them."""
     types = pa.types
     if types.is_string(type_):
         return partial(pa.array, type=pa.string())
@@ -244,7 +247,7 @@ def _conversion(type_: pa.DataType) -> _Convert | None:
 
 
 def _matching(type_: pa.DataType, pattern: str, values: _Texts) -> pa.Array:
-    """Return texts as values of a type. Raises ValueError for another form, and what Arrow raises for no such value."""
+    """Cast texts that match a pattern. Raises ValueError for others, and Arrow's errors for values out of range."""
     texts = pa.array(values, pa.string())
     if not pc.all(pc.match_substring_regex(texts, pattern), min_count=0).as_py():
         raise ValueError("a text is of another form")

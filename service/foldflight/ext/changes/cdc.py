@@ -484,7 +484,7 @@ def _kind(parsed: Column, tool: str, event: Column) -> Column:
     """Return the type of an event; the query fails at an event without one, or that is not JSON.
 
     Spark's parser takes the last of two members of one name, reads no further than the end of an object, and replaces
-    what is no character. So all of these are refused here.
+    bytes that are no character. So all of these are refused here.
     """
     text = sf.col(_VALUE).cast("string")
     shown_value = sf.coalesce(sf.substring(text, 1, _SHOWN_CHARS), sf.lit("bytes that are no text"))
@@ -758,7 +758,7 @@ def _nearest(name: Column, names: Column) -> Column:
 def _overlaid(row: st.StructType, data: Column, old: Column, names: Column, all_names: Column, event: Column) -> Column:
     """Return the row before an update: `old` for the fields in `names`, else `data`. NULL if `old` is NULL.
 
-    The query fails if `names` are not all among `all_names`, those of the new row: a changed value would be left out.
+    The query fails if `names` are not all among `all_names`, the new row's: a changed value would be left out.
     """
     fields = (
         sf.when(sf.array_contains(names, name), old[name]).otherwise(data[name]).alias(name) for name in row.names

@@ -414,7 +414,7 @@ def _spark_type(description: Described, *, has_time: bool) -> st.DataType:
 
 
 def _read_digits(description: Described, name: str) -> int:
-    """Return a parameter that counts digits; 0 without it, and for what is none, with which values are refused."""
+    """Return a parameter that counts digits. It is 0 if it is missing or no number, and values are refused then."""
     text = description.parameter(name) or ""
     return int(text) if text.isdecimal() else 0
 
@@ -434,7 +434,7 @@ _SPARK_TYPES: Final[dict[str, st.DataType]] = {
 
 
 def _words(**encodings: object) -> tuple[dict[str, Words], Words]:
-    """Return the words by column, and those of all other columns. Raises RejectedError SIGNATURE.
+    """Return the words by column, and the words for all other columns. Raises RejectedError SIGNATURE.
 
     Args:
         encodings: For each kind of values, a word, or words by column.
@@ -482,7 +482,7 @@ def _check_precision(schema: str, row: st.StructType) -> None:
 
 
 def _check_texts(row: st.StructType, words: Mapping[str, Words], decoded_types: Mapping[str, st.DataType]) -> None:
-    """Refuse texts for what is bytes, which would be base64."""
+    """Refuse STRING for columns that are bytes: their texts would be base64."""
     for each in row:
         if not isinstance(each.dataType, st.StringType):
             continue

@@ -70,7 +70,7 @@ def sum_names(texts: pa.Array) -> Iterator[npt.NDArray[np.uint16]]:
     """Yield numbers for texts of JSON, one for each. It is the same for two with the same objects and names in them.
 
     It is the count of names, and the sum of their last letters and of the count of closing braces, by which an update
-    differs from an insert whose row has twice what is in the old row. So it is another for a text that has a name
+    differs from an insert whose row has the members of the old row twice. So it differs for a text that has a name
     twice, unless it also lacks a name that ends with such a letter. A text in a value may count as a name if it begins
     with a colon, or has one behind a space; so do braces in it.
 
@@ -115,7 +115,7 @@ def event_members(event: Any) -> Mapping[str, Any]:
 
 
 def row_values(row: Any) -> tuple[Any, ...]:
-    """Return the values of a row of a parsed event. Raises TypeError for what is no such row."""
+    """Return the values of a row of a parsed event. Raises TypeError for another object."""
     if _MSGSPEC is None:
         raise TypeError("without msgspec no events are parsed to rows")
     values: tuple[Any, ...] = _MSGSPEC.structs.astuple(row)

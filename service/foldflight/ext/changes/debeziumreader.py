@@ -2,7 +2,7 @@
 
 Events are decoded in Python, because the meaning of values may change from event to event: `connectvalues` says what
 each value means, and `connectcolumns` reads the values of a batch together. A batch is read column by column. If that
-does not go through, for whatever reason, it is read again value by value, which decides what is refused, and in which
+raises, for whatever reason, it is read again value by value, which decides which values are refused, and in which
 words.
 """
 
@@ -231,7 +231,7 @@ class _Messages:
 class _Change(NamedTuple):
     """What an event does to one row: the row as it is in the JSON, and how to read it; None if it has been read.
 
-    With `keys`, `position` is that of the event, and of a deleted row only the key is read.
+    With `keys`, `position` is the event's, and of a deleted row only the key is read.
     """
 
     kind: str
@@ -319,8 +319,8 @@ class Reader:
     def by_value(self, messages: _Messages, tombstones: Tombstones | None) -> list[pa.Array]:
         """Return the columns of the rows. Raises RejectedError SCHEMA_MISMATCH with all columns that are refused.
 
-        A column is refused in the words of its first value that is. Another error is that of the first event. A reader
-        that isolates makes a dead letter of each event that is refused for what it alone has.
+        A column is refused in the words of its first refused value. Any other error is about the first event. A reader
+        that isolates errors makes a dead letter of each event that is refused for its own content.
         """
         rows: list[Row] = []
         refused_columns: dict[str, tuple[str, str]] = {}
@@ -506,7 +506,7 @@ class Reader:
         return [*columns, *own_columns, *([pa.nulls(count, LETTER)] if self.isolates else [])]
 
     def _columns(self, changes: Sequence[_Change]) -> list[pa.Array]:
-        """Return the columns of rows. Those of the table are read together for the rows that are read alike."""
+        """Return the columns of rows. Rows that are read in the same way are read together, column by column."""
         ways: dict[tuple[_Plan | None, bool, bool], list[int]] = {}
         for place, change in enumerate(changes):
             ways.setdefault((change.plan, isinstance(change.row, dict), change.is_deleted), []).append(place)
@@ -558,7 +558,7 @@ class Reader:
 
     @property
     def _keeps_unsent(self) -> bool:
-        """Whether a row keeps values that an event did not send, which must not be those of a dead letter."""
+        """Whether a row keeps values that an event did not send. A dead letter must not provide such values."""
         return self.keys is not None and not self.isolates
 
     def _names_read(self, is_deleted: bool) -> Sequence[str]:

@@ -3,7 +3,7 @@
     changes > mapInArrow(pairs of -U and +U become one event) > key and value, for writeStream.format("kafka")
 
 The sink of Kafka delivers at least once, so the events of an epoch may come again. Events of `to_debezium` have a
-position that grows from epoch to epoch, and those of `to_upserts` the position that Kafka gives them.
+position that grows from epoch to epoch, and events of `to_upserts` have the position that Kafka gives them.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Without whole old rows in the log of the database (PostgreSQL's default replica 
 old row of a delete holds the key. Debezium fills the other columns: NULL; in a NOT NULL column zero, an empty text or
 the like; and where a column has a DEFAULT, this. Such a row looks like one of the table, and retracting it is wrong.
 
-An old row is taken for one if all its columns but the key may be invented. The schema block of the event tells what is
-invented in each column, and Kafka's key which columns are the key. What they do not tell is estimated: up to
-`_DEFAULTS_MAX` columns may have a DEFAULT, and the rest must outnumber them. If there is neither a key nor a schema
+An old row is taken for one if all its columns but the key may be invented. The schema block of the event tells which
+value is invented in each column, and Kafka's key which columns are the key. Where they are missing, it is estimated: up
+to `_DEFAULTS_MAX` columns may have a DEFAULT, and the rest must outnumber them. If there is neither a key nor a schema
 block, either an empty text must be among them, or all columns but one must be NULL, zero or empty. An honest row may
 look like this, too. Events of `to_debezium`, which name foldflight as their connector, hold the rows of a changelog.
 The name of another connector proves nothing; for example, each session of MySQL may choose minimal images.
@@ -91,7 +91,7 @@ def has_own_values(
 
     Args:
         row: Names and values of columns of the old row, not necessarily of all.
-        defaults: Those of the schema block, as `defaults_of` returns them.
+        defaults: The defaults in the schema block, as `defaults_of` returns them.
         key: The key of the message.
         has_key: Whether the key is known.
     """

@@ -33,7 +33,7 @@ DURATION: Final = {
 
 
 def number_of(value: Any) -> tuple[str, int] | None:
-    """Return the kind and the integer of a date or time; None for other objects, and for values out of range."""
+    """Return the kind of a date or time and the integer that stands for it; None for other objects and out of range."""
     if type(value) is datetime.date:
         return "date", value.toordinal() - _EPOCH
     if type(value) is datetime.datetime and value.tzinfo in (None, _UTC):
@@ -77,7 +77,7 @@ def _days_of(year: int, month: int, day: int) -> int:
     day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
     days = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + day_of_year - 719_468
     if civil(days)[1] != month:
-        raise ValueError  # the month has fewer days
+        raise ValueError  # there is no such day in this month
     return days
 
 
@@ -138,7 +138,7 @@ ATTRIBUTES: Final[dict[str, Any]] = {
 
 
 class IsoCalendarDate(NamedTuple):
-    """What `isocalendar` returns: as in Python, a tuple with names."""
+    """The result of `isocalendar`, a named tuple as in Python."""
 
     year: int
     week: int

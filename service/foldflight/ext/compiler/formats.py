@@ -67,7 +67,7 @@ class _Spec:
 
 
 def _spec_of(text: str) -> _Spec:
-    """Return a format. Raises Unsupported for what is not compiled, or what Python refuses."""
+    """Return a format. Raises Unsupported for formats that are not compiled, or that Python refuses."""
     match = _SPEC.fullmatch(text)
     if match is None:
         raise Unsupported(f"it uses the format {text!r}, which is not compiled")

@@ -69,7 +69,8 @@ class CompilePlan:
         result: The kind of the result, or its items if it is a vector; empty if get_value is interpreted.
         result_bits: The width of an integer result, in bits.
         unresolved: The reason why get_value is interpreted; empty if it is compiled.
-        guess: What is said before the reason why the code cannot be compiled if the types in a container are a guess.
+        guess: A text for the beginning of the reason why the code cannot be compiled, if the types in a container are a
+            guess.
     """
 
     functions: tuple[tuple[str, Any], ...]

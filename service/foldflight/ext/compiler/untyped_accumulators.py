@@ -47,7 +47,7 @@ CONTAINERS: Final = (Counter, defaultdict, deque, bytearray)
 _SHAPES: Final[dict[Any, str]] = {
     list: "list", deque: "list", dict: "dict", Counter: "dict", defaultdict: "dict", set: "set",
 }  # fmt: skip
-_UTC: Final = pa.scalar(0, pa.timestamp("us", "UTC")).as_py().tzinfo  # that of the arguments
+_UTC: Final = pa.scalar(0, pa.timestamp("us", "UTC")).as_py().tzinfo  # the zone of the arguments
 _ITEMS_MAX: Final = 64  # items of a list: compiled code copies the whole record at each row
 _BYTES_MAX: Final = 1 << 12  # bytes of a bytearray, for the same reason
 _PICKLED_BY: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__new__")
@@ -120,7 +120,8 @@ class UntypedAccumulators:
 
     Args:
         root: The accumulator: an object, or the field `value` if it is a number or a container.
-        guess: What is said before the reason why code cannot be compiled if the types in a container are a guess.
+        guess: A text for the beginning of the reason why code cannot be compiled, if the types in a container are a
+            guess.
     """
 
     root: RecordField | Part
@@ -393,7 +394,7 @@ class _Inference:
 
     Attributes:
         missing: By path, why a type is unknown.
-        guesses: What is said before a reason that a guess may have caused.
+        guesses: Texts for the beginning of a reason that a guess may have caused.
     """
 
     def __init__(self, untyped_text: str, hints: Mapping[str, Any], uses: Uses | None = None) -> None:
@@ -474,7 +475,7 @@ class _Inference:
         return RecordField(path, _SHAPES.get(cls, ""), optional=value is None)
 
     def _contents(self, path: str, value: Any, hint: Any, label: str) -> Contents | None:
-        """Return what a container holds: by its annotation, by what is in it, or by what the code puts into it."""
+        """Return the types in a container: by its annotation, its items, or the values that code puts into it."""
         cls: Any = type(value)
         shape = _SHAPES.get(cls)
         if shape is None or (shape == "list" and value):

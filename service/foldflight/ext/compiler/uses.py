@@ -96,7 +96,7 @@ class Uses:
         return _only(self.stored.get(path, ()))
 
     def elements(self, path: str, is_dict: bool) -> list[Element | None]:
-        """Return what is put into a container: items, or keys and values; each None if it is unknown."""
+        """Return the values that code puts into a container: items, or keys and values; each None if it is unknown."""
         keys = _only(self.keys.get(path, ()))
         return [keys, _only(self.values.get(path, ()))] if is_dict else [keys]
 

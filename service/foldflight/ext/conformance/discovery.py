@@ -225,7 +225,8 @@ def _result_schema(server: RawServer) -> None:
 @rule(
     "state-identity",
     "The metadata of the field `state_i` have the keys function, version, fingerprint and codec. The fingerprint is "
-    "that of Opened, has 16 hexadecimal digits, and depends only on the function, its types and its direct arguments.",
+    "the same as in Opened, has 16 hexadecimal digits, and depends only on the function, its types and its direct "
+    "arguments.",
     "Set the four keys in the metadata of the field, also in the batch of Opened.",
 )
 def _state_identity(server: RawServer) -> None:
@@ -329,8 +330,8 @@ def _stream_schema(server: RawServer) -> None:
 
 @rule(
     "expected-fingerprint",
-    "A call whose fingerprint is set and differs from that of the bound call is refused with SCHEMA_MISMATCH.",
-    "Compare Call.fingerprint with that of the bound call. An empty one means any.",
+    "A call whose fingerprint is set and differs from the bound call's is refused with SCHEMA_MISMATCH.",
+    "Compare Call.fingerprint with the bound call's. An empty one means any.",
 )
 def _expected_fingerprint(server: RawServer) -> None:
     description, _ = server.describe(opening([server.call]))

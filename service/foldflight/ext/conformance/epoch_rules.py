@@ -99,7 +99,7 @@ def _first_epoch(server: RawServer) -> None:
 @rule(
     "epochs-in-steps-of-one",
     "Each later epoch is the previous one plus one. Any other number is refused with BAD_FRAME.",
-    "Compare the number with that of the last barrier, and end the exchange.",
+    "Compare the number with the number of the last barrier, and end the exchange.",
 )
 def _epochs_in_steps_of_one(server: RawServer) -> None:
     for wrong in (1, 0, 3):
@@ -161,7 +161,7 @@ def _slot_bounds(server: RawServer) -> None:
     "kinds",
     "`kind` is 0 insert, 1 update before, 2 update after, 3 delete. Rows of kind 0 and 2 are accumulated, rows of "
     "kind 1 and 3 retracted. If a call cannot retract, 1 and 3 are refused with RejectedError CANNOT_RETRACT.",
-    "Use these byte values, which are those of Flink's RowKind.",
+    "Use these byte values, which Flink's RowKind has, too.",
 )
 def _kinds(server: RawServer) -> None:
     with server.exchange() as exchange:
@@ -387,7 +387,7 @@ def _isolated_errors(server: RawServer) -> None:
     "function-errors",
     "If errors are not isolated, an exception of a function ends the exchange with a FunctionError that has function "
     "and slot.",
-    "Distinguish errors of the author's code from those of the job and of the server.",
+    "Distinguish errors of the author's code from errors of the job and of the server.",
 )
 def _function_errors(server: RawServer) -> None:
     large = 2**63 - 1
@@ -670,8 +670,8 @@ def _checkpoint(server: RawServer) -> None:
 
 @rule(
     "checkpoint-without-states",
-    "Checkpoint returns states even if Open does not request states at barriers: those of all slots changed since the "
-    "last checkpoint, regardless of barriers between.",
+    "Checkpoint returns states even if Open does not request states at barriers: the states of all slots changed "
+    "since the last checkpoint, regardless of barriers between.",
     "Do not reset the marks for checkpoints at a barrier that returns no states.",
 )
 def _checkpoint_without_states(server: RawServer) -> None:

@@ -13,7 +13,7 @@ from foldflight.exchange.encoding import decode_error
 from foldflight.ext.conformance import discovery, epoch_rules
 from foldflight.ext.conformance.raw import SERVER_CHECKS, BrokenError, NotTriedError, Outcome, RawServer, ServerCheck
 
-# Importing these modules has added their checks to the table. The table in proto/README.md has the same order.
+# Importing these modules has added their checks to `SERVER_CHECKS`, whose order the table in proto/README.md has.
 _MODULES = (discovery, epoch_rules)
 SERVER_RULES = tuple(check.rule for check in SERVER_CHECKS)
 
@@ -105,7 +105,7 @@ def _outcome(check: ServerCheck, server: RawServer) -> Outcome:
             else f"{decoded_error.code}: {decoded_error.message}"
         )
         return Outcome(check.rule, False, f"the server refused a valid request: {text}")
-    except Exception as error:  # noqa: BLE001 - the answers of other servers may be of any form
+    except Exception as error:  # noqa: BLE001 - the answer of another server may raise anything
         return Outcome(check.rule, False, f"the answer cannot be read: {type(error).__name__}: {error}")
     finally:
         server.hang_up()

@@ -1,4 +1,4 @@
-"""What is told about a call: its `Lift` as text, or why it has none."""
+"""The description of a call for listings and clients: its `Lift` as text, or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Reached:
         members: The names and values of the members of each of these.
         functions: Each function, its code, and its default values.
         values: For each module, what the names in the code of these functions mean there.
-        texts: Those of these values that may hold what changes, such as a list in a tuple, with their texts.
+        texts: The texts of those values whose parts may change, such as a list in a tuple.
     """
 
     classes: list[tuple[type, tuple[type, ...]]]

@@ -2,7 +2,7 @@
 
 Integers are exact at any size: an amount is cut into *limbs*, numbers of which each has its own sum. `value * weight`
 of a BIGINT and an INT is `low + high * 2**32`, where `low` has 32 bits and `high` 62. Sums of 32-bit limbs hold 2**31
-rows of a group. Only the highest limb may be wider: its sum holds totals below 2**95, beyond those of a BIGINT state. A
+rows of a group. Only the highest limb may be wider: its sum holds totals below 2**95, more than a BIGINT state. A
 sum that overflows is NULL or an error of the engine, and never a wrong state.
 """
 

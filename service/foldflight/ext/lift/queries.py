@@ -1,4 +1,4 @@
-"""The plans of a batch whose rows are aggregated by the engine's host, without Python, or why it has none."""
+"""Decide whether the host of the engine, such as Spark, can aggregate the rows of a batch without Python, and how."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def lifting_of(query: Query) -> Lifting:
 
 
 def _check_integers(plan: LiftPlan, keys: pa.Schema) -> None:
-    """Refuse a plan that a host may compute otherwise whose integers alone are known to be like Spark's."""
+    """Refuse a plan with more than integers, for a host of which only the integers are known to equal Spark's."""
     if any(has_floats(field.type) for field in keys):
         raise Unsupported("a key has floats, and this host groups -0.0 and NaNs by their bits")
     cases = [case for aggregate in plan.aggregates for case in aggregate.cases]
@@ -78,10 +78,10 @@ def _check_counted(call: Call) -> None:
         raise Unsupported(f"with {option} the rows of a group are folded together")
 
 
-# Both depend on nothing but their arguments, and most queries have the functions and types of earlier ones.
+# The next two are cached: they depend on their arguments only, and most queries repeat functions and types.
 @lru_cache(maxsize=1024)
 def _checked_lift(text: str, state: pa.DataType, output: pa.DataType, inputs: tuple[pa.DataType, ...]) -> Lift:
-    """Return the lift of a description. Raises ValueError if it is not one of a function with these types."""
+    """Return the lift that a text describes. Raises ValueError if it describes no function with these types."""
     lift, reason = lifted_of(text)
     if lift is None:
         raise Unsupported(reason)
@@ -112,7 +112,7 @@ def _damaged_error(call: Call, error: ValueError) -> RejectedError:
 
 
 def _check_casts(argument_types: Sequence[pa.DataType], declared_types: Sequence[pa.DataType]) -> None:
-    """Refuse arguments that are cast in a way in which hosts and Arrow may differ."""
+    """Refuse arguments that need a cast whose results may differ between hosts and Arrow."""
     for one, other in zip(argument_types, declared_types, strict=True):
         integers = pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other)
         if one != other and not integers and (one, other) != (pa.float32(), pa.float64()):

@@ -165,7 +165,7 @@ def _pickle_error(error: RejectedError, frame: fr.Frame) -> RejectedError:
         return RejectedError(
             "STATE_MISMATCH",
             f"a pickled state of {error.function} has asterisks, as recordings have in the place of a secret of the "
-            "environment (a variable named like a key, token or password); its signature is that of the state with the "
+            "environment (a variable named like a key, token or password); its signature belongs to the state with the "
             "secret, so no key fits. Leave such groups out with --group, or record without that variable; an "
             "accumulator should not keep a secret, which every checkpoint has then",
             function=error.function,

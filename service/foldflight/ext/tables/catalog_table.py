@@ -219,7 +219,7 @@ def net_changes(changes: DataFrame, keys: Sequence[str], table: str) -> DataFram
     new, last = sf.col(f"{ROW_KIND}.new"), f"{ROW_KIND}.last"
     checked_groups = groups.where(sf.when(new > 1, several.isNull()).otherwise(sf.lit(True)))
     kind = sf.when(new > 0, sf.col(f"{last}.{ROW_KIND}")).otherwise(sf.lit(DELETE)).alias(ROW_KIND)
-    # Keys are those of the group, which has one NaN and no -0.0, and not those of one of its rows.
+    # Keys are taken from the group, which has one NaN and no -0.0, and not from one of its rows.
     others = [
         sf.col(quote_name(name, "`") if name in keys else f"{last}.{quote_name(name, '`')}")
         for name in changes.columns

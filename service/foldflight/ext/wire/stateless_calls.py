@@ -1,8 +1,8 @@
 """Stateless calls of one function: the batches of a client's stream become chunks of an exchange.
 
 A `WireAdapter` encodes types and results for clients of another system: `Databend` for Databend's external functions
-(source: databend_udf/udf.py of databend-udf), `RisingWave` for those of RisingWave and of other clients of arrow-udf
-(source: arrow-udf-flight/python and src/lib.rs of arrow-udf).
+(source: databend_udf/udf.py of databend-udf), `RisingWave` for functions of RisingWave and of other clients of
+arrow-udf (source: arrow-udf-flight/python and src/lib.rs of arrow-udf).
 """
 
 from __future__ import annotations

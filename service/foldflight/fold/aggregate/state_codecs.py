@@ -61,7 +61,7 @@ class StateCodec(ABC):
         """Return n states, none of them NULL, as n accumulators.
 
         Raises:
-            UnconvertibleState: `deserialize` raises for a state; `index` is that of the first.
+            UnconvertibleState: `deserialize` raises for a state; `index` names the first.
             RejectedError: STATE_MISMATCH, for a state of another function, version, schema or key.
             CorruptError: STATE_CHECKSUM, for damaged bytes.
         """

@@ -2,8 +2,8 @@
 
 It covers what the author's class or function is and reads: bytecode, constants, defaults, closures, base classes, and
 the variables of modules that its code names, by value and transitively; so do imports in functions, and the
-implementations of `functools.singledispatch`. What is installed as a package, and Python
-itself, counts by its version. It does not cover comments, line numbers, docstrings of classes, annotations (the
+implementations of `functools.singledispatch`. Installed packages and Python
+itself count by their versions. It does not cover comments, line numbers, docstrings of classes, annotations (the
 fingerprint of a call has the types), and what code reads in other ways: files, `getattr` by a computed name, the
 environment.
 

@@ -116,15 +116,15 @@ def aggregate_of(
     The scalar methods above define the result (`foldflight check` compares both), and are used where the vectorised
     methods return `NotImplemented`:
 
-    - `fold_many(self, accumulators, slots, signs, *columns)` applies n rows, in order. `accumulators` are those of all
-      slots: a structured array with a member for each annotated attribute (shape (slots,)), or a plain array if the
+    - `fold_many(self, accumulators, slots, signs, *columns)` applies n rows, in order. `accumulators` has one item for
+      each slot: a structured array with a member for each annotated attribute (shape (slots,)), or a plain array if the
       accumulator is a number. An optional attribute `x` has a bool member `x?`, which is true where `x` is not None. A
       list of numbers, dates or timestamps is a `foldflight.Lists`, and an `ExactSum` is a `foldflight.ExactSums`.
       `slots` (intp, shape (n,)) holds the slot of each row, so `numpy.add.at(accumulators["sum"], slots, values)` adds.
       `signs` is int64, shape (n,): 1 accumulates the row, -1 retracts it; or the number 1 if no row is retracted.
       `columns` have n values each: NumPy arrays for numbers, booleans, dates and timestamps (masked if there are
       NULLs), and Arrow arrays for other types. Do not change them.
-    - `merge_many(self, accumulators, slots, others)` merges n accumulators into those of n slots, in order.
+    - `merge_many(self, accumulators, slots, others)` merges n accumulators into the accumulators of n slots, in order.
     - `get_values(self, accumulators)` returns the results of n accumulators: a NumPy array, masked where results are
       NULL, or an Arrow array.
     - `running_many(self, accumulators, slots, signs, *columns)` is optional. It returns the accumulators after each of
@@ -169,7 +169,7 @@ def aggregate_of(
         bundled_merge: For a class with `fold_bundle` alone: it takes segments with several accumulators.
         compile: `"auto"` compiles the methods to machine code if the results are identical to Python's. It supports
             numbers and booleans as arguments, attributes and results; arithmetic, comparisons, `math`, and methods and
-            functions that use these; dates, times and what is calculated with them; tuples; indexed lists that keep
+            functions that use these; dates, times and calculations with them; tuples; indexed lists that keep
             the length of the first one, if it has up to 64 items or is `Annotated[list[int], 400]`. Compiled code reads
             numbers of modules and classes once, when the exchange switches to it. True raises before the first row if
             the methods cannot be compiled. False always interprets.

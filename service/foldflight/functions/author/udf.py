@@ -72,8 +72,8 @@ def scalar_of(
     A *vectorised* function takes whole columns of n rows and returns n results: `"arrow"` passes `pyarrow.Array`s,
     `"numpy"` NumPy arrays (masked if there are NULLs, object arrays for text and nested values), `"pandas"` Series
     (integers as `Int64` and the like, with or without NULLs). The rows of a query may be split in any way between
-    calls. Masked arrays mask what is not finite after a division, a root or a logarithm, and plain ones do not: give
-    `skip_nulls=True` where that matters. Numbers that are computed row by row are compiled to machine code instead
+    calls. Masked arrays mask values that are not finite after a division, a root or a logarithm, and plain ones do not:
+    give `skip_nulls=True` where that matters. Numbers that are computed row by row are compiled to machine code instead
     (see `compile`), which is faster than NumPy.
 
     An *async* function, `async def` or a class with `async def eval`, waits for something outside, such as a model:

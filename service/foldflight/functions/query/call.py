@@ -138,7 +138,7 @@ class Step:
 
 
 class RowKind(IntEnum):
-    """The kind of a row. The values are those of Flink's `RowKind`.
+    """The kind of a row, with the values of Flink's `RowKind`.
 
     `INSERT` and `UPDATE_AFTER` accumulate; `UPDATE_BEFORE` and `DELETE` retract.
 

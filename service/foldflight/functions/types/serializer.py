@@ -733,7 +733,7 @@ def _members(
         serializer: The layout of a member.
         flat: The members of all collections.
         offsets: Where the members of each collection begin, and the end of the last ones.
-        what: Names a member, by its index, in front of what is wrong with it.
+        what: Names a member, by its index, at the start of an error about it.
     """
     try:
         return serializer.to_arrow(flat)

@@ -77,9 +77,9 @@ class CastError(ValueError):
 def to_python(array: pa.Array) -> list[Any]:
     """Return the values of an array of n values as a list of n Python values; NULL is `None`.
 
-    The values are those of Arrow's `to_pylist`, with maps as dicts and vectors as NumPy arrays. They are made several
-    times faster: NumPy and the methods of Python's types, which are written in C, make them, without a scalar of Arrow
-    for each.
+    The values equal those of Arrow's `to_pylist`, but maps are dicts and vectors are NumPy arrays. They are made
+    several times faster: NumPy and the methods of Python's types, which are written in C, make them, without a scalar
+    of Arrow for each.
 
     Raises:
         KeyError: A map has a key twice.

@@ -115,9 +115,9 @@ class _Reading(Generic[T]):
 class MapView(Generic[K, V]):
     """A map in an accumulator that may become larger than a message.
 
-    It has the methods of `dict` except those that need all entries (`len`, `copy`, `popitem`), and those of PyFlink's
-    `MapView`. Keys are numbers, texts, bytes, dates, times, or tuples of these. None is a key like others, NaN is equal
-    to itself. The order of the entries is undefined.
+    It has the methods of `dict`, but not `len`, `copy` and `popitem`, which need all entries, and the methods of
+    PyFlink's `MapView`. Keys are numbers, texts, bytes, dates, times, or tuples of these. None is a key like others,
+    NaN is equal to itself. The order of the entries is undefined.
 
     A value that is changed in place must be put again: only values that are put are stored.
 
@@ -367,8 +367,8 @@ class PlainMap(MapView[Any, Any], dict[Any, Any]):  # type: ignore[misc]  # the 
 class ListView(Generic[T]):
     """A list in an accumulator that may become larger than a message.
 
-    Items are appended and read in order. It has these methods of `list`, and those of PyFlink's `ListView`. An item
-    that is changed in place is not stored: read all, `clear` and add them again.
+    Items are appended and read in order. It has these methods of `list`, and the methods of PyFlink's `ListView`. An
+    item that is changed in place is not stored: read all, `clear` and add them again.
 
     Args:
         items: The first items.

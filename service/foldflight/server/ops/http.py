@@ -41,7 +41,7 @@ _HEAD_S_MAX: Final = 5.0
 _ANSWER_S_MAX: Final = 30.0
 _SEND_S_MAX: Final = 10.0
 _THREADS_MAX: Final = 4
-# Limit of pages that are made or wait for a thread. Their connections must leave room for those of probes.
+# Limit of pages that are made or wait for a thread. Their connections must leave room for connections of probes.
 _PAGES_MAX: Final = 16
 _TEXT = "text/plain; charset=utf-8"
 # The format of metrics that has exemplars; Prometheus asks for it.

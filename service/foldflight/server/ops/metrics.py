@@ -4,8 +4,8 @@ The table `METRICS` defines the metrics. A test checks the alert rules and the d
 docs/reference/server.md shows it.
 
 Each server has one `Metrics` with its own registry. If the environment names a directory for the multiprocess mode of
-prometheus_client, the values are stored in files there, and `shared_registry` sums those of all processes. Metrics that
-are not counted (build, limits, processes) come from `server/ops/build.py`.
+prometheus_client, the values are stored in files there, and `shared_registry` sums the values of all processes. Metrics
+that are not counted (build, limits, processes) come from `server/ops/build.py`.
 """
 
 from __future__ import annotations

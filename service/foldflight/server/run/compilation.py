@@ -9,7 +9,7 @@ The process has its memory from the container of the server. The kernel would en
 Kubernetes with cgroup v2 has it end all processes of the container. So it is started only where there is room, and
 ended before.
 
-A server without a folder for compiled code has a temporary one; those of servers that were killed are removed.
+A server without a folder for compiled code has a temporary one; it removes the folders of servers that were killed.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class ProcessServer:
         logger: The log.
         status: Returns the answer to the action `status`, if another process knows more than this one.
         compiles: Whether another process compiles functions from their first rows on, instead of this one when they are
-            hot. What is compiled already is loaded before the server is ready.
+            hot. Compiled code in the folder is loaded before the server is ready.
         spare: A folder for compiled code, if the settings name none, or one that cannot be written to.
         on_spent: Called when this process should end: a function cannot be interrupted, or memory was not released.
         share: The part of the rates of functions that this process has: 1 divided by the number of workers.
@@ -296,7 +296,7 @@ def run_server(
 
     Args:
         settings: What to do.
-        sources: Functions beside those of the modules that the settings name. Other processes cannot load them.
+        sources: Functions in addition to the modules that the settings name. Other processes cannot load them.
         stop: Set by the caller's signal handlers, or by the server when this process should end.
         log_stream: Stream of the log. Default: standard error.
         on_ready: Called once with the ready line. Default: print it to standard output.

@@ -28,7 +28,7 @@ CONFIG_VARIABLE = "FOLDFLIGHT_CONFIG"
 SECRET_BYTES_MIN = max(STATE_KEY_BYTES_MIN, BUNDLE_KEY_BYTES_MIN)
 
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-# Kubernetes sets variables for each Service in every pod. Those of a Service named "foldflight" are ignored.
+# Kubernetes sets variables for each Service in every pod. The variables of a Service named "foldflight" are ignored.
 _SERVICE_LINK = re.compile(r"FOLDFLIGHT_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP)(_\w+)?)")
 
 

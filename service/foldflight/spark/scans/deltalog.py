@@ -100,7 +100,7 @@ def snapshot(folder: str, version: int, filesystem: fs.FileSystem) -> Snapshot:
         filesystem: The file system that has the folder.
 
     Raises:
-        LogError: The log is damaged, has no such version any more, or tells what is not known here.
+        LogError: The log is damaged, has no such version any more, or has an action that is not known here.
     """
     try:
         return _State().after(folder, version, filesystem).snapshot()

@@ -22,7 +22,7 @@ _CHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _CORRECTED: Final = "CORRECTED"
 _VERSION: Final = b"org.apache.spark.version"
 
-# The names of Arrow's types in which the values of each type of Spark are read. Spark's type is that of the first file,
+# The names of Arrow's types in which the values of each type of Spark are read. Spark's type comes from the first file,
 # and another file may have one that is not here, such as a narrower number.
 _NAMES: Final[Mapping[type[st.DataType], frozenset[str]]] = {
     st.BooleanType: frozenset({"bool"}),
@@ -46,7 +46,7 @@ _STORED: Final = frozenset(
     {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
     | {"DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}
 )
-# The name that the format prescribes for the items of a list, and that of old pyarrow and delta-rs.
+# The name that the format prescribes for the items of a list, and the name that old pyarrow and delta-rs write.
 _ITEMS: Final = ("element", "item")
 # The length of the footer, and the letters PAR1.
 _TAIL: Final = 8
@@ -126,7 +126,7 @@ def footers(paths: Sequence[str], open_filesystem: OpenFilesystem, request: Read
 
 
 def footer(path: str, filesystem: fs.FileSystem, request: ReadRequest) -> Footer:
-    """Return the description of a file. Errors are refusals: Spark shall read the file, or tell what is wrong."""
+    """Return the description of a file. Errors are refusals: Spark shall read the file, or report its damage."""
     try:
         info = filesystem.get_file_info(path)
         if not info.size and info.type == fs.FileType.File:
@@ -308,7 +308,7 @@ def is_readable(physical_type: str, arrow: pa.DataType, spark_type: st.DataType)
 def is_rebased(type_: st.DataType, physical_type: str, metadata: Mapping[bytes, bytes], mode: str) -> bool:
     """Return whether Spark may count the days of a file in the old calendar, or refuse its old days.
 
-    Files of Spark tell which calendar they have, and the session's mode counts for those of other writers.
+    Files of Spark tell which calendar they have, and the session's mode counts for files of other writers.
 
     Args:
         type_: Spark's type of the column, of which `is_readable` holds.

@@ -78,7 +78,7 @@ class Scan:
         return f"scan({self._files}{where})"
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse the methods of a DataFrame, and tell what is there in their place."""
+        """Refuse the methods of a DataFrame, and name their replacements."""
         if not hasattr(DataFrame, name):
             raise AttributeError(f"a scan has no {name}", name=name, obj=self)
         raise AttributeError(
@@ -111,12 +111,12 @@ class Scan:
         _VIEWS.setdefault(self.df.sparkSession, {})[name.lower()] = self
 
     def narrow(self, df: DataFrame, names: Mapping[str, str], where: str | None) -> Scan:
-        """Return a scan of which a query has chosen columns and rows.
+        """Return a scan of some of its columns and rows, as a query has selected them.
 
         Args:
             df: The query.
             names: The name of a column of this scan for each column of the query.
-            where: The condition that rows must pass besides those of this scan.
+            where: The condition that rows must pass in addition to the conditions of this scan.
         """
         narrowed_scan = Scan(self._files, df, self._where if where is None else (*self._where, where), self._read_with)
         narrowed_scan._names = names
@@ -145,7 +145,7 @@ class Scan:
 
     def _evaluate_timestamps(self, literals: Sequence[str]) -> Mapping[str, tuple[str, int]]:
         session = self.df.sparkSession
-        # A classic session has read the condition when the scan was made; one of Connect reads it for each query.
+        # Classic PySpark evaluated the condition when the scan was made; Spark Connect evaluates it for each query.
         if _settings(session) != self._read_with:
             raise UnclearError(f"{' or '.join(_LITERALS)} is another one than when the scan was made")
         types = (f"typeof({each})" for each in literals)
@@ -159,13 +159,13 @@ _VIEWS: Final[WeakKeyDictionary[SparkSession, dict[str, Scan]]] = WeakKeyDiction
 
 
 def view_of(spark: SparkSession, name: str) -> Scan | None:
-    """Return the scan that a view of a session is; None if it is none, or is replaced by now."""
+    """Return the scan behind a view of a session; None if the view has none, or has been replaced since."""
     known_scan = _VIEWS.get(spark, {}).get(name.lower())
     return known_scan if known_scan is not None and same_plan(spark.table(name), known_scan.df) else None
 
 
 def as_dataframe(rows: DataFrame | Scan) -> DataFrame:
-    """Return a DataFrame as it is, and of a scan Spark's own read."""
+    """Return a DataFrame unchanged, and for a scan Spark's own read."""
     return rows.df if isinstance(rows, Scan) else rows
 
 
@@ -180,14 +180,15 @@ def scan(
 ) -> Scan:
     """Take files of Parquet in the place of a DataFrame, so that the tasks that fold their rows read them themselves.
 
-    The rows are those of `spark.read.parquet`, or of `spark.table`. Where it is not certain that Arrow reads the same,
-    Spark reads them, and `explain` tells why. The files are listed now, and a file that changes later fails the query.
+    The rows are the same as from `spark.read.parquet` or `spark.table`. Where it is not certain that Arrow reads the
+    same, Spark reads them, and `explain` tells why. The files are listed now, and a file that changes later fails the
+    query.
 
     Args:
         spark: The session, of classic PySpark or of Spark Connect.
         files: A file, a folder, a pattern such as `lake/orders/*.parquet`, or a list of these.
-        table: In the place of files, the name of a table, such as `shop.orders`, or delta.`/lake/orders`. Of a table of
-            Delta, the scan has the version of now, and Spark reads all others.
+        table: In the place of files, the name of a table, such as `shop.orders`, or delta.`/lake/orders`. The tasks
+            read tables of Delta, in their current version. Spark reads all other tables.
         where: A condition that rows must pass, in Spark's SQL. Arrow evaluates comparisons of whole numbers, DECIMAL,
             DATE, timestamps, BOOLEAN and texts with constants, joined by AND and OR; for others, Spark reads the files.
         columns: The columns of the result. Default: all.
@@ -300,7 +301,7 @@ class Folders:
     def _partitions(self, paths: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[str | None, ...]]]:
         """Return the names of the columns that are in the names of folders, and their values for each path.
 
-        Spark puts such columns behind those of the files. No file may have one of them; the footers show that.
+        Spark puts such columns behind the columns of the files. No file may have one of them; the footers show that.
         """
         folders = {path: path.rpartition("/")[0] for path in paths}
         parts = {folder: _pairs(folder) for folder in set(folders.values())}
@@ -552,7 +553,7 @@ def table_of(spark: SparkSession, name: str, open_filesystem: OpenFilesystem | N
         # A catalogue may add conditions or masks to a table, which a read of its files does not have.
         if not same_plan(fixed_df, files):
             return PlainTable(plain, name, f"{name} is more than the files of its folder")
-    except Exception as error:  # noqa: BLE001 - also those of py4j, as for a path with a version at its end
+    except Exception as error:  # noqa: BLE001 - also py4j's, as for a path with a version at its end
         lines = (line for line in str(error).splitlines() if not line.startswith("An error occurred while calling"))
         return PlainTable(plain, name, f"{name} is not known as a table of Delta: {next(lines, '')}")
     return DeltaTable(fixed_df, name, detail["location"], detail["id"], version, open_filesystem)

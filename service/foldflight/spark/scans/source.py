@@ -1,8 +1,8 @@
 """Who reads the rows of a query over a scan: the tasks that fold them, or Spark.
 
-The tasks read only what is certain to be the rows that Spark would read. Spark lists the files, so what is hidden, what
-a pattern matches and where partitions are is decided there alone. It also tells the columns and their types. Then each
-setting of the session that changes a read, each column and each file must be one that Arrow reads alike. Otherwise
+The tasks read only files that certainly give the rows that Spark would read. Spark lists the files, so it alone decides
+which files are hidden, what a pattern matches and where partitions are. It also tells the columns and their types. Then
+each setting of the session that changes a read, each column and each file must be one that Arrow reads alike. Otherwise
 Spark reads, and the reason is a part of `explain`.
 
 `ReadSplits` is the part that runs in tasks: it reads row groups by Arrow, and gives them to the fold.
@@ -360,7 +360,7 @@ def _splits(pieces: Sequence[_Piece], count: int) -> Iterator[tuple[Split, ...]]
 
 
 def _splits_by_file(pieces: Sequence[_Piece]) -> Iterator[Split]:
-    """Yield the row groups of one task, those of a file together."""
+    """Yield the row groups of one task, file by file."""
     by_path: dict[str, list[_Piece]] = {}
     for piece in pieces:
         by_path.setdefault(piece[0].path, []).append(piece)

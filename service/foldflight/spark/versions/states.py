@@ -78,7 +78,7 @@ def state_reader(spark: SparkSession) -> DataFrameReader:
     The tasks that read them ask for an endpoint that Spark 4.2 starts with the session's manager of streams, and the
     manager with its first use ("Cannot find endpoint: StateStoreCoordinator").
     """
-    spark.streams.active  # noqa: B018 - uses the manager, in Spark Connect that of the server
+    spark.streams.active  # noqa: B018 - uses the manager, in Spark Connect the server's
     return spark.read.format("statestore")
 
 

@@ -172,7 +172,8 @@ SELECT id, word FROM documents LATERAL VIEW OUTER words(title) w AS word, at;
 SHOW FOLDFLIGHT FUNCTIONS; DROP FUNCTION words;
 ```
 
-`RETURNS` is followed by a type, or by `TABLE` and the columns. `AS` and `USING LINK` are those of `CREATE AGGREGATE`.
+`RETURNS` is followed by a type, or by `TABLE` and the columns. `AS` and `USING LINK` mean the same as in
+`CREATE AGGREGATE`.
 Spark knows these functions under their names, in expressions and behind `FROM` and `LATERAL`. Spark refuses functions
 in Python in lambdas, in `VALUES`, and over columns of both sides in `ON` of an outer join: compute them in a subquery.
 For a join, join the pairs in a subquery first, and these to the outer table by its key. In the arguments of an
@@ -191,7 +192,7 @@ name ( [ DISTINCT ] argument, ... [ ORDER BY key [ ASC | DESC ], ... ] )
 Calls may stand in subqueries and common table expressions, in `HAVING` and `ORDER BY`, in `GROUPING SETS`, `ROLLUP`,
 `CUBE` and `PIVOT`, and in `CREATE TABLE ... AS` and `INSERT INTO ... SELECT`.
 
-The names `sum`, `string_agg` and so on are those of Spark's aggregates, unless foldflight's are registered with
+The names `sum`, `string_agg` and so on mean Spark's aggregates, unless foldflight's are registered with
 `register(spark, functions, {{"string_agg": "my_string_agg"}})`. Functions take the arguments and types that they
 declare. Spark accepts these forms for its own aggregates; functions of foldflight refuse them, also built-in ones of
 the same meaning, here with `my_` before their names:
@@ -226,8 +227,8 @@ cost the length of a window frame for each row.
 ## Changes in statements
 
 Rows with kinds, such as those of `from_debezium`, retract others. With the option `row_kind="row_kind"` aggregates of
-foldflight retract them. What is right without it stays a changelog; what would take a row that retracts for a row is
-the error SIGNATURE, at its place:
+foldflight retract them. A statement that is right without it stays a changelog; one that would take a retraction for a
+row is the error SIGNATURE, at its place:
 
 | over rows with kinds | |
 |---|---|

@@ -35,8 +35,8 @@ from foldflight.shipping.bundles import unpickle
 from foldflight.shipping.pickling import pickle_functions
 
 SERVER_ID = "embedded"
-_RESTORED_MAX = 16
-_restored: dict[str, Registry] = {}
+_RESTORED_MAX = 16  # transports whose functions a process keeps
+_registry_by_digest: dict[str, Registry] = {}
 
 
 class EmbeddedTransport:
@@ -180,7 +180,7 @@ class EmbeddedConnection(Connection):
         return self._server.folds  # the present modes, not the modes at the opening
 
     def _check(self) -> None:
-        """Raise if nobody waits for the answers: the caller does, in this thread."""
+        """Do nothing: the caller waits for the answers in this thread, so it has not left."""
 
     def _answer_to(self, question: Wanted) -> Iterator[Frame]:
         self._engine.receive(question)
@@ -234,7 +234,7 @@ class WaitingConnection(EmbeddedConnection):
         return super()._read()
 
     def _end(self) -> None:
-        self._is_cut = True  # ends the waiting; what does not wait comes to its end
+        self._is_cut = True  # ends calls that wait; all others run to their end
         self._await_thread()
         super()._end()
 
@@ -266,16 +266,16 @@ class ShippedFunctions:
 
     def registry(self) -> Registry:
         """Return the functions. Raises RejectedError MODULE if their code cannot run here."""
-        registry = _restored.get(self.digest)
+        registry = _registry_by_digest.get(self.digest)
         if registry is None:
             try:
                 functions = unpickle(self.code, self.digest)
             except (Exception, SystemExit) as error:
                 raise self._restore_error(error) from error
             registry = Registry(functions)
-            while len(_restored) >= _RESTORED_MAX:
-                _restored.pop(next(iter(_restored)), None)  # another thread may have
-            _restored[self.digest] = registry
+            while len(_registry_by_digest) >= _RESTORED_MAX:
+                _registry_by_digest.pop(next(iter(_registry_by_digest)), None)  # another thread may have
+            _registry_by_digest[self.digest] = registry
         return registry
 
     def _restore_error(self, error: BaseException) -> RejectedError:

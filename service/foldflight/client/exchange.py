@@ -153,7 +153,7 @@ class OpenExchange(abc.ABC):
 
     @property
     def modes(self) -> Sequence[Mode | None]:
-        """The mode of each call: the present one if embedded, the last results' on a server. None: it did not tell."""
+        """The mode of each call: the current one if embedded, else as the server last reported it, or None."""
         return self.open_reply.modes if self._connection is None else self._connection.modes
 
     @property

@@ -1,4 +1,4 @@
-"""What transports and engines of a process share: compiled code, the folder that keeps it, and the task that runs."""
+"""The state that all transports of this process share: compiled functions, and the number and scope of the task."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ from foldflight.functions.types.sql import check_plain
 BoundRequest: TypeAlias = BoundAggregates | BoundExpressions
 _LOG_RECORDS_MAX: Final = 1000
 _CALLS_MAX: Final = 1024
-_BOUND_MAX: Final = 8
+_BOUND_MAX: Final = 8  # bound requests that a registry keeps for equal requests
 # Bytes of a States or Results message beside its batch.
 _OVERHEAD_BYTES: Final = 16 * 1024
 # Results, saved states and mapped rows are sent in messages of about this size: the engine reads one while the next is
@@ -92,7 +92,7 @@ class ExchangeStats:
 
 
 class Recorder(Protocol):
-    """Is told what happens in an exchange."""
+    """Records the frames, answers and errors of an exchange."""
 
     def record_frame(self, frame: Frame) -> None:
         """Take a frame of the engine, before it is handled."""
@@ -123,9 +123,9 @@ class ServerExchange:
         signer: Signs and checks pickled states.
         metrics: Receives the metrics of the functions.
         accelerator: Evaluates calls faster than the interpreter. Default: all calls are interpreted.
-        ask: Sends `Wanted` to an engine that keeps views, and returns its answer: `Entries` until the last.
+        ask: Sends `Wanted` to an engine that keeps views, and returns its answer, one or more `Entries`.
         part_bytes_max: Bytes of the parts in which results, saved states and mapped rows are returned.
-        recorder: Is told the frames and the answers.
+        recorder: Records the frames and the answers.
         tells_code: Whether Opened has the digests of the functions' code: servers may have different ones.
         coroutines: Runs async functions, which are refused without it.
         check: Raises if the engine has left. It is called while async functions wait.

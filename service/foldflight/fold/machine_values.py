@@ -1,4 +1,4 @@
-"""Strings, bytes, datetimes and decimals as machine integers, as compiled code reads and writes them.
+"""Strings, bytes, datetimes and decimals as integers of the machine, in which compiled code reads and writes them.
 
 A string is the address in the low 48 bits of an integer, with the length in bytes above it. A decimal is a scaled
 integer of two 64-bit words, the low one first, as in Arrow.

@@ -134,8 +134,8 @@ class Account:
         self._spans = spans
         if spans is not None:
             spans.exchange = exchange
-        # Prometheus shows it in the format OpenMetrics.
-        # An exemplar costs as much as a short fold, so frames have one as they have spans: the first, and long ones.
+        # The trace that metrics name as their exemplar (in the format OpenMetrics). An exemplar costs as much as a
+        # short fold, so only the first frame of a kind and long ones have one.
         self._exemplar = ids_of(open_request.trace_context) or None
         self._exemplified_frames: set[type[Frame]] = set()
         self._metrics = metrics

@@ -42,7 +42,7 @@ from foldflight.functions.types.arrow import is_bounded, width_of
 # The least number of rows of a state for which folding pays: seen so far, or expected when the memory is full.
 _ROWS_SEEN_MIN = 2.0
 _ROWS_EXPECTED_MIN = 1.5
-_STEPS = 60
+_BISECTION_STEPS = 60  # enough to exhaust the digits of a float
 
 
 @dataclass
@@ -80,7 +80,7 @@ def expected_groups(rows: int, groups: int) -> float:
         return math.inf
     # Find x = rows / result, for which (1 - exp(-x)) / x is the share of new groups. It decreases with x.
     share, low, high = groups / rows, 0.0, rows / groups
-    for _ in range(_STEPS):
+    for _ in range(_BISECTION_STEPS):
         middle = (low + high) / 2
         if -math.expm1(-middle) > share * middle:
             low = middle
@@ -99,6 +99,7 @@ def _expected_rows(groups: float, groups_max: int) -> float:
 
 # The modes in which accumulators are numbers in a table.
 _TABLES = (Mode.COMPILED, Mode.VECTORISED)
+# Number of new objects after which garbage is collected during a task (Python's default: 700 or 2,000).
 _GC_THRESHOLD = 10_000
 # Number of blocks that are emitted without a check after a block that does not pay, because the check has a cost.
 _UNSEEN_BLOCKS = 3
@@ -194,7 +195,7 @@ class Folding:
 
     def __enter__(self) -> Self:
         # Garbage collection scans hundreds of thousands of live accumulators repeatedly, which takes a quarter of the
-        # time with many groups. It is disabled during the task.
+        # time with many groups. So it is rare during the task.
         self._gc_thresholds = gc.get_threshold()
         gc.set_threshold(_GC_THRESHOLD, *self._gc_thresholds[1:])
         return self
@@ -269,7 +270,7 @@ class _PartialPartition:
             start += piece.num_rows
             if self._unchecked_pieces:
                 self._unchecked_pieces -= 1
-                yield self._as_it_is(piece)
+                yield self._unfolded_output(piece)
                 continue
             yield from self._fold(piece)
 
@@ -287,7 +288,7 @@ class _PartialPartition:
         are_many = reduction.groups >= self._bounds.unfolded_groups_min
         if are_many and not reduction.pays(self._groups_max(), looks_ahead=self._looks_ahead):
             self._unchecked_pieces = _UNSEEN_BLOCKS
-            yield self._as_it_is(piece)
+            yield self._unfolded_output(piece)
         else:
             groups.count(slots, piece)
             folding.exchange.chunk(slots, piece)
@@ -319,7 +320,7 @@ class _PartialPartition:
                     columns[field.name] = convert(part.column(field.name), field.type)
                 yield self._fill(part.num_rows, columns, is_folded=True)
 
-    def _as_it_is(self, block: pa.RecordBatch) -> pa.RecordBatch:
+    def _unfolded_output(self, block: pa.RecordBatch) -> pa.RecordBatch:
         columns = {name: convert(block.column(name), self._output.field(name).type) for name in block.schema.names}
         return self._fill(block.num_rows, columns, is_folded=False)
 

@@ -127,7 +127,7 @@ class GroupedExchange:
     @property
     def open_reply(self) -> Opened:
         """The server's answer to the Open command."""
-        with self.exchanging() as exchange:
+        with self.use_exchange() as exchange:
             return exchange.open_reply
 
     @property
@@ -165,7 +165,7 @@ class GroupedExchange:
             self.buffered_rows.add(slots, block)
         batch = self._layout.chunk_of(slots, block)
         self._is_used = True
-        with self.exchanging() as exchange:
+        with self.use_exchange() as exchange:
             if self._views is not None:
                 for entries in self._views.entries_for(slots, block):
                     exchange.entries(entries)
@@ -177,20 +177,20 @@ class GroupedExchange:
         Only an engine that keeps the entries of views takes checkpoints itself, because it must commit the entries
         before it continues. None, too, if a state cannot be returned now; the barrier then raises the error.
         """
-        with self.exchanging() as exchange:
+        with self.use_exchange() as exchange:
             if not exchange.wants_checkpoint:
                 return None
             exchange.checkpoint()
             saved_states = exchange.saved()
             return None if saved_states.problem else saved_states.states
 
-    def running(
+    def running_outputs(
         self, slots: npt.NDArray[np.int32], block: pa.RecordBatch, emit: npt.NDArray[np.bool_]
     ) -> pa.RecordBatch:
         """Fold n rows like `chunk`, and return the outputs after each row where `emit` is true (`Open.emits`)."""
         chunk = self._layout.chunk_of(slots, block)
         self._is_used = True
-        with self.exchanging() as exchange:
+        with self.use_exchange() as exchange:
             exchange.chunk(with_column(chunk, EMIT, pa.array(emit)))
             return exchange.row_outputs()
 
@@ -204,7 +204,7 @@ class GroupedExchange:
         """
         batch = self._layout.states_of(slots, states, errors)
         self._is_used = True
-        with self.exchanging() as exchange:
+        with self.use_exchange() as exchange:
             exchange.states(batch, unanswered=True)
 
     def outputs_of(
@@ -213,24 +213,24 @@ class GroupedExchange:
         """Merge n states of each call into n slots, like `states`, and return the resulting outputs of these slots."""
         batch = self._layout.states_of(slots, states, errors)
         self._is_used = True
-        with self.exchanging() as exchange:
+        with self.use_exchange() as exchange:
             exchange.states(batch)
             return exchange.initial_outputs()
 
     def forget(self, slots: npt.ArrayLike) -> None:
         """Drop the accumulators of n slots."""
-        with self.exchanging() as exchange:
+        with self.use_exchange() as exchange:
             exchange.forget(pa.array(slots, pa.int32()))
 
     def barrier(self) -> None:
         """End the epoch; `results` returns the changed slots."""
-        with self.exchanging() as exchange:
+        with self.use_exchange() as exchange:
             exchange.barrier(self._epoch + 1)
             self._epoch += 1
 
     def results(self) -> pa.Table:
         """Wait for the results of the last barrier: the slots that changed, in the schema of `open_reply`."""
-        with self.exchanging() as exchange:
+        with self.use_exchange() as exchange:
             return exchange.results(self._epoch)
 
     def close(self) -> None:
@@ -249,7 +249,7 @@ class GroupedExchange:
             exchange.__exit__(exception_type, *exception)
 
     @contextmanager
-    def exchanging(self) -> Iterator[OpenExchange]:
+    def use_exchange(self) -> Iterator[OpenExchange]:
         """Yield the open exchange, and add the keys of groups, which servers do not know, to errors and logs."""
         start_s = 0.0 if self._clock is None else self._clock()
         try:

@@ -466,7 +466,7 @@ class AccumulatorFold(CallsFold):
                     stop = min(start + self._adaptive_size.items, end)
                     slots = (turns[start:stop] - first).astype(np.int32)
                     rows = events.rows.slice(start, stop - start)
-                    answer = self.exchange.running(slots, rows, events.emits[start:stop])
+                    answer = self.exchange.running_outputs(slots, rows, events.emits[start:stop])
                     self._adaptive_size.record(stop - start, answer.nbytes)
                     outputs.append(self.layout.results_of(answer))
                     start = stop

@@ -193,7 +193,7 @@ class _Running(WindowFrameFold):
         if self._layout.has_kinds:
             kinds = np.where(retracts, int(RowKind.DELETE), int(RowKind.INSERT)).astype(np.int8)
             rows = with_column(rows, KIND, pa.array(kinds))
-        return self._layout.results_of(self._exchange.running(slots, rows, emit))
+        return self._layout.results_of(self._exchange.running_outputs(slots, rows, emit))
 
     def _keep_only(self, slot: int) -> None:
         others = np.setdiff1d(np.arange(max(len(self.slot_rows), self._slot + 1), dtype=np.int32), [slot])
@@ -279,7 +279,7 @@ class _Separate(WindowFrameFold):
 
     def states(self, exchange: GroupedExchange, slots: Positions, states: Sequence[pa.Array]) -> None:
         """Merge n states of each call into n slots, in order."""
-        with exchange.exchanging() as operations:
+        with exchange.use_exchange() as operations:
             for start in range(0, len(slots), self._chunk_rows_max):
                 slot_part = slots[start : start + self._chunk_rows_max].astype(np.int32)
                 parts = [column.slice(start, len(slot_part)) for column in states]

@@ -98,7 +98,7 @@ class Migration:
         schema = pa.schema([pa.field(SLOT, pa.int32()), *states.schema])
         with GroupedExchange(self.transport, self.open_request, self.layout) as grouped_exchange:
             grouped_exchange.begin(_Stored(self.layout, keys))
-            with grouped_exchange.exchanging() as exchange:
+            with grouped_exchange.use_exchange() as exchange:
                 exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))
                 exchange.barrier(1)
                 results = exchange.results(1)

@@ -4,12 +4,11 @@
 
 Memory is proportional to the groups that the epoch touches. Rows are processed block by block.
 
-`NewRows` has the rows that an epoch accumulates in groups that had no rows before it, to find out what may be
-retracted. A group with rows does not know them, so each retraction of it counts. A group without rows has nothing that
-could be retracted, except what the same epoch accumulates. A stream that begins in the middle of a changelog meets both
-at once: of `-U 10` and `+U 40` the first has no row, and must not remove the second. So these retractions are compared
-with the rows, in all columns that the query uses. The order does not matter, because Spark keeps none between
-partitions.
+`NewRows` decides which retractions count in groups that had no rows before the epoch. (A group with rows does not know
+them, so each retraction counts there.) In such a group, a retraction counts only if the same epoch accumulates an equal
+row. For example, a stream that begins in the middle of a changelog may get `-U 10` and `+U 40`: the group has no row
+10, and the retraction must not remove the row 40. Rows are equal if all columns that the query uses are. Their order
+does not matter, because Spark keeps none between partitions.
 
 `EpochViews` knows which entries of the views of its groups a server has, and which it asks for. Views that are inline
 are part of the states. Of larger views the engine sends the entries that rows will use, if the function tells which

@@ -31,8 +31,8 @@ def rows_of(blob: bytes) -> pa.RecordBatch:
 class Pack:
     """Packs the rows of a partition into one blob for each bucket and block, with the number of the block.
 
-    Bucket 0 gets a blob in every epoch, which may be empty. It detects a query that has changed since its checkpoint,
-    whichever buckets have rows.
+    Bucket 0 gets a blob in every epoch, which may be empty. So its operator always runs, and notices a query that has
+    changed since its checkpoint.
 
     Args:
         rows: The schema of the rows, without the bucket, which is the last column.

@@ -1,4 +1,4 @@
-"""Aggregate classes that were written for other systems."""
+"""Aggregate classes that were written for other systems: each module knows the methods that one system calls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """External functions of RisingWave and Databend: stateless calls, which the descriptor path selects.
 
+Our own protocol is elsewhere: its messages are encoded in `exchange/encoding.py`.
+
     path ["multiply"]             RisingWave (and other clients of arrow-udf): one exchange for each chunk
     path ["databend:multiply"]    Databend: CREATE FUNCTION ... HANDLER = 'databend:multiply'
     path ["aggregate:average"]    an aggregate function over lists with the rows of a group; also after databend:

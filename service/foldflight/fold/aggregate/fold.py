@@ -46,7 +46,7 @@ def _calling(
     """Wrap a method that calls functions: set the decimal precision of SQL, and mark errors that would repeat."""
 
     @functools.wraps(method)
-    def calculating(self: Fold, /, *arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
+    def call_method(self: Fold, /, *arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
         with decimal.localcontext(_EXACT):
             try:
                 return method(self, *arguments, **keywords)
@@ -56,7 +56,7 @@ def _calling(
                     error.repeats &= functions[error.function].capabilities.deterministic
                 raise
 
-    return calculating
+    return call_method
 
 
 class Fold:
@@ -342,7 +342,7 @@ class Fold:
 
     @_calling
     def values_twice(self, count: int) -> tuple[list[Any], list[Any]]:
-        """Return the values of n slots of the first call, twice, of accumulators that are not copied in between."""
+        """Return the values of n slots of the first call, twice, without copying the accumulators in between."""
         accumulators, slots = self._accumulators[0], np.arange(count, dtype=np.int32)
         inner = getattr(accumulators, "inner", accumulators)
         if self.calls[0].is_counted or not isinstance(inner, Interpreted):

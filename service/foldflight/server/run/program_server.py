@@ -1,4 +1,4 @@
-"""The server that a program starts: what `foldflight serve` does, for tests, notebooks and scripts."""
+"""The public class `Server`: does in a test, notebook or script what `foldflight serve` does as a command."""
 
 from __future__ import annotations
 

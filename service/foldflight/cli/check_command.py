@@ -247,11 +247,12 @@ def literals_in(literals: tuple[str, ...], option: str = "--set") -> dict[str, A
 
 def _arguments_of(function: AnyFunction, values: Mapping[str, Any]) -> dict[str, Any]:
     parameters = {parameter.name: parameter for parameter in function.parameters}
-    missing = [name for name, parameter in parameters.items() if parameter.required and name not in values]
-    if missing:
+    missing_names = [name for name, parameter in parameters.items() if parameter.required and name not in values]
+    if missing_names:
         raise RejectedError(
             "SIGNATURE",
-            f"{function.signature} needs the direct argument {missing[0]!r}; give it with --set {missing[0]}=...",
+            f"{function.signature} needs the direct argument {missing_names[0]!r}; "
+            f"give it with --set {missing_names[0]}=...",
             function=function.name,
         )
     return {name: value for name, value in values.items() if name in parameters}

@@ -134,18 +134,25 @@ def status_view(servers: Servers, *, wide: bool = True) -> Group:
             shown_cells = [cells[name] for name in names]
             table.add_row(server["server_id"], state, *shown_cells, Text(errors or "-", "red" if errors else "dim"))
     silent = [Text(f"{each['address']}: {each['problem']}", "red") for each in servers if "problem" in each]
-    answering = [server for server in servers if "problem" not in server]
-    versions = _servers_by_version(answering, lambda server: {"foldflight": server["version"]})
-    functions = _servers_by_version(answering, lambda server: server["functions"])
+    answering_servers = [server for server in servers if "problem" not in server]
+    versions = _servers_by_version(answering_servers, lambda server: {"foldflight": server["version"]})
+    functions = _servers_by_version(answering_servers, lambda server: server["functions"])
     alike = [
-        *_version_texts("version", versions, len(answering)),
-        *_version_texts("functions", functions, len(answering)),
+        *_version_texts("version", versions, len(answering_servers)),
+        *_version_texts("functions", functions, len(answering_servers)),
     ]
-    code = _servers_by_version(answering, lambda server: server.get("code_digests", {}))
-    return Group(table, *silent, *_failing(answering), *alike, *_differing(code), *_call_rates(answering))
+    code = _servers_by_version(answering_servers, lambda server: server.get("code_digests", {}))
+    return Group(
+        table,
+        *silent,
+        *_failing_lines(answering_servers),
+        *alike,
+        *_differing_lines(code),
+        *_call_rates(answering_servers),
+    )
 
 
-def _failing(servers: Servers) -> Iterator[Text]:
+def _failing_lines(servers: Servers) -> Iterator[Text]:
     """Yield the functions that have raised, with counts over all servers."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for server in servers:
@@ -203,7 +210,7 @@ def _version_texts(what: str, by_version: ServersByVersion, servers: int) -> Ite
             yield Text(f"{name} differs: {where}", "red")
 
 
-def _differing(code: ServersByVersion) -> Iterator[Text]:
+def _differing_lines(code: ServersByVersion) -> Iterator[Text]:
     """Yield the functions of which servers have different code. Older servers do not report their code."""
     for name, by in sorted(code.items()):
         if len(by) > 1:

@@ -139,7 +139,7 @@ class OpenExchange(abc.ABC):
         """Wait for the answer to the oldest `checkpoint` whose answer has not been taken."""
         return self._take(Checkpoint, "no states are due: no checkpoint was requested")
 
-    def _take(self, kind: type[EngineFrame], missing: str, *, epoch: int | None = None) -> Any:
+    def _take(self, kind: type[EngineFrame], message: str, *, epoch: int | None = None) -> Any:
         """Return the answer to the oldest frame of a kind. Those that arrive before it stay."""
         while True:
             for index, (frame, answer) in enumerate(self._arrived_answers):
@@ -147,7 +147,7 @@ class OpenExchange(abc.ABC):
                     del self._arrived_answers[index]
                     return answer
             if not self._await_answer():
-                raise RejectedError("BAD_FRAME", missing)
+                raise RejectedError("BAD_FRAME", message)
 
     # -- what else an engine asks ------------------------------------------------------------------------------------
 

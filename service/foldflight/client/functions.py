@@ -379,11 +379,11 @@ class FunctionHandle:
         others = [name for name in self.info.input_names[len(columns) :] if name not in direct]
         literal_names = [name for name in others if name in literals]
         if literal_names != others[: len(literal_names)]:
-            missing = next(name for name in others if name not in literal_names)
+            missing_name = next(name for name in others if name not in literal_names)
             raise RejectedError(
                 "SIGNATURE",
-                f"{self.info.signature} is given {literal_names[-1]} without {missing}, which comes before it; "
-                f"give {missing}, too: only the last arguments may be left out",
+                f"{self.info.signature} is given {literal_names[-1]} without {missing_name}, which comes before it; "
+                f"give {missing_name}, too: only the last arguments may be left out",
                 function=self.name,
             )
         arguments, least = (*columns, *(literals[name] for name in literal_names)), self.info.inputs_min

@@ -122,15 +122,15 @@ class Instances:
             dropped_keys = [key for key in unused_keys if self._kept_instances[key].methods is None]
             opened_keys = [key for key in unused_keys if self._kept_instances[key].methods is not None]
             dropped_keys += opened_keys[: max(len(opened_keys) - _UNUSED_MAX, 0)]
-            closing = [self._kept_instances.pop(key) for key in dropped_keys]
-        _close(closing, coroutines)
+            unused_instances = [self._kept_instances.pop(key) for key in dropped_keys]
+        _close(unused_instances, coroutines)
 
     def close_unused(self, coroutines: Coroutines) -> None:
         """Close the instances that nobody uses."""
         with self._lock:
             unused_keys = [key for key, each in self._kept_instances.items() if not each.users]
-            closing = [self._kept_instances.pop(key) for key in unused_keys]
-        _close(closing, coroutines)
+            unused_instances = [self._kept_instances.pop(key) for key in unused_keys]
+        _close(unused_instances, coroutines)
 
 
 def _open_instance(
@@ -150,15 +150,15 @@ def _open_instance(
         raise user_failure(name, "__init__", error) from error
     if methods.open is not None:
         # The instance outlives this exchange, so its context does not write to the log of this exchange.
-        lasting = FunctionContext(name, job_parameters=job_parameters, metrics=context.metrics)
+        own_context = FunctionContext(name, job_parameters=job_parameters, metrics=context.metrics)
         try:
-            _run(name, methods.open, (lasting,), coroutines, check)
+            _run(name, methods.open, (own_context,), coroutines, check)
         except (Exception, SystemExit) as error:
             raise user_failure(name, "open", error) from error
     return methods
 
 
-def _close(closing: list[_Kept], coroutines: Coroutines) -> None:
+def _close(instances: list[_Kept], coroutines: Coroutines) -> None:
     """Close instances. What their `close` raises concerns no exchange, and is logged."""
     until_s = time.monotonic() + _CLOSE_S
 
@@ -166,7 +166,7 @@ def _close(closing: list[_Kept], coroutines: Coroutines) -> None:
         if time.monotonic() > until_s:
             raise TimeoutError(f"it has not ended within {_CLOSE_S:g} s, so it was cancelled")
 
-    for instance in closing:
+    for instance in instances:
         if instance.methods is not None and instance.methods.close is not None:
             try:
                 _run(instance.name, instance.methods.close, (), coroutines, check)
@@ -303,7 +303,7 @@ class _Watched:
         while True:
             since_s, first = time.monotonic(), _place_of(self._coroutine)
             try:
-                awaited = step()
+                future = step()
             except StopIteration as stop:
                 return stop.value
             finally:
@@ -312,7 +312,7 @@ class _Watched:
                     between = f"from {_line_of(first)} to {_line_of(_place_of(self._coroutine))}"
                     self._report_step(seconds, since_s, between)
             try:
-                step = functools.partial(self._coroutine.send, (yield awaited))
+                step = functools.partial(self._coroutine.send, (yield future))
             except BaseException as thrown_error:  # noqa: BLE001 - the author's code decides
                 step = functools.partial(self._coroutine.throw, thrown_error)
 
@@ -365,46 +365,46 @@ class EventLoop:
     @property
     def still_s(self) -> float:
         """For how long code has held up the loop, in seconds; 0 if there is no loop."""
-        turning = self._process.turning
-        return 0.0 if turning is None or turning.pid != os.getpid() else turning.still_s
+        running_loop = self._process.turning
+        return 0.0 if running_loop is None or running_loop.pid != os.getpid() else running_loop.still_s
 
     def answer(self, calls: Calls, check: Check) -> None:
         """Wait for the answers of calls; see `Coroutines.answer`."""
-        turning = self._process.turn()
+        running_loop = self._process.turn()
         queue = Queue(calls, self._report)
         key = (calls.function.name, calls.function.code_digest, calls.bounds)
         share = self._share
 
         def add() -> None:
-            functions = turning.functions
+            functions = running_loop.functions
             if key not in functions:
                 for old in [each for each, calls in functions.items() if calls.is_idle][:-_FUNCTIONS_MAX]:
                     del functions[old]
                 users = self._process.instances.users
-                functions[key] = FunctionCalls(calls.bounds, share, users, turning.watch)
+                functions[key] = FunctionCalls(calls.bounds, share, users, running_loop.watch)
             functions[key].add(queue)
 
         def remove() -> None:
-            turning.functions[key].remove(queue)
+            running_loop.functions[key].remove(queue)
 
-        turning.loop.call_soon_threadsafe(add)
+        running_loop.loop.call_soon_threadsafe(add)
         try:
-            self._await(turning, queue.done, calls.function.name, calls.bounds.timeout_s, check)
+            self._await(running_loop, queue.done, calls.function.name, calls.bounds.timeout_s, check)
         except BaseException:
-            turning.loop.call_soon_threadsafe(remove)
+            running_loop.loop.call_soon_threadsafe(remove)
             queue.ended.wait(_CANCEL_S)
             raise
 
     def run(self, function: str, coroutine: Any, check: Check) -> None:
         """Wait for a coroutine without bounds; see `Coroutines.run`."""
-        turning = self._process.turn()
+        running_loop = self._process.turn()
         done_event = threading.Event()
         errors: list[BaseException] = []
         tasks: list[asyncio.Task[Any]] = []
 
         async def call() -> None:
             try:
-                await turning.watch(function, coroutine)
+                await running_loop.watch(function, coroutine)
             except asyncio.CancelledError:
                 errors.append(cancelled_by_itself())  # if we have cancelled it, nobody waits for this
                 raise
@@ -415,13 +415,13 @@ class EventLoop:
                 done_event.set()
 
         def begin() -> None:
-            tasks.append(turning.loop.create_task(call(), name=function))
+            tasks.append(running_loop.loop.create_task(call(), name=function))
 
-        turning.loop.call_soon_threadsafe(begin)
+        running_loop.loop.call_soon_threadsafe(begin)
         try:
-            self._await(turning, done_event, function, None, check)
+            self._await(running_loop, done_event, function, None, check)
         except BaseException:
-            turning.loop.call_soon_threadsafe(lambda: [each.cancel() for each in tasks])
+            running_loop.loop.call_soon_threadsafe(lambda: [each.cancel() for each in tasks])
             raise
         if errors:
             raise errors[0]
@@ -438,21 +438,21 @@ class EventLoop:
         self._process.instances.close_unused(self)
 
     def _await(
-        self, turning: _Turning, done_event: threading.Event, function: str, timeout_s: float | None, check: Check
+        self, running_loop: _Turning, done_event: threading.Event, function: str, timeout_s: float | None, check: Check
     ) -> None:
         interrupted_s: float | None = None
         while not done_event.wait(_LOOK_S):
             check()
-            still_s = turning.still_s
+            still_s = running_loop.still_s
             if still_s < _STILL_S:
                 interrupted_s = None
                 continue
-            place = turning.place()
+            place = running_loop.place()
             if place is None:  # the machine is busy, or a call has just ended
                 continue
-            turning.blocked_seen_s = time.monotonic()
-            if place not in turning.logged_places:
-                turning.logged_places.add(place)
+            running_loop.blocked_seen_s = time.monotonic()
+            if place not in running_loop.logged_places:
+                running_loop.logged_places.add(place)
                 _logger.warning(
                     "code of an async function has held up the event loop for %.1f s, and with it all calls of this "
                     "process: %s; await what takes time, or put it into asyncio.to_thread",
@@ -463,7 +463,7 @@ class EventLoop:
                 continue
             if interrupted_s is None:
                 interrupted_s = still_s
-                _raise_in(turning.thread, BlockedLoop)
+                _raise_in(running_loop.thread, BlockedLoop)
             elif still_s > interrupted_s + _STUCK_S:
                 raise FunctionError(
                     "USER_CODE",

@@ -101,8 +101,8 @@ def net_changes(changes: pa.Table, keys: Sequence[str], table: str) -> pa.Table:
             changes = changes.set_column(at, changes.schema.field(at), canonical(changes[key]))
     kinds = changes[ROW_KIND]
     setting = pc.is_in(kinds, value_set=pa.array(_SETS))
-    taking = pc.is_in(kinds, value_set=pa.array(_TAKES))
-    unknown_kinds = changes.filter(pc.invert(pc.or_(setting, taking)))
+    takes_mask = pc.is_in(kinds, value_set=pa.array(_TAKES))
+    unknown_kinds = changes.filter(pc.invert(pc.or_(setting, takes_mask)))
     if unknown_kinds.num_rows:
         row = unknown_kinds.slice(0, 1)
         raise RejectedError(
@@ -171,14 +171,15 @@ def missing_columns(
                 f"table {table}: the column {field.name} has the type {type_}, which does not hold the query's "
                 f"{field.type}. Cast the column in the query, or change its type in the table; nothing was written",
             )
-    missing = [field for field in schema if field.name not in columns]
-    if missing and not add_columns:
+    missing_fields = [field for field in schema if field.name not in columns]
+    if missing_fields and not add_columns:
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"table {table} has no column {', '.join(field.name for field in missing)}, which the query has; it has "
-            f"{', '.join(columns)}. Add it, give add_columns=True, or leave it out of the query; nothing was written",
+            f"table {table} has no column {', '.join(field.name for field in missing_fields)}, which the query has; "
+            f"it has {', '.join(columns)}. Add it, give add_columns=True, or leave it out of the query; nothing "
+            "was written",
         )
-    return missing
+    return missing_fields
 
 
 def refuse_times(table: str, format_: str, schema: pa.Schema) -> None:

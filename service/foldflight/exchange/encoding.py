@@ -200,16 +200,16 @@ class Message:
     batch_bytes: int = 0
 
 
-def encode_open(opening: Open) -> bytes:
+def encode_open(open_request: Open) -> bytes:
     """Encode Open, for the command of a descriptor."""
     message = pb.Open(
-        **same(opening, (*_OPEN, "job_parameters", "trace_context", "bundles", "outputs")),
-        columns=opening.columns.serialize().to_pybytes(),
-        return_states=opening.returns.states,
-        return_outputs=opening.returns.outputs,
-        steps=map(_encode_step, opening.steps),
+        **same(open_request, (*_OPEN, "job_parameters", "trace_context", "bundles", "outputs")),
+        columns=open_request.columns.serialize().to_pybytes(),
+        return_states=open_request.returns.states,
+        return_outputs=open_request.returns.outputs,
+        steps=map(_encode_step, open_request.steps),
     )
-    for call in opening.calls:
+    for call in open_request.calls:
         message.calls.append(
             pb.Call(
                 **same(call, (*_CALL, "arguments", "filter")),

@@ -169,8 +169,10 @@ class Accelerator:
 def _refusal(function: AnyFunction, reason: str, *method_names: str) -> Folding:
     """Return that a function is interpreted for a reason, with the line of the first of these methods that it has."""
     source: Any = function.source
-    named = [getattr(source, name, None) for name in (*method_names, "accumulate", "eval")]
-    lines = [line for each in (*named, source, *getattr(source, "__dict__", {}).values()) if (line := line_of(each))]
+    named_methods = [getattr(source, name, None) for name in (*method_names, "accumulate", "eval")]
+    lines = [
+        line for each in (*named_methods, source, *getattr(source, "__dict__", {}).values()) if (line := line_of(each))
+    ]
     return Folding(Mode.INTERPRETED, f"{reason} ({lines[0]})" if lines else reason)
 
 

@@ -180,10 +180,10 @@ def call_if_written(function: str, method_name: str, method: Callable[..., None]
             raise user_failure(function, method_name, error) from error
 
 
-def close_all(closing: Sequence[Any]) -> None:
+def close_all(closables: Sequence[Any]) -> None:
     """Close all functions. The first error is raised after all have been closed."""
     failures: list[FunctionError] = []
-    for each in closing:
+    for each in closables:
         try:
             each.close()
         except FunctionError as error:

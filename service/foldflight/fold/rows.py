@@ -155,9 +155,9 @@ class Rows:
         for column in self.arguments:
             if column.misfits is None or column.array is None:
                 continue
-            misfitting = column.misfits.is_valid().to_numpy(zero_copy_only=False)
+            misfit_mask = column.misfits.is_valid().to_numpy(zero_copy_only=False)
             type_ = sql_name(column.array.type)
-            for index in np.flatnonzero(misfitting if mask is None else misfitting & mask).tolist():
+            for index in np.flatnonzero(misfit_mask if mask is None else misfit_mask & mask).tolist():
                 value = column.misfits[index]
                 if is_vector(column.array.type):
                     why, remedy = list_misfit(value, column.array.type), "correct it or leave it out in the query"
@@ -367,6 +367,6 @@ def _numbers_of_objects(column: Column, order: Order | None) -> Positions:
     for each, value in zip(ids, column.values, strict=True):
         first.setdefault(each, value)
     ranks = np.empty(len(first), np.int64)
-    ascending = sorted(first, key=lambda each: order.sort_key(first[each]), reverse=order.descending)
-    ranks[ascending] = np.arange(len(first))
+    sorted_indexes = sorted(first, key=lambda each: order.sort_key(first[each]), reverse=order.descending)
+    ranks[sorted_indexes] = np.arange(len(first))
     return ranks[ids]

@@ -218,15 +218,15 @@ class BlockFold:
                 else above.checked_sql(relation, columns, list_plan_df().schema)
             )
         choice, is_whole = group_plan.query.lift_choice, self.query.is_whole(self.block)
-        lifting = "" if self.is_streaming else f"; rows are {'' if choice.holds else 'not '}lifted: {choice.why}"
+        lift_text = "" if self.is_streaming else f"; rows are {'' if choice.holds else 'not '}lifted: {choice.why}"
         if group_plan.reader:
-            lifting += f"; reader: {group_plan.read_by}"
+            lift_text += f"; reader: {group_plan.read_by}"
         return BlockPlan(
             sql,
             above.tails,
             "fold",
             f"group by {', '.join(key.name for key in above.keys) or 'nothing (one group)'}; "
-            f"aggregates: {', '.join(aggregates)}{lifting}",
+            f"aggregates: {', '.join(aggregates)}{lift_text}",
             self.is_streaming,
             "row_kind" in columns,
             None if result is None or items is None or not is_whole else above.steps(result, items),
@@ -265,7 +265,7 @@ class BlockFold:
             raise CannotFoldError(f"the option {others[0]}, which a stream with OVER does not have")
         if table is not None and not table.has_equivalent:
             raise table.misuse_error(self.analysis.text)
-        planning = BlockOver(
+        block_over = BlockOver(
             self.analysis,
             self.query,
             self.block,
@@ -276,7 +276,7 @@ class BlockFold:
             options,
             self.options,
         )
-        return planning.plan_block(own, list_plan_df)
+        return block_over.plan_block(own, list_plan_df)
 
     def _check_correlation(self) -> None:
         """Refuse queries among the items that refer to the rows of the block: their names mean other columns above."""
@@ -721,13 +721,13 @@ class _Arguments:
 
     def select(self) -> list[str]:
         """Return the items of SELECT."""
-        guarding = dict.fromkeys(each for guards in self._guards.values() for each in sorted(guards))
+        guard_columns = dict.fromkeys(each for guards in self._guards.values() for each in sorted(guards))
         # A column of the rows would come before an item of its name.
-        taken_names = names_in(self._text.text) if guarding else ()
+        taken_names = names_in(self._text.text) if guard_columns else ()
         names = (
             quote_name(name) for number in count() if (name := f"foldflight condition {number}") not in taken_names
         )
-        conditions = dict(zip(guarding, names, strict=False))
+        conditions = dict(zip(guard_columns, names, strict=False))
         items = [f"{sql} AS {name}" for sql, name in conditions.items()]
         for sql, name in self._columns.items():
             holds = " OR ".join(f"CAST({conditions[each]} AS BOOLEAN)" for each in sorted(self._guards[sql]))
@@ -870,9 +870,11 @@ class _OuterSelect:
             if any(has_calls(text, span) for span in spans):
                 return False
         order_spans = [each.span for name in self.tails for each in orderings(text, fold.query.tails[name])]
-        sorting = [call for call in self.uses if any(span.holds(call.span) for span in order_spans)]
-        words = {text.tokens[index].name.lower() for call in sorting for part in call.parts for index in part.indexes}
-        if sorting and ("HAVING" in fold.block.clauses or not words.isdisjoint(self._aliases)):
+        sort_calls = [call for call in self.uses if any(span.holds(call.span) for span in order_spans)]
+        words = {
+            text.tokens[index].name.lower() for call in sort_calls for part in call.parts for index in part.indexes
+        }
+        if sort_calls and ("HAVING" in fold.block.clauses or not words.isdisjoint(self._aliases)):
             return False  # Spark refuses some of these
         return all(self._is_made_of(each.body) for each in self._items) and all(
             self._is_made_of(span, self._aliases) for span in (*self._clauses, *order_spans)

@@ -402,11 +402,13 @@ def given_arguments(
         check_known(info, literals)
     except RejectedError as error:
         raise analysis.text.error(error.message, call.head, code=error.code) from None
-    missing = next((name for index, name in enumerate(info.input_names[: max(at, default=0)]) if index not in at), None)
-    if missing is not None:
+    missing_name = next(
+        (name for index, name in enumerate(info.input_names[: max(at, default=0)]) if index not in at), None
+    )
+    if missing_name is not None:
         raise analysis.text.error(
-            f"{info.signature} is given {info.input_names[max(at)]} without {missing}, which comes before it; give "
-            f"{missing}, too: only the last arguments may be left out",
+            f"{info.signature} is given {info.input_names[max(at)]} without {missing_name}, which comes before it; "
+            f"give {missing_name}, too: only the last arguments may be left out",
             call.head,
         )
     columns = [at[index] for index in sorted(at)]

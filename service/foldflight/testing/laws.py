@@ -526,14 +526,14 @@ def _merge_grouping(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
 
 
 def _retract_inverse(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
-    remaining = [[row for index, row in enumerate(rows) if seed >> (index % 16) & 1] for rows, seed in inputs]
+    remaining_rows = [[row for index, row in enumerate(rows) if seed >> (index % 16) & 1] for rows, seed in inputs]
     retracted_rows = [[row for index, row in enumerate(rows) if not seed >> (index % 16) & 1] for rows, seed in inputs]
     fold = subject.new()
     fold.fold(subject.chunk_of([rows for rows, _ in inputs]))
     fold.fold(subject.chunk_of([rows[::-1] for rows in retracted_rows], kind=RowKind.DELETE))
     subject.touch(fold, len(inputs))
     return _unless_all_same(
-        outputs_in(subject.fold(remaining)),
+        outputs_in(subject.fold(remaining_rows)),
         outputs_in(fold.collect()),
         lambda group: f"retracted {retracted_rows[group]!r}",
     )
@@ -626,7 +626,7 @@ def _both_forms(subject: _Subject, inputs: Sequence[Drawn], how: str) -> str | N
 def _results_of(subject: _Subject, calls: list[BoundCall], inputs: Sequence[Drawn]) -> list[dict[str, Any]]:
     """Return the states and outputs after each step of `_both_forms`."""
     results = []
-    fold, merging = (Fold(calls, resources=_RESOURCES) for _ in range(2))
+    fold, merging_fold = (Fold(calls, resources=_RESOURCES) for _ in range(2))
     all_rows = [rows for rows, _ in inputs]
     some = [rows[: seed % (len(rows) + 1)] for rows, seed in inputs]
     for parts, kind in ((all_rows, RowKind.INSERT), (some, RowKind.DELETE), (all_rows, RowKind.INSERT)):
@@ -636,8 +636,8 @@ def _results_of(subject: _Subject, calls: list[BoundCall], inputs: Sequence[Draw
         changed_states = fold.collect()
         results += changed_states.to_pylist()
         if subject.function.capabilities.merge:
-            merging.merge_states(changed_states)
-            results += merging.collect().to_pylist()
+            merging_fold.merge_states(changed_states)
+            results += merging_fold.collect().to_pylist()
     return results
 
 
@@ -674,7 +674,7 @@ def _steps(
         retracted_parts += [part[: seed % (len(part) + 1)] for part in own]
     batch = subject.chunk_of(parts)
     options = Options(isolate_errors=True)
-    fold, merging = (Fold(calls, options, resources) for _ in range(2))
+    fold, merging_fold = (Fold(calls, options, resources) for _ in range(2))
     bound = subject.calls[0].bound
     unordered_fields = PROGRAMS_AT_ONCE.unordered_fields(bound)
     codec = (
@@ -692,12 +692,12 @@ def _steps(
     states = Fold(calls, options, resources)
     states.fold(batch)
     stored_states = states.collect()
-    merging.merge_states(stored_states)
+    merging_fold.merge_states(stored_states)
     if subject.function.capabilities.merge:
-        yield "the states merged twice", _outcome_of(lambda: merging.merge_states(stored_states))
+        yield "the states merged twice", _outcome_of(lambda: merging_fold.merge_states(stored_states))
     yield (
         "states and results of the merged states",
-        _outcome_of(merging.collect, unordered_fields, codec),
+        _outcome_of(merging_fold.collect, unordered_fields, codec),
     )
     for rows, seed in inputs:
         without_nulls = [row for row in rows if None not in row]
@@ -741,7 +741,7 @@ def _outcome_of(
         state = row.get("state_0")
         if codec is not None and isinstance(state, bytes):
             (accumulator,) = codec.decode(pa.array([state], pa.binary()))
-            row["state_0"] = _written(accumulator, {})
+            row["state_0"] = _write_value(accumulator, {})
     for row in rows if unordered_fields else ():
         state = row["state_0"]
         if isinstance(state, list):
@@ -751,33 +751,33 @@ def _outcome_of(
     return repr(rows)
 
 
-def _written(value: Any, known: dict[int, Any]) -> Any:
+def _write_value(value: Any, known_ids: dict[int, Any]) -> Any:
     """Return what tells two accumulators apart: types and values, and which objects that can change are one object.
 
     Args:
         value: The accumulator, or a part of it.
-        known: The parts that can change, by identity. They are kept, so that no other object gets their identity.
+        known_ids: The parts that can change, by identity. They are kept, so that no other object gets their identity.
     """
     if isinstance(value, (str, bytes, int, float)) or value is None:
         return type(value).__name__, repr(value)
-    if id(value) in known:
-        return "the same object", list(known).index(id(value))
+    if id(value) in known_ids:
+        return "the same object", list(known_ids).index(id(value))
     if not isinstance(value, (tuple, frozenset)):
-        known[id(value)] = value
+        known_ids[id(value)] = value
     parts: list[Any] = [type(value).__qualname__]
     if isinstance(value, (set, frozenset)):
-        parts += sorted((_written(each, known) for each in value), key=repr)
+        parts += sorted((_write_value(each, known_ids) for each in value), key=repr)
     elif isinstance(value, dict):
-        parts += [(_written(key, known), _written(each, known)) for key, each in value.items()]
+        parts += [(_write_value(key, known_ids), _write_value(each, known_ids)) for key, each in value.items()]
         parts.append(repr(getattr(value, "default_factory", None)))
     elif isinstance(value, (list, tuple, deque)):
-        parts += [_written(each, known) for each in value]
+        parts += [_write_value(each, known_ids) for each in value]
         parts.append(getattr(value, "maxlen", None))
     elif not hasattr(value, "__dict__"):
-        known.pop(id(value), None)  # a date, a decimal and the like
+        known_ids.pop(id(value), None)  # a date, a decimal and the like
         parts.append(repr(value))
     if hasattr(value, "__dict__"):
-        parts.append(_written(vars(value), known))
+        parts.append(_write_value(vars(value), known_ids))
     return tuple(parts)
 
 

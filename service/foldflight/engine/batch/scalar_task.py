@@ -217,7 +217,7 @@ class ScalarQuery:
         """
         with contextlib.ExitStack() as stack:
             idle: list[OpenExchange] = []
-            waiting: deque[tuple[OpenExchange, pa.RecordBatch]] = deque()
+            pending_chunks: deque[tuple[OpenExchange, pa.RecordBatch]] = deque()
             opened_count = 0
             size = None
             if self.is_table:  # so that the next answer has at most about as many rows as a block
@@ -227,12 +227,12 @@ class ScalarQuery:
                     idle.append(stack.enter_context(self.transport.open(self.open_request)))
                     opened_count += 1
                 elif not idle:
-                    yield self._take(*waiting[0], size)
-                    idle.append(waiting.popleft()[0])
+                    yield self._take(*pending_chunks[0], size)
+                    idle.append(pending_chunks.popleft()[0])
                 exchange = idle.pop()
                 exchange.chunk(block if chunk_of is None else chunk_of(block))
-                waiting.append((exchange, block))
-            for exchange, block in waiting:
+                pending_chunks.append((exchange, block))
+            for exchange, block in pending_chunks:
                 yield self._take(exchange, block, size)
 
     @staticmethod

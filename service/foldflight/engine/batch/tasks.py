@@ -181,8 +181,8 @@ class Folding:
         block of many groups would not be folded, nor would any after it, because the modes would stay unknown.
         """
         objects = sum(mode not in _TABLES for mode in self.exchange.modes if mode is not None)
-        fitting = int(bounds.group_bytes_max / (group_bytes + _GROUP_BYTES + _OBJECT_BYTES * objects))
-        return max(min(bounds.groups_max, fitting), 1)
+        group_count = int(bounds.group_bytes_max / (group_bytes + _GROUP_BYTES + _OBJECT_BYTES * objects))
+        return max(min(bounds.groups_max, group_count), 1)
 
     def take(self) -> Iterator[tuple[_Groups, pa.Table, BufferedRows | None]]:
         """Yield pending results, if any, with the groups and rows of their epoch, which is over then."""
@@ -391,9 +391,9 @@ class FinalFold:
         resident = None
         with Overflow(self.input, level) as overflow:
             for block in blocks:
-                fitting = block if resident is None else overflow.add(block, resident)
-                if fitting.num_rows:
-                    self._feed(folding, fitting)
+                block_in_memory = block if resident is None else overflow.add(block, resident)
+                if block_in_memory.num_rows:
+                    self._feed(folding, block_in_memory)
                 if resident is None and level < LEVELS and len(folding.groups) >= self._groups_max(folding, block):
                     resident = pa.array(folding.groups.hashes)
             if len(folding.groups):
@@ -448,11 +448,11 @@ class FinalFold:
                 yield from failed_groups.letters(buffered_rows)
                 results = pa.Table.from_batches([sound])  # noqa: PLW2901 - the results without errors
             for part in _parts(results):
-                remaining = self._with_live_rows(groups, part)
-                columns = groups.keys(remaining.column(SLOT).to_numpy()).columns
-                columns += self.layout.results_of(remaining)
+                live_results = self._with_live_rows(groups, part)
+                columns = groups.keys(live_results.column(SLOT).to_numpy()).columns
+                columns += self.layout.results_of(live_results)
                 if self.layout.isolates:
-                    columns.append(pa.nulls(remaining.num_rows, self.layout.letter))
+                    columns.append(pa.nulls(live_results.num_rows, self.layout.letter))
                 yield pa.RecordBatch.from_arrays(columns, schema=self.layout.results)
 
     def _with_live_rows(self, groups: _Groups, part: pa.RecordBatch) -> pa.RecordBatch:

@@ -194,9 +194,9 @@ class Numbers:
             least = 0
         # Reserve space for further growth.
         size = max(most + 1 - least, min(2 * len(self._by_number), span_max))
-        reaching = np.full(size, -1, np.int32)
-        reaching[base - least : end - least] = self._by_number
-        self._base, self._by_number = least, reaching
+        larger_table = np.full(size, -1, np.int32)
+        larger_table[base - least : end - least] = self._by_number
+        self._base, self._by_number = least, larger_table
 
 
 class Texts:

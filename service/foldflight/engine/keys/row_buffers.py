@@ -189,8 +189,8 @@ class Failed:
         has_rows = np.zeros(len(self), np.bool_)
         for batch in buffered_rows.take():
             slots = batch.column(SLOT).to_numpy()
-            owning = slots if owners is None else owners[slots]
-            indexes = index_of[np.minimum(owning, len(index_of) - 1)]
+            owner_slots = slots if owners is None else owners[slots]
+            indexes = index_of[np.minimum(owner_slots, len(index_of) - 1)]
             failed_mask = indexes >= 0
             if failed_mask.any():
                 has_rows[indexes[failed_mask]] = True

@@ -62,32 +62,32 @@ def distance_of(
     Raises:
         RejectedError: SCHEMA_MISMATCH, for a distance that does not fit the order.
     """
-    fitting = f"order by a number, a date or a timestamp; {type_name} has no distances"
+    advice = f"order by a number, a date or a timestamp; {type_name} has no distances"
     if pa.types.is_date(type_) or pa.types.is_timestamp(type_):
         if isinstance(bound, str):
             return bound
-        fitting = "give an interval such as '-1 hour' or '7 days'"
+        advice = "give an interval such as '-1 hour' or '7 days'"
     elif pa.types.is_integer(type_):
         if not isinstance(bound, str) and int(bound) == bound and abs(int(bound)) <= int(_LARGEST):
             return int(bound)
-        fitting = "give a whole number of 64 bits"
+        advice = "give a whole number of 64 bits"
     elif pa.types.is_decimal(type_):
         if not isinstance(bound, str) and type_.precision <= _DIGITS_MAX:
             exact = decimal.Decimal(str(bound))
             digits = Fraction(exact) * 10**type_.scale
             if digits.denominator == 1 and abs(digits) < 10**_DIGITS_MAX:
                 return exact
-        fitting = (
+        advice = (
             f"the order may have at most {_DIGITS_MAX} digits, and the distance at most {type_.scale} after the point "
             f"and {_DIGITS_MAX} in total; CAST the order to a DECIMAL that fits"
         )
     elif pa.types.is_floating(type_):
         if not isinstance(bound, str):
             return float(bound)
-        fitting = "give a number"
+        advice = "give a number"
     raise RejectedError(
         "SCHEMA_MISMATCH",
-        f"RANGE with the distance {bound!r} does not fit the order {order!r}, which is {type_name}; {fitting}",
+        f"RANGE with the distance {bound!r} does not fit the order {order!r}, which is {type_name}; {advice}",
     )
 
 

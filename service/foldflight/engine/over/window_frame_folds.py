@@ -152,24 +152,29 @@ class _Running(WindowFrameFold):
         parts = np.searchsorted(starts, low, side="right")
         low_before, high_before = np.append(self._low, low[:-1]), np.append(self._high, high[:-1])
         part_before = np.append(np.searchsorted(starts, self._low, side="right"), parts[:-1])
-        leaving, entering = low - low_before, high - high_before
-        is_new = (parts != part_before) | (leaving < 0) | (entering < 0) | (leaving + entering > high - low)
+        leaving_counts, entering_counts = low - low_before, high - high_before
+        is_new = (
+            (parts != part_before)
+            | (leaving_counts < 0)
+            | (entering_counts < 0)
+            | (leaving_counts + entering_counts > high - low)
+        )
         is_new[0] |= self._slot < 0
-        leaving = np.where(is_new, 0, leaving)
+        leaving_counts = np.where(is_new, 0, leaving_counts)
         enters_at = np.where(is_new, low, high_before)
-        entering = np.where(is_new, high - low, entering)
+        entering_counts = np.where(is_new, high - low, entering_counts)
         slots = self._assign_slots(is_new, low)
-        totals = leaving + entering
+        totals = leaving_counts + entering_counts
         ends = np.cumsum(totals)
         for start in range(0, int(ends[-1]), self._chunk_rows_max):
             events: Positions = np.arange(start, min(start + self._chunk_rows_max, int(ends[-1])), dtype=np.int64)
             owners = _owners(ends, start, start + len(events))
             offsets = events - (ends[owners] - totals[owners])
-            retracts = offsets < leaving[owners]
+            retracts = offsets < leaving_counts[owners]
             positions = np.where(
                 retracts,
                 low_before[owners] + offsets,
-                enters_at[owners] + offsets - leaving[owners],
+                enters_at[owners] + offsets - leaving_counts[owners],
             )
             pool.append(self._send(slots[owners], positions, retracts, events == ends[owners] - 1))
         self._low, self._high = int(low[-1]), int(high[-1])
@@ -393,11 +398,11 @@ class _Nodes:
             self._add([(0, pieces[0].nodes[:1] << pieces[0].level)])
         end = max(int(piece.nodes.max() + 1) << piece.level for piece in pieces)
         self._cut_level = self._lowest_complete(end - oldest // _NODE_ROWS, levels)
-        missing = self._missing(pieces, levels)
+        missing_nodes = self._missing(pieces, levels)
         ends = [piece.nodes >> (self._cut_level - piece.level) for piece in pieces if piece.level < self._cut_level]
         edges = np.unique(np.concatenate([_NONE, *ends]))
-        self._make_below(missing[: self._cut_level + 1], edges)
-        self._add(list(enumerate(missing))[self._cut_level + 1 :])
+        self._make_below(missing_nodes[: self._cut_level + 1], edges)
+        self._add(list(enumerate(missing_nodes))[self._cut_level + 1 :])
         self._drop(lambda level, nodes: (nodes + 1) * (_NODE_ROWS << level) <= oldest)
         self._drop(
             lambda level, nodes: ~_is_below(level, nodes, cut_level=self._cut_level, above=edges), below=self._cut_level
@@ -438,24 +443,24 @@ class _Nodes:
             min(bytes_by_cut, key=bytes_by_cut.__getitem__),
         )
 
-    def _make_below(self, missing: Sequence[Positions], edges: Positions) -> None:
+    def _make_below(self, missing_nodes: Sequence[Positions], edges: Positions) -> None:
         """Make the missing nodes up to the cut, a range of rows at a time, and drop nodes that no window frame needs.
 
         Args:
-            missing: The missing nodes of each of these levels, ascending.
+            missing_nodes: The missing nodes of each of these levels, ascending.
             edges: Nodes of the last level, ascending. Their children are kept.
         """
         cut_level = self._cut_level
-        above = np.unique(np.concatenate([nodes >> (cut_level - level) for level, nodes in enumerate(missing)]))
+        above = np.unique(np.concatenate([nodes >> (cut_level - level) for level, nodes in enumerate(missing_nodes)]))
         leaves_max = self._fold.part.query.bounds.bytes_max // (2 * max(self._leaf_bytes or 0, 1))
         at_once = max(leaves_max >> cut_level, 1)
         for start in range(0, len(above), at_once):
             above_part = above[start : start + at_once]
-            here = missing
+            here = missing_nodes
             if len(above_part) < len(above):
                 here = [
                     nodes[_is_below(level, nodes, cut_level=cut_level, above=above_part)]
-                    for level, nodes in enumerate(missing)
+                    for level, nodes in enumerate(missing_nodes)
                 ]
             self._add(list(enumerate(here)))
             finished_nodes = np.setdiff1d(above_part, edges)
@@ -464,16 +469,16 @@ class _Nodes:
     def _drop(self, is_needless: Callable[[int, Positions], npt.NDArray[np.bool_]], below: int | None = None) -> None:
         """Drop known nodes of all levels, or of those below one."""
         for level, (known_nodes, states) in enumerate(self._states_by_level[:below]):
-            remaining = np.flatnonzero(~is_needless(level, known_nodes))
-            if len(remaining) < len(known_nodes):
+            remaining_nodes = np.flatnonzero(~is_needless(level, known_nodes))
+            if len(remaining_nodes) < len(known_nodes):
                 self._states_by_level[level] = (
-                    known_nodes[remaining],
-                    [column.take(pa.array(remaining)) for column in states],
+                    known_nodes[remaining_nodes],
+                    [column.take(pa.array(remaining_nodes)) for column in states],
                 )
 
-    def _add(self, missing: Sequence[tuple[int, Positions]]) -> None:
+    def _add(self, missing_nodes: Sequence[tuple[int, Positions]]) -> None:
         """Make new nodes, by ascending level: nodes of one base together, because each exchange has a fixed cost."""
-        for base, group in groupby(missing, key=lambda each: _base(each[0])):
+        for base, group in groupby(missing_nodes, key=lambda each: _base(each[0])):
             tier = list(group)
             levels = np.concatenate([np.full(len(nodes), level) for level, nodes in tier])
             nodes = np.concatenate([nodes for _, nodes in tier])

@@ -84,8 +84,8 @@ class AdaptiveSize:
 
     def record(self, items: int, size: int) -> None:
         """Record that n items, at least one, have produced this many bytes (or rows)."""
-        fitting = items * self._size_max // max(size, 1)
-        self.items = max(min(fitting, self._growth * self.items, self._items_max), 1)
+        items_in_size = items * self._size_max // max(size, 1)
+        self.items = max(min(items_in_size, self._growth * self.items, self._items_max), 1)
 
     def pieces(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield blocks in pieces of as many rows as fit now."""

@@ -40,9 +40,9 @@ def changelog(
     updated_mask = existed & exists & differs
     removed_mask = existed & ~exists
     came = ~existed & exists
-    retracting = removed_mask | (updated_mask if update_before else np.zeros(len(updated_mask), np.bool_))
-    asserting = came | updated_mask
-    old, new = np.flatnonzero(retracting), np.flatnonzero(asserting)
+    retraction_mask = removed_mask | (updated_mask if update_before else np.zeros(len(updated_mask), np.bool_))
+    insertion_mask = came | updated_mask
+    old, new = np.flatnonzero(retraction_mask), np.flatnonzero(insertion_mask)
     kinds_new = np.where(came[new], RowKind.INSERT, RowKind.UPDATE_AFTER).astype(np.int8)
     if not len(old):
         return pa.array(kinds_new), after if len(new) == after.num_rows else after.take(pa.array(new))
@@ -120,9 +120,9 @@ def live_rows(
         return np.zeros(0, np.bool_), live.copy()
     starts = np.flatnonzero(np.r_[True, sorted_slots[1:] != sorted_slots[:-1]])
     lengths = np.diff(np.r_[starts, len(slots)])
-    running = np.cumsum(steps)
-    running -= np.repeat(running[starts] - steps[starts], lengths)
-    depth = running + np.repeat(live[sorted_slots[starts]], lengths)
+    live_counts = np.cumsum(steps)
+    live_counts -= np.repeat(live_counts[starts] - steps[starts], lengths)
+    depth = live_counts + np.repeat(live[sorted_slots[starts]], lengths)
     # A count that is limited to zero ignores a decrement exactly if the unlimited count reaches a new minimum below 0.
     lowest = _running_minimum(depth, starts, lengths)
     before = np.r_[0, lowest[:-1]]

@@ -545,8 +545,8 @@ def _last_outputs(open_reply: Opened, stream: StreamOptions | None) -> pa.Schema
     types = {index: open_reply.schema.field(f"output_{index}").type for index in range(len(open_reply.calls))}
     # What was computed outside is not asked for again, so all outputs before an epoch must be stored.
     calls_out = any(call.rows_at_once for call in open_reply.calls)
-    varying = [index for index, call in enumerate(open_reply.calls) if calls_out or call.value_varies]
-    return pa.schema([(f"{EMITTED}{index}", pa.struct([("value", types[index])])) for index in varying])
+    varying_calls = [index for index, call in enumerate(open_reply.calls) if calls_out or call.value_varies]
+    return pa.schema([(f"{EMITTED}{index}", pa.struct([("value", types[index])])) for index in varying_calls])
 
 
 def _pin(calls: Sequence[Call], open_reply: Opened) -> Iterator[Call]:

@@ -499,18 +499,18 @@ class BucketEpoch:
 
         The rows are either all accumulated or all retracted.
         """
-        retracting = retracts(block)
+        retraction_mask = retracts(block)
         is_new = self._live_before[slots] == 0
         if is_new.any():
             of_new = slots[is_new], block if is_new.all() else block.filter(pa.array(is_new))
-            if not retracting.any():
+            if not retraction_mask.any():
                 self._new_rows.accumulate(*of_new)
             else:
                 has_row = np.ones(len(slots), np.bool_)
                 has_row[is_new] = self._new_rows.retract(*of_new)
                 slots, block = self._without(slots, block, has_row, _NO_EQUAL_ROW)
-                retracting = retracting[: len(slots)]
-        counted_mask, self._live = live_rows(slots, retracting, self._live)
+                retraction_mask = retraction_mask[: len(slots)]
+        counted_mask, self._live = live_rows(slots, retraction_mask, self._live)
         return self._without(slots, block, counted_mask, _NO_ROW_LEFT)
 
     def _without(
@@ -606,13 +606,13 @@ class BucketEpoch:
 
     def _finish(self, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
         slots = results.column(SLOT).to_numpy()
-        existed = self._existed[slots]
+        existed_mask = self._existed[slots]
         exists = self._live[slots] + self._extra_rows > 0
         keys = self._groups.keys(slots)
         after = self._rows(keys, results)
         before = self._rows(keys, self._outputs_before(slots, results))
-        kinds, changes = changelog(before, after, existed, exists, update_before=self._update_before)
-        self._commit(slots, keys, results, existed | exists | self._is_saved[slots])
+        kinds, changes = changelog(before, after, existed_mask, exists, update_before=self._update_before)
+        self._commit(slots, keys, results, existed_mask | exists | self._is_saved[slots])
         self.stats.groups = len(slots) + self.stats.isolated_groups
         return kinds, changes
 
@@ -621,22 +621,22 @@ class BucketEpoch:
         slots: npt.NDArray[np.int32],
         keys: pa.RecordBatch,
         results: pa.RecordBatch,
-        remaining: npt.NDArray[np.bool_],
+        remaining_mask: npt.NDArray[np.bool_],
     ) -> None:
-        if not remaining.any():
+        if not remaining_mask.any():
             return
-        mask = pa.array(remaining)
+        mask = pa.array(remaining_mask)
         states = results.select([field.name for field in self._layout.states]).filter(mask)
-        live = (self._live[slots] + self._extra_rows)[remaining]
+        live = (self._live[slots] + self._extra_rows)[remaining_mask]
         emitted_columns = [column.filter(mask) for column in self._layout.emitted_of(results)]
-        hashes = self._groups.stored_hashes(slots[remaining])
+        hashes = self._groups.stored_hashes(slots[remaining_mask])
         try:
             outcome = self._table.commit(keys.filter(mask), live, states, hashes, emitted_columns)
         except RejectedError as error:
             if error.code != "LIMIT":
                 raise
             sizes = [states.slice(row, 1).nbytes for row in range(states.num_rows)]
-            raise error.with_group(self._groups.name(int(slots[remaining][np.argmax(sizes)]))) from error
+            raise error.with_group(self._groups.name(int(slots[remaining_mask][np.argmax(sizes)]))) from error
         self.stats.runs, self.stats.state_bytes = outcome.runs, outcome.bytes
 
     def _outputs_before(self, slots: npt.NDArray[np.int32], results: pa.RecordBatch) -> pa.RecordBatch:

@@ -232,9 +232,9 @@ class SessionEpoch:
             sound = ~self._set_aside(final, after, slots, members[is_new] - len(stored_sessions), chain[is_new])
             final, after = final.take(sound), after.filter(pa.array(sound))
             # The remaining chains are renumbered. Stored sessions of failed chains are not changed.
-            remaining = sound[old_chain]
-            old, old_chain = old[remaining], (np.cumsum(sound) - 1)[old_chain[remaining]]
-            before = before.filter(pa.array(remaining))
+            remaining_mask = sound[old_chain]
+            old, old_chain = old[remaining_mask], (np.cumsum(sound) - 1)[old_chain[remaining_mask]]
+            before = before.filter(pa.array(remaining_mask))
         old_sessions = stored_sessions.take(old)
         removed_mask = (old_sessions.starts != final.starts[old_chain]) | (old_sessions.ends != final.ends[old_chain])
         was = np.full(len(final), -1, np.int64)

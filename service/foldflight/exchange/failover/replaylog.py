@@ -138,8 +138,8 @@ class ReplayLog:
         if isinstance(entry.frame, Barrier) and not self._returns_states:
             # A failed slot must be empty on a new server, even if the function does not raise there again.
             if len(failed_slots):
-                forgetting = ReplayEntry(Forget(pa.array(failed_slots, pa.int32())), has_answer=False)
-                self._replace_entries([*self._entries[:index], forgetting, *self._entries[index:]])
+                forget_entry = ReplayEntry(Forget(pa.array(failed_slots, pa.int32())), has_answer=False)
+                self._replace_entries([*self._entries[:index], forget_entry, *self._entries[index:]])
             return
         for past in self._entries[:index]:
             if isinstance(past.frame, Forget):

@@ -186,8 +186,8 @@ def _repeats_members(value: bytes) -> bool:
         return False
     members: list[tuple[str, Any]] = []
 
-    def note(found: list[tuple[str, Any]]) -> None:
-        members[:] = found  # the event itself comes last
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        members[:] = pairs  # the event itself comes last
 
     json.loads(value, object_pairs_hook=note)
     return len(dict(members)) != len(members)
@@ -235,7 +235,7 @@ def _conversion(type_: pa.DataType) -> _Convert | None:
         digits = type_.precision - type_.scale
         whole = f"[0-9]{{1,{digits}}}" if digits else "0"
         fraction = rf"(\.[0-9]{{1,{type_.scale}}})?" if type_.scale else ""
-        return partial(_matching, type_, rf"^-?{whole}{fraction}$")
+        return partial(_cast_matching, type_, rf"^-?{whole}{fraction}$")
     patterns: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
         (types.is_signed_integer, _INTEGER),
         (types.is_float64, _DOUBLE),
@@ -243,10 +243,10 @@ def _conversion(type_: pa.DataType) -> _Convert | None:
         (types.is_date32, _DATE),
         (lambda each: types.is_timestamp(each) and each.tz is None, _TIMESTAMP),
     )
-    return next((partial(_matching, type_, pattern) for holds, pattern in patterns if holds(type_)), None)
+    return next((partial(_cast_matching, type_, pattern) for holds, pattern in patterns if holds(type_)), None)
 
 
-def _matching(type_: pa.DataType, pattern: str, values: _Texts) -> pa.Array:
+def _cast_matching(type_: pa.DataType, pattern: str, values: _Texts) -> pa.Array:
     """Cast texts that match a pattern. Raises ValueError for others, and Arrow's errors for values out of range."""
     texts = pa.array(values, pa.string())
     if not pc.all(pc.match_substring_regex(texts, pattern), min_count=0).as_py():

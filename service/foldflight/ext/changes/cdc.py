@@ -645,8 +645,8 @@ def _convert_row(values: Column, texts: Column, row: st.StructType, is_whole: Co
     checked_row = sf.when(has_repeated_name, repetition_error)
     if is_whole is not None:
         # One expression checks all columns, because many functions over arrays make Spark's planning slow.
-        lacking = sf.array_except(sf.array(*map(sf.lit, row.names)), names)
-        first = lacking[0]
+        missing_names = sf.array_except(sf.array(*map(sf.lit, row.names)), names)
+        first = missing_names[0]
         lacks = _raise_mismatch(
             sf.concat(
                 sf.lit("an event lacks the column "), first, sf.lit("; it has "), names_text, _nearest(first, names)
@@ -654,7 +654,7 @@ def _convert_row(values: Column, texts: Column, row: st.StructType, is_whole: Co
             ". A column that was added later is NULL in older events with missing='null'",
             event,
         )
-        checked_row = checked_row.when(is_whole & (sf.size(lacking) > 0), lacks)
+        checked_row = checked_row.when(is_whole & (sf.size(missing_names) > 0), lacks)
     return checked_row.when(texts.isNotNull(), sf.struct(*fields))
 
 
@@ -780,7 +780,9 @@ def refuse_taken(column_name: str, names: Iterable[str]) -> None:
 
 def require_columns(df: DataFrame, names: Iterable[str], remedy: str) -> None:
     """Refuse a DataFrame that lacks columns. Raises RejectedError SCHEMA_MISMATCH."""
-    missing = [name for name in names if name not in df.columns]
-    if missing:
+    missing_names = [name for name in names if name not in df.columns]
+    if missing_names:
         hint = hint_for_columns(df.columns) or remedy
-        raise RejectedError("SCHEMA_MISMATCH", f"there is no column {missing[0]} among {', '.join(df.columns)}; {hint}")
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"there is no column {missing_names[0]} among {', '.join(df.columns)}; {hint}"
+        )

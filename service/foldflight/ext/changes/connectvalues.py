@@ -172,7 +172,7 @@ def decoder(type_: pa.DataType, description: Described | None, words: Words) -> 
     """
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         if description is not None and description.type != "array":
-            return _refusing(f"which is {_display_name(description)}, not an array; declare another type")
+            return _refusal_decoder(f"which is {_display_name(description)}, not an array; declare another type")
         item = decoder(type_.value_type, description.items if description else None, words)
         return lambda value: _items(value, item)
     if description is None and pa.types.is_struct(type_):
@@ -180,7 +180,7 @@ def decoder(type_: pa.DataType, description: Described | None, words: Words) -> 
         return lambda value: _struct(value, fields)
     if pa.types.is_map(type_) and (description is None or description.type == "map"):
         if not (pa.types.is_string(type_.key_type) or pa.types.is_large_string(type_.key_type)):
-            return _refusing("whose keys are texts; declare MAP<STRING, ...>")
+            return _refusal_decoder("whose keys are texts; declare MAP<STRING, ...>")
         value_of = decoder(type_.item_type, description.values if description else None, words)
         return lambda value: _map(value, value_of)
     is_binary_text = pa.types.is_binary(type_) and description is not None and description.type == "string"
@@ -231,7 +231,7 @@ def _number_of_text(source: Decode) -> Decode:
     return lambda value: decimal.Decimal(value) if type(value) is str and _DECIMAL.fullmatch(value) else source(value)
 
 
-def _refusing(why: str) -> Decode:
+def _refusal_decoder(why: str) -> Decode:
     def refuse(_value: Any) -> Any:
         raise Refused(why)
 
@@ -248,11 +248,11 @@ def _display_name(description: Described) -> str:
 def _described_decoder(description: Described) -> Decode:
     """Return what reads a value as the schema block describes it."""
     if description.name in REFUSED_TYPES:
-        return _refusing(f"which is {description.name}: {REFUSED_TYPES[description.name]}")
+        return _refusal_decoder(f"which is {description.name}: {REFUSED_TYPES[description.name]}")
     if description.name == "org.apache.kafka.connect.data.Decimal":
         scale = description.parameter("scale")
         if scale is None or not _DIGITS.fullmatch(scale):
-            return _refusing("which is a Decimal without a scale in its schema block")
+            return _refusal_decoder("which is a Decimal without a scale in its schema block")
         return lambda value: _of_scale(value, int(scale))
     if description.name in SEMANTIC:
         return SEMANTIC[description.name]
@@ -260,7 +260,7 @@ def _described_decoder(description: Described) -> Decode:
         return _decode_unsigned
     if description.type in _PLAIN:
         return _PLAIN[description.type]
-    return _refusing(
+    return _refusal_decoder(
         f"which is {_display_name(description)}, a type without an exact reader; leave the column out of the schema"
     )
 

@@ -681,12 +681,12 @@ class Reader:
             return  # which is refused when it is read
         if isinstance(before, dict) and not (is_delete and plan.is_described):
             absent = [name for name in self.types if not self._has(before, name)]
-            lacking = [name for name in absent if is_delete or self._has(after, name)]
-            is_misspelt = is_delete and not self.fills_missing and all(_similar(name, before) for name in lacking)
-            if lacking and not is_misspelt and not (self.fills_missing and self.has_whole_rows):
+            missing_names = [name for name in absent if is_delete or self._has(after, name)]
+            is_misspelt = is_delete and not self.fills_missing and all(_similar(name, before) for name in missing_names)
+            if missing_names and not is_misspelt and not (self.fills_missing and self.has_whole_rows):
                 raise _schema_mismatch(
-                    f"the old row of an event, before, lacks {_columns(lacking)}, as where the database does not log "
-                    f"whole old rows: {_text_of(before)}; {_WHOLE_ROWS}, {of_keys}. If old rows are whole, and a "
+                    f"the old row of an event, before, lacks {_columns(missing_names)}, as where the database does not "
+                    f"log whole old rows: {_text_of(before)}; {_WHOLE_ROWS}, {of_keys}. If old rows are whole, and a "
                     "column was added later, write missing='null' and replica_identity='full'"
                 )
         if is_delete and not self.has_whole_rows and self._is_invented(before, plan, messages, place):

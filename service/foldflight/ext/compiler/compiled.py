@@ -688,16 +688,16 @@ def _nested(
     columns: Sequence[pa.Array | None], type_: pa.DataType, parts: set[str], *, narrow: bool
 ) -> pa.Array | None:
     """Return columns of fields as states of `type_`, whose structs have the names `parts`; None if one is None."""
-    remaining = iter(columns)
+    remaining_columns = iter(columns)
 
-    def made(inner: pa.DataType, path: str) -> pa.Array | None:
+    def make_array(inner: pa.DataType, path: str) -> pa.Array | None:
         members = [
-            made(each.type, f"{path}{each.name}.") if f"{path}{each.name}." in parts else next(remaining)
+            make_array(each.type, f"{path}{each.name}.") if f"{path}{each.name}." in parts else next(remaining_columns)
             for each in inner
         ]
         return struct_of(members, inner, narrow=narrow)
 
-    return made(type_, "")
+    return make_array(type_, "")
 
 
 def _objects(accumulator: Any, layout: RecordLayout) -> list[Any]:

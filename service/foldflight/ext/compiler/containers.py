@@ -655,7 +655,7 @@ def _sorted_of(me: ContainerType) -> Any:
     part = me.part
     assert part is not None
     _check_order(part)
-    sorting, words = memory.sorting(part.kinds), _words_of(part, "an item")
+    sorter, words = memory.sorting(part.kinds), _words_of(part, "an item")
     stride, size_of = len(part.kinds), register_jitable(counting(me))
 
     @register_jitable
@@ -665,7 +665,7 @@ def _sorted_of(me: ContainerType) -> Any:
         memory.reallocate(scratch, size_of(me), stride)
         for item in _entries(me):
             memory.append(header, words(item))
-        sorting(header, scratch)
+        sorter(header, scratch)
         return header
 
     return sorted_copy

@@ -202,16 +202,16 @@ def _layout(
     whole = digits - places
     commas = (whole - 1) // 3 if group else 0
     length = digits + commas + (places > 0) + (sign > 0) + 2 * (prefix > 0) + (suffix > 0)
-    missing = max(width - length, 0)
-    before = missing // 2 if align == 2 else missing if align == 1 else 0
-    start = allocate(length + missing)
+    padding = max(width - length, 0)
+    before = padding // 2 if align == 2 else padding if align == 1 else 0
+    start = allocate(length + padding)
     address = _fill(start, fill, before)
     if sign > 0:
         address = _fill(address, sign, 1)
     if prefix > 0:
         address = _fill(_fill(address, 0x30, 1), prefix, 1)
     if align == 3:
-        address = _fill(address, fill, missing)
+        address = _fill(address, fill, padding)
     end = address + digits + commas + (places > 0)
     at = end
     for index in range(digits):
@@ -227,8 +227,8 @@ def _layout(
         store_byte(at, 0x30 + digit if digit < 10 else letters + digit - 10)
     if suffix > 0:
         end = _fill(end, suffix, 1)
-    _fill(end, fill, missing - before if align in (0, 2) else 0)
-    return text_at(start, length + missing)
+    _fill(end, fill, padding - before if align in (0, 2) else 0)
+    return text_at(start, length + padding)
 
 
 def _number_of(spec: _Spec) -> Any:
@@ -312,13 +312,13 @@ def _of_text(spec: _Spec) -> Any:
         raise Unsupported("it writes a text with a precision; take a part of it, as in name[:8]")
 
     def write(a: int) -> int:
-        missing = max(width - character_count(a), 0)
-        if missing == 0:
+        padding = max(width - character_count(a), 0)
+        if padding == 0:
             return a
-        before = missing // 2 if align == 2 else missing if align == 1 else 0
-        start = allocate(length_of(a) + missing)
-        _fill(copy_text(_fill(start, fill, before), a), fill, missing - before)
-        return text_at(start, length_of(a) + missing)
+        before = padding // 2 if align == 2 else padding if align == 1 else 0
+        start = allocate(length_of(a) + padding)
+        _fill(copy_text(_fill(start, fill, before), a), fill, padding - before)
+        return text_at(start, length_of(a) + padding)
 
     return write
 
@@ -549,21 +549,21 @@ def _justify(name: str, align: int) -> Any:
 
         def justify(a: Any, width: Any, fill: Any = None) -> Any:
             number = as_number(convert(a))
-            missing = whole(width) - character_count(number)
+            padding = whole(width) - character_count(number)
             byte = 0x20
             if not is_plain:
                 other = as_number(convert(fill))
                 if length_of(other) != 1:
                     raise ValueError  # no character, or one beyond ASCII
                 byte = byte_at(other, 0)
-            if missing <= 0:
+            if padding <= 0:
                 return decode(number)
-            if missing > _WIDTH_MAX:
+            if padding > _WIDTH_MAX:
                 raise ValueError
-            start = allocate(length_of(number) + missing)
-            end = copy_text(_fill(start, byte, missing if align == 1 else 0), number)
-            _fill(end, byte, missing if align == 0 else 0)
-            return decode(text_at(start, length_of(number) + missing))
+            start = allocate(length_of(number) + padding)
+            end = copy_text(_fill(start, byte, padding if align == 1 else 0), number)
+            _fill(end, byte, padding if align == 0 else 0)
+            return decode(text_at(start, length_of(number) + padding))
 
         return justify
 

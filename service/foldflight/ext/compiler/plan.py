@@ -223,9 +223,9 @@ def _attributes(methods: Methods | ScalarMethods, cls: type, functions: Collecti
     own = own_attributes(methods)
     plain = {name: value for name, value in own.items() if plain_kind(value) is not None}
     # Compiled code reads such a name from the class, where Python reads it from the instance.
-    hiding = [name for name in own if name in functions or (name not in plain and hasattr(cls, name))]
-    if hiding:
-        raise Unsupported(f"its instance attribute {hiding[0]} hides the class attribute of that name")
+    hiding_names = [name for name in own if name in functions or (name not in plain and hasattr(cls, name))]
+    if hiding_names:
+        raise Unsupported(f"its instance attribute {hiding_names[0]} hides the class attribute of that name")
     layout = RecordLayout(tuple(RecordField(name, str(plain_kind(value))) for name, value in plain.items()))
     return layout, _record(layout, plain)
 
@@ -564,8 +564,8 @@ def _fresh_record(
             raise Unsupported(f"all its accumulators share the {type(each).__name__}{name}")
     if len({*map(id, mine)}) < len(mine):
         raise Unsupported("two attributes of its accumulator are the same object")
-    holding = [field.name for field in layout.fields if field.contents is not None]
-    differ = any(_entries(one[name]) != _entries(other[name]) for name in holding)
+    container_names = [field.name for field in layout.fields if field.contents is not None]
+    differ = any(_entries(one[name]) != _entries(other[name]) for name in container_names)
     if differ or record.tobytes() != _record(layout, other).tobytes():
         raise Unsupported("create_accumulator does not always return equal accumulators")
     return record
@@ -633,8 +633,8 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
                 try:
                     for inner, maker in _makers_of(value):
                         _check_pure(inner, maker, {*classes, value})
-                except Unsupported as unsupported:
-                    raise Unsupported(f"{what} uses {name}: {unsupported.reason}").at(line) from None
+                except Unsupported as error:
+                    raise Unsupported(f"{what} uses {name}: {error.reason}").at(line) from None
                 is_plain = True
             if not is_plain:
                 refusal = f"{what} uses {name}"

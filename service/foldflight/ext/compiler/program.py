@@ -352,8 +352,8 @@ def reason_of(error: BaseException, otherwise: str = "") -> str:
             return f"{name} is {one} in one place and {other} in another ({Path(file).name}:{line})"
         # The first lines of numba's message name the compiler pass; the next one describes the problem.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        telling = [line for line in lines if not line.startswith("Failed in nopython mode")]
-        reason = f"numba: {type(error).__name__}: {(telling or lines or [''])[0]}"
+        reason_lines = [line for line in lines if not line.startswith("Failed in nopython mode")]
+        reason = f"numba: {type(error).__name__}: {(reason_lines or lines or [''])[0]}"
     else:
         reason, location = str(cause.reason), cause.location or location
     location = location or otherwise

@@ -537,8 +537,8 @@ class _Rewriter:
             self.emit_call(target, operators.reverse, (expr.value,), loc)
         elif expr.op == "getitem":
             is_constant = type(self.constants.get(expr.index.name)) is int
-            chosen = operators.get_constant_item if is_constant else operators.get_item
-            self.emit_call(target, chosen, (expr.value, expr.index), loc)
+            implementation = operators.get_constant_item if is_constant else operators.get_item
+            self.emit_call(target, implementation, (expr.value, expr.index), loc)
         elif expr.index_var is not None and self.holds_items(expr.value):
             self.emit_call(target, operators.get_item, (expr.value, expr.index_var), loc)
         else:

@@ -182,7 +182,7 @@ def _small(calm: Record, _silence_s: float) -> Provocation:
     return Small(bound)
 
 
-def _reopening(calm: Record, _silence_s: float) -> Provocation:
+def _check_reopening(calm: Record, _silence_s: float) -> Provocation:
     if calm.seen["Barrier"] < _EPOCHS_MIN * calm.seen["Open"]:
         raise NotTriedError(f"the query has fewer than {_EPOCHS_MIN} epochs in an exchange")
     return Reopening()
@@ -274,7 +274,7 @@ _TRIALS: Final = (
             "exchange with the states that it has.",
             "Half-close after the last part, open another exchange, and send States before the next chunk.",
         ),
-        _reopening,
+        _check_reopening,
     ),
     _Trial(
         Rule(
@@ -416,11 +416,13 @@ def _run(query: Callable[[str], object], registry: Registry, provocation: Provoc
             failures.append(f"{type(error).__name__}: {error}")
 
     with StrictServer(registry, provocation, signer=_SIGNER) as server:
-        asking = threading.Thread(target=ask, args=(server.url,), name="foldflight-conformance-query", daemon=True)
-        asking.start()
-        asking.join(timeout_s)
+        query_thread = threading.Thread(
+            target=ask, args=(server.url,), name="foldflight-conformance-query", daemon=True
+        )
+        query_thread.start()
+        query_thread.join(timeout_s)
         server.record.settle()
-        if asking.is_alive():
+        if query_thread.is_alive():
             return _Run(server.record, failure=f"it did not end within {timeout_s:g} s")
     if failures:
         return _Run(server.record, failure=failures[0])

@@ -12,7 +12,7 @@ class _ArrowUdf(Adapter):
     """The conventions of arrow-udf."""
 
     def bound_methods(self, author_methods: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
-        def returning(call: Callable[..., Any]) -> Callable[..., Any]:
+        def return_accumulator(call: Callable[..., Any]) -> Callable[..., Any]:
             """Return a call whose result is the new state; None stands for a state that was changed in place."""
 
             def change(state: Any, *values: Any) -> Any:
@@ -25,9 +25,9 @@ class _ArrowUdf(Adapter):
 
         return {
             "create_accumulator": author_methods.create_accumulator,
-            "accumulate": returning(author_methods.accumulate),
-            "retract": returning(author_methods.retract),
-            "merge": returning(author_methods.merge),
+            "accumulate": return_accumulator(author_methods.accumulate),
+            "retract": return_accumulator(author_methods.retract),
+            "merge": return_accumulator(author_methods.merge),
             "get_value": author_methods.get_value or (lambda state: state),  # without `finish`, the state is the result
         }
 

@@ -26,13 +26,13 @@ class _Beam(Adapter):
     """The conventions of Beam."""
 
     def bound_methods(self, author_methods: Any, instance: Callable[[], Any]) -> dict[str, Any]:  # noqa: ARG002 - as the others
-        def taking(call: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+        def take_one_argument(call: Callable[[Any, Any], Any]) -> Callable[..., Any]:
             return lambda accumulator, *values: call(accumulator, values[0] if len(values) == 1 else values)
 
         return {
             "create_accumulator": author_methods.create_accumulator,
-            "accumulate": taking(author_methods.accumulate),
-            "retract": taking(author_methods.retract),
+            "accumulate": take_one_argument(author_methods.accumulate),
+            "retract": take_one_argument(author_methods.retract),
             "merge": lambda accumulator, other: author_methods.merge([accumulator, other]),
             "get_value": author_methods.get_value,
             "open": lambda _: author_methods.open(),

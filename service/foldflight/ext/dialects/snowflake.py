@@ -41,10 +41,10 @@ class _HandledSerializer(StateSerializer):
 
     def to_arrow(self, values: Any) -> pa.Array:
         states = [value.aggregate_state() for value in values]
-        missing = next((index for index, state in enumerate(states) if state is None), None)
-        if missing is not None and not isinstance(self.state, Nullable):
+        missing_index = next((index for index, state in enumerate(states) if state is None), None)
+        if missing_index is not None and not isinstance(self.state, Nullable):
             wrong = "aggregate_state returned None, which its annotation does not have; annotate it as `... | None`"
-            raise CastError(missing, "RESULT_TYPE", wrong)
+            raise CastError(missing_index, "RESULT_TYPE", wrong)
         return self.state.to_arrow(states)
 
     def from_arrow(self, array: pa.Array) -> list[Any]:

@@ -393,8 +393,8 @@ class _Subject:
         """Return the fields of an accumulator by name."""
         names = list(self.types)
         if isinstance(accumulator, Record):
-            missing = [name for name in names if name not in accumulator.attributes]
-            values = {name: run.attribute_of(accumulator, name) for name in missing} | accumulator.attributes
+            missing_names = [name for name in names if name not in accumulator.attributes]
+            values = {name: run.attribute_of(accumulator, name) for name in missing_names} | accumulator.attributes
             if set(values) != set(names):
                 raise Unsupported("its accumulator has attributes that are not annotated, or has no plain attributes")
             return {name: values[name] for name in names}
@@ -652,9 +652,9 @@ def _cases(known_facts: Mapping[Expr, bool], effects: Sequence[_Effect]) -> Iter
         for fact in effect.facts:
             if fact not in known_facts and not fact.uses("field"):
                 for holds in (True, False):
-                    remaining = [each for each in effects if each.meets({fact: holds})]
-                    if remaining:
-                        yield from _cases({**known_facts, fact: holds}, remaining)
+                    remaining_effects = [each for each in effects if each.meets({fact: holds})]
+                    if remaining_effects:
+                        yield from _cases({**known_facts, fact: holds}, remaining_effects)
                 return
     yield _Case(known_facts, tuple(effects))
 
@@ -876,21 +876,21 @@ class _Extremum:
             raise self._order_dependent(f"starts as {self.start} and takes an equal value, 0.0 or -0.0")
         if takes.get("empty") is False:
             raise self._order_dependent("does not take the first value")
-        fitting: list[Monoid] = []
+        fitting_monoids: list[Monoid] = []
         for monoid, expected in (
             ("min", {"less": True, "greater": False, "value is NaN": False, "held is NaN": True}),
             ("max", {"less": False, "greater": True, "value is NaN": True, "held is NaN": False}),
         ):
             if all(takes.get(relation, is_taken) is is_taken for relation, is_taken in expected.items()):  # type: ignore[call-overload]
-                fitting.append(monoid)  # type: ignore[arg-type]
-        if not fitting and value.kind == "float":
+                fitting_monoids.append(monoid)  # type: ignore[arg-type]
+        if not fitting_monoids and value.kind == "float":
             raise self._order_dependent(
                 "may hold NaN, with which no comparison is true; leave NaN out (`if value == value`), or treat it as "
                 "the greatest number"
             )
-        if not fitting:
+        if not fitting_monoids:
             raise self._order_dependent("is neither the least nor the greatest value")
-        return fitting[0] if len(fitting) == 1 else None
+        return fitting_monoids[0] if len(fitting_monoids) == 1 else None
 
     def _check_types(self, parts: Sequence[Case]) -> None:
         expected = kind_of(self.subject.types[self.name])

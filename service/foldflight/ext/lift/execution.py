@@ -726,8 +726,8 @@ class _StackFrame:
         if issubclass(cls, tuple) and isinstance(fields, tuple):
             defaults = getattr(cls, "_field_defaults", {})
             items = dict(zip(fields, arguments, strict=False)) | keywords
-            missing = {each: self.constant(defaults[each], each) for each in fields if each in defaults}
-            items = missing | items
+            defaults_used = {each: self.constant(defaults[each], each) for each in fields if each in defaults}
+            items = defaults_used | items
             if items.keys() != set(fields) or len(arguments) > len(fields):
                 raise Raised(f"TypeError: {cls.__name__} is created with other arguments ({self.where})")
             return Tuple(tuple(items[each] for each in fields), cls)

@@ -62,14 +62,14 @@ class LiftedForm:
         except FoldflightError as error:
             expected = error
         try:
-            raising = [each.text for row in rows for each in self.lift.failures if evaluate(each.when, row)]
-            results = [] if raising else [each.of_rows(rows, signs) for each in plan.aggregates]
+            failure_texts = [each.text for row in rows for each in self.lift.failures if evaluate(each.when, row)]
+            results = [] if failure_texts else [each.of_rows(rows, signs) for each in plan.aggregates]
         except (ArithmeticError, TypeError) as error:  # the engine would return NULL or a wrong number
             return f"the lifted form cannot be computed: {type(error).__name__}: {error}", False
-        if raising:
+        if failure_texts:
             if isinstance(expected, FoldflightError):
                 return None, True
-            return f"the lifted form raises {raising[0]}, and accumulate and retract do not", False
+            return f"the lifted form raises {failure_texts[0]}, and accumulate and retract do not", False
         columns = [pa.array([result], plan.type_of(index, self.types)) for index, result in enumerate(results)]
         try:
             state = plan.states(columns, self.bound.state_type, 1)[0].as_py()

@@ -219,8 +219,8 @@ class LiftPlan:
             _check(failure.when)
         if not aggregates:
             raise Unsupported("no row changes its accumulator")
-        failing = [each.when for each in lift.failures]
-        return cls(lift, tuple(_with_rest(each, failing) for each in aggregates), tuple(limbs))
+        failure_conditions = [each.when for each in lift.failures]
+        return cls(lift, tuple(_with_rest(each, failure_conditions) for each in aggregates), tuple(limbs))
 
     @property
     def raising(self) -> tuple[Expr, ...]:
@@ -383,13 +383,13 @@ def _aggregates(field: Field, *, has_kinds: bool) -> list[tuple[Aggregate, int, 
     return aggregates
 
 
-def _with_rest(one: Aggregate, failing: Sequence[Expr]) -> Aggregate:
+def _with_rest(one: Aggregate, failure_conditions: Sequence[Expr]) -> Aggregate:
     """Return an aggregate whose last case has no condition, if it applies to all other rows that do not fail.
 
     A row that fails is an error, so its value does not matter.
     """
     *others, last = one.cases
-    if last.when != TRUE and _hold_always([*(each.when for each in one.cases), *failing]):
+    if last.when != TRUE and _hold_always([*(each.when for each in one.cases), *failure_conditions]):
         return replace(one, cases=(*others, Case(TRUE, last.value)))
     return one
 

@@ -534,8 +534,8 @@ class _Finish:
             error = self._error("OVERFLOW", f"coalesce({self._misfit_text(field, total, type_)}, {text(OVERFLOWED)})")
             whole = f"(shiftleft({upper}, 32) | ({low} & {(1 << 32) - 1}L))"
             return f"CASE WHEN {fits} THEN {whole} ELSE raise_error({error}) END"
-        missing = " OR ".join(f"({each}) IS NULL" for each in limbs)
-        overflow = f"WHEN {missing} THEN raise_error({self._error('OVERFLOW', text(OVERFLOWED))})"
+        is_null_text = " OR ".join(f"({each}) IS NULL" for each in limbs)
+        overflow = f"WHEN {is_null_text} THEN raise_error({self._error('OVERFLOW', text(OVERFLOWED))})"
         # So that the total has less than 38 digits.
         large = " OR ".join(
             f"{each} NOT BETWEEN {-_HIGH_MAX}L AND {_HIGH_MAX}L"
@@ -661,9 +661,9 @@ def _aggregate_groups(
     if task.counts_rows:
         aggregates.append(f"count(1) AS {ROWS}")
     for number, call in enumerate(calls):
-        raising = call.raising
+        failure_count = call.raising
         for index, aggregate in enumerate(call.plan.aggregates):
-            raises = index == raising and bool(call.plan.lift.failures)
+            raises = index == failure_count and bool(call.plan.lift.failures)
             limb = call.limb(aggregate, parts, raises=raises, skips_null=skips_null)
             aggregate_sql = aggregations[aggregate.kind].format(limb, rows=call.rows(aggregate))
             if aggregate.kind == "decimal sum":

@@ -136,18 +136,18 @@ def functions_for(
     others = [function for function in current_functions if function.name not in names]
     by_name.update({function.name: function for function in current_functions if function.name in names})
     authored_names = [name for name in names if name not in built_in]
-    missing = [name for name in authored_names if name not in by_name]
-    replaced_names = missing or authored_names  # an edited class may replace the class of a bundle
+    missing_names = [name for name in authored_names if name not in by_name]
+    replaced_names = missing_names or authored_names  # an edited class may replace the class of a bundle
     if len(others) == len(replaced_names) == 1:
         by_name[replaced_names[0]] = replace(others[0], name=replaced_names[0])
     elif others:
         raise unknown_function(others[0].name, names, "in the recording")
-    elif missing:
+    elif missing_names:
         where = {each["name"]: each["where"] for each in recording.about["functions"]}
         raise RejectedError(
             "UNKNOWN_FUNCTION",
-            f"the recording calls {', '.join(missing)}, whose code is not in it; give it as it was recorded "
-            f"({options_for([where.get(name, 'module:Class') for name in missing])}), or a class of yours, which is "
-            "then executed",
+            f"the recording calls {', '.join(missing_names)}, whose code is not in it; give it as it was recorded "
+            f"({options_for([where.get(name, 'module:Class') for name in missing_names])}), or a class of yours, which "
+            "is then executed",
         )
     return Registry(by_name.values())

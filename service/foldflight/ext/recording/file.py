@@ -323,12 +323,12 @@ def groups_named(recording: Recording, key_texts: Mapping[str, str]) -> list[int
     """
     slots = sorted({slot for pair in recording.pairs for slot in slots_in(pair.frame)})
     groups = {slot: {**recording.groups.get(slot, {}), "slot": slot} for slot in slots}
-    matching = [
+    matching_groups = [
         slot
         for slot, group in groups.items()
         if all(name in group and text in (str(group[name]), repr(group[name])) for name, text in key_texts.items())
     ]
-    if not matching:
+    if not matching_groups:
         some = [_group_text(group) for group in islice(groups.values(), _NAMED_MAX)]
         some += ["..."] if len(groups) > _NAMED_MAX else []
         failed_slot = recording.error.slot if recording.error else None
@@ -339,7 +339,7 @@ def groups_named(recording: Recording, key_texts: Mapping[str, str]) -> list[int
             f"the recording has no group {_group_text(key_texts)}; it has {', '.join(some) or 'no rows'}"
             f"{'' if recording.groups else keyless}",
         )
-    return matching
+    return matching_groups
 
 
 def _group_text(group: Mapping[str, Any]) -> str:

@@ -54,9 +54,9 @@ class DeltaTable:
             self._check_partitions(table, self._columns.empty_table())
             schema = pa.schema(table.schema().to_arrow())
             fields = {field.name: field.type for field in schema}
-            missing = missing_columns(self.name, self._columns, fields, add_columns=self._add_columns)
-            if missing:
-                new_columns = pa.schema([field.with_nullable(True) for field in missing])
+            missing_fields = missing_columns(self.name, self._columns, fields, add_columns=self._add_columns)
+            if missing_fields:
+                new_columns = pa.schema([field.with_nullable(True) for field in missing_fields])
                 table.alter.add_columns(deltalake.Schema.from_arrow(new_columns).fields)
 
     def has_rows(self) -> bool:

@@ -71,10 +71,10 @@ class DuckDBTable:
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = ?", [self._name_in_schema])
             schema = connection.sql(f"FROM {self._table} LIMIT 0").to_arrow_table().schema
             types = {field.name: field.type for field in schema}
-            missing = missing_columns(self.name, self._columns, types, add_columns=self._add_columns)
+            missing_fields = missing_columns(self.name, self._columns, types, add_columns=self._add_columns)
             description = connection.sql(f"DESCRIBE FROM {_CHANGES}").fetchall()
             names = {row[0]: row[1] for row in description}
-            for field in missing:
+            for field in missing_fields:
                 connection.execute(f"ALTER TABLE {self._table} ADD COLUMN {quote_name(field.name)} {names[field.name]}")
             connection.commit()
 

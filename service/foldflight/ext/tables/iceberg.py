@@ -77,10 +77,10 @@ class IcebergTable:
                     f"{_FORMAT}. Write it by Spark, as a table of the session's catalogue, or into another table",
                 )
             fields = {field.name: field.type for field in table.schema().as_arrow()}
-            missing = missing_columns(self.name, self._columns, fields, add_columns=self._add_columns)
-            if missing:
+            missing_fields = missing_columns(self.name, self._columns, fields, add_columns=self._add_columns)
+            if missing_fields:
                 with table.update_schema() as update:
-                    update.union_by_name(pa.schema([field.with_nullable(True) for field in missing]))
+                    update.union_by_name(pa.schema([field.with_nullable(True) for field in missing_fields]))
 
     def has_rows(self) -> bool:
         """Return whether the table has any rows."""

@@ -106,8 +106,8 @@ class PostgresTable:
                     f"CREATE TABLE {self._epochs} (query text, table_name text, epoch bigint NOT NULL, "
                     "committed_at timestamptz NOT NULL, PRIMARY KEY (query, table_name))"
                 )
-            existing = self._existing(connection)
-            if not existing:
+            existing_columns = self._existing(connection)
+            if not existing_columns:
                 if not self._create:
                     raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
                 columns = ", ".join(f"{quote_name(name)} {type_}" for name, type_ in column_types.items())
@@ -121,8 +121,8 @@ class PostgresTable:
                 # Forget the epochs of a dropped table of this name. Otherwise a query that had filled it would go on
                 # after its last epoch, and this new table would lack all rows before that.
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = %s", [self._name_in_schema])
-                existing = self._existing(connection)
-            for field in missing_columns(self.name, self._columns, existing, add_columns=self._add_columns):
+                existing_columns = self._existing(connection)
+            for field in missing_columns(self.name, self._columns, existing_columns, add_columns=self._add_columns):
                 connection.execute(
                     f"ALTER TABLE {self._table} ADD COLUMN {quote_name(field.name)} {column_types[field.name]}"
                 )
@@ -139,20 +139,20 @@ class PostgresTable:
     def _check_index(self, connection: psycopg.Connection[Any]) -> None:
         keys = self._name_list(self._keys)
         indexes = connection.execute(_INDEXES, [self._table])
-        matching = [(nulls, immediate) for names, nulls, immediate in indexes if set(names) == set(self._keys)]
-        if not matching:
+        matching_indexes = [(nulls, immediate) for names, nulls, immediate in indexes if set(names) == set(self._keys)]
+        if not matching_indexes:
             raise RejectedError(
                 "SETTINGS",
                 f"table {self.name} has no unique index over its keys {', '.join(self._keys)}: CREATE UNIQUE INDEX ON "
                 f"{self._table} ({keys}) NULLS NOT DISTINCT",
             )
-        if not all(immediate for _, immediate in matching):
+        if not all(immediate for _, immediate in matching_indexes):
             raise RejectedError(
                 "SETTINGS",
                 f"table {self.name} has a unique constraint over its keys {', '.join(self._keys)} that is DEFERRABLE, "
                 "and INSERT ... ON CONFLICT refuses such a table: drop it, and add one that is not",
             )
-        self._takes_null_keys = any(nulls for nulls, _ in matching)
+        self._takes_null_keys = any(nulls for nulls, _ in matching_indexes)
 
     def has_rows(self) -> bool:
         """Return whether the table has any rows."""
@@ -258,8 +258,8 @@ class PostgresTable:
                     )
         try:
             # Arrow's texts are UTF-8, whatever the encoding of the connection is.
-            copying = f"COPY {table} FROM STDIN (ENCODING 'UTF8')"
-            with connection.cursor() as cursor, cursor.copy(copying) as copy:
+            copy_statement = f"COPY {table} FROM STDIN (ENCODING 'UTF8')"
+            with connection.cursor() as cursor, cursor.copy(copy_statement) as copy:
                 copy.write(copy_text(rows, self._vectors))
         except psycopg.DataError as error:
             location = _LOCATION.search(error.diag.context or "")

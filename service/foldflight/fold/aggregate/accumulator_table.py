@@ -187,10 +187,10 @@ def fresh_table(bound: BoundFunction, methods: Methods) -> Table | str:
     table = Table(all_members, np.zeros(0, record_dtype(numbers)), {}, is_single=is_single).from_states(fresh)
     if table is None:
         return "a new accumulator has a value that an array of numbers cannot hold"
-    beginning = next(
+    first_difference = next(
         (each.name for each in all_members if each.column is not None and not _is_empty(table[each.name])), None
     )
-    return table if beginning is None else f"the initial value of {beginning} is not empty"
+    return table if first_difference is None else f"the initial value of {first_difference} is not empty"
 
 
 def _is_empty(column: AttributeColumn) -> bool:
@@ -286,20 +286,22 @@ class Vectorised(GroupsAccumulator):
         columns = [_vector(column.array) for column in rows.arguments]
         try:
             with np.errstate(all="ignore"):
-                running = method(self._table.for_authors, rows.slots.astype(np.intp), signs, *columns)
+                running_accumulators = method(self._table.for_authors, rows.slots.astype(np.intp), signs, *columns)
         except (Exception, SystemExit) as error:
             raise user_failure(self._name, "running_many", error) from error
-        if running is NotImplemented:
+        if running_accumulators is NotImplemented:
             return None
         if requested is None:
-            return self._vectorised_values(running, rows.slots)
-        if isinstance(running, dict) and all(isinstance(column, np.ndarray) for column in running.values()):
+            return self._vectorised_values(running_accumulators, rows.slots)
+        if isinstance(running_accumulators, dict) and all(
+            isinstance(column, np.ndarray) for column in running_accumulators.values()
+        ):
             return self._vectorised_values(
-                {name: column[requested] for name, column in running.items()}, rows.slots[requested]
+                {name: column[requested] for name, column in running_accumulators.items()}, rows.slots[requested]
             )
-        if isinstance(running, np.ndarray):
-            return self._vectorised_values(running[requested], rows.slots[requested])
-        values = self._vectorised_values(running, rows.slots)
+        if isinstance(running_accumulators, np.ndarray):
+            return self._vectorised_values(running_accumulators[requested], rows.slots[requested])
+        values = self._vectorised_values(running_accumulators, rows.slots)
         return None if values is None else values.filter(pa.array(requested))
 
     def _fold_each_scalar(self, rows: Rows, mask: Mask, requested: Mask | None) -> pa.Array:

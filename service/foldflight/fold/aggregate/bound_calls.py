@@ -336,14 +336,14 @@ def _key_types(call: Call, schema: pa.Schema) -> tuple[pa.DataType, ...]:
     return tuple(column_of(schema, order.column, call).type for order in call.order)
 
 
-def column_of(schema: pa.Schema, name: str, asking: Call | Step) -> pa.Field:
+def column_of(schema: pa.Schema, name: str, call: Call | Step) -> pa.Field:
     """Return a column that a call or step names. Raises RejectedError SCHEMA_MISMATCH."""
     if schema.get_field_index(name) < 0:
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{asking.function} refers to a column {name!r} that the chunk does not have, or has twice; "
+            f"{call.function} refers to a column {name!r} that the chunk does not have, or has twice; "
             f"its columns are {', '.join(schema.names) or '(none)'}",
-            function=asking.function,
+            function=call.function,
         )
     return schema.field(name)
 

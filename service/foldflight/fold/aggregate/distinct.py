@@ -166,7 +166,7 @@ class Distinct(GroupsAccumulator):
         """Add n numbers to the times of n rows, and tell the function which rows appear or disappear."""
         for slot in np.unique(rows.slots).tolist():
             self._of(slot)
-        views, turning = self._rows, []
+        views, changed_rows = self._rows, []
         steps = zip(rows.slots.tolist(), self._serializer.keys_of(rows.arguments), weights, strict=True)
         for index, (slot, key, weight) in enumerate(steps):
             view = views[slot]
@@ -179,10 +179,10 @@ class Distinct(GroupsAccumulator):
             elif stored_times is not MISSING:
                 view._remove(key)  # noqa: SLF001
             if (times > 0) != (after > 0):
-                turning.append(index)
-        if turning:
+                changed_rows.append(index)
+        if changed_rows:
             mask = np.zeros(len(rows), np.bool_)
-            mask[turning] = True
+            mask[changed_rows] = True
             self._inner.update(rows.filter(mask))
 
     def running_values(self, rows: Rows, mask: Mask, requested: Mask | None = None) -> pa.Array:  # noqa: ARG002 - never called

@@ -40,7 +40,7 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def _calling(
+def _with_precision(
     method: Callable[Concatenate[Fold, _Parameters], _Result],
 ) -> Callable[Concatenate[Fold, _Parameters], _Result]:
     """Wrap a method that calls functions: set the decimal precision of SQL, and mark errors that would repeat."""
@@ -124,7 +124,7 @@ class Fold:
         """The current mode of each call."""
         return tuple(each.mode for each in self._accumulators)
 
-    @_calling
+    @_with_precision
     def merge_states(self, batch: pa.RecordBatch) -> None:
         """Merge states into slots, in order: into an empty slot a state is loaded. The slots become dirty.
 
@@ -206,7 +206,7 @@ class Fold:
 
         return self._ask(request, read_answers, are_held=are_held)
 
-    @_calling
+    @_with_precision
     def fold(self, batch: pa.RecordBatch) -> None:
         """Apply the rows of a chunk, in order. Their slots become dirty.
 
@@ -231,7 +231,7 @@ class Fold:
             if len(rows):
                 accumulators.update(rows)
 
-    @_calling
+    @_with_precision
     def fold_each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Apply rows like `fold`, and return the outputs after each row.
 
@@ -284,7 +284,7 @@ class Fold:
         emit_mask: Mask = column.to_numpy(zero_copy_only=False)
         return emit_mask
 
-    @_calling
+    @_with_precision
     def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:
         """Return the slots changed since the last call, and mark all slots as clean.
 
@@ -313,7 +313,7 @@ class Fold:
             self._marks[failed_slots] = 0
         return batch
 
-    @_calling
+    @_with_precision
     def changed_states(self) -> pa.RecordBatch:
         """Return the states changed since states were last returned; the slots stay dirty.
 
@@ -335,12 +335,12 @@ class Fold:
         for _, accumulators in self._accumulators_with_views():
             accumulators.forget_entries()
 
-    @_calling
+    @_with_precision
     def outputs(self, slots: pa.Array) -> pa.RecordBatch:
         """Return the outputs of n slots, in the schema `schema`, with NULL states. Marks of slots are not changed."""
         return self._results(slots.to_numpy(zero_copy_only=False), states=False, outputs=True)
 
-    @_calling
+    @_with_precision
     def values_twice(self, count: int) -> tuple[list[Any], list[Any]]:
         """Return the values of n slots of the first call, twice, without copying the accumulators in between."""
         accumulators, slots = self._accumulators[0], np.arange(count, dtype=np.int32)
@@ -438,8 +438,8 @@ class Fold:
 
     def close(self) -> None:
         """Close all functions. The first error is raised after all have been closed."""
-        closing, self._accumulators = self._accumulators, []
-        close_all(closing)
+        open_accumulators, self._accumulators = self._accumulators, []
+        close_all(open_accumulators)
 
     def _begin(self, batch: pa.RecordBatch) -> tuple[Slots, Mask | None]:
         names = batch.schema.names
@@ -508,8 +508,8 @@ class BoundAggregates:
                 "Open has both row_outputs and isolate_errors, but outputs after each row cannot show errors; use "
                 "only one",
             )
-        emitting = [field.type for field in request.columns if field.name == "emit"]
-        if request.emits and not (request.row_outputs and emitting == [pa.bool_()]):
+        emit_types = [field.type for field in request.columns if field.name == "emit"]
+        if request.emits and not (request.row_outputs and emit_types == [pa.bool_()]):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
                 "Open has emits, so it needs row_outputs and exactly one column `emit` of type bool",

@@ -282,8 +282,8 @@ class Interpreted(GroupsAccumulator):
         if self._retract is None:
             raise cannot_retract(self.bound.function)
         accumulators, methods = self._accumulators, (self._accumulate, self._retract)
-        for slot, arguments, retracting in steps:
-            method = methods[retracting]
+        for slot, arguments, is_retraction in steps:
+            method = methods[is_retraction]
             accumulator = accumulators[slot]
             accumulators[slot] = method.accumulator_after(accumulator, method.call(accumulator, *arguments))
 
@@ -318,9 +318,9 @@ class Interpreted(GroupsAccumulator):
         methods = (self._accumulate, self._accumulate if self._retract is None else self._retract)
         is_vector_result, casts_each = is_vector(self.bound.result_type), self._casts_each
         is_unchecked = all(map(self._may_return_none, methods))
-        for row, (slot, arguments, folds, retracting, shows) in enumerate(steps):
+        for row, (slot, arguments, folds, is_retraction, shows) in enumerate(steps):
             if folds:
-                method, accumulator = methods[retracting], accumulators[slot]
+                method, accumulator = methods[is_retraction], accumulators[slot]
                 try:
                     result = method.call(accumulator, *arguments)
                     if result is not accumulator and not (is_unchecked and result is None):
@@ -596,13 +596,13 @@ class Interpreted(GroupsAccumulator):
         serializer = self.bound.serializer
         fields = set() if serializer is None else field_names(serializer)
         own = {name for name, value in getattr(instance, "__dict__", {}).items() if is_harmless(value)}
-        reading = Reading(
+        proof = Reading(
             classes=[each for each in (type(instance), type_) if each.__module__ not in ("builtins", "collections")],
             fields=fields | own,
             has_known_types=serializer is not None and has_plain_parts(serializer),
             adds_missing=serializer is None,
         )
-        return reading.only_reads(method)
+        return proof.only_reads(method)
 
     def _cast(self, values: list[Any], slots: Slots) -> pa.Array:
         try:

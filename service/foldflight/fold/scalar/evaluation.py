@@ -488,8 +488,8 @@ class TableInstance(Instance):
             wrong, columns = self._cast(rows, indexes, results)
             if not wrong:
                 break
-            remaining = ~np.isin(indexes, wrong)
-            results = list(compress(results, remaining.tolist()))
+            right_rows = ~np.isin(indexes, wrong)
+            results = list(compress(results, right_rows.tolist()))
             counts[np.array(wrong) - start] = 0
         struct = pa.StructArray.from_arrays(columns, fields=list(self.bound.result_type))
         if not self._outer:

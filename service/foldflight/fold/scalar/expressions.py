@@ -233,17 +233,17 @@ class OpenExpressions(Stateless):
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         # For each table function that is being evaluated: the rows of its parts, with the step after it.
-        waiting: list[Iterator[tuple[int, _Rows]]] = [iter([(0, _Rows(batch))])]
-        while waiting:
-            index, state = next(waiting[-1], (0, None))
+        pending_parts: list[Iterator[tuple[int, _Rows]]] = [iter([(0, _Rows(batch))])]
+        while pending_parts:
+            index, state = next(pending_parts[-1], (0, None))
             if state is None:
-                waiting.pop()
+                pending_parts.pop()
                 continue
             for step, evaluation in zip(self._steps[index:], self._evaluations[index:], strict=True):
                 rows = state.arguments(step, evaluation)
                 self._refuse_misfits(evaluation, rows)
                 if isinstance(evaluation, TableInstance):
-                    waiting.append(self._expand(index, state, evaluation.parts(rows)))
+                    pending_parts.append(self._expand(index, state, evaluation.parts(rows)))
                     break
                 state.results[index] = evaluation.values(rows)
                 index += 1
@@ -287,8 +287,8 @@ class OpenExpressions(Stateless):
 
     def close(self) -> None:
         """Close all functions. The first error is raised after all have been closed."""
-        closing, self._evaluations = self._evaluations, []
-        close_all(closing)
+        open_evaluations, self._evaluations = self._evaluations, []
+        close_all(open_evaluations)
 
 
 def _take(column: pa.Array, indexes: Any, is_null: Any) -> pa.Array:

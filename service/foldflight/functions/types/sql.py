@@ -220,8 +220,8 @@ class _Parser:
         return vector_type(int(size), item)
 
     def struct(self) -> pa.DataType:
-        closing = {"<": ">", "(": ")"}.get(self.peek())
-        if closing is None:
+        closing_bracket = {"<": ">", "(": ")"}.get(self.peek())
+        if closing_bracket is None:
             raise self.error("a struct lists its fields, as in STRUCT<a INT, b TEXT>")
         self.take()
         fields = []
@@ -233,7 +233,7 @@ class _Parser:
             if self.peek() != ",":
                 break
             self.take()
-        self.take(closing)
+        self.take(closing_bracket)
         return pa.struct(fields)
 
     def scalar(self, name: str) -> pa.DataType:

@@ -253,26 +253,19 @@ class _Upserts:
         """Return the last row of each key, without deleted keys."""
         keys = [f"key_{index}" for index in range(len(self.keys))]
         values = [f"value_{index}" for index in range(len(self.others))]
-        row = sf.struct(*values, sf.lit(True).alias("exists"))
+        row = sf.when(~sf.col(IS_DELETED), sf.struct(*values, sf.lit(True).alias("exists"))).alias(_ROW)
         sparse = self._sparse_columns(values)
+        rows = self.rows.withColumn(UNSENT, self._unsent(sparse)) if self.is_partial else self.rows
         # The greatest and the least hash of the rows with the greatest sequence differ if two of these rows do.
         hash_column = sf.expr(
             f"xxhash64({', '.join([IS_DELETED, *(equal_by(self.rows.schema[name]) for name in values)])})"
         )
-        rows = self.rows.select(
-            *keys,
-            SEQUENCE,
-            IS_DELETED,
-            *values,
-            *([self._unsent(sparse)] if self.is_partial else []),
-            sf.when(~sf.col(IS_DELETED), row).alias(_ROW),
-            hash_column.alias("hash"),
-        )
+        greatest_hash, least_hash = hash_column.alias("hash"), sf.bitwise_not(hash_column).alias("hash")
+        # Spark sorts the rows before it aggregates them, so neither the hash nor a struct of the row is a column.
         # The row stands behind what orders it: MAX would compare it, and needs types with an order.
-        greatest = sf.struct(SEQUENCE, "hash")
         aggregates = (
-            sf.max_by(sf.struct(SEQUENCE, "hash", _ROW), greatest).alias("greatest"),
-            sf.max(sf.struct(SEQUENCE, sf.bitwise_not("hash").alias("hash"))).alias("least"),
+            sf.max_by(sf.struct(SEQUENCE, greatest_hash, row), sf.struct(SEQUENCE, greatest_hash)).alias("greatest"),
+            sf.max(sf.struct(SEQUENCE, least_hash)).alias("least"),
             *([sf.max(sf.when(sf.col(IS_DELETED), sf.col(SEQUENCE))).alias(_LAST_DELETED)] if sparse else []),
             *(column for each in sparse for column in each.aggregates),
             *([_last_snapshot(), _last_change()] if self.has_positions else []),

@@ -1,4 +1,4 @@
-"""Environments of Python beside that of the tests: for packages whose requirements conflict with ours."""
+"""Environments of Python beside the tests' own: for packages whose requirements conflict with ours."""
 
 from __future__ import annotations
 

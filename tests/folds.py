@@ -13,6 +13,6 @@ _RESOURCES = ("signer", "metrics", "log", "accelerator", "ask")
 
 
 def open_fold(calls: Sequence[BoundCall], *, isolates: bool = False, **options: Any) -> Fold:
-    """Return a fold of calls. The names are those of `Options` and `Resources`; with `ask`, the engine keeps views."""
+    """Return a fold of calls. Options are fields of `Options` and `Resources`; with `ask`, the engine keeps views."""
     resources = Resources(**{name: options.pop(name) for name in _RESOURCES if name in options})
     return Fold(calls, Options(isolate_errors=isolates, keeps_views=resources.ask is not None, **options), resources)

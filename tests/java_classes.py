@@ -60,7 +60,7 @@ class InPython:
 def jar(
     folder: Path, source: str, *, name: str = "functions", javac: bool = False, beside: Mapping[str, str] | None = None
 ) -> Path:
-    """Compile the source of a public class, and those of classes beside it by name; return a jar with all."""
+    """Compile the source of a public class, and the sources of classes beside it by name; return a jar with all."""
     folder.mkdir(parents=True, exist_ok=True)
     package = source.partition("package ")[2].partition(";")[0].strip()
     simple = source.partition("public class ")[2].split()[0]

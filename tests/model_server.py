@@ -55,7 +55,7 @@ class ModelServer(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, *_: Any) -> None:
-        """Say nothing: clients that leave are what is tested."""
+        """Say nothing: tests let clients leave."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -30,7 +30,7 @@ def private_server(
         answers: Whether the server answers.
         timeout_s: How long it may take until then.
         stop: The signal that stops the server; by default at once, because its data are not read again.
-        options: Those of `subprocess.Popen`.
+        options: Options of `subprocess.Popen`.
     """
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **options)

@@ -1,4 +1,4 @@
-"""A terminal for commands that run in one: what a user types, and what is shown."""
+"""A terminal for commands that run in one: what a user types, and what the screen shows."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Watched:
         observe: Called after each operation of an exchange with its name, its argument (or its result, if it has one)
             and the exchange. Also called before `describe`, with the Open and None, and, as `wanted`, when the server
             requests entries of views.
-        limits: Limits that are smaller than those of the server, by name.
+        limits: Limits that are smaller than the server's, by name.
     """
 
     otlp_endpoint = None

@@ -2,7 +2,7 @@
 
     python connector.py SETTINGS.json
 
-The settings name the broker, the topics to create, and the properties of each engine. The producer is that of Kafka, in
+The settings name the broker, the topics to create, and the properties of each engine. The producer is Kafka's, in
 the same virtual machine. Each row of the table `marker` is written to the errors, `engine number`, when all events
 before it are in Kafka. The program ends at the end of its input.
 """

@@ -37,7 +37,7 @@ ORDERS = (
 
 
 def events(spark: Any, broker: str, topic: str, *, is_stream: bool, isolation: str = "read_committed") -> DataFrame:
-    """Return what is in a topic, by default without what transactions aborted."""
+    """Return the events of a topic, by default without those of aborted transactions."""
     reader = spark.readStream if is_stream else spark.read
     options = {"kafka.bootstrap.servers": broker, "subscribe": topic, "startingOffsets": "earliest"}
     return reader.format("kafka").options(**options).option("kafka.isolation.level", isolation).load()

@@ -82,7 +82,7 @@ def _bits(text: str) -> str:
 
 
 def _interval(text: str) -> str:
-    """Return the parts of an ISO interval that are not zero; a number is that of microseconds, which stays."""
+    """Return the parts of an ISO interval that are not zero; a number counts microseconds, and stays."""
     if not text.startswith("P"):
         return text
     parts = [part for part in re.findall(r"T|-?[\d.]+[A-Z]", text) if not re.fullmatch(r"-?[0.]+[A-Z]", part)]

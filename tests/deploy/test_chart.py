@@ -126,7 +126,7 @@ def test_kubernetes_takes_the_objects(objects: list[dict[str, Any]], version: st
 
 
 def test_pods_ask_for_a_device_as_the_page_says(tmp_path: Path) -> None:
-    """The values of the page "Which functions belong on a fleet" are those of the pods, and other limits stay."""
+    """The values of the page "Which functions belong on a fleet" reach the pods, and other limits stay."""
     pod = pod_of(render(DEVICE, tmp_path))
     (container,) = pod["containers"]
     assert container["resources"]["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 1}
@@ -195,7 +195,7 @@ def settings_of(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_the_server_reads_the_settings_file(objects: list[dict[str, Any]], tmp_path: Path) -> None:
-    """`foldflight serve` loads the settings file of the chart; the ports are those of the container."""
+    """`foldflight serve` loads the settings file of the chart; the container has the same ports."""
     (config,) = [each for each in of_kind(objects, "ConfigMap") if "foldflight.toml" in each["data"]]
     file = tmp_path / "foldflight.toml"
     file.write_text(config["data"]["foldflight.toml"], encoding="utf-8")
@@ -290,7 +290,7 @@ def test_an_upgrade_changes_nothing_that_cannot_change(tmp_path: Path) -> None:
 
 
 def test_a_digest_selects_the_image(tmp_path: Path) -> None:
-    """With a digest, a node pulls exactly that image; what is not a digest is refused before anything is installed."""
+    """With a digest, a node pulls exactly that image; another text is refused before anything is installed."""
     digest = "sha256:" + "0f" * 32
     objects = render({"image": {"tag": "2", "digest": digest}}, tmp_path)
     assert pod_of(objects)["containers"][0]["image"] == f"foldflight/server:2@{digest}"

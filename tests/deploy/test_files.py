@@ -57,7 +57,7 @@ COMPOSE = load(ROOT / "docker-compose.yml")
 
 
 def names_in(expression: str) -> set[str]:
-    """Return the metrics in a query: ours, those of processes, and recorded ones."""
+    """Return the metrics in a query: ours, metrics of processes, and recorded ones."""
     result = re.findall(r"\b(?:foldflight[_:]|process_)[a-z0-9_:]+", re.sub(r'"[^"]*"', "", expression))
     return {name for name in result if name != "process_"}
 

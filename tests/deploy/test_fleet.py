@@ -151,7 +151,7 @@ def test_a_server_that_is_silent(fleet: Fleet, harm: Callable[[str], Callable[[]
         try:
             assert eventually(load.goes_on, SOON_S)
             assert eventually(load.goes_on, SOON_S)
-            if harm is pause:  # what is off the network is no longer behind the name either
+            if harm is pause:  # a server off the network is no longer behind the name either
                 assert eventually(lambda: "timed out" in problems(fleet), SOON_S)
             transport = FlightTransport([fleet.url], deadline_s=30)
             with ExitStack() as stack:
@@ -235,7 +235,7 @@ def await_epochs(job: str, number: int) -> None:
 
 
 def test_a_job_in_a_container_uses_the_fleet(fleet: Fleet) -> None:
-    """The Spark job of the compose file folds the flights on the servers; the result equals that of Spark."""
+    """The Spark job of the compose file folds the flights on the servers; the result equals Spark's."""
     job = f"{fleet.project}-job"
     fleet.compose("run", "--detach", "--no-deps", *JAVA, "--name", job, "spark")
 

@@ -1,4 +1,4 @@
-"""The modules that a row crosses: those of ARCHITECTURE.md's table, and those of a call stack."""
+"""The modules that a row crosses: in ARCHITECTURE.md's table, and in a call stack."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def command_lines():
         (document, line.partition("#")[0].split())
         for document in DOCUMENTS
         for _, text in blocks(document, "")
-        for line in (each.strip().removeprefix("RUN ") for each in text.splitlines())  # also those of a Dockerfile
+        for line in (each.strip().removeprefix("RUN ") for each in text.splitlines())  # also commands of a Dockerfile
         if line.startswith(("foldflight ", "make ", "bash "))
     ]
 
@@ -89,8 +89,8 @@ def plain(source):
 def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
     """The blocks of the README and the guides, run one after the other, print the lines that are shown below them.
 
-    Those of the README run twice, as somebody pastes them again, and leave nothing in the folder. They need the wheel
-    and the project of `foldflight init` only; the guides also use the examples of a clone.
+    The blocks of the README run twice, as somebody pastes them again, and leave nothing in the folder. They need the
+    wheel and the project of `foldflight init` only; the guides also use the examples of a clone.
     """
     site, project = tmp_path / "site", tmp_path / "orders"
     wheel = build("wheel", tmp_path / "dist")

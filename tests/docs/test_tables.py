@@ -1,4 +1,4 @@
-"""Tables in the documents equal those of the code."""
+"""Tables in the documents equal the tables in the code."""
 
 import json
 import re
@@ -70,7 +70,7 @@ def test_each_code_of_an_error_is_explained() -> None:
 
 
 def test_the_rules_of_the_contract() -> None:
-    """The tables of rules equal those of `foldflight conform`."""
+    """The tables of rules equal the tables of `foldflight conform`."""
     for subject, rules in (("servers", SERVER_RULES), ("engines", ENGINE_RULES)):
         assert rules_table(subject, rules) in CONTRACT
 
@@ -96,7 +96,7 @@ def test_the_transitions_of_the_exchange() -> None:
 
 
 def test_the_figures_of_a_stream() -> None:
-    """The reference has a line for each value of an epoch, and for that of the events of a table."""
+    """The reference has a line for each value of an epoch, and for the value that counts the events of a table."""
     documented_metrics = re.findall(r"^\| `foldflight_stream_\w+` \| \w+ \| `(\w+)` \|", SPARK, re.MULTILINE)
     assert sorted(documented_metrics) == sorted([*(each.name for each in fields(EpochStats)), "table_rows"])
 

@@ -1,4 +1,4 @@
-"""What is published works alone, on each Python."""
+"""The published files work alone, on each Python."""
 
 from __future__ import annotations
 

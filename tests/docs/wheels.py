@@ -1,4 +1,4 @@
-"""What is published, built: the wheel and the sdist; and programs that run beside them."""
+"""Builds the published files, the wheel and the sdist, and runs programs beside them."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="session")
 def beside() -> Callable[[str, str], str]:
-    """Return `run(environment, program)`: run code with our packages, and those of the engine behind them."""
+    """Return `run(environment, program)`: run code with our packages, and the engine's behind them."""
 
     def run_code(name: str, program: str) -> str:
         python = environment(HERE / f"requirements-{name}.txt")

@@ -101,7 +101,7 @@ def _vector(header: bytes, table: int, place: int, width: int, names: tuple[str,
 
 
 def numbers(header: bytes) -> list[Number]:
-    """Return all numbers of a message's header; for a schema, only those of the message around it.
+    """Return all numbers of a message's header; for a schema, only the numbers of the message around it.
 
     A header in which an earlier lie has led the walk outside has none.
     """
@@ -164,7 +164,7 @@ def in_format_v4(header: bytes) -> bytes:
 def messages_of(
     batch: pa.RecordBatch, *, compression: str | None = None, metadata: dict[str, str] | None = None
 ) -> list[IpcMessage]:
-    """Return schema, dictionaries and batch as the messages of an IPC stream; `metadata` is that of the batch."""
+    """Return schema, dictionaries and batch as the messages of an IPC stream; `metadata` belongs to the batch."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression, allow_64bit=True)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
@@ -184,7 +184,7 @@ def forge(messages: list[IpcMessage], rng: random.Random, others: list[list[IpcM
     """Return the messages of a stream with some false numbers."""
     result = list(messages)
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 5))):
-        # The batch, most of the time: it is what is read last, behind all checks of the others.
+        # The batch, most of the time: it is read last, behind all checks of the others.
         place = len(result) - 1 if rng.random() < 0.75 else rng.randrange(len(result))
         message = result[place]
         match rng.choice((0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 5)):

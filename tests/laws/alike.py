@@ -127,7 +127,7 @@ def folds_alike(
         data: Draws the chunks.
         samples: Values by type.
         row_by_row: Whether values after each row are asked for, too.
-        is_unordered: Whether states, or their attributes `seen`, are sets, whose order is that of their hashes.
+        is_unordered: Whether states, or their attributes `seen`, are sets, which are ordered by their hashes.
         read: Returns the accumulators of pickled states, which are compared instead of their bytes.
     """
     every = np.arange(SLOTS + 2, dtype=np.int32)

@@ -368,7 +368,7 @@ class Tuples:
 
 @udaf(invertible=True)
 class Listed:
-    """A list as the accumulator, whose length is that of the first one."""
+    """A list as the accumulator, which keeps the length of the new one."""
 
     def create_accumulator(self) -> list[int]:
         return [0, 7, 0]
@@ -711,7 +711,7 @@ def test_a_tuple_of_any_length_is_not_compiled_with_a_reason(hot: Programs) -> N
 def test_what_python_cannot_do_with_moments_is_not_compiled(
     body: str, types: list[Any], why: str, hot: Programs
 ) -> None:
-    """What Python's dates and times do not have is refused, and what is not compiled, with the reason."""
+    """Operations that Python's dates lack are refused, and so are others that are not compiled, with the reason."""
     names = ("a", "b")[: len(types)]
     scope: dict[str, Any] = {"Number": Number}
     exec(f"def accumulate(self, accumulator, {', '.join(names)}):\n    {body}\n", scope)

@@ -95,7 +95,7 @@ class Reals:
 
 @udaf
 class Words:
-    """Counts of texts, the last of which are kept; the texts are those of the rows."""
+    """Counts of texts, the last of which are kept; compiled code keeps the texts of the rows."""
 
     def create_accumulator(self) -> dict[str, int]:
         return {}

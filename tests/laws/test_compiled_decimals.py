@@ -246,7 +246,7 @@ def test_a_state_beyond_its_digits_has_one_code() -> None:
 
 
 def test_sliced_columns_with_nulls_are_folded() -> None:
-    """The words of a column begin at its offset, and those of NULL may be anything."""
+    """The words of a column begin at its offset, and the words of NULL may be anything."""
     bound, make = compiled(Mean)
     given_values = pa.array([None, Decimal(7), None, Decimal(-2), Decimal("0.5")], WIDE).slice(1)
     rows = Rows(np.array([0, 0, 1, 1], np.int32), None, [Column("price", given_values)])

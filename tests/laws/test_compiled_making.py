@@ -244,7 +244,7 @@ class MostFrequent:
 @settings(examples(150), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_accumulators_hold_what_code_has_made(data: st.DataObject) -> None:
-    """Rows, states and values of a class that makes texts and containers are those of the interpreter."""
+    """Rows, states and values of a class that makes texts and containers equal the interpreter's."""
     function: Any = Registry.load([MostFrequent]).authored[0]
     bound = function.bind([pa.string()], {})
     program = PROGRAMS.program(bound, bound.instantiate())
@@ -375,7 +375,7 @@ def test_what_is_not_compiled(body: str, why: str) -> None:
     ],
 )
 def test_what_depends_on_types_is_not_compiled_with_a_reason(body: str, why: str) -> None:
-    """The reason names the line, and what is compiled in its place."""
+    """The reason names the line, and code that is compiled in its place."""
     scope: dict[str, Any] = {}
     exec(compile(f"def odd(text: str) -> int:\n    {body}", "odd.py", "exec"), scope)
     (function,) = Registry.load([udf(scope["odd"])]).authored

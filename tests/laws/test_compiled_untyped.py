@@ -116,7 +116,7 @@ class Itself:
 
 @udaf
 class TurnsFloat(Summed):
-    """The accumulator of the first row is an int, and that of the second a float."""
+    """The accumulator of the first row is an int, and the accumulator of the second a float."""
 
     def accumulate(self, accumulator, value: float):  # type: ignore[no-untyped-def]
         return accumulator + value
@@ -450,7 +450,7 @@ class Tupled:
 
 @udaf
 class CountedTexts:
-    """A Counter with what is done with one; its result is interpreted."""
+    """A Counter with its usual operations; its result is interpreted."""
 
     def create_accumulator(self) -> Counter[str]:
         return Counter()
@@ -476,7 +476,7 @@ class CountedTexts:
 
 @udaf
 class Defaulted:
-    """A defaultdict, which adds what is only read; its result adds a key, too."""
+    """A defaultdict, which adds a key that is only read; its result adds a key, too."""
 
     def create_accumulator(self) -> defaultdict[int, float]:
         return defaultdict(float)

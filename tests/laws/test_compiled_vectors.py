@@ -300,7 +300,7 @@ def test_long_vectors_and_many_groups(hot: Programs, size: int, groups: int) -> 
 
 @pytest.mark.every_turn
 def test_few_vectors_are_in_reserve(hot: Programs) -> None:
-    """A table of long vectors grows by an eighth, so that memory is that of the groups."""
+    """A table of long vectors grows by an eighth, so that memory is in proportion to the groups."""
     type_ = parse_type(f"VECTOR({LONG})")
     bound = bound_to(centroid_of(LONG), type_)
     program = hot.program(bound, bound.instantiate())

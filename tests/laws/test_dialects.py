@@ -53,7 +53,7 @@ def same(one: Any, other: Any) -> bool:
 @examples(20)
 @given(data=st.data())
 def test_the_answers_are_those_of_the_engine(name: str, data: st.DataObject) -> None:
-    """Over epochs with states between them the result is that of the engine's own calls, merged if it merges."""
+    """Over epochs with states between them the result equals the engine's own calls, merged if it merges."""
     example = ADAPTED[name]
     types = example.function.input_types
     assert types is not None

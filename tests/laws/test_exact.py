@@ -122,7 +122,7 @@ Step = tuple[int, float, float, int, bool]
 @given(st.lists(st.tuples(st.integers(0, 2), HARD, HARD, st.sampled_from([1, -1]), st.booleans()), max_size=20))
 @example([(0, LARGEST, LARGEST, 1, True)] * 3 + [(0, SMALLEST, SMALLEST, -1, True)])
 def test_exact_sums_are_exact(steps: list[Step]) -> None:
-    """Sums and sums of products equal those of fractions, for the scalar class and the array, through states."""
+    """Sums and sums of products equal the sums of fractions, for the scalar class and the array, through states."""
     fractions, scalar = [Fraction()] * 3, [ExactSum() for _ in range(3)]
     sums = ExactSums()
     sums.grow(3)
@@ -259,7 +259,7 @@ def test_states_of_the_first_version_go_on(name: str, state: dict[str, Any], exp
 
 
 def test_a_fold_takes_states_of_the_first_version() -> None:
-    """States of version 1, recognised by their metadata, are migrated; those of integers have no older version."""
+    """States of version 1, recognised by their metadata, are migrated; states of integers have no older version."""
     for type_, version in ((pa.float64(), "2"), (pa.int64(), "1")):
         fold = Fold(bind_calls(Registry(), [Call("sum", ("x",))], pa.schema([("slot", pa.int32()), ("x", type_)])))
         counts = dict.fromkeys(("count", "nans", "infinities", "negative_infinities"), pa.int64())

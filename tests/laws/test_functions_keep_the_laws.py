@@ -126,7 +126,7 @@ def test_the_rows_that_break_a_law_are_few() -> None:
 
 
 def test_the_checker_takes_the_values_of_an_argument() -> None:
-    """All laws that apply, those of compiled and lifted forms too, are tried on these values and no others."""
+    """All laws that apply, also the laws of compiled and lifted forms, are tried on these values and no others."""
 
     @udaf
     class Lengths:

@@ -1,4 +1,4 @@
-"""The gallery: its examples are correct, its functions keep the laws, and their results are those of brute force."""
+"""The gallery: its examples are correct, its functions keep the laws, and their results equal brute force."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_a_percentile_may_be_an_infinity(values: list[float], fraction: float, r
 
 
 def test_a_centroid_of_no_points_is_null() -> None:
-    """After all points were retracted, what is left by rounding is no point."""
+    """After all points were retracted, the rest that rounding leaves is no point."""
     function = geographic_centroid.GeographicCentroid()
     accumulator = function.create_accumulator()
     accumulator.x = 2.0**-53

@@ -1,4 +1,4 @@
-"""The estimates of the gallery beside those of Apache DataSketches: each pair agrees within the bounds of both."""
+"""Estimates of the gallery beside Apache DataSketches: each pair agrees within the bounds of both."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_distinct_counts_agree_with_hll(distinct: int) -> None:
 
 
 def test_set_operations_agree_with_theta() -> None:
-    """Our intersection and difference, and those of theta sketches, agree within both errors."""
+    """Our intersection and difference agree with those that theta sketches estimate, within both errors."""
     texts = [f"visitor {number}" for number in range(30_000)]
     parts = texts[:20_000], texts[8_000:]
     function, sketches, thetas = HllSketch(), [], []

@@ -249,7 +249,7 @@ def test_serialized_states_are_signed(tmp_path: Path) -> None:
 
 
 def test_what_is_serialized_can_be_read(tmp_path: Path) -> None:
-    """A state with a class that would not be read again is not written; those of java.util and of the jar are."""
+    """A state with a class that would not be read again is not written; classes of java.util and of the jar are."""
     source = """
     package com.acme;
     import java.util.HashMap;
@@ -355,7 +355,7 @@ def test_states_of_a_superclass_and_states_that_a_record_refuses(tmp_path: Path)
 
 
 def test_accumulators_of_a_subclass_are_refused(tmp_path: Path) -> None:
-    """The state has the fields of the declared class, so those of a subclass would be lost."""
+    """The state has the fields of the declared class, so the fields of a subclass would be lost."""
     source = """
     package com.acme;
     public class Wide {

@@ -156,7 +156,7 @@ def test_what_is_not_of_the_call_is_refused(text: str, why: str) -> None:
 
 
 def test_the_deepest_text_is_read() -> None:
-    """Its sum is computed as that of any other."""
+    """Its sum is computed like any other sum."""
     assert plan_of(amounts(nest(100))).aggregates
 
 

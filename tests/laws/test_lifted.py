@@ -71,7 +71,7 @@ def test_a_lifted_class_has_the_states_of_the_interpreter(cls):
 
 @pytest.mark.parametrize(("name", "type_"), BUILT_IN, ids=str)
 def test_a_built_in_function_lifts(name, type_):
-    """Those of integers, truth values, texts, dates and decimals, and the extremes of floats."""
+    """Classes over integers, truth values, texts, dates and decimals, and the extremes of floats."""
     result = law_of(Registry()[name], types=[type_], examples=25)
     assert result.passed, result.detail
 
@@ -141,7 +141,7 @@ def test_a_reason_names_the_authors_line(tmp_path):
 
 
 def test_a_source_that_has_changed_is_not_taken(tmp_path):
-    """The code that runs is that of the import, whatever the file says now."""
+    """The code that was imported runs, whatever the file contains now."""
     import linecache
 
     module, path = module_of(tmp_path, "changed", "a.n += x", ["BIGINT"])
@@ -221,7 +221,7 @@ class Author(Base):
     ],
 )
 def test_each_change_of_what_a_class_reaches_is_noticed(tmp_path, change):
-    """Also members that are added, other base classes, and names that hide those of Python."""
+    """Also members that are added, other base classes, and names that hide Python's."""
     module = import_program(tmp_path / "reaching.py", REACHING)
     reached_objects = _Reached.of(module.Author)
     assert reached_objects.is_unchanged()

@@ -288,7 +288,7 @@ def test_a_migrate_that_raises_names_the_group() -> None:
 
 
 def test_what_migrate_logs_is_passed_on(caplog: pytest.LogCaptureFixture) -> None:
-    """Log lines of migrate are logged by the worker, like those of other methods."""
+    """Log lines of migrate are logged by the worker, like lines of other methods."""
     before = engine(version("1", Old))
     before.epoch([rows("ann", "bob")], 0)
     engine(version("2", Telling), before.buckets).epoch([rows("bob")], 0)

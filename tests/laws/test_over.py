@@ -1,4 +1,4 @@
-"""The value of each row of an OVER window is that of the rows of its frame, whatever way the frame is folded."""
+"""The value of each row of an OVER window is the value of the rows of its frame, whatever way the frame is folded."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def test_a_merge_does_not_depend_on_other_partitions() -> None:
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_rows_without_an_order_value_and_nan_have_their_peers(descending: bool) -> None:
-    """A distance from NULL is NULL, and one from NaN is NaN: the frame is that of the rows like it."""
+    """A distance from NULL is NULL, and one from NaN is NaN: the frame has the rows of the same value."""
     rows = [{"k": 1, "at": at, "v": 1, "x": 1.0, "ok": True} for at in (math.nan, 0.0, None, 0.5, None, math.nan, -0.0)]
     for frame, expected in (
         (WindowFrame(-0.5, 0.5, is_range=True), [2, 3, 2, 3, 2, 2, 3]),
@@ -447,7 +447,7 @@ def test_every_exchange_is_closed() -> None:
     rows = [{"at": at, "v": at} for at in range(40)]
     with pytest.raises(RejectedError, match="closed"):
         run_over(watch_calls({"n": FUNCTIONS["joined_parts"]("v").rows(-30, 0)}, fail), rows, order_by=["at"])
-    assert ended_operations.count("open") == 2  # that of the frames and that of the nodes
+    assert ended_operations.count("open") == 2  # one for the frames and one for the nodes
     assert ended_operations.count("close") + ended_operations.count("cut") == 2
 
 

@@ -422,7 +422,7 @@ class _Stream:
 
 
 def test_idle_groups_are_forgotten() -> None:
-    """The watermark ends their state in each part; what is kept does not grow with forgotten groups."""
+    """The watermark ends their state in each part; the state does not grow with forgotten groups."""
     count = FUNCTIONS["count"]()
     calls = {"so_far": count, "three": count.rows(-2, 0), "far": count.range("-1 hour", 0)}
     stream = _Stream()
@@ -449,7 +449,7 @@ def test_idle_groups_are_forgotten() -> None:
             assert sum(piece.rows for piece in table._manifest.pieces) < 60
         assert far is not None
         assert sum(batch.num_rows for batch in far.scan()) == 1 + 20 + 4
-        # Rows of minute 48 left at 57, so the next change is that of the rows of minute 51.
+        # Rows of minute 48 left at 57, so the rows of minute 51 change next.
         assert bucket.next_us == (START + 60 * MINUTE).replace(tzinfo=dt.UTC).timestamp() * 1_000_000
         assert len(bucket._ttl.log) == 3 * 3
 

@@ -41,7 +41,7 @@ class Queue:
 
 
 class AllRows:
-    """Accumulators, and those of an interpreter to which they are compared."""
+    """Accumulators, and the interpreter's, to which they are compared."""
 
     def __init__(self, programs: Programs) -> None:
         self.both = programs.accumulators(interpret(bound())), interpret(bound())
@@ -70,7 +70,7 @@ def rows(values: tuple[int | None, ...]) -> Rows:
 
 @pytest.mark.every_turn
 def test_accumulators_change_to_loops_that_another_process_has_stored(tmp_path: Path) -> None:
-    """Also to loops that are needed later, with the accumulators of then; what is asked for is not compiled here."""
+    """Also to loops that are needed later, with the accumulators of that time; loops are not compiled here."""
     queue, store = Queue(), LoopStore(tmp_path)
     programs = Programs(store, queue=queue)
     function = bound().function
@@ -109,7 +109,7 @@ def test_the_reason_why_there_will_be_no_loop_is_told(tmp_path: Path) -> None:
 
 
 def test_a_refusal_of_another_process_is_told(tmp_path: Path) -> None:
-    """The reason is that of the compiler, although the process could say more."""
+    """The reason is the compiler's, although the process could say more."""
 
     @udf
     def looks(text: str) -> int:

@@ -78,7 +78,7 @@ def outcome(call: Any) -> Any:
 
 @given(ROWS, st.integers(0, 30))
 def test_results_equal_those_of_map(rows: list[tuple[Any, ...]], cut: int) -> None:
-    """A program's results are those of Python's map over its nested functions, however its rows are cut."""
+    """A program has the results of Python's map over its nested functions, however its rows are cut."""
     program = open_steps(
         Step("normalise", (T,)),
         Step("score", (StepArgument(step=0), Y)),

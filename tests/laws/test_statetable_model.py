@@ -86,7 +86,7 @@ EPOCHS = st.lists(
 def test_the_table_is_a_dict(
     epochs: list[dict[int, tuple[int, int]]], hashes: str, cache_bytes: int, reopen: bool
 ) -> None:
-    """After every epoch each lookup and the scan equal those of a dict, whatever was merged or split."""
+    """After every epoch each lookup and the scan equal a dict's, whatever was merged or split."""
     store, cache = Store(), RunCache(bytes_max=cache_bytes)
     options = {"hashes": HASHES[hashes]}
     subject = table(store, cache, **options)
@@ -131,7 +131,7 @@ def test_a_table_without_keys() -> None:
 
 
 def test_small_epochs_do_not_merge_a_bulk_load() -> None:
-    """A run that is as large as those of the next level becomes one of them, without being written again."""
+    """A run that is as large as the runs of the next level becomes one of them, without being written again."""
     subject = table(Store(), bounds=TableBounds(fan_in=4, merge_rows_max=400))
     for start in (0, 500):
         load = [(str(place), 0.0) for place in range(start, start + 500)]

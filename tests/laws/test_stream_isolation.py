@@ -134,7 +134,7 @@ def without(sent_rows: Rows, letters: Rows) -> tuple[Rows, dict[Any, Rows]]:
 @examples(100)
 @given(cases())
 def test_a_failed_group_is_as_if_its_rows_had_not_come(case: Case) -> None:
-    """Without the dead letters, a query that does not isolate gives the same; with those of any group it fails."""
+    """Without the dead letters, a query without isolation gives the same; with any group's dead letters it fails."""
     # A session's merges depend on blocks, so one block holds all. And late rows, of which only folding tells that they
     # are late, fail a query that does not isolate.
     if case.windows == "session":

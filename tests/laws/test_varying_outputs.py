@@ -99,7 +99,7 @@ def row_of(change: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def check(case: Case, calls: dict[str, Call]) -> None:
-    """Apply each change to what was emitted before: what is taken back must be there."""
+    """Apply each change to the rows emitted before: a row that is taken back must be there."""
     engine, model = engine_of(TRANSPORT, case, calls, folds_first=case.folds_first), model_of(case)
     engine._processor.table_bounds = SMALL
     present: Counter[tuple[Any, ...]] = Counter()
@@ -184,7 +184,7 @@ def test_a_checkpoint_without_outputs_goes_on(function: str, caplog: pytest.LogC
     older.epoch([[{"k": "ann", "v": 1}, {"k": "bob", "v": 1}]], 0)
     newer.buckets = older.buckets
     with caplog.at_level(logging.WARNING, "foldflight.spark"):
-        first = epoch(newer, "ann")  # what is taken back is computed, as before
+        first = epoch(newer, "ann")  # the row that is taken back is computed, as before
         second = epoch(newer, "ann", "bob")
         third = epoch(newer, "ann", "bob")
     assert [each.getMessage() for each in caplog.records] == ["last_outputs_unknown bucket=0 outputs=['number']"]

@@ -170,7 +170,7 @@ def cut(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 @examples(100)
 @given(EPOCHS, st.sampled_from([["k"], []]), st.booleans())
 def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], keys: list[str], saves: bool) -> None:
-    """Changelogs and contents of views equal those of a class with a dict and a list; also with checkpoints."""
+    """Changelogs and contents of views are the same as for a class with a dict and a list; also with checkpoints."""
     with pytest.MonkeyPatch.context() as patch:
         if saves:
             patch.setattr(

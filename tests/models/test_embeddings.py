@@ -58,7 +58,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_model_has_the_published_values(answers: dict[str, Any]) -> None:
-    """The embedding is that of sentence-transformers, and has the length 1."""
+    """The embedding equals the one of sentence-transformers, and has the length 1."""
     assert np.allclose(answers["example"][: len(ITEMS)], ITEMS, atol=1e-5)
     assert np.isclose(np.linalg.norm(answers["example"]), 1, atol=1e-6)
 

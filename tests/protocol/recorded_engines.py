@@ -3,8 +3,8 @@
 The engine's own drivers write the frames: streams with retractions, DISTINCT, windows, sessions, views and pickled
 states, OVER, steps, and an exchange that loses its server.
 
-To record what is missing in `recorded_engines.json.xz` with the version that is checked out, run this file there (what
-is recorded is never recorded again; remove the file to record all):
+To record the tapes that are missing in `recorded_engines.json.xz` with the version that is checked out, run this file
+there (what is recorded is never recorded again; remove the file to record all):
 
     PYTHONPATH=service:. python tests/protocol/recorded_engines.py
 """
@@ -174,7 +174,7 @@ class Transport:
     """A transport whose connections are recorded or played.
 
     Args:
-        tapes: What is played, by connection; None to record.
+        tapes: The frames to play, by connection; None to record.
         limits: The bounds of the server.
         bounds: The bounds of failover.
         writes: After how many messages of the engine a connection is lost, by its number.
@@ -220,7 +220,7 @@ class Transport:
 
 
 class _Still:
-    """A clock that stands, so that what is sent does not depend on the time."""
+    """A clock that stands, so that the frames do not depend on the time."""
 
     @staticmethod
     def now_s() -> float:

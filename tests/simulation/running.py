@@ -1,6 +1,6 @@
 """Partitions of an engine that run against simulated servers, interleaved at random, until all have committed.
 
-The scenarios differ in what a partition sends and in their oracle. What is common to them is here: the transport with
+The scenarios differ in what a partition sends and in their oracle. Their common part is here: the transport with
 failover, restarts after crashes and after failover that gave up, and the checks after the last fault.
 """
 

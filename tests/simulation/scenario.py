@@ -120,7 +120,7 @@ class _Partition:
                 if slot not in failed_slots:
                     self._states[slot] = pa.Table.combine_chunks(results.slice(place, 1)).to_batches()[0]
         # Rows behind the one that fails are folded by the other calls if they are in the same chunk, and small chunks
-        # may be sent together. So what is logged for a failed group depends on where chunks end.
+        # may be sent together. So the log lines of a failed group depend on where chunks end.
         lines = [line for line in exchange.take_logs() if line.slot not in failed_slots]
         logs = [f"{line.function} {line.slot} {line.message} {dict(line.fields)}" for line in lines]
         self.commits.append(_Commit(number, _readable(results), [_outputs(batch) for batch in rows], logs))

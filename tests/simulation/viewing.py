@@ -2,7 +2,7 @@
 
 The oracle is the same function with `dict` and `list` instead of views, in this process. What must hold: each epoch is
 committed once with the oracle's outputs, whatever the prefetch, the checkpoints and the faults; the entries that are
-kept are those of the oracle; and once the faults are over, it ends.
+kept equal the oracle's; and once the faults are over, it ends.
 """
 
 from __future__ import annotations

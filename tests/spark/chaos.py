@@ -33,7 +33,7 @@ class Harmed(Protocol):
     Attributes:
         urls: What a client connects to.
         count: How many servers there are.
-        harms: By name, what is done to the server at a place, and is over when it returns.
+        harms: By name, functions that harm the server at a place. The harm is over when they return.
     """
 
     urls: str

@@ -1,4 +1,4 @@
-"""Embedded and remote functions. The Spark sessions are those of tests/spark_sessions.py."""
+"""Embedded and remote functions. The Spark sessions come from tests/spark_sessions.py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Streams of every kind, stopped half-way: their checkpoints are recorded, for later versions to continue.
 
-The archives are named after the Spark on which they were recorded. To record what is missing in the archive of an
-installed Spark with the version of foldflight that is checked out, run this file there (a kind that is recorded is
-never recorded again; remove the archive to record all), here on the Spark 4.0 of `make test-spark`:
+The archives are named after the Spark on which they were recorded. To record the checkpoints that are missing in the
+archive of an installed Spark with the version of foldflight that is checked out, run this file there (a kind that is
+recorded is never recorded again; remove the archive to record all), here on the Spark 4.0 of `make test-spark`:
 
     PYTHONPATH=.venv-spark-4.0:service:. python -m tests.spark.recorded_checkpoints
 """
@@ -244,7 +244,7 @@ def record(spark: SparkSession, name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Add what is missing to the archive of the installed Spark."""
+    """Add the missing checkpoints to the archive of the installed Spark."""
     members: dict[str, bytes] = {}
     path_of_archive = archive_of(".".join(map(str, SPARK)))
     if path_of_archive.exists():

@@ -127,7 +127,7 @@ def test_maintenance_between_epochs(spark: SparkProcess, files: Path, tmp_path: 
 
 
 def test_drivers_that_die(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
-    """An epoch that ends before the commit of the table, or before that of Spark, comes again."""
+    """An epoch that ends before the commit of the table, or before Spark's commit, comes again."""
     checkpoint = tmp_path / "checkpoint"
     for number, point in enumerate((jobs.BEFORE, jobs.AFTER) * 3):
         old = number - 1

@@ -134,7 +134,7 @@ def canal(what: str, old: Row | None, new: Row | None) -> Row:
     ids=["debezium", "maxwell", "canal"],
 )
 def test_random_changes_add_up_to_the_table(spark: Any, embedded: Functions, event_of: Any, read: Any) -> None:
-    """After many inserts, updates and deletes the aggregate equals that of the remaining rows."""
+    """After many inserts, updates and deletes the aggregate equals the aggregate of the remaining rows."""
     table = Table(seed=11)
     events = [event_of(*table.change()) for _ in range(300)]
     rows = read(kafka(spark, *events), SCHEMA)
@@ -559,7 +559,7 @@ def test_values_of_canal_and_maxwell_are_exact(classic: Any, tool: str, monkeypa
 
 
 def damaged_events(tool: str) -> list[tuple[bytes, str]]:
-    """Return events of one row, which a lenient parser reads, and what is said of each."""
+    """Return events of one row, which a lenient parser reads, and the message about each."""
 
     def of(row: str, old: str = "null", kind: str = "insert") -> bytes:
         if tool == "canal":
@@ -603,7 +603,7 @@ def damaged_events(tool: str) -> list[tuple[bytes, str]]:
 @pytest.mark.every_turn
 @pytest.mark.parametrize("tool", ["canal", "maxwell"])
 def test_what_a_lenient_parser_reads_is_refused(classic: Any, tool: str) -> None:
-    """Spark takes the last of two members, reads no further than an object, and replaces what is no character."""
+    """Spark takes the last of two members, reads no further than an object, and replaces bytes that are no text."""
     events = damaged_events(tool)
     fine = r'{"s": "\\ud83d\\ude00 \ud83d\ude00", "x": "0.5"}'
     fine = fine if tool == "canal" else fine.replace('"0.5"', "0.5")
@@ -812,7 +812,7 @@ def test_damaged_values_of_maxwell_are_named(classic: Any, name: str, value: Any
 def test_damaged_values_within_columns_of_maxwell_are_named(classic: Any) -> None:
     """Of all columns, the one whose value has a damaged part is named; undamaged values of all types are read.
 
-    Spark's parser rounds and cuts what is within arrays, structs and maps, and takes the last of two names there.
+    Spark's parser rounds and cuts values within arrays, structs and maps, and takes the last of two names there.
     """
     schema = ", ".join(f"{name} {type_}" for name, type_ in TYPES_OF_MAXWELL.items())
     good = {"type": "update", "data": ROW_OF_MAXWELL, "old": {"l": [2]}}

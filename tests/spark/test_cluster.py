@@ -324,7 +324,7 @@ class Harms:
         return [each for each in self._cluster.workers if executors.intersection(children(each.pid))]
 
     def _one_of(self, actual: Callable[[], list[Any]]) -> Any:
-        """Return one of what is found, as soon as there is any."""
+        """Return one of the objects found, as soon as there is any."""
         candidates: list[Any] = []
 
         def are_there() -> bool:

@@ -37,7 +37,7 @@ def rows_of(spark: Any) -> Any:
 
 
 def test_both_kinds_in_batches(classic: Any, those: Any) -> None:
-    """Aggregates, OVER, scalar and table functions: the type of the result is that of the argument."""
+    """Aggregates, OVER, scalar and table functions: the result has the type of the argument."""
     df = rows_of(classic)
     at, naive = "2026-01-01 11:00:00", "2026-01-01 11:00:00"
     result = group_by(df).agg(

@@ -277,7 +277,7 @@ class Answer(NamedTuple):
         return cls(types, {name: [row[name] for row in rows] for name in types})
 
     def differences(self, theirs: Answer) -> dict[str, Any]:
-        """Return the columns that differ from those of the same names."""
+        """Return the columns that differ from the columns of the same names."""
         return {
             name: (type_, self.values[name], theirs.types[name], theirs.values[name])
             for name, type_ in self.types.items()
@@ -428,7 +428,7 @@ def test_a_stream(session: Any, table: DataFrame, functions: Functions, tmp_path
 
 @pytest.mark.slow
 def test_all_other_calls_are_refused(session: Any, table: DataFrame, functions: Functions) -> None:
-    """What is not computed is refused when the query is built, in words that name the argument or the function."""
+    """Calls without a result are refused when the query is built, in words that name the argument or the function."""
     tried_names = {name for name, _, _ in calls_of(ALL)}
     tried_names |= {f"string_agg of {name}" for name in TEXTS}  # those with a collation give STRING
     grouped_df = group_by(table, "k")
@@ -692,7 +692,7 @@ def money_text(amount: Decimal) -> str:
 
 @udf
 def hour_of(at: datetime) -> int:
-    """Return the hour, which is that of midnight for a DATE."""
+    """Return the hour, which is 0 for a DATE."""
     return at.hour
 
 

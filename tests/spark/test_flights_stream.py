@@ -32,7 +32,7 @@ def run(classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_streamed_tables_equal_the_batch(run: Callable[[], tuple[int, str]]) -> None:
-    """Both tables equal those of Spark SQL, and each epoch of both queries prints its metrics."""
+    """Both tables equal the tables of Spark SQL, and each epoch of both queries prints its metrics."""
     different, output = run()
     assert different == 0
     assert "by carrier: 15 rows in flights.duckdb, equal to Spark SQL's" in output

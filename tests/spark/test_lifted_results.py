@@ -1,4 +1,4 @@
-"""Results of lifted batches that Spark makes itself: they are those of `get_value`, and no Python runs."""
+"""Results of lifted batches that Spark makes itself: they equal `get_value`, and no Python runs."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _ends() -> list[int]:
 
 
 def test_quotients_are_rounded_once(spark: Any) -> None:
-    """The quotient of any two 64-bit integers is that of Python, to the last bit and with its sign."""
+    """The quotient of any two 64-bit integers is Python's, to the last bit and with its sign."""
     df = spark.createDataFrame(
         [(f"{one}/{other}", one, other) for one, other in pairs()], "k string, a bigint, b bigint"
     )
@@ -177,7 +177,7 @@ def texts_of(df: Any) -> list[str]:
 @pytest.mark.every_turn
 @pytest.mark.parametrize("keys", [["k"], []], ids=str)
 def test_results_without_python(spark: Any, functions: Any, keys: list[str]) -> None:
-    """They are those of a fold; the plan has no Python."""
+    """They equal the results of a fold; the plan has no Python."""
     df = spark.createDataFrame(rows(), "k int, v bigint, w bigint")
     uses = {
         "mean": functions["mean"]("v", "w").where("k < 6"),

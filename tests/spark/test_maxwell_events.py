@@ -254,7 +254,7 @@ def outcomes(
 
 
 def is_equal(found: Any, expected: Any) -> bool:
-    """Return whether a value from Spark is that of the model. A text may be of what is no text in JSON."""
+    """Return whether a value from Spark equals the model's. A text may stand for a value that is no text in JSON."""
     if isinstance(expected, dict) and isinstance(found, dict):
         return found.keys() == expected.keys() and all(is_equal(found[name], expected[name]) for name in expected)
     if isinstance(expected, list) and isinstance(found, list):

@@ -371,7 +371,7 @@ def test_other_arguments_of_a_wrong_type_are_refused(classic: Any, df: Any) -> N
 
 @pytest.mark.parametrize("case", CASES)
 def test_mistakes_show_when_the_query_is_built(df: Any, embedded: Any, case: str) -> None:
-    """Each mistake is a RejectedError before anything runs, and the message says what is wrong."""
+    """Each mistake is a RejectedError before anything runs, and the message names the mistake."""
     build, code, message = CASES[case]
     with pytest.raises(RejectedError, match=f"(?s){message}") as excinfo:
         build(df, embedded)

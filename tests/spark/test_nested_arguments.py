@@ -65,7 +65,7 @@ def visits(request: pytest.FixtureRequest) -> Iterator[Functions]:
 
 @pytest.mark.every_turn
 def test_nested_arguments(classic: Any, visits: Functions) -> None:
-    """NULL arrays, structs, fields and items are those of Python."""
+    """NULL arrays, structs, fields and items are None in Python."""
     oracle: dict[int, Visits] = defaultdict(Visits)
     for key, values, at, counts in ROWS:
         oracle[key].accumulate(values, None if at is None else {"x": at[0], "name": at[1]}, counts)

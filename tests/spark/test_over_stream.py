@@ -59,7 +59,7 @@ def test_a_restarted_stream_is_a_batch_of_the_rows_that_were_not_late(classic: S
 
 
 def test_what_a_stream_cannot_do_is_refused(classic: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error says why, and what to do instead; `explain` says what is kept for how long."""
+    """The error says why, and what to do instead; `explain` says for how long which rows are kept."""
     functions = connect(spark_functions)
     raw = classic.readStream.format("rate").load().withColumnRenamed("timestamp", "at")
     df, count = watermarked(raw), functions["count"]()

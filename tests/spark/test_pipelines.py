@@ -191,7 +191,7 @@ in_connect = pytest.mark.parametrize("spark", ["connect"], indirect=True)
 @pytest.mark.every_way
 @since_spark("4.1", "declarative pipelines")
 def test_a_flow_plans_without_analysis(spark: Any, orders: Any, rows_of: Any) -> None:
-    """In a flow, all operations plan over a declared schema; the results are those of plain Spark."""
+    """In a flow, all operations plan over a declared schema; the results equal plain Spark's."""
     functions = connect([spark_functions, scalar_functions])
     with flow(spark):
         declared_df = with_schema(orders(), SCHEMA, streaming=False)

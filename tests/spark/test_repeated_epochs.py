@@ -1,6 +1,6 @@
 """An epoch whose sink failed is repeated, and then Java is killed: views, DISTINCT, lists and OVER go on.
 
-The states of the failed attempt stay in the checkpoint, and are read together with those of later epochs.
+The states of the failed attempt stay in the checkpoint, and are read together with the states of later epochs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def outputs(folder: Path, name: str) -> list[Any]:
 
 @pytest.mark.slow
 def test_a_sink_fails_and_java_is_killed(tmp_path: Path) -> None:
-    """The outputs are those of streams that nothing disturbed."""
+    """The outputs are the same as of streams that nothing disturbed."""
     whole, failed_folder = tmp_path / "whole", tmp_path / "failed"
     for folder, step, code in (
         (whole, "whole", 0),

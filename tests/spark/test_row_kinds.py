@@ -326,7 +326,7 @@ def test_row_kinds_of_readers_are_not_left_out(spark: Any, embedded: Any, reader
 
 
 def test_row_kinds_of_streams_are_not_left_out(classic: Any, embedded: Any, tmp_path: Path) -> None:
-    """Those of `upserts` and of changelogs of our own; updates lack old values, so they are no changelog."""
+    """Kinds of `upserts` and of changelogs of our own; updates lack old values, so they are no changelog."""
     source = classic.readStream.format("rate").load().selectExpr("value AS id", "value % 2 AS k", "timestamp AS at")
     upserts_df, count = upserts(source, keys="id", sequence_by="at"), embedded["count"]
     with pytest.raises(RejectedError, match="the column row_kind has row kinds"):

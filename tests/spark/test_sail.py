@@ -65,7 +65,7 @@ def ours() -> Functions:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_batches(classic: Any, functions: Any, seed: int) -> None:
-    """Calls over unusual keys, of one and of two phases, are those of the author's class, embedded and remote."""
+    """Calls over unusual keys, of one and of two phases, have the author's results, embedded and remote."""
     rows = random_rows(3_000, seed)
     df = classic.createDataFrame(rows, SCHEMA).repartition(5)
     calls = mixed_calls(functions)

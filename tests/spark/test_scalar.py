@@ -293,7 +293,7 @@ def test_mistakes_are_refused_at_once(classic: Any, embedded: Any) -> None:
 
 
 def test_joined_trips_mean_what_two_trips_mean(classic: Any, embedded: Any) -> None:
-    """Names are compared without case, and what is one use stays one: it is evaluated once, also when nested deeply."""
+    """Names are compared without case, and one use stays one: it is evaluated once, also when nested deeply."""
     f = embedded
     df = classic.createDataFrame([(10**9, 5)] * 8, "a bigint, m bigint").coalesce(1)
     hidden_df = with_columns(with_columns(df, M=f["same"]("a")), z=f["same"]("m"))

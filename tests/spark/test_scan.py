@@ -861,7 +861,7 @@ _TABLES = 10
     "first", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(10, 200, _TABLES))]
 )
 def test_random_tables(first: int, classic: Any, embedded: Any, tmp_path: Path) -> None:
-    """Queries over scans have the rows of the same queries over Spark's read: those of ten tables in one job."""
+    """Queries over scans have the rows of the same queries over Spark's read, for ten tables in one job."""
     queries: dict[str, DataFrame] = {}
     for seed in range(first, first + _TABLES):
         ours, plain, plan_text = _random_queries(classic, embedded, tmp_path / str(seed), random.Random(seed))

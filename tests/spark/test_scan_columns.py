@@ -37,7 +37,7 @@ def doubled(w: int | None) -> int | None:
     "first", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(10, 200, _TABLES))]
 )
 def test_random_tables(first: int, classic: Any, embedded: Functions, tmp_path: Path) -> None:
-    """All columns are there, nested ones and those of partitions, too, and each row once, as its condition has it."""
+    """All columns are there, also nested ones and columns of partitions, and each row once, as its condition has it."""
     scalar = connect([described, doubled])
     queries: dict[str, DataFrame] = {}
     for seed in range(first, first + _TABLES):

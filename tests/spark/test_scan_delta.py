@@ -1,4 +1,4 @@
-"""`scan` of tables of Delta: the rows are those of the version that Spark reads, whoever reads them."""
+"""`scan` of tables of Delta: the rows belong to the version that Spark reads, whoever reads them."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_deletion_vectors(spark: SparkProcess, table: str) -> None:
 
 
 def test_changes_between_plan_and_read(spark: SparkProcess, table: str) -> None:
-    """The rows are those of the version, or the query fails."""
+    """The rows belong to the version, or the query fails."""
     make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(50)}")
     rewriting_statements = (f"UPDATE {table} SET v = 100", f"INSERT INTO {table} VALUES (0, 0, 0)", f"OPTIMIZE {table}")
@@ -223,7 +223,7 @@ def test_replaced(spark: SparkProcess) -> None:
 
 
 def test_names(spark: SparkProcess, table: str) -> None:
-    """Of a catalogue, only what is known to be nothing but a table of Delta is read by tasks."""
+    """Tasks read a table of a catalogue only if it is known to be nothing but a table of Delta."""
     name = f"t{uuid.uuid4().hex}"
     make_table(spark, f"default.{name}", f"LOCATION '{folder_of(table)}'")
     spark.ask(jobs.run, f"INSERT INTO {name} {ROWS.format(9)}")
@@ -366,7 +366,7 @@ def test_columns_that_writers_add(spark: SparkProcess, table: str) -> None:
 
 
 def test_characters_of_partitions(spark: SparkProcess, table: str) -> None:
-    """Texts of partitions are those of the log, whatever the folders make of them; times are left to Spark."""
+    """Texts of partitions come from the log, whatever the folders make of them; times are left to Spark."""
     make_table(spark, table, "PARTITIONED BY (s, at)", "k BIGINT, s STRING, at TIMESTAMP")
     texts = ["a/b", "a%2Fb", "x=y", "#? &", "\\\\", '"', "{a}", "[0]*", "c:d", "é漢😀", ".", "_h", " end ", "+", "NULL"]
     values = [f"({index}, '{text}', TIMESTAMP'2026-01-01 00:00:00.5')" for index, text in enumerate(texts)]

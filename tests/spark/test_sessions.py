@@ -105,7 +105,7 @@ def test_gaps_as_literals_of_sql_end_by_their_units(in_new_york: SparkSession, g
     ("gap", "hours"), [("1 day 24 hours", 48), pytest.param("48 hours", 48, marks=pytest.mark.slow)]
 )
 def test_gaps_of_streams_end_by_their_units(in_new_york: SparkSession, tmp_path: Path, gap: str, hours: int) -> None:
-    """The session windows of a stream have the same gaps as those of a batch."""
+    """The session windows of a stream have the same gaps as the windows of a batch."""
     functions = connect(spark_functions)
     start = dt.datetime(2024, 11, 1, 16, tzinfo=dt.UTC)
     stream = Clicks(
@@ -290,7 +290,7 @@ def test_sessions_feed_another_aggregation(classic: SparkSession, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_checkpoint_of_other_windows_is_refused(classic: SparkSession, tmp_path: Path) -> None:
-    """A query whose windows differ from those of its checkpoint is refused with both."""
+    """A query whose windows differ from its checkpoint's is refused with both."""
     functions = connect(spark_functions)
     windows = [session("at", GAP)]
     stream = Clicks(

@@ -1,4 +1,4 @@
-"""Streams written into tables: epochs that come again, modes, parts, windows, and what is refused before it starts."""
+"""Streams written into tables: epochs that come again, modes, parts, windows, and refusals before the start."""
 
 from __future__ import annotations
 

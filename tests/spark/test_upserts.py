@@ -1,4 +1,4 @@
-"""Upsert streams as rows with row kinds: repeated, late and reordered changes, deleted keys, and what is refused."""
+"""Upsert streams as rows with row kinds: repeated, late and reordered changes, deleted keys, and refusals."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_an_older_row_does_not_revive_a_deleted_key(classic: Any, tmp_path: Path
 
 @pytest.mark.every_turn
 def test_totals_and_a_copy_of_the_table(classic: Any, embedded: Functions, tmp_path: Path) -> None:
-    """Upserts lead to totals that equal those of the table, in one query; and to a table with one row for each key."""
+    """Upserts lead to the same totals as the table, in one query; and to a table with one row for each key."""
     orders, sent = Orders(7), []
     (tmp_path / "totals").mkdir()
     (tmp_path / "copy").mkdir()

@@ -205,7 +205,7 @@ def test_long_and_extreme_vectors_in_streams(classic: Any, embedded: Functions, 
     expected = long_means() | texts([("d", NUMBERS[2])])
     assert sorted(first) == [("+I", key, text) for key, text in expected.items()]
     assert second == [("-D", "d", expected["d"])]
-    assert third == []  # the half of infinity is the same, and so is that of 0.0
+    assert third == []  # the half of infinity is infinity, and the half of 0.0 is 0.0
     view.write([{"k": "a", "i": 0, "v": EXTREME}])
     view.write([{"k": "b", "i": 1, "v": NUMBERS[0]}])
     view.write([{"k": "a", "i": 2, "v": NUMBERS[1]}])

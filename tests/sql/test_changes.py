@@ -379,7 +379,7 @@ def test_what_cannot_retract_says_what_to_write(db: Any, query: str, message: st
 
 @pytest.mark.every_turn
 def test_aggregates_of_spark_beside_own_ones_retract(db: Any) -> None:
-    """They are those of foldflight then, so that an old value leaves sums, counts and deviations, too."""
+    """They are foldflight's aggregates then, so that an old value leaves sums, counts and deviations, too."""
     frame = db.sql("SELECT * FROM VALUES (5, '+I'), (5, '-U'), (8, '+U'), (3, '+I'), (3, '-D'), (1, '+I') AS t(v, op)")
     columns, kinds = sf.struct(sf.col("v")), {"+I": "+I", "-U": "-D", "+U": "+I", "-D": "-D"}
     split_changes(frame, op="op", before=columns, after=columns, row_kinds=kinds).createOrReplaceTempView("updated")
@@ -393,7 +393,7 @@ def test_aggregates_of_spark_beside_own_ones_retract(db: Any) -> None:
 
 
 def test_a_join_of_two_changelogs_is_refused(db: Any) -> None:
-    """The kind of one of them was taken for that of the pair."""
+    """The kind of one of the two rows was taken for the kind of the pair."""
     changed(db)
     other = "(SELECT k, v AS w, row_kind AS other FROM changed)"
     query = f"SELECT k, my_sum(v) AS s FROM changed JOIN {other} USING (k)"

@@ -198,7 +198,7 @@ $$""",
     ],
 )  # fmt: skip
 def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: str) -> None:
-    """The error says what is expected, and where."""
+    """The error names the expected syntax and the place."""
     for create_statement in (TIMES, WORDS, SCALE):
         sql(db, create_statement)
     with pytest.raises(SqlError) as excinfo:

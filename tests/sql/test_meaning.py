@@ -229,13 +229,13 @@ def test_a_chain_of_common_tables_is_planned_link_by_link(db: Any, questions: li
         return sum(map(len, questions))
 
     assert characters(6) < 2.6 * characters(3)
-    # The plan of a link has those of all before it. c1 is not read by what reads c10.
+    # The plan of a link contains the plans of all links before it. The query that reads c10 does not read c1.
     characters(12)
     assert max(text.count("foldflight_result_") for text in questions) == 1
 
 
 def test_a_folded_common_table_may_be_read_many_times_or_never(db: Any) -> None:
-    """What is folded and not read any more is left out of the last query; what Spark has not seen yet is not."""
+    """The last query leaves out folded tables that nothing reads, but no table that Spark has not seen yet."""
     tables = "a AS (SELECT k, my_sum(v) AS s FROM hav GROUP BY k), b AS (SELECT my_max(s) AS m FROM a)"
     query = f"WITH {tables}, c AS (SELECT m FROM B) SELECT my_count(*) AS n FROM c JOIN `A` ON s <= m"
     assert values(sql(db, query, plan="fold")) == [(3,)]
@@ -254,7 +254,7 @@ def test_lists_without_aliases_around_a_fold(db: Any, plans_of: Callable[..., li
 
 
 def test_integers_fit_a_declared_decimal_in_lists(db: Any) -> None:
-    """The result of `sum` has the type that the declared argument gives it, not that of the column."""
+    """The result of `sum` has the type that the declared argument gives it, not the type of the column."""
     sql(db, "CREATE AGGREGATE decimal_sum(DECIMAL(12, 4)) RETURNS DECIMAL(22, 4) AS 'sum'")
     for plan in ("auto", "lists"):
         result = sql(db, "SELECT decimal_sum(v ORDER BY k) AS s, my_max(v) AS m FROM hav", plan=plan)
@@ -413,7 +413,7 @@ def test_results_out_of_range(db: Any, plan: Any) -> None:
 
 @pytest.mark.every_turn
 def test_a_table_that_differs_each_time_is_computed_once(db: Any, plans_of: Callable[..., list[str]]) -> None:
-    """As in Spark: the rows of a fold would be computed again, with other random numbers than those of another one."""
+    """As in Spark: the rows of a fold would be computed again, with other random numbers than another fold's."""
     random_tables = "WITH r AS (SELECT id % 3 AS k, rand() AS m FROM range(30)), p AS (SELECT k, m FROM r)"
     two = f"""{random_tables}, c AS (SELECT k, my_max(m) AS m FROM p GROUP BY k),
         e AS (SELECT k, my_min(m) AS m FROM p GROUP BY k)
@@ -460,7 +460,7 @@ def test_folds_beside_and_in_recursive_tables(db: Any, plans_of: Callable[..., l
 
 
 def test_types_that_cannot_be_told_are_declared(db: Any) -> None:
-    """The remedy is a statement that works: with declared types Spark tells what is wrong with the query."""
+    """The remedy is a statement that works: with declared types Spark reports the mistake in the query."""
     outside = "VALUES (my_sum(1))"
     with pytest.raises(SqlError, match=r"CREATE AGGREGATE typed_sum\(type\) RETURNS type AS 'sum'"):
         sql(db, outside)

@@ -290,7 +290,7 @@ def test_columns_with_names_of_ours(db: Any, plans_of: Callable[..., list[str]],
 
 
 def test_arguments_named_as_columns_of_the_exchange(db: Any) -> None:
-    """Arguments of an author may be named slot, kind and emit, also where their types are those of the exchange."""
+    """Arguments of an author may be named slot, kind and emit, like columns of the exchange, and with their types."""
 
     @udaf(name="of_the_wire", input_types=["TINYINT", "INT", "BOOLEAN"], result_type="BIGINT")
     class OfTheWire:

@@ -19,7 +19,7 @@ SORTED = "OVER (PARTITION BY k ORDER BY v)"
 
 @QUALIFY
 def test_calls_with_over_are_folded(db: Any, plans_of: Callable[..., list[str]]) -> None:
-    """Items, orders and QUALIFY may be expressions with such calls; what is over a fold is another plan beside it."""
+    """Items, orders and QUALIFY may be expressions with such calls; a window over a fold is planned beside it."""
     for query in (
         f"SELECT *, my_sum(v) {SORTED} AS s FROM hav",
         "SELECT v - my_avg(v) OVER w, sum(v) OVER w FROM hav WINDOW w AS (PARTITION BY k)",
@@ -37,7 +37,7 @@ def test_calls_with_over_are_folded(db: Any, plans_of: Callable[..., list[str]])
 
 @udaf(input_types=["STRING"], result_type="STRING")
 class Summary:
-    """Waits for its values, as for those of a model."""
+    """Waits for its values, as for a model's answers."""
 
     def create_accumulator(self) -> list[str]:
         return []
@@ -64,7 +64,7 @@ def test_async_values_are_not_asked_for_after_each_row(db: Any, plan: Any) -> No
 
 
 def test_through_servers_and_connect(both: Any) -> None:
-    """The plan is that of `over`, in both sessions."""
+    """The plan is the same as of `over`, in both sessions."""
     query = "SELECT k, v, weighted_avg(v, 1) OVER (PARTITION BY k ORDER BY v ROWS 1 PRECEDING) AS a FROM hav"
     assert sorted(values(sql(both, query, plan="fold"))) == sorted(values(sql(both, query, plan="lists")))
 
@@ -127,7 +127,7 @@ def test_filter_guards_arguments(db: Any, plan: Any) -> None:
 
 @pytest.mark.every_turn
 def test_distances_of_several_units(db: Any) -> None:
-    """SQL's intervals of several units are distances, as those of one unit are."""
+    """SQL's intervals of several units are distances, like intervals of one unit."""
     frame = "RANGE BETWEEN INTERVAL {} PRECEDING AND CURRENT ROW"
     query = """SELECT {}sum(v) OVER (ORDER BY at {}) AS s
                FROM (SELECT timestamp_seconds(60 * m) AS at, v FROM VALUES (0, 1), (90, 2), (91, 4) AS t(m, v))"""

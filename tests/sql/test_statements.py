@@ -149,7 +149,7 @@ def _names(db: Any) -> list[str]:
     ],
 )
 def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: str) -> None:
-    """The error says what is expected, and a caret shows where."""
+    """The error names the expected syntax, and a caret marks the place."""
     with pytest.raises(SqlError) as excinfo:
         sql(db, statement)
     error = excinfo.value
@@ -396,7 +396,7 @@ def test_from_may_stand_before_select(db: Any) -> None:
     ],
 )
 def test_clauses_behind_from_and_select_are_those_of_its_select(db: Any, query: str) -> None:
-    """Behind an operand that begins with SELECT, ORDER BY and LIMIT are those of the union."""
+    """Behind an operand that begins with SELECT, ORDER BY and LIMIT belong to the union."""
     plain = re.sub(r"my_(\w+)", r"\1", query)
     assert values(sql(db, query)) == values(db.sql(plain)) != []
 

@@ -1,4 +1,4 @@
-"""Statements over streaming views: updates, EMIT CHANGES, EMIT ON WINDOW CLOSE, windows, and what is refused."""
+"""Statements over streaming views: updates, EMIT CHANGES, EMIT ON WINDOW CLOSE, windows, and refusals."""
 
 from __future__ import annotations
 

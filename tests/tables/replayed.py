@@ -29,7 +29,7 @@ PART_ROWS = 7
 
 
 def changes_until(orders: Orders, before: dict[Any, Any], changes: int) -> pa.Table:
-    """Return the changelog of one more epoch, with `-U`, and in an order that is not that of the changes."""
+    """Return the changelog of one more epoch, with `-U`, and in another order than the changes."""
     orders.epoch(changes)
     after = orders.totals()
     rows = []
@@ -46,7 +46,7 @@ def changes_until(orders: Orders, before: dict[Any, Any], changes: int) -> pa.Ta
 
 
 def epochs(seed: int, count: int) -> list[pa.Table]:
-    """Return the changelogs of epochs. They are the same for each start, as those of Spark are."""
+    """Return the changelogs of epochs. They are the same for each start, like Spark's."""
     orders, result = Orders(seed), []
     for _ in range(count):
         before = orders.totals()

@@ -87,7 +87,7 @@ def expected(epochs: int) -> Any:
 def test_a_driver_that_is_killed(kind: Kind, tmp_path: Path, kills: int) -> None:
     """Killed at random points, above all between the two commits, the table equals the batch result after each start.
 
-    A killed driver repeats the epoch that it has not written down. After each kill the table must be that of this
+    A killed driver repeats the epoch that it has not written down. After each kill the table must be the table of this
     epoch or of the one before.
     """
     epochs = kills + 1

@@ -1,4 +1,4 @@
-"""Targets with real databases: exactly once, keys, types, columns, and what is refused."""
+"""Targets with real databases: exactly once, keys, types, columns, and refusals."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_mistakes_of_a_target_are_found(mistaken: type[json_target.JsonFile], la
 
 
 def test_values_of_all_types(kind: Kind) -> None:
-    """What is written is what is read, also texts that look like NULL, the end of the data or a list."""
+    """Values are read as they were written, also texts that look like NULL, the end of the data or a list."""
     target = kind.opened("types", WHOLE, ["key"])
     target.apply("q", 0, [changes_of(ROWS, WHOLE)])
     expected = pa.Table.from_pylist(ROWS, WHOLE).to_pylist()
@@ -342,7 +342,7 @@ def test_errors_name_table_key_and_column(database: PostgresDatabase) -> None:
 
 
 def test_a_value_that_does_not_fit_names_its_row(database: PostgresDatabase) -> None:
-    """The key is that of the row, also behind texts with line ends."""
+    """An error has the key of its row, also behind texts with line ends."""
     far = pa.schema([("key", pa.string()), ("value", pa.timestamp("us"))])
     target = database.opened("far", far, ["key"])
     rows = [{"key": "a\nb", "value": AT}, {"key": "c", "value": AT}]

@@ -1,4 +1,4 @@
-"""The contract of vectorised methods: their arguments and return values, and what is refused."""
+"""The contract of vectorised methods: their arguments, return values and refusals."""
 
 from typing import Any
 
@@ -190,7 +190,7 @@ def test_what_they_may_not_do(methods: dict[str, Any], code: str, message: str) 
     ids=["masked", "objects", "arrow", "chunked"],
 )
 def test_what_get_values_may_return(values: Any) -> None:
-    """Masked, object and Arrow arrays are results, cast like those of get_value."""
+    """Masked, object and Arrow arrays are results, cast like results of get_value."""
     assert values_of(fold_of(adder(get_values=lambda *_: values))) == [8, None]
 
 

@@ -126,7 +126,7 @@ def test_each_suite_has_its_newest_results(tmp_path: Path) -> None:
 
 
 def test_suites_of_one_day_are_in_one_file(tmp_path: Path) -> None:
-    """A suite that is measured again replaces its records, and those of other suites stay."""
+    """A suite that is measured again replaces its records, and other suites' records stay."""
     fold = [Figure("fold", "a case", "a way", value, "rows/s") for value in (1e6, 2e6)]
     for figures_measured in (fold[:1], FIGURES, fold[1:]):
         data, *_ = report.write(tmp_path, "2026-02-01", report.records_of(figures_measured), "a machine")

@@ -1,4 +1,4 @@
-"""The contract of `fold_bundle`: its segments, what it returns, and what is refused."""
+"""The contract of `fold_bundle`: its segments, its return value, and refusals."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -63,7 +63,7 @@ def test_a_chunk_is_one_bundle() -> None:
     assert SEEN == [([], [(7,)], [1], False), ([], [(5,), (2,)], [1, -1], False)]
     SEEN.clear()
     assert fold.collect().column("output_0").to_pylist() == [7, 3]
-    assert SEEN == [([7], [], [], False), ([3], [], [], False)]  # the values are those of the states
+    assert SEEN == [([7], [], [], False), ([3], [], [], False)]  # one segment for each state
     SEEN.clear()
     fold.fold(chunk([(1, 0, 10, True)]))
     assert SEEN == [([3], [(10,)], [1], False)]

@@ -1,4 +1,4 @@
-"""What is checked of a function is the form that folds rows elsewhere: the class after pickling by value."""
+"""`check` tries a function in the form that folds rows elsewhere: the class after pickling by value."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -204,7 +204,7 @@ def test_a_state_that_does_not_exist_changes_no_value() -> None:
 
 
 def test_a_group_without_a_state_changes_no_value_of_others() -> None:
-    """The value of a group is that of its state, whatever another group of the batch has."""
+    """The value of a group depends on its state only, whatever another group of the batch has."""
     columns = pa.schema([("slot", pa.int32()), ("x", pa.int64())])
     fold = open_fold(bind_calls(Registry.load([Shown]), [Call("shown", ("x",))], columns))
     slots, numbers = pa.array([0, 1, 2], pa.int32()), pa.array([5, 1 << 40, 6], pa.int64())

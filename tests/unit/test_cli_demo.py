@@ -82,7 +82,7 @@ def test_warming_makes_functions_hot_in_every_worker(rows, workers):
 
 
 def test_a_query_is_timed_when_it_is_warm(monkeypatch):
-    """It runs over copies of the data first, without timing; its result is that of the data itself."""
+    """It runs over copies of the data first, without timing; its result is the result of the data itself."""
     timed_runs = []
     monkeypatch.setattr(demo_module.time, "perf_counter", lambda: float(sum(timed_runs)))  # a second for each copy
 

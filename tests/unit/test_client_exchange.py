@@ -21,7 +21,7 @@ def upper(v: str) -> str:
 
 
 class Written(Connection):
-    """A connection that keeps what is written, to a server that takes messages up to a size."""
+    """A connection that keeps the frames written to it, to a server that takes messages up to a size."""
 
     def __init__(self, open_request: Open, message_bytes_max: int, *functions: object) -> None:
         super().__init__(open_request)

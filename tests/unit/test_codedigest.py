@@ -164,7 +164,7 @@ class Total:
 def test_imports_of_methods_and_registered_functions_count(
     file: str, old: str, new: str, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Modules that a method imports are covered as those of its module, and so are those of singledispatch."""
+    """The digest covers modules that a method imports, and implementations of singledispatch."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "places_of_mine").mkdir()
     (tmp_path / "places_of_mine" / "__init__.py").touch()

@@ -571,7 +571,7 @@ def test_strict_refuses_other_code() -> None:
 
 
 def test_the_error_names_each_server() -> None:
-    """An error without a server tells what is wrong with each that was tried, and remedies once."""
+    """An error without a server has the problem of each server that was tried, and each remedy once."""
     shell = Shell(("grpc://a", "grpc://b"), patience_s=0.0)
     shell.report(STARTED)
     instructions = shell.report(ConnectionLost(RetryableError("UNREACHABLE", "grpc://a was lost; start it")))

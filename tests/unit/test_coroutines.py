@@ -321,7 +321,7 @@ def test_a_call_that_never_ends_is_cancelled() -> None:
 
 
 def test_batches_join_rows_of_exchanges_with_one_instance() -> None:
-    """Rows of several exchanges share a call, up to the size of a batch; those of another instance do not."""
+    """Rows of several exchanges share a call, up to the size of a batch; rows of another instance do not."""
     sizes = []
 
     async def batch_of(xs):

@@ -17,7 +17,7 @@ NTZ, LTZ = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 
 
 def test_the_arguments_decide_for_states_and_results() -> None:
-    """Without a zone, types and fingerprint are those of earlier releases: their checkpoints stay valid."""
+    """Without a zone, types and fingerprint are the same as in earlier releases: their checkpoints stay valid."""
     latest: Any = function_of(those.Latest)
     plain, zoned_function = (latest.bind([pa.float64(), type_], {}) for type_ in (NTZ, LTZ))
     assert (plain.result_type, zoned_function.result_type) == (NTZ, LTZ)

@@ -1,4 +1,4 @@
-"""Events of Debezium as rows: real events of five modes beside the database's answer, and what is refused."""
+"""Events of Debezium as rows: real events of five modes beside the database's answer, and refusals."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def column_of(mode: str, name: str) -> str:
 
 @pytest.mark.parametrize("mode", WORDS)
 def test_each_type_is_equal_or_refused(mode: str) -> None:
-    """A value is that of the database, or an error that names the column; only what the connector loses differs."""
+    """A value equals the database's, or is an error that names the column; only what the connector loses differs."""
     result = {name: column_of(mode, name) for name in KINDS}
     assert {name for name, what in result.items() if what == "lost"} == LOST.get(mode, set())
 
@@ -224,12 +224,12 @@ def in_utc(changes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("mode", WORDS)
 def test_changes_sum_up_to_the_table(mode: str) -> None:
-    """The rows that are left are those of the database, in each mode of the connector."""
+    """The rows that are left equal the database's, in each mode of the connector."""
     assert live(in_utc(rows(reader(ORDERS, WORDS[mode]), values(mode, "orders")))) == truth_in(mode, "orders")
 
 
 def test_large_values_that_were_not_sent() -> None:
-    """With keys their columns are named, also in events with other names; not those of a key or of a deleted row."""
+    """With keys their columns are named, also in events with other names; but not for a key or a deleted row."""
     read = reader({"x": pa.int64(), "text": pa.string(), "tags": pa.list_(pa.string())}, keys=("x",))
     row = {"x": 1, "text": UNAVAILABLE, "tags": [UNAVAILABLE]}
     source = {"lsn": 1}
@@ -352,7 +352,7 @@ TIME_NAME, DATA_NAME, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.a
     ],
 )
 def test_the_schema_block_says_what_a_value_is(description: Any, value: Any, type_: pa.DataType, actual: Any) -> None:
-    """Units, scales and forms are those of the block, also if another event has another block."""
+    """Units, scales and forms come from the block, also if another event has another block."""
     other = in_block(None, type="string")
     result = rows(reader({"x": type_}), [other, in_block(value, **description), other, in_block(value, **description)])
     values = [row["x"].replace(tzinfo=None) if isinstance(row["x"], dt.datetime) else row["x"] for row in result]
@@ -775,7 +775,7 @@ def test_a_column_that_only_the_payload_has_is_refused(keys: Any, value: Any) ->
     ],
 )
 def test_flattened_events_may_have_columns_of_any_names(more: dict[str, Any]) -> None:
-    """Also those of envelopes, markers and schema blocks: no row is dropped, and none is read from a column."""
+    """Also names of envelopes, markers and schema blocks: no row is dropped, and none is read from a column."""
     flat_event = {"x": 1, **more, "__op": "u", "__lsn": 3, "__table": "t"}
     for options in ({}, {"table": "inv.t"}):
         result = rows(reader({"x": pa.int64()}, keys=("x",), **options), [flat_event])
@@ -865,7 +865,7 @@ def test_events_that_are_refused_are_dead_letters() -> None:
 
 @pytest.mark.parametrize("keys", [None, ("id",)])
 def test_events_without_their_known_heads(keys: Any) -> None:
-    """Rows and errors are those of the whole events, of which Spark has cut what it knew: in all, or in some."""
+    """Rows and errors are the same as for the whole events, of which Spark has cut what it knew: in all, or in some."""
     event_bytes = [each and each.encode() for each in values("default-schema", "orders")][:30]
     first = next(each for each in event_bytes if each)
     other = first.replace(b'"optional":true', b'"optional": true')
@@ -1218,7 +1218,7 @@ def test_names_that_occur_twice_are_refused(keys: Any, wrong: str) -> None:
 
 @pytest.mark.parametrize("old", [("x",), ("x", "y")])
 def test_an_insert_with_the_names_of_an_update_is_refused(old: tuple[str, ...]) -> None:
-    """Its row has twice what is in the old row of the update; the last value was taken."""
+    """Its row has the members of the update's old row twice; the last value was taken."""
     values = {"x": 1, "y": "a"}
     update = event("u", {name: values[name] for name in old}, values)
     insert = json.dumps(event("c", after=values)).replace(

@@ -1,4 +1,4 @@
-"""Classes of other engines as functions: which dialect they are, what is refused, and what is shipped."""
+"""Classes of other engines as functions: how their dialect is found, refusals, and how they are shipped."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[type, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_missing_is_named(case: str) -> None:
-    """A class that an engine could not call is refused, with what is missing and what to do."""
+    """A class that an engine could not call is refused, with the missing method and the remedy."""
     cls, options, message = REFUSED[case]
     with pytest.raises(RejectedError, match=message) as excinfo:
         udaf(**options)(cls)

@@ -423,7 +423,7 @@ NO_TIMES = {"complete": True, "cleared": False, "entries": [{"key": "a", "value"
     "members", [{"rows": None}, {"state": None}, {"rows": NO_TIMES}], ids=["rows", "state", "times"]
 )
 def test_states_that_no_fold_writes_are_refused(members: dict[str, Any]) -> None:
-    """What is NULL in a state is a mismatch, not an internal error."""
+    """A NULL in a state is a mismatch, not an internal error."""
     with pytest.raises(RejectedError, match="a state of count cannot be read") as excinfo:
         fold(distinct("count", "t")).merge_states(forge_states(**members))
     assert excinfo.value.code == "STATE_MISMATCH"

@@ -56,7 +56,7 @@ def test_the_group_without_keys_begins(is_always_there: bool, expected: list[lis
     ],
 )
 def test_strict_mode_tells_why_a_retraction_has_no_row(epochs: list[list[RowKind]], reason: str) -> None:
-    """A group with rows does not know them and only counts; those of a group that begins in the epoch are compared."""
+    """A group with rows does not know them and only counts; rows of a group that begins in the epoch are compared."""
     layout, exchange, table = _bucket()
     *before, last = (_block(layout, kinds) for kinds in epochs)
     for block in before:

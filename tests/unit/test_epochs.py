@@ -280,7 +280,7 @@ def test_nanoseconds_are_refused_by_name(value: Any, type_: pa.DataType) -> None
 
 @pytest.mark.parametrize("value", [datetime.datetime(2024, 1, 1), datetime.timedelta(1), [datetime.timedelta(1)]])
 def test_columns_of_nanoseconds_give_values_of_python(value: Any) -> None:
-    """Results, keys and states are those of the standard library, also where pandas is installed."""
+    """Results, keys and states are values of the standard library, also where pandas is installed."""
     type_ = pa.timestamp("ns") if isinstance(value, datetime.datetime) else pa.duration("ns")
     type_ = pa.list_(type_) if isinstance(value, list) else type_
     (epoch,) = run_epochs({"m": FUNCTIONS["max"]("v")}, [[{"v": value}]], keys=["v"], types={"v": type_})

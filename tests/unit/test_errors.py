@@ -31,7 +31,7 @@ def _classes(of: type[FoldflightError]) -> set[type[FoldflightError]]:
 
 
 def test_every_class_is_tried() -> None:
-    """Each class of error that a module of foldflight has is among those of the next tests."""
+    """Each class of error that a module of foldflight has is among the classes of the next tests."""
     for module in pkgutil.walk_packages(foldflight.__path__, "foldflight."):
         importlib.import_module(module.name)
     error_classes = {each for each in _classes(FoldflightError) if each.__module__.startswith("foldflight.")}

@@ -1,4 +1,4 @@
-"""The event loop of a process: what may end a coroutine, and what is left when an engine leaves."""
+"""The event loop of a process: what may end a coroutine, and what remains when an engine leaves."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_an_engine_that_leaves_while_functions_open_keeps_no_instance_in_use() -
 
 
 def test_the_close_of_an_aggregate_ends_after_its_engine_has_left() -> None:
-    """The instance is that of the process: no exchange whose engine leaves closes it, or ends its `close`."""
+    """The instance belongs to the process: no exchange whose engine leaves closes it, or ends its `close`."""
     CLOSED.clear()
     loop = EventLoop()
     columns = pa.schema([("slot", pa.int32()), ("x", pa.int64())])

@@ -76,7 +76,7 @@ def fold_pairs(group_exchange: GroupedExchange, groups: Groups, *pairs: tuple[st
 
 
 def test_modes_are_known_once_the_exchange_is_open(transport: Counted, group_exchange: GroupedExchange) -> None:
-    """Before the first use no mode is known; afterwards it is that of each call."""
+    """Before the first use no mode is known; afterwards each call has one."""
     assert list(group_exchange.modes) == [None]
     groups = Groups(layout(transport))
     with group_exchange.turn(groups):

@@ -1,4 +1,4 @@
-"""Classes of jars become functions by reflection; their methods, states and errors are those of Java."""
+"""Classes of jars become functions by reflection; their methods, states and errors are Java's."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("message", MISTAKES)
 def test_mistakes_of_authors(tmp_path: Path, message: str) -> None:
-    """A class that is not a function is refused when it is loaded, with what is wrong and what to do."""
+    """A class that is not a function is refused when it is loaded, with the reason and the remedy."""
     with pytest.raises(RejectedError, match=re.escape(message)) as excinfo:
         function_of(tmp_path, MISTAKES[message])
     assert excinfo.value.code == "SIGNATURE"
@@ -308,7 +308,7 @@ def test_values_that_python_does_not_have(tmp_path: Path, type_: str, value: str
 
 
 def test_missing_classes_and_jars(tmp_path: Path, weighted_avg: Function) -> None:
-    """A class or a jar that is not there is named, with what is there."""
+    """The error for a missing class or jar names it, and the ones that exist."""
     archive = jar(tmp_path, WEIGHTED_AVG)
     for name, message in (
         (

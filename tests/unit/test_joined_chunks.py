@@ -1,4 +1,4 @@
-"""Small chunks for a server are sent together, and the results are those of all rows in their order."""
+"""Small chunks for a server are sent together, and the results are the same as for all rows in their order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Clock:
 
 
 def exchange_of(open_request: Open, clock: Clock, frames: list[EngineFrame]) -> FailoverExchange:
-    """Return an exchange with the functions of this process, as one with a server, which notes what is sent."""
+    """Return an exchange with the functions of this process, like one with a server, which notes the frames."""
 
     def dial(_: str, request: Open) -> Any:
         connection: Any = connect("embedded:").transport.open(request)._connection  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def test_small_chunks_go_in_one_frame_before_the_next_other_frame() -> None:
 
 
 def test_they_wait_for_a_number_of_rows_and_bytes_and_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is full, or has waited, is sent at once, and a large chunk goes after the small ones before it."""
+    """A batch that is full, or has waited, is sent at once, and a large chunk goes after the small ones before it."""
     monkeypatch.setattr(failover, "_SMALL_ROWS_MAX", 3)
     monkeypatch.setattr(failover, "_JOINED_ROWS_MAX", 4)
     monkeypatch.setattr(failover, "_JOINED_BYTES_MAX", 1_000)

@@ -109,7 +109,7 @@ def keyed_batches(draw: st.DrawFn) -> tuple[list[pa.DataType], list[list[tuple[A
 
 @given(keyed_batches())
 def test_slots_are_those_of_a_dict(example: tuple[list[pa.DataType], list[list[tuple[Any, ...]]]]) -> None:
-    """Slots for any types and batches equal those of a dict, and `keys` returns the keys."""
+    """Slots for any types and batches equal a dict's numbers, and `keys` returns the keys."""
     types, batches = example
     schema = pa.schema([(f"k{place}", type_) for place, type_ in enumerate(types)])
     index = KeyIndex(schema)
@@ -181,7 +181,7 @@ def test_slots_of_many_keys_are_those_of_a_dict(example: tuple[pa.DataType, list
 
 
 def test_compiled_loops_take_over_when_they_pay() -> None:
-    """A process does not compile for few keys; after many, the hash tables are those of the loops."""
+    """A process does not compile for few keys; after many, compiled loops have the hash tables."""
     loops = KeyLoops()
     index = KeyIndex(pa.schema([("k", pa.string())]), loops)
     keys = pa.array([f"key {number}" for number in range(1 << 11)])
@@ -241,7 +241,7 @@ def test_lookups_of_texts_stay_short_however_they_differ(pattern: str) -> None:
 
 @pytest.mark.parametrize("kind", ["texts", "numbers"])
 def test_tables_larger_than_a_cache_give_the_same_ids(kind: str) -> None:
-    """Large tables read keys ahead. Their ids are those of a dict, with texts of any length, also the empty one."""
+    """Large tables read keys ahead. Their ids equal a dict's, with texts of any length, also the empty one."""
     random_values = np.random.default_rng(0).integers(0, 3 * keyloops._LARGE, 8 * keyloops._LARGE).tolist()
     keys: list[Any] = [each << 40 for each in random_values]
     if kind == "texts":
@@ -466,7 +466,7 @@ LATE = pa.array([2**22, 2**22, None], pa.int32()).view(pa.date32())
 
 
 def test_a_date_beyond_9999_within_a_nested_key_has_no_hash() -> None:
-    """Stored hashes of nested keys are those of Python's values, which has no such date; the error has a remedy."""
+    """Nested keys are hashed as Python's values, and Python has no such date; the error has a remedy."""
     nested_key = pa.StructArray.from_arrays([LATE], ["day"])
     for key in (LATE, nested_key):
         assert KeyIndex(pa.schema([("key", key.type)])).slots([key]).to_pylist() == [0, 0, 1]

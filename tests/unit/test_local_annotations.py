@@ -16,7 +16,7 @@ from foldflight.testing import run_epochs
 
 
 class Total:
-    """Another class, whose name is that of a local one."""
+    """Another class, with the name of a local one."""
 
     wrong: str
 

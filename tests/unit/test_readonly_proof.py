@@ -1,4 +1,4 @@
-"""What get_value does with its accumulator changes nothing, and what is emitted is what the stored state gives."""
+"""get_value may change its accumulator without an effect, and outputs are computed from the stored state."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class NumpyAsText(Last):
 
 @udaf(input_types=["BIGINT"], result_type="STRING")
 class Rounded(Last):
-    """Its own serialize cuts what is behind the point."""
+    """Its own serialize cuts the digits behind the point."""
 
     def create_accumulator(self) -> Any:
         return 0.0

@@ -1,4 +1,4 @@
-"""Recordings of exchanges: what is recorded, how it is bounded, masked, signed and read, and what replays find."""
+"""Recordings of exchanges: their content, how it is bounded, masked, signed and read, and what replays find."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_selected_groups_are_recorded(tmp_path: Path) -> None:
 
 
 def test_selected_groups_of_over_are_recorded(tmp_path: Path) -> None:
-    """The answers of OVER have numbers of rows in place of slots: those of the chosen rows are recorded."""
+    """The answers of OVER have numbers of rows in place of slots: the answers of the chosen rows are recorded."""
     frame = connect(Ratio, record=Recordings(str(tmp_path), of={"customer": ["c1", "c3"]}))("price", "qty").rows(
         None, 0
     )
@@ -875,7 +875,7 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_outcome_of_a_fold_has_its_answers(tmp_path: Path) -> None:
-    """The answers of a replay are those of the recording, frame by frame."""
+    """The answers of a replay equal the recording's, frame by frame."""
     record(tmp_path, ROWS, of="all")
     recording = read_recording(the_file(tmp_path))
     outcome = fold_again(recording, Registry.load([Ratio]))
@@ -895,7 +895,7 @@ def test_only_the_owner_reads_recordings(tmp_path: Path) -> None:
 
 
 def test_the_command_is_quoted(tmp_path: Path) -> None:
-    """The words of the printed command are those of the shell, also with blanks in the path."""
+    """A shell reads the words of the printed command as they were meant, also with blanks in the path."""
     folder = tmp_path / "a folder"
     command = record(folder, [*ROWS, BAD]).split("replay with: ")[1].splitlines()[0]
     assert shlex.split(command) == ["foldflight", "replay", str(the_file(folder)), "--function", f"{PLACE}:Ratio"]
@@ -941,7 +941,7 @@ def test_a_class_of_a_script_is_replayed(tmp_path: Path) -> None:
 
 
 def test_other_errors_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors that are not the author's are recorded, too: those of a query, and internal ones."""
+    """Errors that are not the author's are recorded, too: errors of a query, and internal ones."""
     transport = connect(Pickled, record=Recordings(str(tmp_path))).transport
     columns = pa.schema([("kind", pa.int8()), ("value", pa.int64())])
     with transport.open(Open((Call("pickled", ("value",)),), columns)) as exchange:

@@ -1,6 +1,6 @@
 """Names of the pieces of states: the same if Spark repeats an epoch with the same rows, and unique otherwise.
 
-Rows are the same if their order is, too: it is that of their partitions, whatever the network does.
+Rows are the same if their order is, too: the order of their partitions, whatever the network does.
 """
 
 from __future__ import annotations

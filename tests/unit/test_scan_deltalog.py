@@ -127,7 +127,7 @@ def test_mapped_columns(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_left_to_spark(actions: list[Any], why: str, tmp_path: Path) -> None:
-    """What is not known, or not as it should be, is an error."""
+    """Unknown or malformed actions are errors."""
     version = log(tmp_path, [PROTOCOL, metadata()], actions)
     with pytest.raises(LogError, match=why):
         snapshot(str(tmp_path), version, LOCAL)

@@ -1,4 +1,4 @@
-"""Which columns of files the tasks of a scan may read: only those of which Arrow has the values that Spark reads."""
+"""Which columns of files the tasks of a scan may read: only where Arrow and Spark read the same values."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_the_memory_limit_is_the_containers_share(tmp_path: Path) -> None:
 
 
 def test_the_room_of_a_container_counts_pages_that_the_kernel_can_free(tmp_path: Path) -> None:
-    """The limit without what is used, plus pages of files that were not used lately."""
+    """The limit less the used memory, plus pages of files that were not used lately."""
     assert container_room(tmp_path) is None
     (tmp_path / "memory.max").write_text("1000\n")
     assert container_room(tmp_path) is None

@@ -182,7 +182,7 @@ def test_features_are_there_since_the_version_of_the_table(feature: Feature) -> 
 
 
 def test_what_a_version_lacks_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names what is missing, the version that has it, the one that is here, and what to do."""
+    """The error names the missing feature, the version that has it, the one that is here, and what to do."""
     monkeypatch.setattr(facts.pyspark, "__version__", "3.5.9")
     feature = Feature("doors", "4.7", lambda: False, "use a window")
     with pytest.raises(RejectedError) as excinfo:
@@ -302,7 +302,7 @@ def test_a_moved_checkpoint_gets_its_new_place(
 
 
 def test_a_moved_checkpoint_in_a_given_file_system(tmp_path: Path) -> None:
-    """The place is that of before, or that of a bucket; otherwise it is not known."""
+    """The place is the former one, or the place of a bucket; otherwise it is not known."""
     remote = SubTreeFileSystem(str(tmp_path), LocalFileSystem())
     stored_checkpoint(tmp_path / "bucket" / "ck", "s3a://bucket/ck", OPERATOR.format("andas"))
     assert [upgrade_checkpoint("bucket/ck", remote) for _ in range(2)] == ([1, 0] if states._HAS_ROWS else [0, 0])

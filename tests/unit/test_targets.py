@@ -1,4 +1,4 @@
-"""Changelogs netted to one row for each key, and the columns of a table against those of a query."""
+"""Changelogs netted to one row for each key, and the columns of a table against the columns of a query."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_two_new_rows_of_one_key_are_refused() -> None:
 
 
 def test_keys_have_any_name() -> None:
-    """Also those of numbers, and those that columns of a computation might have."""
+    """Also names that are numbers, and names that columns of a computation might have."""
     names = ["setting", "setting_sum", "row_kind_sum", "1", "0"]
     rows = [{"row_kind": kind, **dict.fromkeys(names, value)} for kind, value in (("+U", "a"), ("-D", "b"))]
     assert net_changes(pa.Table.from_pylist(rows), names, "t").to_pylist() == rows
@@ -112,7 +112,7 @@ def test_floats_are_canonical_keys() -> None:
     ids=str,
 )
 def test_types_that_hold_others(table_type: pa.DataType | str, query_type: pa.DataType, fits: bool) -> None:
-    """A column may be wider than that of the query. Another type is refused, with both types."""
+    """A column may be wider than the query's. Another type is refused, with both types."""
     result = {"k": pa.string(), "v": table_type, "own": pa.date32()}
     columns = pa.schema([("k", pa.string()), ("v", query_type)])
     if fits:

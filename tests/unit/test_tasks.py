@@ -310,7 +310,7 @@ def test_states_are_merged_in_any_order(room: int, monkeypatch: pytest.MonkeyPat
 
 
 def test_keys_with_a_dictionary_take_the_memory_of_texts() -> None:
-    """A scan gives texts as indexes. The groups that fit are those of the texts themselves."""
+    """A scan gives texts as indexes. As many groups fit as with the texts themselves."""
     layout = QueryLayout(
         pa.schema([("key_0", pa.string())]), ("k",), pa.schema([("column_0", pa.int64())]), ("v",), False
     )

@@ -172,7 +172,7 @@ def test_an_error_has_no_secrets_of_the_environment(memory: Memory, monkeypatch:
     ],
 )
 def test_the_place_is_the_authors_and_not_a_librarys(text: str, place: tuple[Any, ...]) -> None:
-    """The line is that of the author's own code, even if a library raised; traces of Java are read, too."""
+    """The line is in the author's own code, even if a library raised; traces of Java are read, too."""
     result = spans_module._location_of(text)
     assert (result.get("code.file.path"), result.get("code.line.number"), result.get("exception.type")) == place
 

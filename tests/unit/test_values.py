@@ -100,7 +100,7 @@ NESTED = [*LEAVES.items(), *NESTED_ONCE, *(nested_type for inner in NESTED_ONCE[
 @examples(2000)
 @given(st.sampled_from(NESTED).flatmap(lambda each: columns_of(*each)), st.integers(0, 3))
 def test_values_are_those_of_arrow_and_come_back(column: tuple[pa.DataType, list[Any]], start: int) -> None:
-    """Python values of every type equal those of Arrow's own list, and results made of them are the same array."""
+    """Python values of every type equal the values of Arrow's own list, and results made of them are the same array."""
     type_, values = column
     array = cast_results(values, type_)
     array.validate(full=True)
@@ -192,7 +192,7 @@ def test_long_decimals_are_rounded() -> None:
     ],
 )
 def test_a_nested_row_that_does_not_fit_is_named(type_: str, values: list[Any], index: int) -> None:
-    """By its own position, not by that of its member."""
+    """By its own position, not by its member's."""
     with pytest.raises(CastError) as excinfo:
         cast_results(values, parse_type(type_))
     assert excinfo.value.index == index
@@ -464,7 +464,7 @@ FINER: list[pa.Array] = [
 
 @pytest.mark.parametrize("array", FINER, ids=lambda array: str(array.type))
 def test_nanoseconds_are_refused_and_never_cut_off(array: pa.Array) -> None:
-    """A value with nanoseconds has no Python value. All others are those of the standard library, not of pandas."""
+    """A value with nanoseconds has no Python value. All others become values of the standard library, not of pandas."""
     for convert in (to_python, to_pylist):
         assert convert(array[:1]) == to_python(in_microseconds(array[:1]))
         assert "Timestamp(" not in repr(convert(array[:1]))

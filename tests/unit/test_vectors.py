@@ -1,4 +1,4 @@
-"""VECTOR(n): the type, its values in Python, its conversions, and what is refused."""
+"""VECTOR(n): the type, its values in Python, its conversions, and refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from foldflight.testing import check_laws, run_epochs
 
 THREE = parse_type("VECTOR(3)")
 WIDE = parse_type("VECTOR(3, DOUBLE)")
-# The form that type checkers take: with the sizes of items, so that they check what is calculated with vectors.
+# The form that type checkers take: with the sizes of items, so that they check calculations with vectors.
 V3: TypeAlias = Annotated[NDArray[np.float32], "VECTOR(3)"]
 W3: TypeAlias = Annotated[NDArray[np.float64], "VECTOR(3, DOUBLE)"]
 
@@ -360,7 +360,7 @@ class Centroid:
 
 @pytest.mark.slow
 def test_type_checkers_take_aliases_of_vectors(tmp_path) -> None:
-    """The aliases of the documentation are types for mypy, which checks what is calculated with them."""
+    """The aliases of the documentation are types for mypy, which checks calculations with them."""
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
     right.write_text(CHECKED)
     wrong.write_text(CHECKED.replace("acc.total += v", "acc.total += 'v'"))

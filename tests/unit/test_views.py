@@ -119,7 +119,7 @@ def test_what_a_view_returns_is_empty_or_not_and_has_no_len(make: type[MapView[A
 
 @pytest.mark.parametrize("make", [MapView, PlainMap])
 def test_copies_do_not_share_entries(make: type[MapView[Any, Any]]) -> None:
-    """Those of the module `copy`, as with dict and list."""
+    """Copies by the module `copy`, as of dict and list."""
     view = make({"a": [1]})
     items: ListView[list[int]] = ListView([[1]])
     for copied_view, items_copied in [(copy.copy(view), copy.copy(items)), (copy.deepcopy(view), copy.deepcopy(items))]:

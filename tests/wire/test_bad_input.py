@@ -348,7 +348,7 @@ def test_a_path_names_a_function_or_is_refused(server: ProcessServer) -> None:
 
 
 def test_other_verbs_are_refused(server: ProcessServer) -> None:
-    """DoGet, DoPut and unknown actions are refused with what is supported, without a traceback."""
+    """DoGet, DoPut and unknown actions are refused with the supported ones, without a traceback."""
     with fl.FlightClient(server.url) as client:
         with pytest.raises(fl.FlightError) as excinfo:
             client.do_get(fl.Ticket(b"x")).read_all()

@@ -48,7 +48,7 @@ def log() -> Log:
 
 @pytest.fixture
 def start(tmp_path: Path, log: Log) -> Iterator[Start]:
-    """Start servers in this process that have their functions compiled as those of `foldflight serve`."""
+    """Start servers in this process that have their functions compiled as `foldflight serve` does."""
     servers: list[ProcessServer] = []
 
     def one(*modules: str, **server_settings: object) -> ProcessServer:

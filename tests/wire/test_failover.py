@@ -210,7 +210,7 @@ def test_outputs_after_each_row_come_once(fork: Fork) -> None:
         first = exchange.results(1)
         exchange.chunk(rows((0, 0, 5)))
         exchange.states(first.slice(1).select(["slot", "state_0"]).to_batches()[0])
-        assert exchange.initial_outputs()["output_0"].to_pylist() == [4]  # merged with what is there
+        assert exchange.initial_outputs()["output_0"].to_pylist() == [4]  # merged with the state there
         kill(holder(servers, exchange))
         exchange.chunk(rows((1, 0, 7)))
         assert [exchange.row_outputs()["output_0"].to_pylist() for _ in range(3)] == [[4], [9], [11]]

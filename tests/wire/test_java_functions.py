@@ -58,7 +58,7 @@ def test_a_served_class(tmp_path: Path) -> None:
             with functions.transport.open(open_request(CALL)) as exchange:
                 exchange.chunk(rows((0, 0, 10, 1)))
                 end_epoch(exchange, 1)
-        assert eventually(lambda: threads() < before + 6)  # those of exchanges that have ended are detached
+        assert eventually(lambda: threads() < before + 6)  # threads of exchanges that have ended are detached
 
 
 def test_a_shipped_jar(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tokens that rotate and permit some functions, TLS in both directions; refusals name what is missing."""
+"""Tokens that rotate and permit some functions, TLS in both directions; refusals name the missing one."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_program_in_one_exchange(transport: Any) -> None:
 def test_a_table_function_may_log_between_the_parts_of_an_answer(
     transport: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each row of the chunk is a part of the answer, and what is logged for the parts comes with the answer."""
+    """Each row of the chunk is a part of the answer, and log lines for the parts come with the answer."""
     monkeypatch.setattr(evaluation, "_PART_ROWS", 1)
     open_request = Open((), COLUMNS, steps=(Step("told", (X,)),), outputs=(0,))
     with transport.open(open_request) as exchange:

@@ -253,7 +253,7 @@ def test_what_is_sealed_and_wrong_is_an_error() -> None:
             with pytest.raises(RejectedError) as excinfo:
                 transport.open(open_request(Call("marks", ("value",))))
             assert excinfo.value.code == "MODULE"
-        assert MARKER in os.environ  # so what is not unpickled leaves none
+        assert MARKER in os.environ  # so code that is not unpickled leaves none
         assert "no_such_module" in excinfo.value.message
         assert "install it" in excinfo.value.message
 
@@ -383,7 +383,7 @@ def test_what_cannot_be_shipped_says_why() -> None:
 
 
 def test_a_seal_holds_what_was_sealed() -> None:
-    """The unsealed content equals the sealed one, with any valid key; the digest is that of the content."""
+    """The unsealed content equals the sealed one, with any valid key; the digest is the content's."""
     bundle = Bundle(("a", "b"), made_here(), b"code")
     keys = [FIRST.encode(), SECOND.encode()]
     result = [unseal(seal(bundle, key), keys) for key in keys]

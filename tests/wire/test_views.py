@@ -153,6 +153,6 @@ def test_an_error_of_the_engine_is_no_loss_of_the_server(servers: list[ProcessSe
 
 
 def test_an_engine_that_keeps_views_needs_a_way_to_answer(servers: list[ProcessServer]) -> None:
-    """Without `resolve`, the error names what is missing."""
+    """Without `resolve`, the error names it."""
     with pytest.raises(RejectedError, match="resolve"):
         transport_to(servers[0]).open(KEEPING)

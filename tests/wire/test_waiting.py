@@ -254,7 +254,7 @@ def test_values_of_groups_are_batches_over_exchanges(server, where) -> None:
     assert bad.startswith("0: ")
     assert "a text is bad" in bad
     assert [each[0] for each in others] == list("abcdefg")
-    assert waiting_functions.OPENED.count("TextsOf") <= 1, "the instance is that of the process"
+    assert waiting_functions.OPENED.count("TextsOf") <= 1, "the process has one instance"
 
 
 NUMBERS = pa.schema([("slot", pa.int32()), ("number", pa.int64())])

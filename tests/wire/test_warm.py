@@ -1,4 +1,4 @@
-"""A server has another process compile what is used, once for all servers of a folder, and reports it."""
+"""A server has another process compile the functions in use, once for all servers of a folder, and reports it."""
 
 from __future__ import annotations
 

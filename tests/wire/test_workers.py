@@ -229,7 +229,7 @@ def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
 def test_the_temporary_files_of_a_killed_parent_are_deleted_by_the_next_server(
     spawn: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of compiled code, and the metrics of its workers."""
+    """The files of compiled code, and the metrics of its workers."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))

@@ -111,7 +111,7 @@ class Run:
                 self.functions.add(queue)
             for at_s, queue in later:
                 self.loop.call_at(at_s, self.functions.add, queue)
-            while not all(queue.done.is_set() for queue in every) and not (until and until(self)):  # noqa: ASYNC110
+            while not all(queue.done_event.is_set() for queue in every) and not (until and until(self)):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
         try:
@@ -421,11 +421,11 @@ def test_who_leaves_cancels_its_calls_and_not_those_of_others() -> None:
         if len(began) == 2 and not leaves.is_over:
             run.functions.remove(leaves)
             run.functions.remove(alone)
-        return stays.done.is_set() and alone.ended.is_set()
+        return stays.done_event.is_set() and alone.ended_event.is_set()
 
     assert run(leaves, stays, alone, until=leave) == [[None], [2], [None]]
     assert cancelled_calls == [[3]]
-    assert leaves.ended.is_set()
+    assert leaves.ended_event.is_set()
 
 
 def test_the_first_row_that_fails_ends_the_others_unless_errors_are_isolated() -> None:

@@ -114,12 +114,12 @@ def test_an_interrupt_that_comes_too_late_does_not_end_the_loop() -> None:
         ended_calls.append(1)
 
     loop.run("echo", note(), lambda: None)
-    turning_mark = loop._process.turning
-    assert turning_mark is not None
-    _raise_in(turning_mark.thread, BlockedLoop)  # it is idle, so this is raised within the loop itself
+    running_loop = loop._process.running_loop
+    assert running_loop is not None
+    _raise_in(running_loop.thread, BlockedLoop)  # it is idle, so this is raised within the loop itself
 
     def check() -> None:
-        assert turning_mark.thread.is_alive()
+        assert running_loop.thread.is_alive()
 
     for _ in range(3):
         loop.run("echo", note(), check)
@@ -209,8 +209,8 @@ def test_a_process_keeps_few_instances_and_functions_that_nobody_uses(monkeypatc
         list(exchange.handle(Chunk(pa.RecordBatch.from_pydict({"x": [1]}, schema=NUMBER))))
         exchange.close()
     process = loop._process
-    assert process.turning is not None
-    assert len(process.turning.functions) <= 4 + 2
+    assert process.running_loop is not None
+    assert len(process.running_loop.functions) <= 4 + 2
     assert [f"bounded {number}" for number in range(12)] == CLOSED, "the newest eight are kept"
 
 
@@ -238,12 +238,12 @@ def test_code_that_has_the_lock_of_the_interpreter_is_named(caplog) -> None:
     """No thread can look while C code has the lock, so the step that took long is named when it has ended."""
     loop = EventLoop()
     loop.run("echo", asyncio.sleep(0), lambda: None)
-    turning_mark = loop._process.turning
-    assert turning_mark is not None
+    running_loop = loop._process.running_loop
+    assert running_loop is not None
     first = hold.__code__.co_firstlineno
     with caplog.at_level(logging.WARNING, "foldflight.coroutines"):
         for _ in range(2):
-            assert asyncio.run(_await(turning_mark.watch("hold", hold(1)))) == 1
+            assert asyncio.run(_await(running_loop.watch("hold", hold(1)))) == 1
     (line,) = [record.getMessage() for record in caplog.records]
     assert "code of hold has held up" in line
     assert f"from test_eventloop.py:{first + 2} to test_eventloop.py:{first + 4}" in line

@@ -22,7 +22,7 @@ from foldflight import ListView, MapView, udaf
 from foldflight.client import EmbeddedTransport, embedded_transport
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import UNBOUNDED, Entries, Folded, Open, Results, Returns
-from foldflight.exchange.view_columns import asking, split_entries
+from foldflight.exchange.view_columns import question_states, split_entries
 from foldflight.fold.aggregate.groups_accumulator import CachedView
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
@@ -356,7 +356,7 @@ def test_parts_of_views_need_an_engine_that_keeps_the_rest() -> None:
     pair.send(pair.engine.chunk(rows([0], ["a"])))
     state = pair.epoch(1).select(["slot", "state_0"]).to_batches()[0]
     views = pair.server.open_reply.calls[0].views
-    partial = with_column(state, state.schema.field(1), asking(state.column(1), views))
+    partial = with_column(state, state.schema.field(1), question_states(state.column(1), views))
     with pytest.raises(RejectedError, match="keeps_views") as excinfo:
         pair.send(pair.engine.states(partial))
     assert excinfo.value.code == "STATE_MISMATCH"

@@ -235,14 +235,14 @@ class Connection(abc.ABC):
         part_bytes_max = self._part_bytes_max
         match frame:
             case States():
-                for batch in self._fitting(_slices(frame.batch, part_bytes_max)):
+                for batch in self._fitting_parts(_slices(frame.batch, part_bytes_max)):
                     yield States(batch, unanswered=frame.unanswered)
             case Entries():
                 # The first part of a view may say that these are all entries, so it comes last.
                 for batch in reversed(list(self._split_entries(frame.batch))):
                     yield Entries(batch, last=frame.last)
             case Chunk():
-                yield from map(Chunk, self._fitting(_slices(frame.batch, part_bytes_max)))
+                yield from map(Chunk, self._fitting_parts(_slices(frame.batch, part_bytes_max)))
             case Forget():
                 size = max(part_bytes_max // _FORGOTTEN_BYTES, 1)
                 for start in range(0, len(frame.slots), size):
@@ -250,7 +250,7 @@ class Connection(abc.ABC):
             case _:
                 raise AssertionError(f"{type(frame).__name__} is not sent to an open exchange")
 
-    def _fitting(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _fitting_parts(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield parts that fit into a message. Raises an error with the slot of a row that does not fit."""
         bytes_max = self.open_reply.limits.message_bytes_max
         for part in parts:

@@ -208,7 +208,7 @@ class WaitingConnection(EmbeddedConnection):
     """A connection to steps of which some wait: a thread evaluates each frame, so that the caller can go on."""
 
     def __init__(self, open_request: Open, serve: Callable[..., ServerExchange], resolve: Resolve | None) -> None:
-        self._evaluating: threading.Thread | None = None
+        self._evaluation_thread: threading.Thread | None = None
         self._problem: BaseException | None = None
         self._is_cut = False
         super().__init__(open_request, serve, resolve)
@@ -224,8 +224,8 @@ class WaitingConnection(EmbeddedConnection):
             except BaseException as error:  # noqa: BLE001 - it is raised in the thread that reads
                 self._problem = error
 
-        self._evaluating = threading.Thread(target=evaluate, name="foldflight-waiting", daemon=True)
-        self._evaluating.start()
+        self._evaluation_thread = threading.Thread(target=evaluate, name="foldflight-waiting", daemon=True)
+        self._evaluation_thread.start()
 
     def _read(self) -> Frame | None:
         self._await_thread()
@@ -239,9 +239,9 @@ class WaitingConnection(EmbeddedConnection):
         super()._end()
 
     def _await_thread(self) -> None:
-        if self._evaluating is not None:
-            self._evaluating.join()
-            self._evaluating = None
+        if self._evaluation_thread is not None:
+            self._evaluation_thread.join()
+            self._evaluation_thread = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -351,7 +351,7 @@ class EventLoop:
         self._share = share
         self._process = _Process()
 
-    def reporting(self, report: Report, share: float = 1.0) -> EventLoop:
+    def with_report(self, report: Report, share: float = 1.0) -> EventLoop:
         """Return the same loop for the exchanges of a server.
 
         Args:
@@ -365,7 +365,7 @@ class EventLoop:
     @property
     def still_s(self) -> float:
         """For how long code has held up the loop, in seconds; 0 if there is no loop."""
-        running_loop = self._process.turning
+        running_loop = self._process.running_loop
         return 0.0 if running_loop is None or running_loop.pid != os.getpid() else running_loop.still_s
 
     def answer(self, calls: Calls, check: Check) -> None:
@@ -389,10 +389,10 @@ class EventLoop:
 
         running_loop.loop.call_soon_threadsafe(add)
         try:
-            self._await(running_loop, queue.done, calls.function.name, calls.bounds.timeout_s, check)
+            self._await(running_loop, queue.done_event, calls.function.name, calls.bounds.timeout_s, check)
         except BaseException:
             running_loop.loop.call_soon_threadsafe(remove)
-            queue.ended.wait(_CANCEL_S)
+            queue.ended_event.wait(_CANCEL_S)
             raise
 
     def run(self, function: str, coroutine: Any, check: Check) -> None:
@@ -478,24 +478,24 @@ class _Process:
     """The state that all `EventLoop` objects of a process share: its running loop and its instances."""
 
     def __init__(self) -> None:
-        self.turning: _Turning | None = None
+        self.running_loop: _Turning | None = None
         self.instances = Instances()
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         """Begin anew in a child: threads do not survive a fork, and neither do connections of instances."""
-        self.turning = None
+        self.running_loop = None
         self.instances = Instances()
         self._lock = threading.Lock()
 
     def turn(self) -> _Turning:
         """Return the running loop."""
         with self._lock:
-            if self.turning is None:
+            if self.running_loop is None:
                 # Its thread must not keep the context of the exchange that happens to be the first.
-                self.turning = contextvars.Context().run(_Turning)
-            return self.turning
+                self.running_loop = contextvars.Context().run(_Turning)
+            return self.running_loop
 
 
 def _raise_in(thread: threading.Thread, exception: type[BaseException]) -> None:

@@ -151,21 +151,21 @@ class Queue:
     """The rows of one exchange that have no answer yet.
 
     Attributes:
-        done: Set when no answer is missing, or a row has failed and the calls stop.
-        ended: Set when no call of these rows is running any more.
+        done_event: Set when no answer is missing, or a row has failed and the calls stop.
+        ended_event: Set when no call of these rows is running any more.
     """
 
     calls: Calls
     report: Report
     since_s: float = 0.0
-    done: threading.Event = field(default_factory=threading.Event)
-    ended: threading.Event = field(default_factory=threading.Event)
+    done_event: threading.Event = field(default_factory=threading.Event)
+    ended_event: threading.Event = field(default_factory=threading.Event)
     is_over: bool = False
-    running: dict[asyncio.Task[None], Sequence[Queue]] = field(default_factory=dict)
+    tasks: dict[asyncio.Task[None], Sequence[Queue]] = field(default_factory=dict)
     again: deque[Row] = field(default_factory=deque)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _rows_left: int = field(init=False)
-    _begun: int = field(init=False, default=0)  # rows below this one have begun
+    _begun_count: int = field(init=False, default=0)  # rows below this one have begun
 
     def __post_init__(self) -> None:
         self._rows_left = len(self.calls.arguments)
@@ -173,23 +173,25 @@ class Queue:
             self._finish()
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """The number of rows that may begin now."""
-        return 0 if self.is_over else len(self.again) + len(self.calls.arguments) - self._begun
+        return 0 if self.is_over else len(self.again) + len(self.calls.arguments) - self._begun_count
 
     @property
     def head(self) -> Row:
         """The row that is next."""
         if self.again:
             return self.again[0]
-        return Row(self, self._begun, self.calls.arguments[self._begun], batch_max=self.calls.bounds.batch or 1)
+        return Row(
+            self, self._begun_count, self.calls.arguments[self._begun_count], batch_max=self.calls.bounds.batch or 1
+        )
 
     def take(self) -> Row:
         """Remove the row that is next, and return it."""
         if self.again:
             return self.again.popleft()
         row = self.head
-        self._begun += 1
+        self._begun_count += 1
         return row
 
     def answer(self, row: Row, answer: Answer) -> None:
@@ -203,21 +205,21 @@ class Queue:
 
     def _finish(self) -> None:
         self.is_over = True
-        self.done.set()
+        self.done_event.set()
 
     def cancel(self) -> None:
         """Let no further row begin, and cancel the calls for which nobody waits any more."""
         self.is_over = True
-        for task, owners in list(self.running.items()):
+        for task, owners in list(self.tasks.items()):
             if all(each.is_over for each in owners):
                 task.cancel()
             else:  # it goes on for the others
-                del self.running[task]
+                del self.tasks[task]
 
     def end_if_idle(self) -> None:
         """Tell who waits for the end, if no call is running."""
-        if self.is_over and not self.running:
-            self.ended.set()
+        if self.is_over and not self.tasks:
+            self.ended_event.set()
 
 
 class FunctionCalls:
@@ -241,7 +243,7 @@ class FunctionCalls:
         self._bounds = bounds
         self._interval_s = 0.0 if bounds.rate is None else _SPACE / (bounds.rate * share)
         self._users = users
-        self._waiting: deque[Queue] = deque()
+        self._waiting_queues: deque[Queue] = deque()
         self._queues: list[Queue] = []  # of the exchanges that wait
         self._open = 0
         self._full_until_s = 0.0  # when as many calls as permitted were last open
@@ -262,7 +264,7 @@ class FunctionCalls:
             return
         queue.since_s = self._loop.time()
         self._queues.append(queue)
-        self._waiting.append(queue)
+        self._waiting_queues.append(queue)
         self._go_on()
 
     def remove(self, queue: Queue) -> None:
@@ -273,8 +275,8 @@ class FunctionCalls:
     def _forget(self, queue: Queue) -> None:
         if queue in self._queues:
             self._queues.remove(queue)
-            if queue in self._waiting:
-                self._waiting.remove(queue)
+            if queue in self._waiting_queues:
+                self._waiting_queues.remove(queue)
             queue.cancel()
         queue.end_if_idle()
 
@@ -287,7 +289,7 @@ class FunctionCalls:
             self._timer = None
         while self._open < self._bounds.concurrency and self._turn():
             now_s = self._loop.time()
-            queue = self._waiting[0]
+            queue = self._waiting_queues[0]
             begins_s = max(self._next_s, self._paused_until_s, self._full_at_s(queue))
             if begins_s > now_s:
                 if self._next_s > now_s and self._delayed_s != self._next_s:
@@ -300,10 +302,10 @@ class FunctionCalls:
 
     def _turn(self) -> bool:
         """Put an exchange that has rows to the front. Return whether there is one."""
-        for _ in range(len(self._waiting)):
-            if self._waiting[0].waiting:
+        for _ in range(len(self._waiting_queues)):
+            if self._waiting_queues[0].waiting_count:
                 return True
-            self._waiting.popleft()
+            self._waiting_queues.popleft()
         return False
 
     def _full_at_s(self, queue: Queue) -> float:
@@ -312,9 +314,9 @@ class FunctionCalls:
         if head.batch_max == 1 or head.is_alone or self._bounds.batch is None:
             return 0.0
         sharing_key = queue.calls.shared
-        present = [each for each in self._waiting if each.calls.shared == sharing_key and each.waiting]
+        present = [each for each in self._waiting_queues if each.calls.shared == sharing_key and each.waiting_count]
         are_all = sum(each.calls.shared == sharing_key for each in self._queues) >= self._users(sharing_key)
-        if are_all or sum(each.waiting for each in present) >= head.batch_max:
+        if are_all or sum(each.waiting_count for each in present) >= head.batch_max:
             return 0.0
         # Rows that waited for the last call wait once more: callers that it has just answered are about to send their
         # next rows.
@@ -322,26 +324,27 @@ class FunctionCalls:
 
     def _next_rows(self) -> list[Row]:
         """Take the rows of the next call, in turn from all exchanges that may share it."""
-        queue = self._waiting[0]
+        queue = self._waiting_queues[0]
         first = queue.take()
         rows = [first]
-        self._waiting.rotate(-1)
+        self._waiting_queues.rotate(-1)
         if first.batch_max == 1:
             return rows
-        sources = deque([queue] if first.is_alone else self._sharing(queue))
+        sources = deque([queue] if first.is_alone else self._sharing_queues(queue))
         while sources and len(rows) < first.batch_max:
             source = sources.popleft()
-            if source.waiting and source.head.is_alone == first.is_alone and source.head.batch_max == first.batch_max:
+            head = source.head if source.waiting_count else None
+            if head is not None and (head.is_alone, head.batch_max) == (first.is_alone, first.batch_max):
                 rows.append(source.take())
                 sources.append(source)
         return rows
 
-    def _sharing(self, queue: Queue) -> list[Queue]:
+    def _sharing_queues(self, queue: Queue) -> list[Queue]:
         """Return the exchanges whose rows may be in one call, beginning with exchanges that wait for their turn."""
         sharing_key = queue.calls.shared
         return [
             each
-            for each in self._waiting
+            for each in self._waiting_queues
             if each is queue or (sharing_key is not None and each.calls.shared == sharing_key)
         ]
 
@@ -354,7 +357,7 @@ class FunctionCalls:
         context.run(OPEN_CALL.set, OpenCall(ids, tuple(each.calls.log for each in owners)))
         task = self._loop.create_task(self._call(rows, context), context=context)
         for owner in owners:
-            owner.running[task] = owners
+            owner.tasks[task] = owners
 
         def finish(_: asyncio.Task[None]) -> None:
             if self._open == self._bounds.concurrency:
@@ -365,7 +368,7 @@ class FunctionCalls:
                 for row in rows:
                     row.queue.answer(row, Answer(error=failure))
             for owner in owners:
-                owner.running.pop(task, None)
+                owner.tasks.pop(task, None)
                 if owner.is_over:
                     self._forget(owner)
             self._go_on()
@@ -462,8 +465,8 @@ class FunctionCalls:
         def back() -> None:
             for row in ready:
                 row.queue.again.append(row)
-                if row.queue not in self._waiting:
-                    self._waiting.append(row.queue)
+                if row.queue not in self._waiting_queues:
+                    self._waiting_queues.append(row.queue)
             self._go_on()
 
         if delay_s:

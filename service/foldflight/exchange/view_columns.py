@@ -13,7 +13,7 @@ from foldflight.functions.types.arrow import with_column
 from foldflight.functions.types.views import ViewSpec
 
 
-def asking(states: pa.Array, views: Sequence[ViewSpec]) -> pa.Array:
+def question_states(states: pa.Array, views: Sequence[ViewSpec]) -> pa.Array:
     """Return n states whose views have no entries, so that a server asks for the entries that it needs.
 
     A list has one entry, which does not exist and whose key is the number of its items. Other members are unchanged.
@@ -40,7 +40,7 @@ def without_entries(results: pa.Table, views: Sequence[Sequence[ViewSpec]]) -> p
         if not specs:
             continue
         index = batch.schema.get_field_index(f"state_{call}")
-        states = asking(batch.column(index), specs)
+        states = question_states(batch.column(index), specs)
         if len(firsts) < len(slots):
             states = _with_last_numbers(states, specs, firsts, len(slots))
         batch = with_column(batch, batch.schema.field(index), states)

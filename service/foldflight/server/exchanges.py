@@ -154,7 +154,7 @@ class Account:
         self._grows = not all(map(is_bounded, states))
         self._isolated_counts: Counter[str] = Counter()
         self._folds: tuple[Mode, ...] = ()
-        self._asking: set[str] = set()  # the functions with questions for entries of views
+        self._asking_functions: set[str] = set()  # the functions with questions for entries of views
         self._lock = threading.Lock()  # an idle exchange is ended by another thread than its own
         self._has_ended = False
 
@@ -184,8 +184,8 @@ class Account:
         )
         function = self._functions[index]
         self._metrics.view_questions.labels(function).inc()
-        is_first = function not in self._asking
-        self._asking.add(function)
+        is_first = function not in self._asking_functions
+        self._asking_functions.add(function)
         return function if is_first else None
 
     @property
@@ -318,7 +318,7 @@ class Running:
         self._has_ended: FoldflightError | None = None
         self._is_foreign = is_foreign
         self._has_answered = True
-        self._leaving: FoldflightError | None = None
+        self._leave_error: FoldflightError | None = None
         self.is_released = False
 
     def replies(self, frame: Frame) -> Iterator[Frame]:
@@ -333,8 +333,8 @@ class Running:
                 if self._has_ended is not None:
                     raise self._has_ended
                 if replies is None:
-                    if self._leaving is not None and self._has_answered:
-                        raise self._leaving
+                    if self._leave_error is not None and self._has_answered:
+                        raise self._leave_error
                     self._has_answered = False
                     replies = iter(self.exchange.handle(frame))
                 reply = self._watch.run(lambda: next(replies, None), self._start_step)  # noqa: B023  (called at once)
@@ -344,7 +344,7 @@ class Running:
             yield reply
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def wait_for_engine(self) -> Iterator[None]:
         """Wait for the engine in the middle of a step: for it to read a question, or to answer it.
 
         Meanwhile the exchange may be ended as between two frames, and the time of the step does not count.
@@ -376,15 +376,15 @@ class Running:
         It may be about to end its stream, so it is given time; see `close_drained_dialect_client`.
         """
         if self._is_foreign:
-            self._leaving = error
+            self._leave_error = error
         else:
             self.exchange.request_reopen()
 
     def close_drained_dialect_client(self, *, longer_than_s: float) -> bool:
         """End the exchange of a foreign engine that has to move and has sent nothing for that long since its answer."""
-        if self._leaving is None or not self._has_answered:
+        if self._leave_error is None or not self._has_answered:
             return False
-        return self.end_waiting(self._leaving, longer_than_s=longer_than_s)
+        return self.end_waiting(self._leave_error, longer_than_s=longer_than_s)
 
     def end_waiting(self, error: FoldflightError, *, longer_than_s: float = 0.0) -> bool:
         """End the exchange with an error if it waits for its engine, to send or to read, and has for that long.

@@ -234,7 +234,7 @@ class FlightServer(FlightBase):
         self._signer = signer
         self._programs = programs
         self._limits = Limits.of(settings)
-        self._coroutines = PROCESS_LOOP.reporting(metrics, share)
+        self._coroutines = PROCESS_LOOP.with_report(metrics, share)
         self._tracer = tracer_of(settings.otlp_endpoint, _SERVICE) if settings.otlp_endpoint else None
         self._record = recordings_of(settings)
         self._stateless = STATELESS.find()
@@ -507,11 +507,11 @@ class FlightServer(FlightBase):
             function = running.account.count_question(question)
             if function is not None:
                 running.logger.info("a function asks for entries of its views one by one: prefetch", function=function)
-            with running.waiting():
+            with running.wait_for_engine():
                 send(writer, encode_reply(question))
             is_last = False
             while not is_last:
-                with running.waiting():
+                with running.wait_for_engine():
                     message = next(messages, None)
                 if message is None:
                     raise VanishedError

@@ -133,7 +133,7 @@ class Watch:
         self._look = look
         self._on_spent = on_spent
         self._logger = logger
-        self._running: set[GuardedCall] = set()
+        self._running_steps: set[GuardedCall] = set()
         self._lock = threading.Lock()
         self._closed_event = threading.Event()
         self._is_stuck = False
@@ -167,7 +167,7 @@ class Watch:
         try:
             try:
                 with self._lock:
-                    self._running.add(step)
+                    self._running_steps.add(step)
                 if on_begin is not None:
                     on_begin(step)
                 result = call()
@@ -187,7 +187,7 @@ class Watch:
         finally:
             step.finish()
             with self._lock:
-                self._running.discard(step)
+                self._running_steps.discard(step)
         if step.error is not None:
             reason, step.error = _with_position(step.error, failure), None
             try:
@@ -207,7 +207,7 @@ class Watch:
 
     def _look_once(self) -> None:
         with self._lock:
-            steps = list(self._running)
+            steps = list(self._running_steps)
         now_s = time.monotonic()
         for step in steps:
             self._end_if_overdue(step, now_s)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from foldflight.exchange.frames import Opened
-from foldflight.exchange.view_columns import asking
+from foldflight.exchange.view_columns import question_states
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions.types.views import ViewSpec
 
@@ -66,7 +66,7 @@ class CachedViews:
     def _scalars(self, call: int, state: Any) -> Any:
         """Return a state in the form in which the server asks for entries."""
         column = pa.array([state], self._schema.field(f"state_{call}").type)
-        return asking(column, self._views[call]).to_pylist()[0]
+        return question_states(column, self._views[call]).to_pylist()[0]
 
     def _apply(self, group: _Group, call: int, view: ViewSpec, change: Mapping[str, Any]) -> None:
         stored_entries = group.entries.setdefault((call, view.name), {})

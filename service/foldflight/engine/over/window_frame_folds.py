@@ -398,7 +398,7 @@ class _Nodes:
             self._add([(0, pieces[0].nodes[:1] << pieces[0].level)])
         end = max(int(piece.nodes.max() + 1) << piece.level for piece in pieces)
         self._cut_level = self._lowest_complete(end - oldest // _NODE_ROWS, levels)
-        missing_nodes = self._missing(pieces, levels)
+        missing_nodes = self._missing_nodes(pieces, levels)
         ends = [piece.nodes >> (self._cut_level - piece.level) for piece in pieces if piece.level < self._cut_level]
         edges = np.unique(np.concatenate([_NONE, *ends]))
         self._make_below(missing_nodes[: self._cut_level + 1], edges)
@@ -408,7 +408,7 @@ class _Nodes:
             lambda level, nodes: ~_is_below(level, nodes, cut_level=self._cut_level, above=edges), below=self._cut_level
         )
 
-    def _missing(self, pieces: Sequence[_Piece], levels: int) -> list[Positions]:
+    def _missing_nodes(self, pieces: Sequence[_Piece], levels: int) -> list[Positions]:
         """Return the nodes of each level that are not known, and from which the nodes of the pieces are made."""
         needed_nodes = [
             np.unique(np.concatenate([_NONE, *(piece.nodes for piece in pieces if piece.level == level)]))

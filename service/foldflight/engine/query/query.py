@@ -429,7 +429,7 @@ class Query:
             f"most {bounds.groups_max:,} groups and {bounds.group_bytes_max >> 20:,} MiB of keys and states"
         )
         if self.stream is not None:
-            lines.append(f"  {self._streaming(self.stream)}")
+            lines.append(f"  {self._describe_stream(self.stream)}")
         return "\n".join(lines)
 
     def _rows_of(self, index: int, info: FunctionInfo | None) -> str:
@@ -464,7 +464,7 @@ class Query:
         return f"rows > {first}pack by bucket > shuffle by bucket > one exchange for each task > changelog"
 
     @staticmethod
-    def _streaming(stream: StreamOptions) -> str:
+    def _describe_stream(stream: StreamOptions) -> str:
         parts = [f"{stream.buckets} buckets", f"emits {stream.emit}"]
         if stream.window:
             closes = "never closes" if stream.closing_lateness_ms is None else "closes by the watermark"

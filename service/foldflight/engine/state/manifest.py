@@ -536,7 +536,7 @@ class Storage:
         order = rows.column(0).to_numpy()
         start = 0
         while start < rows.num_rows:
-            end = int(np.searchsorted(order, order[start + self._fitting(rows, start) - 1], "right"))
+            end = int(np.searchsorted(order, order[start + self._fitting_rows(rows, start) - 1], "right"))
             # Rows are copied: a slice would keep and write the whole batch.
             part = rows if end - start == rows.num_rows else rows.take(pa.array(np.arange(start, end)))
             data = encode_piece(part)
@@ -555,7 +555,7 @@ class Storage:
         if self.cache is not None:
             self.cache.drop(run_ids)
 
-    def _fitting(self, rows: pa.RecordBatch, start: int) -> int:
+    def _fitting_rows(self, rows: pa.RecordBatch, start: int) -> int:
         """Return about how many rows from `start` on make a piece."""
         most = self.bounds.piece_rows_max
         count = min(most, rows.num_rows - start)

@@ -394,7 +394,7 @@ class BucketEpoch:
         self._extra_rows = 0 if len(layout.keys) else 1
         self._live_before = np.zeros(0, np.int64)
         self._live = np.zeros(0, np.int64)
-        self._existed = np.zeros(0, np.bool_)
+        self._existed_mask = np.zeros(0, np.bool_)
         self._is_saved = np.zeros(0, np.bool_)  # by a checkpoint within this epoch
         # The position in `_before` of each slot's output before the epoch; -1 for a new group.
         self._before_at = np.zeros(0, np.int64)
@@ -586,7 +586,7 @@ class BucketEpoch:
         live = np.where(lookup.present, lookup.live - self._extra_rows, 0)
         self._live_before = np.concatenate([self._live_before, live])
         self._live = np.concatenate([self._live, live])
-        self._existed = np.concatenate([self._existed, lookup.present])
+        self._existed_mask = np.concatenate([self._existed_mask, lookup.present])
         self._is_saved = np.concatenate([self._is_saved, np.zeros(len(fresh), np.bool_)])
         if self._views is not None and isinstance(lookup, ViewLookup):
             self._views.load(lookup)
@@ -606,7 +606,7 @@ class BucketEpoch:
 
     def _finish(self, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
         slots = results.column(SLOT).to_numpy()
-        existed_mask = self._existed[slots]
+        existed_mask = self._existed_mask[slots]
         exists = self._live[slots] + self._extra_rows > 0
         keys = self._groups.keys(slots)
         after = self._rows(keys, results)

@@ -561,9 +561,9 @@ class JavaClass:
 
         return Methods(
             create_accumulator=create_checked,
-            accumulate=self._converting(instance.accumulate),
+            accumulate=self._with_conversion(instance.accumulate),
             get_value=lambda accumulator: out(get_value(accumulator)),
-            retract=None if methods["retract"] is None else self._converting(instance.retract),
+            retract=None if methods["retract"] is None else self._with_conversion(instance.retract),
             merge=None if methods["merge"] is None else self._merge_method(instance.merge),
             open=None if methods["open"] is None else self._open_method(instance.open),
             close=None if methods["close"] is None else instance.close,
@@ -574,7 +574,7 @@ class JavaClass:
     def _badly_created(self, what: str) -> FunctionError:
         return FunctionError("RESULT_TYPE", f"createAccumulator returned {what}", function=self.function.name)
 
-    def _converting(self, method: Any) -> Any:
+    def _with_conversion(self, method: Any) -> Any:
         """Return `accumulate` or `retract` with conversion of its arguments; the method itself if it needs none."""
         intos = [each.into for each in self.inputs]
         primitive = [index for index, each in enumerate(self.inputs) if each.is_primitive]

@@ -106,7 +106,7 @@ class PostgresTable:
                     f"CREATE TABLE {self._epochs} (query text, table_name text, epoch bigint NOT NULL, "
                     "committed_at timestamptz NOT NULL, PRIMARY KEY (query, table_name))"
                 )
-            existing_columns = self._existing(connection)
+            existing_columns = self._existing_columns(connection)
             if not existing_columns:
                 if not self._create:
                     raise RejectedError("SETTINGS", f"there is no table {self.name}; create it, or give create=True")
@@ -121,7 +121,7 @@ class PostgresTable:
                 # Forget the epochs of a dropped table of this name. Otherwise a query that had filled it would go on
                 # after its last epoch, and this new table would lack all rows before that.
                 connection.execute(f"DELETE FROM {self._epochs} WHERE table_name = %s", [self._name_in_schema])
-                existing_columns = self._existing(connection)
+                existing_columns = self._existing_columns(connection)
             for field in missing_columns(self.name, self._columns, existing_columns, add_columns=self._add_columns):
                 connection.execute(
                     f"ALTER TABLE {self._table} ADD COLUMN {quote_name(field.name)} {column_types[field.name]}"
@@ -131,7 +131,7 @@ class PostgresTable:
     def _exists(self, connection: psycopg.Connection[Any], table: str) -> bool:
         return connection.execute("SELECT to_regclass(%s)", [table]).fetchone() != (None,)
 
-    def _existing(self, connection: psycopg.Connection[Any]) -> dict[str, pa.DataType | str]:
+    def _existing_columns(self, connection: psycopg.Connection[Any]) -> dict[str, pa.DataType | str]:
         names = dict(connection.execute(_COLUMNS, [self._table]).fetchall())
         self._vectors = frozenset(name for name, type_ in names.items() if is_pgvector(type_))
         return {name: type_of(type_) for name, type_ in names.items()}

@@ -233,7 +233,7 @@ class _Outbox(SpanProcessor):
         self.due: deque[Callable[[], None]] = deque(maxlen=_SPANS_MAX)  # create the spans that have ended
         self._exporter = exporter
         self._spans: deque[ReadableSpan] = deque(maxlen=_SPANS_MAX)
-        self._sending = threading.Lock()
+        self._send_lock = threading.Lock()
         self._wake_event = threading.Event()
         self._closed_event = threading.Event()
         self._thread = threading.Thread(target=self._run, name="foldflight-traces", daemon=True)
@@ -248,7 +248,7 @@ class _Outbox(SpanProcessor):
         self._wake_event.set()
 
     def force_flush(self, timeout_millis: int = 0) -> bool:  # noqa: ARG002 - the exporter has the deadline
-        with self._sending:
+        with self._send_lock:
             while self.due:
                 self.due.popleft()()
             while self._spans:

@@ -267,14 +267,14 @@ class Vectorised(GroupsAccumulator):
         can_retract = self.inner.bound.function.capabilities.retract
         if rows.retracts is not None and not can_retract and (rows.retracts & mask).any():
             raise cannot_retract(self.inner.bound.function)
-        values = self._running(rows, mask, requested)
+        values = self._running_values(rows, mask, requested)
         if values is None:
             return self._fold_each_scalar(rows, mask, requested)
         if mask.any():
             self.update(rows.filter(mask))
         return values
 
-    def _running(self, rows: Rows, mask: Mask, requested: Mask | None) -> pa.Array | None:
+    def _running_values(self, rows: Rows, mask: Mask, requested: Mask | None) -> pa.Array | None:
         """Return the value after each requested row without a change; None if the vectorised methods cannot."""
         method = self.inner.methods.running_many
         if method is None:

@@ -67,14 +67,14 @@ class Source:
         cached_slots: The slots whose views know entries; the slot is added when entries are read or changed.
     """
 
-    __slots__ = ("_ask", "_cached", "_name", "_serializer", "_slot")
+    __slots__ = ("_ask", "_cached_slots", "_name", "_serializer", "_slot")
 
     def __init__(self, ask: AskView, name: str, serializer: ViewSerializer, slot: int, cached_slots: set[int]) -> None:
         self._ask = ask
         self._name = name
         self._serializer = serializer
         self._slot = slot
-        self._cached = cached_slots
+        self._cached_slots = cached_slots
 
     def find(self, key: Any) -> Any:
         """Return the value of a key, or MISSING. Raises TypeError for a key that does not fit the type of the keys."""
@@ -117,7 +117,7 @@ class Source:
 
     def mark_cached(self) -> None:
         """Note that the view knows entries."""
-        self._cached.add(self._slot)
+        self._cached_slots.add(self._slot)
 
     def is_of(self, slot: int, name: str) -> bool:
         """Return whether these are the entries of this view of this slot."""
@@ -156,7 +156,7 @@ class CachedMap(MapView[Any, Any]):
 
     _is_cleared = False
     _readers = 0  # iterations under way
-    _resized = 0  # how often a key was added or removed
+    _resize_count = 0  # how often a key was added or removed
     _is_whole = False
 
     def __init__(self, source: Source) -> None:
@@ -194,7 +194,7 @@ class CachedMap(MapView[Any, Any]):
         """Forget all entries, because the engine has them."""
         self._entries, self._absent, self._changed_keys = {}, set(), {}
         self._is_whole = self._is_cleared = False
-        self._resized += 1
+        self._resize_count += 1
 
     def part(self) -> ViewPart:
         if self._is_whole:
@@ -224,14 +224,14 @@ class CachedMap(MapView[Any, Any]):
     def _put(self, key: Any, value: Any) -> None:
         # Whether the map grows matters only to iterations, so only they pay for finding out.
         if self._readers and self._find(key) is MISSING:
-            self._resized += 1
+            self._resize_count += 1
         self._entries[key] = value
         self._changed_keys[key] = None
         self._absent.discard(key)
         self.source.mark_cached()
 
     def _remove(self, key: Any) -> None:
-        self._resized += 1
+        self._resize_count += 1
         del self._entries[key]
         self._changed_keys[key] = None
         self._absent.add(key)
@@ -248,12 +248,12 @@ class CachedMap(MapView[Any, Any]):
         return super().is_empty()
 
     def _pairs(self, *, are_held: bool = False) -> Iterator[tuple[Any, Any]]:
-        resize_count = self._resized
+        resize_count = self._resize_count
         self._readers += 1
         try:
             for pair in self._entries.items() if self._is_whole else self._stored_pairs(are_held=are_held):
                 yield pair
-                if self._resized != resize_count:
+                if self._resize_count != resize_count:
                     raise RuntimeError("a MapView changed its size during an iteration")
         finally:
             self._readers -= 1
@@ -418,7 +418,7 @@ class Viewed(Interpreted):
         self._ask = ask
         self._views = views_in(bound.serializer)
         self._attributes = Attributes(bound.serializer)
-        self._cached: set[int] = set()  # the slots with views of which entries are in memory
+        self._cached_slots: set[int] = set()  # the slots with views of which entries are in memory
         self._cold: set[int] = set()  # the slots that may have `ViewPart`s, until a row uses the slot
         create = self.methods.create_accumulator
         self.methods = dataclasses.replace(self.methods, create_accumulator=lambda: self._in_memory(create()))
@@ -436,7 +436,7 @@ class Viewed(Interpreted):
             self._check_complete(states)
         super().merge(slots, states)
         if self._ask is not None:
-            self._cached.update(slots.tolist())
+            self._cached_slots.update(slots.tolist())
             # Complete views stay as they are: they are faster, and their states are complete again.
             for name in self._views:
                 complete = states.field(name).field("complete").fill_null(True).to_numpy(zero_copy_only=False)
@@ -468,7 +468,7 @@ class Viewed(Interpreted):
                     raise no_state(self.name, name, slot)
                 if part.complete and self._value_of(self._accumulators[slot], name) is _FORGOTTEN:
                     self._attributes.set(self._accumulators[slot], name, serializer.make_view(part))
-                    self._cached.add(slot)
+                    self._cached_slots.add(slot)
                     continue
                 # A view in memory, and what a method has set instead of one, needs no entries.
                 view = self._cached_view(slot, name)
@@ -478,7 +478,7 @@ class Viewed(Interpreted):
     def forget_entries(self) -> None:
         """Forget all entries of all views, because the engine has them now."""
         accumulators, put = self._accumulators, self._attributes.set
-        for slot in self._cached:
+        for slot in self._cached_slots:
             accumulator = accumulators[slot]
             for name in self._views if accumulator is not EMPTY else ():
                 view = self._value_of(accumulator, name)
@@ -490,17 +490,17 @@ class Viewed(Interpreted):
                     put(accumulator, name, _FORGOTTEN)
                 elif isinstance(view, (ListView, list)):
                     put(accumulator, name, _forgotten_list(_count(view)))
-        self._cold |= self._cached
-        self._cached.clear()
+        self._cold |= self._cached_slots
+        self._cached_slots.clear()
 
     def forget(self, slots: Slots) -> None:
         super().forget(slots)
         slot_numbers = slots.tolist()
-        self._cached.difference_update(slot_numbers)
+        self._cached_slots.difference_update(slot_numbers)
         self._cold.difference_update(slot_numbers)
 
     def close(self) -> None:
-        self._cached.clear()
+        self._cached_slots.clear()
         self._cold.clear()
         super().close()
 
@@ -517,7 +517,7 @@ class Viewed(Interpreted):
         fresh = self.absent(slots)
         super()._create(slots)
         if self._ask is not None:
-            self._cached.update(fresh.tolist())
+            self._cached_slots.update(fresh.tolist())
             self._thaw(slots)
 
     def _states(self, slots: Slots) -> pa.Array:
@@ -526,7 +526,7 @@ class Viewed(Interpreted):
             self._read_moved(slots)
         states = super()._states(slots)
         # A method may have replaced a view, or the accumulator.
-        self._cached.update(slots.tolist() if self._ask is not None else ())
+        self._cached_slots.update(slots.tolist() if self._ask is not None else ())
         return states
 
     def _stored_otherwise(self, slots: Slots) -> dict[int, Any]:
@@ -639,7 +639,7 @@ class Viewed(Interpreted):
     def _make_view(self, slot: int, name: str, part: ViewPart) -> CachedMap | CachedList:
         assert self._ask is not None
         serializer = self._views[name]
-        source = Source(self._ask, name, serializer, slot, self._cached)
+        source = Source(self._ask, name, serializer, slot, self._cached_slots)
         if serializer.is_list:
             if len(part.keys) != 1 or part.present[0]:
                 raise unreadable(self.name, f"the ListView {name} is not complete and has no number of items")

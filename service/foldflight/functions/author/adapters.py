@@ -257,11 +257,11 @@ class Shipped:
 
     def __init__(self, classes: Mapping[type, str]) -> None:
         self._replaced_classes: dict[tuple[str, str], type] = {}
-        self._declaring: dict[type, tuple[str, ...]] = {}
+        self._declaring_names: dict[type, tuple[str, ...]] = {}
         for cls, name in classes.items():
             adapter = adapter_named(name)
             self._replaced_classes.update(adapter.replaced)
-            self._declaring.update(dict.fromkeys(written_by_author(cls, name), adapter.declaring))
+            self._declaring_names.update(dict.fromkeys(written_by_author(cls, name), adapter.declaring))
 
     def replacement(self, value: Any) -> type | None:
         """Return the class that replaces a system's class; None for all other objects."""
@@ -271,4 +271,4 @@ class Shipped:
 
     def removed_attributes(self, cls: type) -> tuple[str, ...]:
         """Return the names of the attributes that shipped code of a class does not have."""
-        return self._declaring.get(cls, ())
+        return self._declaring_names.get(cls, ())

@@ -102,9 +102,9 @@ class Lists(AttributeColumn):
         self._type = type_
         self._items = np.zeros(0, dtype)
         self._lengths = np.zeros(0, np.int64)
-        # Pending slots and items. Inserting the first `_bounded` pairs cuts each list to its `_largest` items.
+        # Pending slots and items. Inserting the first `_bounded_count` pairs cuts each list to its `_largest` items.
         self._pending: list[tuple[Any, Any]] = []
-        self._bounded = 0
+        self._bounded_count = 0
         self._largest: int | None = None
 
     def __len__(self) -> int:
@@ -156,7 +156,7 @@ class Lists(AttributeColumn):
         """
         if self._largest not in (None, count):
             self._insert_pending()
-        self._largest, self._bounded = count, len(self._pending)
+        self._largest, self._bounded_count = count, len(self._pending)
         if sum(len(items) for _, items in self._pending) > max(_PENDING_MIN, len(self._items)):
             self._insert_pending()
 
@@ -226,8 +226,8 @@ class Lists(AttributeColumn):
 
     def _insert_pending(self) -> None:
         """Insert the pending items into the lists."""
-        pending, bounded_count, largest = self._pending, self._bounded, self._largest
-        self._pending, self._bounded, self._largest = [], 0, None
+        pending, bounded_count, largest = self._pending, self._bounded_count, self._largest
+        self._pending, self._bounded_count, self._largest = [], 0, None
         if largest is not None:
             self._insert(pending[:bounded_count])
             self._cut(largest)

@@ -72,15 +72,15 @@ class Server:
             )
         self._stop = threading.Event()
         self._stack = ExitStack()
-        self._running: ProcessServer | None = None
+        self._running_server: ProcessServer | None = None
         self._has_served = False
 
     @property
     def url(self) -> str:
         """The URL for `connect`, from the beginning of the `with` statement on. Raises RuntimeError before."""
-        if self._running is None:
+        if self._running_server is None:
             raise RuntimeError("the server has no URL yet: enter it in a `with` statement first")
-        return self._running.url
+        return self._running_server.url
 
     def __enter__(self) -> Self:
         """Begin to serve.
@@ -95,7 +95,7 @@ class Server:
             running = stack.enter_context(serving(*self._functions, log_stream=sys.stderr, **self._settings))
             announce(running.ready_line, running.settings, running.logger, lambda _: None)
             self._stack = stack.pop_all()
-        self._running = running
+        self._running_server = running
         return self
 
     def __exit__(self, exception: type[BaseException] | None, *_: object) -> None:
@@ -104,7 +104,7 @@ class Server:
         self._stack.close()
 
     def _check_new(self) -> None:
-        if self._running is not None or self._has_served:
+        if self._running_server is not None or self._has_served:
             raise RuntimeError("a server serves once, and this one has begun before; make another one: Server([...])")
 
     def stop(self) -> None:
@@ -114,8 +114,8 @@ class Server:
         """
         # In a thread: a handler may have interrupted the main thread while that holds the lock of the event.
         threading.Thread(target=self._stop.set, name="foldflight-stop").start()
-        if self._running is not None:
-            self._running.drain()
+        if self._running_server is not None:
+            self._running_server.drain()
             self._stack.close()
 
     def serve(self) -> int:

@@ -1,4 +1,4 @@
-"""The plan of a batch query.
+"""The plan of a batch query, and what SQL texts of such plans are made of: constants, queries and errors.
 
 If every call lifts, Spark may aggregate the rows itself (`ext/lift/`). Otherwise Python folds them. That plan has
 two phases if every call supports merging (and is invertible, if rows have kinds):
@@ -21,7 +21,9 @@ Without keys there is one partition and one group. A seed row ensures that the g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -35,11 +37,12 @@ from foldflight.engine.query.query import Query
 from foldflight.extensions import Extension
 from foldflight.functions import RowKind
 from foldflight.spark.arrow import arrow_function, hash_of, spark_schema, step_of, together
-from foldflight.spark.expressions import SIGN, Text, error_text, text
+from foldflight.spark.errors import text_around
 from foldflight.spark.scans.source import Source
 from foldflight.spark.types import FLOATING, equal_by, is_grouped_as_it_is
 from foldflight.spark.versions.sessions import is_spark
 
+SIGN: Final = f"CASE WHEN {KIND} IN ({', '.join(map(str, RETRACTING))}) THEN -1L ELSE 1L END"
 _NO_ROW: Final = (
     "a row is retracted and no equal row is accumulated (strict mode); correct the input, or disable "
     "strict mode to ignore such rows"
@@ -205,3 +208,63 @@ class SparkPlanner(Protocol):
 
 
 LIFT: Final = Extension[SparkPlanner]("lift")
+
+
+"""The sign of a row: -1 if it is retracted."""
+
+
+def text(value: str) -> str:
+    """Return a text as a literal of SQL, however the session reads backslashes and variables in it."""
+    if _PLAIN.fullmatch(value):
+        return f"'{value}'"
+    return f"CAST(X'{value.encode().hex()}' AS STRING)"
+
+
+# No quotes, no backslashes, and no `$`, with which names of variables begin.
+_PLAIN: Final = re.compile(r"[\n !#%&()*+,\-./0-9:;<=>?A-Z\[\]^_a-z|~]*")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A query as SQL, with the methods of a DataFrame that plans of lifted batches call.
+
+    Spark analyses a DataFrame again at each method, and a text once.
+    """
+
+    sql: str
+
+    def selectExpr(self, *items: str) -> Text:  # noqa: N802 - as PySpark names it
+        """Return a projection."""
+        return Text(f"SELECT {', '.join(items)} FROM ({self.sql})")  # noqa: S608 - expressions of ours
+
+    def where(self, condition: str) -> Text:
+        """Return the rows for which a condition holds."""
+        return Text(f"SELECT * FROM ({self.sql}) WHERE {condition}")  # noqa: S608 - as above
+
+
+def error_text(
+    code: str, message: str, function: str, names: Mapping[str, str], *, group: Sequence[str], row: Sequence[str] = ()
+) -> str:
+    """Return the text of an error, which `foldflight.spark.errors.error_of` reads, as SQL.
+
+    Args:
+        code: The code of the error.
+        message: The message, as SQL.
+        function: The name of the function.
+        names: The user's names of columns.
+        group: The columns of the keys.
+        row: The columns of the arguments.
+    """
+    texts = []
+    before = f"\n  function: {function}"
+    for title, columns in (("group", group), ("row", row)):
+        for index, column in enumerate(columns):
+            lead = f"\n  {title}: " if index == 0 else ", "
+            texts += [
+                text(f"{before}{lead}{names.get(column, column)}="),
+                f"coalesce(CAST({column} AS STRING), 'NULL')",
+            ]
+            before = ""
+    begin, end = text_around(code)
+    texts.append(text(f"{before}{end}"))
+    return f"concat({text(begin)}, {message}, {', '.join(texts)})"

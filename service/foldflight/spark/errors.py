@@ -21,7 +21,7 @@ _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _CLASSES))}): ([A-Z_]+): ")
 
 _CLASS_OF_CODE: Final = {code: cls for cls in _CLASSES.values() for code in cls.codes}
 
-# The message of `raise_error` and of `foldflight.spark.expressions.error_text`, which ends with the pointer. The text
+# The message of `raise_error` and of `foldflight.spark.batch.error_text`, which ends with the pointer. The text
 # of an error may also have the plan, where the same message is an argument of an expression, behind a bracket or comma.
 _RAISED_BY_SPARK = re.compile(
     rf"(?:^|\] |: )foldflight: ({'|'.join(_CLASS_OF_CODE)}): (.*?)\n {{2}}\(see docs: errors#[a-z_]+\)", re.DOTALL

@@ -21,10 +21,9 @@ from foldflight.fold.mode import Mode
 from foldflight.functions import Call
 from foldflight.functions.query.call import text_of_literals
 from foldflight.spark.arguments import require_dataframe
-from foldflight.spark.batch import LIFT, batch_result
+from foldflight.spark.batch import LIFT, Text, batch_result
 from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_of, quote_name, text_of
 from foldflight.spark.deadletters import OnError, is_isolated
-from foldflight.spark.expressions import Text
 from foldflight.spark.months import as_intervals, as_months, in_months, is_months, storage_types_of
 from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import UNSAID, Unsaid, refuse_unsaid

@@ -13,8 +13,7 @@ from numba.core.compiler_machinery import AnalysisPass, register_pass
 
 from foldflight.ext.compiler.containers import EMPTIES, ContainerType, put_whole
 from foldflight.ext.compiler.records import Items, Reference
-from foldflight.ext.compiler.structs import Struct
-from foldflight.ext.compiler.value_types import kind_of
+from foldflight.ext.compiler.value_types import Struct, kind_of
 from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.machine_values import DECIMALS
 from foldflight.fold.mode import Unsupported

@@ -20,16 +20,17 @@ from foldflight.ext.compiler.arena import HEADER, Contents, Element
 from foldflight.ext.compiler.arithmetic import add_int, bound_of, index_of, sub_int
 from foldflight.ext.compiler.control_block import load, store
 from foldflight.ext.compiler.generated import llvm_function, register_jitable
-from foldflight.ext.compiler.iterators import IteratorType, lower_iterators
 from foldflight.ext.compiler.memory import dict_operations, word_at
 from foldflight.ext.compiler.strings import COMPARISONS, includes, size_of
 from foldflight.ext.compiler.value_types import (
     KINDS,
+    IteratorType,
     as_number,
     decode_kind,
     implementation,
     inner_kind,
     kind_of,
+    lower_iterators,
     number_type,
     require_value,
 )

@@ -41,8 +41,15 @@ from foldflight.ext.compiler.records import (
     store_members,
 )
 from foldflight.ext.compiler.rewrite import ClassCompiler
-from foldflight.ext.compiler.structs import Struct
-from foldflight.ext.compiler.value_types import CONVERTERS, KINDS, as_number, implementation, kind_of, number_type
+from foldflight.ext.compiler.value_types import (
+    CONVERTERS,
+    KINDS,
+    Struct,
+    as_number,
+    implementation,
+    kind_of,
+    number_type,
+)
 from foldflight.ext.compiler.vectors import VectorType, row_address
 from foldflight.ext.compiler.vectors import result_of as vector_result_of
 from foldflight.fold.accelerator import PendingLoop

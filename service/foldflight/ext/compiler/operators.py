@@ -16,10 +16,10 @@ from numba.extending import overload
 from foldflight.ext.compiler import arithmetic, containers, datetimes, decimals, formats, string_ops, strings
 from foldflight.ext.compiler.generated import register_jitable
 from foldflight.ext.compiler.records import Items, load_item, store_item
-from foldflight.ext.compiler.structs import Struct
 from foldflight.ext.compiler.value_types import (
     CONVERTERS,
     ENCODED,
+    Struct,
     as_number,
     decode_kind,
     implementation,

@@ -20,8 +20,7 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, low
 from foldflight.ext.compiler.arena import FORMATS, HEADER, Contents
 from foldflight.ext.compiler.containers import ContainerType
 from foldflight.ext.compiler.generated import llvm_function
-from foldflight.ext.compiler.iterators import IteratorType, lower_iterators
-from foldflight.ext.compiler.value_types import KINDS, exactly
+from foldflight.ext.compiler.value_types import KINDS, IteratorType, exactly, lower_iterators
 from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.aggregate.record_layout import record_dtype
 from foldflight.fold.machine_values import TEXTS

@@ -33,14 +33,13 @@ from foldflight.ext.compiler import (
     operators,
     string_ops,
     strings,
-    structs,
     vectors,
 )
 from foldflight.ext.compiler.check import Check
 from foldflight.ext.compiler.generated import INNER
 from foldflight.ext.compiler.literals import EMPTY, Fill, inline_comprehensions
 from foldflight.ext.compiler.records import EXACTLY, Items, Reference, class_of, is_named_tuple
-from foldflight.ext.compiler.value_types import OPTIONALS, decode_kind, kind_of, require_value, takes
+from foldflight.ext.compiler.value_types import OPTIONALS, Struct, decode_kind, field_of, kind_of, require_value, takes
 from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.mode import Unsupported
 
@@ -759,7 +758,7 @@ class _Rewriter:
             return
         reference = self.reference(expr.value)
         if expr.attr == "get" and self.struct(expr.value) is not None:
-            self.methods[statement.target.name] = _Method(structs.field_of, expr.value)
+            self.methods[statement.target.name] = _Method(field_of, expr.value)
             return
         if reference is None and expr.attr in containers.METHODS:
             self.methods[statement.target.name] = _Method(
@@ -964,7 +963,7 @@ class _Rewriter:
         if dispatcher is formats.format_value and method.receiver is not None:
             self.template(statement, expr, self.constants[method.receiver.name])
             return
-        if method.dispatcher is structs.field_of and method.receiver is not None and 1 <= len(arguments) <= 2:
+        if method.dispatcher is field_of and method.receiver is not None and 1 <= len(arguments) <= 2:
             self.field(statement, method.receiver, self.constants.get(arguments[0].name))
             return
         if method.parameters:
@@ -1082,17 +1081,17 @@ class _Rewriter:
         name = reference.name_of(index) if reference.is_plain else None
         return None if name is None else reference.type_of(name)
 
-    def struct(self, var: ir.Var) -> structs.Struct | None:
+    def struct(self, var: ir.Var) -> Struct | None:
         type_ = self.type_of(var)
         type_ = type_.type if isinstance(type_, types.Optional) else type_
-        return type_ if isinstance(type_, structs.Struct) else None
+        return type_ if isinstance(type_, Struct) else None
 
     def field(self, statement: ir.Assign, struct: ir.Var, name: Any) -> None:
         """Replace the use of a field of a struct, which is an argument. The field exists, so a default is not used."""
         struct_type = self.struct(struct)
         if struct_type is None or name not in struct_type.fields:
             raise Unsupported(f"it uses {name!r} of a struct, which is not the name of one of its fields")
-        self.emit_call(statement.target, structs.field_of, (struct, self.constant(name, statement.loc)), statement.loc)
+        self.emit_call(statement.target, field_of, (struct, self.constant(name, statement.loc)), statement.loc)
 
     def reference(self, var: ir.Var) -> Reference | None:
         type_ = self.type_of(var)

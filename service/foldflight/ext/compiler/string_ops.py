@@ -14,7 +14,6 @@ from foldflight.ext.compiler.arena import Contents, Element
 from foldflight.ext.compiler.containers import ContainerType, container_at, counting
 from foldflight.ext.compiler.control_block import store_byte, text_room
 from foldflight.ext.compiler.generated import register_jitable
-from foldflight.ext.compiler.iterators import lower_iterators
 from foldflight.ext.compiler.records import Items
 from foldflight.ext.compiler.strings import (
     asking,
@@ -33,6 +32,7 @@ from foldflight.ext.compiler.value_types import (
     implementation,
     inner_kind,
     kind_of,
+    lower_iterators,
 )
 from foldflight.fold.machine_values import ADDRESS_BITS, LENGTH_MAX
 from foldflight.fold.mode import Unsupported

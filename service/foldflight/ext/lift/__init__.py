@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foldflight.engine.query.query import Lifting, Query
     from foldflight.ext.lift.law import LiftedForm
     from foldflight.functions.author.spec import BoundFunction
-    from foldflight.spark.expressions import Text
+    from foldflight.spark.batch import Text
 
 __all__ = ["provide"]
 

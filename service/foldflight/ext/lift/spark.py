@@ -49,7 +49,7 @@ from foldflight.ext.lift.plan import Aggregate, FieldOverflow, LiftPlan, SumOver
 from foldflight.ext.lift.tree import TRUE, Expr, Field, digits_of, is_decimal, scale_of
 from foldflight.functions import sql_name
 from foldflight.spark.arrow import arrow_function, spark_schema, step_of
-from foldflight.spark.expressions import SIGN, Text, error_text, text
+from foldflight.spark.batch import SIGN, Text, error_text, text
 from foldflight.spark.types import is_collated
 from foldflight.spark.versions.sessions import exact_sums, is_spark
 

@@ -25,8 +25,8 @@ import pytest
 from foldflight import udaf, udf
 from foldflight.client.process import PROGRAMS
 from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.compiled_scalar import CompiledScalar
 from foldflight.ext.compiler.program import NoProgram
-from foldflight.ext.compiler.scalar import CompiledScalar
 from foldflight.fold.accelerator import bind_fixed_types
 from foldflight.fold.rows import Column, Rows
 from foldflight.fold.scalar.evaluation import InterpretedScalar

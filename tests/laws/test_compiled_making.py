@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from foldflight import udaf, udf
 from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.compiled_scalar import CompiledScalar
 from foldflight.ext.compiler.program import NoProgram, Program
-from foldflight.ext.compiler.scalar import CompiledScalar
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode

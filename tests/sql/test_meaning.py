@@ -549,4 +549,4 @@ def test_plain_sql_has_default_values_and_short_errors(db: Any) -> None:
     with pytest.raises(PySparkException) as excinfo:
         db.sql(f"SELECT doubled(v + 9) {rows}").collect()
     assert "thirteen is bad luck" in str(error_of(excinfo.value))
-    assert "lists.py" not in str(excinfo.value)
+    assert "list_folds.py" not in str(excinfo.value)

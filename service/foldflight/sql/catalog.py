@@ -31,7 +31,7 @@ from foldflight.spark.versions.facts import PLAIN_AGGREGATES, PLAIN_TABLES
 from foldflight.spark.versions.sessions import check_workers, is_spark
 from foldflight.spark.versions.types import spark_type
 from foldflight.sql.calls import AGGREGATES
-from foldflight.sql.lists import ListFold
+from foldflight.sql.list_folds import ListFold
 from foldflight.sql.text import Span, SqlError, Text
 
 _PREFIX: Final = "foldflight__"

@@ -32,7 +32,7 @@ from foldflight.sql.catalog import Catalog, Entry, ScalarEntry, catalog_of, plai
 from foldflight.sql.changes import refuse_changes_as_rows
 from foldflight.sql.list_plan import uses_functions
 from foldflight.sql.planner import Plan, Planner
-from foldflight.sql.scalar import check_joins, check_types, rewrite_scalar
+from foldflight.sql.scalar_calls import check_joins, check_types, rewrite_scalar
 from foldflight.sql.statements import empty_result, name_of, run_statement
 from foldflight.sql.text import Span, SqlError, Text, tokens
 

@@ -365,7 +365,7 @@ class Compiled(GroupsAccumulator):
 
     def _instance_text(self) -> str:
         """Return the instance attributes that are part of the compiled code, as text, to detect that they changed."""
-        from foldflight.ext.compiler.plan import own_attributes, plain_kind
+        from foldflight.ext.compiler.compile_plan import own_attributes, plain_kind
 
         own = own_attributes(self.inner.methods)
         return repr({name: value for name, value in own.items() if plain_kind(value) is not None})

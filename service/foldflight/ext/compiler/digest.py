@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodWrapperType, WrapperDescriptorType
 from typing import Any, Final, NamedTuple
 
+from foldflight.ext.compiler.compile_plan import LOOKED_AT
 from foldflight.ext.compiler.kernels import CompilePlan
 from foldflight.ext.compiler.lookups import MISSING, PLAIN, Lookups
-from foldflight.ext.compiler.plan import LOOKED_AT
 from foldflight.ext.compiler.records import is_named_tuple
 from foldflight.fold.mode import Unsupported, at_line_of
 

@@ -26,8 +26,8 @@ from foldflight.fold.aggregate.readonly_proof import inner_codes
 from foldflight.fold.machine_values import DECIMALS
 
 if TYPE_CHECKING:
+    from foldflight.ext.compiler.compile_plan import Start
     from foldflight.ext.compiler.kernels import CompilePlan, Kernels  # brings numba
-    from foldflight.ext.compiler.plan import Start
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from foldflight.errors import RejectedError
 from foldflight.ext.compiler.compiled import Compiled
+from foldflight.ext.compiler.compiled_scalar import CompiledScalar
 from foldflight.ext.compiler.program import NO_NUMBA, Loops, NoProgram, Program, lacks_numba, reason_of
-from foldflight.ext.compiler.scalar import CompiledScalar
 from foldflight.fold.accelerator import HOT_ROWS, Accelerator, CompileQueue, PendingLoop, bind_fixed_types
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreter import Interpreted
@@ -68,8 +68,8 @@ class _CachedProgram:
 
     def serves(self, bound: _Bound, methods: _Methods) -> bool:
         """Return whether compiling again would give the same program."""
+        from foldflight.ext.compiler.compile_plan import own_attributes
         from foldflight.ext.compiler.lookups import is_same
-        from foldflight.ext.compiler.plan import own_attributes
 
         own = own_attributes(methods)
         return (
@@ -229,10 +229,10 @@ class Programs(Accelerator):
         return program
 
     def _compile(self, bound: _Bound, methods: _Methods) -> Loops:
+        from foldflight.ext.compiler.compile_plan import own_attributes
         from foldflight.ext.compiler.digest import digest_of
         from foldflight.ext.compiler.kernels import Kernels
         from foldflight.ext.compiler.lookups import Lookups
-        from foldflight.ext.compiler.plan import own_attributes
 
         own, lookups = dict(own_attributes(methods)), Lookups()
         plan, start = _plan_of(bound, methods)
@@ -387,7 +387,7 @@ def _precheck(bound: _Bound) -> NoProgram | None:
 
 
 def _plan_of(bound: _Bound, methods: _Methods) -> tuple[CompilePlan, Any]:
-    from foldflight.ext.compiler.plan import plan_of, scalar_plan_of
+    from foldflight.ext.compiler.compile_plan import plan_of, scalar_plan_of
 
     if isinstance(bound, BoundScalar):
         assert isinstance(methods, ScalarMethods)

@@ -330,6 +330,26 @@ class Recent:
 
 
 @udaf
+class RecentPairs:
+    """A deque of tuples, which drops some at both ends."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return deque(maxlen=3)
+
+    def accumulate(self, accumulator, value: int, text: str):  # type: ignore[no-untyped-def]
+        if value % 3 == 0:
+            accumulator.appendleft((value, text, 0.5))
+        else:
+            accumulator.append((value, text, 1.5))
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        accumulator.extend(other)
+
+    def get_value(self, accumulator) -> str:  # type: ignore[no-untyped-def]
+        return "".join(f"{value}{text}" for value, text, _ in accumulator)
+
+
+@udaf
 class Kept:
     """A list without annotation, whose items are the argument."""
 
@@ -614,7 +634,7 @@ class MergedInTurns(Tupled):  # type: ignore[misc]
         return tuple(one + more for one, more in zip(accumulator, other, strict=True))
 
 
-CONTAINERS = [Ranged, Unsaid, Words, Streak, Levels, Recent, Kept, Tallied]
+CONTAINERS = [Ranged, Unsaid, Words, Streak, Levels, Recent, RecentPairs, Kept, Tallied]
 ONLY_ROWS = [CountedTexts, MergedInTurns]
 COMPILED = [Summed, Welford, Unannotated, Tupled, Defaulted, Windowed, Sketched, *ONLY_ROWS, *CONTAINERS, Itself]
 FINITE = {

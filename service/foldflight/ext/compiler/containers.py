@@ -275,13 +275,13 @@ def _after_change(contents: Contents, *, at_begin: bool = False) -> Any:
     """Return what to call after a change of a list: for a deque it drops items beyond `maxlen` and counts changes."""
     if contents.cls is not deque:
         return register_jitable(lambda header: None)
-    limit = -1 if contents.limit is None else contents.limit
+    limit, stride = -1 if contents.limit is None else contents.limit, contents.stride
     start = limit if at_begin else 0
 
     @register_jitable
     def after_change(header):
         if 0 <= limit < load(header + memory.USED):
-            memory.remove_items(header, start, start + 1, 1)
+            memory.remove_items(header, start, start + 1, stride)
         store(header + memory.LIVE, load(header + memory.LIVE) + 1)
 
     return after_change

@@ -410,6 +410,12 @@ def _sets(states: pa.Array, is_unordered: bool) -> Any:
         ("accumulator[1.5] = 1.0", "the key of [] = is float, and int is annotated"),
         ("accumulator[value] = 1", "the value is int, and float is annotated; write 0.0"),
         ("accumulator.get(value, 0)", "the default of get is int, and float is annotated; write 0.0"),
+        ("accumulator[value] = accumulator.get(value, 0) + value", "it adds an int to what get returns from a dict of"),
+        (
+            "count = accumulator.get(value, 0)\n    accumulator[value] = (count + 0.5) * count",
+            "the default of get is int",
+        ),
+        ("one = two = accumulator.get(value, 0)\n    accumulator[value] = one + 0.5\n    return two", "the default of"),
         ("accumulator.popitem()", "popitem"),
         ("accumulator | {value: value}", "it extends a dict by dict[int, int] ("),
         ("accumulator & accumulator", "& of dict[int, float] and dict[int, float] ("),
@@ -500,6 +506,20 @@ def test_lists_that_outlive_their_replacement_are_not_compiled(body: str, hot: P
     """A list takes the place of another by a copy, which other variables would see, and Python's do not."""
     bound = bound_source(body)
     assert "it replaces a container of the accumulator while" in refusal(hot, bound)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "accumulator.last.extend(each for each in accumulator.last)",
+        "accumulator.last.extend(each for each in sorted(accumulator.last) if each not in accumulator.last)",
+        "last = accumulator.last\nlast.extend(value for each in [1, 2] if value not in last)",
+        "accumulator.counts.update((each, 1) for each in accumulator.counts)",
+    ],
+)
+def test_generators_that_read_what_they_are_put_into_are_not_compiled(body: str, hot: Programs) -> None:
+    """Compiled code has all values of a generator before it adds the first, which Python has not."""
+    assert "it makes a generator that is not an argument of" in refusal(hot, bound_source(body))
 
 
 REPLACED = """accumulator.last.append(value)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -175,6 +175,44 @@ class Amounts:
 
     def get_value(self, accumulator) -> str:  # type: ignore[no-untyped-def]
         return f"{accumulator['bytes']}" + "".join(name for _, name in accumulator["largest"])
+
+
+@udaf
+class Tags:
+    """Containers that are empty at first, and filled by comprehensions, generators, slices and looked-up numbers."""
+
+    RANKS: ClassVar = {"a": 1, "b": 2}
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return {"seen": set(), "words": Counter(), "pairs": Counter(), "totals": {}, "events": []}
+
+    def accumulate(self, accumulator, text: str, amount: float) -> None:  # type: ignore[no-untyped-def]
+        words = [word.strip() for word in text.split(",")]
+        items = sorted({word for word in words if word})
+        accumulator["seen"].update(items)
+        accumulator["words"].update(word for word in words if len(word) > 1 and word not in self.RANKS)
+        for index, one in enumerate(items):
+            for other in items[index + 1 :]:
+                accumulator["pairs"][one, other] += 1
+        accumulator["totals"][text] = accumulator["totals"].get(text, 0) + amount
+        rank = self.RANKS.get(text[:1])
+        if rank is None:
+            return
+        accumulator["events"].append((amount, rank))
+
+    def merge(self, accumulator, other) -> None:  # type: ignore[no-untyped-def]
+        accumulator["seen"] |= other["seen"]
+        accumulator["words"].update(other["words"])
+        accumulator["pairs"] += other["pairs"]
+        for text, amount in other["totals"].items():
+            accumulator["totals"][text] = amount - accumulator["totals"].get(text, 0)
+        accumulator["events"].extend(other["events"])
+
+    def get_value(self, accumulator) -> float:  # type: ignore[no-untyped-def]
+        total = 0.0
+        for amount in accumulator["totals"].values():
+            total += amount
+        return total + len(accumulator["seen"]) + len(accumulator["events"]) + sum(accumulator["pairs"].values())
 
 
 @udaf
@@ -494,6 +532,7 @@ COMPILED = (
     CommonStep,
     Parsed,
     Amounts,
+    Tags,
     Median,
     Buckets,
     Cheapest,

@@ -425,6 +425,15 @@ def _get(me: Any, key: Any, default: Any = None) -> Any:
     return got
 
 
+@implementation
+def get_number(me: Any, key: Any, default: Any) -> Any:
+    """Implement `dict.get` with an int as default, whose result is used only where the float of the int is the same."""
+    _of(me, "dict", "get")
+    if me.contents.value == Element(("float",)) and kind_of(default) == "int":
+        return lambda me, key, default: _get(me, key, float(default))
+    return lambda me, key, default: _get(me, key, default)
+
+
 @functools.cache
 def _value_of(contents: Contents) -> Any:
     """Return a function that reads the value of an entry of a dict."""

@@ -29,6 +29,7 @@ _TAKING: Final = (sum, sorted, min, max)
 _STOPPING: Final = (any, all)
 # What generators may call without changing anything: functions, and methods of texts, dates and dicts.
 _KNOWN_NAMES: Final = ("abs", "float", "int", "len", "max", "min", "round", "str")
+_SPLITTING: Final = ("split", "rsplit", "splitlines")  # methods that make a new list
 _READING: Final = (
     *("date", "endswith", "find", "get", "isalnum", "isalpha", "isdecimal", "isdigit", "islower", "isoweekday"),
     *("isspace", "isupper", "items", "keys", "lower", "startswith", "strip", "upper", "values", "weekday"),
@@ -75,6 +76,25 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
     _join_copies(code)
     _drop_unused_copies(code)
     postproc.PostProcessor(code).run()
+    code._definitions = ir_utils.build_definitions(code.blocks)
+    _name_additions(code)
+
+
+def _name_additions(code: ir.FunctionIR) -> None:
+    """Have set comprehensions call `add`: they are read as those of lists, because numba misreads their steps.
+
+    The variable tells a comprehension from the author's call of `append`, which sets do not have.
+    """
+    for block in code.blocks.values():
+        for statement in block.body:
+            if (
+                isinstance(statement, ir.Assign)
+                and attribute_of(statement.value) == "append"
+                and "list_append" in statement.target.name
+            ):
+                made = ir_utils.guard(ir_utils.get_definition, code, statement.value.value)
+                if isinstance(made, ir.Expr) and made.op == "build_set":
+                    statement.value = ir.Expr.getattr(statement.value.value, "add", statement.loc)
     code._definitions = ir_utils.build_definitions(code.blocks)
 
 
@@ -183,10 +203,47 @@ def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int, generato
     if len(uses) != 2 or following not in uses or not isinstance(value, ir.Expr) or value.op != "call":
         return False
     callee = ir_utils.guard(ir_utils.get_definition, code, value.func)
+    if isinstance(callee, ir.Expr) and callee.op == "getattr" and callee.attr in ("extend", "update"):
+        return _reads_apart(code, block.body[index].value, callee.value, generator)
     if isinstance(callee, ir.Expr):
         return callee.op == "getattr" and callee.attr == "join"
     functions = _TAKING if _may_change(generator.code) else (*_TAKING, *_STOPPING)
     return isinstance(callee, ir.Global) and any(callee.value is each for each in functions)
+
+
+def attribute_of(value: Any) -> str:
+    """Return the attribute that an expression reads; empty for other values."""
+    return value.attr if isinstance(value, ir.Expr) and value.op == "getattr" else ""
+
+
+def _reads_apart(code: ir.FunctionIR, call: ir.Expr, changed: ir.Var, generator: ir.Expr) -> bool:
+    """Return whether a generator reads nothing that may be the container to which its values are added.
+
+    In Python it is at work while the container grows.
+    """
+
+    def root(var: Any) -> Any:
+        definition = ir_utils.guard(ir_utils.get_definition, code, var)
+        while isinstance(definition, ir.Expr) and definition.op in ("getattr", "getitem", "static_getitem", "getiter"):
+            definition = ir_utils.guard(ir_utils.get_definition, code, definition.value)
+        return definition
+
+    owner, closure = root(changed), generator.closure
+    if isinstance(closure, ir.Var):
+        made = ir_utils.guard(ir_utils.get_definition, code, closure)
+        closure = made.items if isinstance(made, ir.Expr) and made.op == "build_tuple" else (None,)
+    for each in (*call.args, *(closure or ())):
+        source = root(each)
+        if isinstance(source, ir.Expr) and source.op == "call":
+            callee = ir_utils.guard(ir_utils.get_definition, code, source.func)
+            is_new = attribute_of(callee) in _SPLITTING or (isinstance(callee, ir.Global) and callee.value is sorted)
+        else:
+            is_new = isinstance(source, (ir.Arg, ir.Global, ir.FreeVar, ir.Const)) and isinstance(owner, ir.Arg)
+            is_new = is_new and getattr(source, "index", -1) != getattr(owner, "index", -1)
+            is_new = is_new or (isinstance(source, ir.Expr) and source.op in ("build_list", "build_set"))
+        if not is_new:
+            return False
+    return not _may_change(generator.code)
 
 
 def _may_change(code: CodeType) -> bool:

@@ -304,6 +304,14 @@ def _equality(plain: Any, *, differ: bool) -> Any:
     return choose
 
 
+@implementation
+def check_same_kind(a: Any, b: Any) -> Any:
+    """Refuse an int beside a float that stands for an int."""
+    if {inner_kind(a), inner_kind(b)} == {"int", "float"}:
+        raise Unsupported("it adds an int to what get returns from a dict of floats; write 0.0 as the default of get")
+    return lambda a, b: None
+
+
 _same: Final = register_jitable(lambda a: a)
 _RADIAN: Final = math.pi / 180.0  # as in Python's math module
 _DEGREE: Final = 180.0 / math.pi

@@ -246,14 +246,17 @@ def _shows_order(plan: CompilePlan) -> bool:
     # From Python 3.13 on, a step may load two variables.
     loaded_names = [step.argval if isinstance(step.argval, tuple) else (step.argval,) for step in steps]
     uses = [index for index, names in enumerate(loaded_names) if accumulator in names]
+    has_keys = plan.accumulator_class is dict
     for first in uses:
-        last = first if plan.accumulator_class is None else first + 1
+        last = first if plan.accumulator_class is None else first + 1 + has_keys
         if steps[first].opname not in ("LOAD_FAST", "LOAD_FAST_BORROW"):
             return True
         if last > first:
-            if steps[last].opname != "LOAD_ATTR" or steps[last].argval not in fields:
+            named = steps[first + 1]
+            reads = _reads_key(named, steps[last]) if has_keys else named.opname == "LOAD_ATTR"
+            if not reads or named.argval not in fields:
                 return True  # a method or a property
-            if steps[last].argval not in sets:
+            if named.argval not in sets:
                 continue
         before, after = steps[first - 1], steps[last + 1]
         is_free = before.opname == "LOAD_GLOBAL" and before.argval in _ORDERLESS and after.opname.startswith("CALL")
@@ -261,6 +264,12 @@ def _shows_order(plan: CompilePlan) -> bool:
         if not is_free and after.opname != "CONTAINS_OP" and not after.opname.startswith("POP_JUMP"):
             return True
     return False
+
+
+def _reads_key(key: dis.Instruction, step: dis.Instruction) -> bool:
+    """Return whether two steps read the value of a constant key of a dict. Python 3.14 has a general step for it."""
+    reads = step.opname == "BINARY_SUBSCR" or (step.opname == "BINARY_OP" and "[" in step.argrepr)
+    return key.opname == "LOAD_CONST" and reads
 
 
 def _shows_zeros(plan: CompilePlan) -> bool:

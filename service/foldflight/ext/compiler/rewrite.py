@@ -15,6 +15,7 @@ import operator
 import string
 import sys
 import types as python
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ from foldflight.ext.compiler import (
 )
 from foldflight.ext.compiler.check import Check
 from foldflight.ext.compiler.generated import INNER
-from foldflight.ext.compiler.literals import EMPTY, Fill, inline_comprehensions
+from foldflight.ext.compiler.literals import EMPTY, Fill, attribute_of, inline_comprehensions
 from foldflight.ext.compiler.records import EXACTLY, Items, Reference, class_of, is_named_tuple
 from foldflight.ext.compiler.value_types import OPTIONALS, Struct, decode_kind, field_of, kind_of, require_value, takes
 from foldflight.ext.compiler.vectors import VectorType
@@ -56,6 +57,8 @@ _UTF8: Final = ("utf-8", "utf8", "UTF-8", "UTF8")
 # What `encode` does with what UTF-8 cannot write, which texts of compiled code do not hold.
 _ERRORS: Final = ("strict", "ignore", "replace", "backslashreplace", "xmlcharrefreplace", "surrogateescape")
 _AS_TEXT, _HAS_FORMAT = 1, 4  # flags of the argument of FORMAT_VALUE
+_SUMS: Final = (operator.add, operator.sub, operator.mul)  # they give a float of an int beside a float
+_EXACT_MAX: Final = 1 << 53  # the largest of the whole numbers that are all floats exactly
 _ARGUMENT_MAX: Final = 255  # of a step of one byte code
 _SEQUENCE_MAX: Final = 64  # items of a constant list or tuple
 _CHAINED_MAX: Final = 8  # constants of a collection that are compared one by one
@@ -220,6 +223,8 @@ def _readable(code: python.CodeType) -> python.CodeType:
             steps[step.offset : step.offset + 2] = bytes((dis.opmap["BUILD_TUPLE"], 2))
         elif step.opname == "FORMAT_VALUE" and step.arg == _AS_TEXT:  # numba reads it as `str` without the argument
             steps[step.offset + 1] = 0
+        elif step.opname == "SET_ADD":  # numba puts the item into the iterator; see `literals._name_additions`
+            steps[step.offset] = dis.opmap["LIST_APPEND"]
         elif step.opname == "STORE_FAST" and before is not None and before.opname == "COPY" and before.arg == 1:
             steps[before.offset : step.offset + 2] = bytes(
                 (dis.opmap["STORE_FAST"], step.arg or 0, dis.opmap["LOAD_FAST"], step.arg or 0)
@@ -265,10 +270,39 @@ class _Rewriter:
         # Vectors that operators have made, or changed in place: then with the record and the attribute.
         self.vectors: dict[str, tuple[Any, str] | None] = {}
         self.is_repeated = False  # whether the block is in a loop
+        # Calls of `get` whose default is an int that may stand for a float, and the operators that use their results.
+        self.defaults: set[int] = set()
+        self.sums: set[int] = set()
         # Variables that hold the return value of each branch. The cast is inserted where they are assigned.
         self.returned: set[str] = set()
 
+    def find_sums(self) -> None:
+        """Find `known.get(key, 0) + value`, in which 0 stands for 0.0 if the dict and the value are floats.
+
+        In Python the result is the float of 0.0 + value. It is not, if the 0 is used otherwise.
+        """
+        statements = [each for block in self.code.blocks.values() for each in block.body]
+        uses = Counter(var.name for each in statements if not isinstance(each, ir.Del) for var in each.list_vars())
+        for statement in statements:
+            expr = statement.value if isinstance(statement, ir.Assign) else None
+            if not isinstance(expr, ir.Expr) or expr.op not in ("binop", "inplace_binop"):
+                continue
+            if (expr.fn if expr.op == "binop" else expr.immutable_fn) not in _SUMS:
+                continue
+            for one in (expr.lhs, expr.rhs):
+                call = one
+                while isinstance(call, ir.Var) and uses[call.name] == 2:  # it is assigned once and used once
+                    call = self.code._definitions[call.name][0]
+                if not isinstance(call, ir.Expr) or call.op != "call":
+                    continue
+                default = self.root(call.args[1]) if len(call.args) == 2 and not call.kws else None
+                number = default.value if isinstance(default, (ir.Const, ir.Global, ir.FreeVar)) else None
+                if attribute_of(self.root(call.func)) == "get" and type(number) is int and abs(number) <= _EXACT_MAX:
+                    self.defaults.add(id(call))
+                    self.sums.add(id(expr))
+
     def run(self) -> None:
+        self.find_sums()
         raising_blocks = self.raising_blocks()
         if self.role.result is not None:
             self.find_return_variables()
@@ -667,6 +701,8 @@ class _Rewriter:
         replacement = self.implementation(function)
         if expr.op == "inplace_binop":
             replacement = operators.IN_PLACE.get(function, replacement)
+        if id(expr) in self.sums:
+            self.call(operators.check_same_kind, (expr.lhs, expr.rhs), statement.loc)
         self.emit_call(statement.target, replacement, (expr.lhs, expr.rhs), statement.loc)
 
     def of_vectors(self, statement: ir.Assign, expr: ir.Expr, function: Any) -> None:
@@ -966,6 +1002,8 @@ class _Rewriter:
         if method.dispatcher is field_of and method.receiver is not None and 1 <= len(arguments) <= 2:
             self.field(statement, method.receiver, self.constants.get(arguments[0].name))
             return
+        if dispatcher is containers.METHODS["get"] and id(expr) in self.defaults:
+            dispatcher = containers.get_number
         if method.parameters:
             arguments = self.by_name(statement, expr, method.parameters, None)
             if expr.kws or len(expr.args) > 2:  # `replace` of a text is compiled with two arguments by position

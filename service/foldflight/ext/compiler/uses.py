@@ -20,6 +20,7 @@ from numba.core.compiler import run_frontend
 
 from foldflight.ext.compiler.arena import Element
 from foldflight.ext.compiler.datetimes import number_of
+from foldflight.fold.mode import Unsupported
 
 if TYPE_CHECKING:
     from foldflight.ext.compiler.records import RecordField
@@ -42,6 +43,9 @@ _METHODS: Final[dict[str, str]] = {
 _SPLITTING: Final = ("split", "rsplit", "partition", "rpartition", "splitlines")
 _ATTRIBUTES: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds")
 _SAME: Final = (abs, max, min, round)  # functions that give what they get
+_OF_ITEMS: Final = (max, min, sum)  # functions that give one of the items that they get, or a number of their kind
+_PASSING: Final = (list, reversed, set, sorted, tuple)  # functions that give the items that they get
+_HOLDING: Final = (dict, list, tuple, set, frozenset)
 _BITS: Final = (operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift)
 _COMPARING: Final = (
     *(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
@@ -115,11 +119,16 @@ def find_uses(root: Part | RecordField, cls: type, functions: Iterable[tuple[Fun
         functions: Each method, with the position of its accumulator: the arguments stand behind it.
         kinds: The kinds of the arguments.
     """
+    from foldflight.ext.compiler.literals import inline_comprehensions
     from foldflight.ext.compiler.rewrite import readable_copy
 
     uses = Uses()
     for function, position in functions:
         code = run_frontend(readable_copy(function))
+        try:
+            inline_comprehensions(code)
+        except Unsupported:  # a generator that is not compiled: the rest of the code is read as it is
+            code = run_frontend(readable_copy(function))
         arguments: dict[int, Any] = {position + 1 + index: kind for index, kind in enumerate(kinds)}
         arguments[position] = _Place("")
         if position:
@@ -140,6 +149,31 @@ class _Reader:
         self.is_value = members is None
         self.parts = {each.path for each in getattr(root, "parts", ())}
         self.depth = 0
+        self.added = self.find_added()
+
+    def find_added(self) -> dict[int, ir.Var]:
+        """Return what is added first to each list or set that the code makes, by the id of the expression."""
+        from foldflight.ext.compiler.literals import attribute_of
+
+        added: dict[int, ir.Var] = {}
+        for block in self.code.blocks.values():
+            for statement in block.body:
+                call = statement.value if isinstance(statement, ir.Assign) else None
+                if not isinstance(call, ir.Expr) or call.op != "call" or len(call.args) != 1:
+                    continue
+                method = self.root(call.func)
+                if isinstance(method, ir.Expr) and attribute_of(method) in ("append", "add"):
+                    added.setdefault(id(self.root(method.value)), call.args[0])
+        return added
+
+    def root(self, var: Any) -> Any:
+        """Return the definition of a variable, followed through other variables; None if there are several."""
+        for _ in range(_DEPTH_MAX):
+            if not isinstance(var, ir.Var):
+                return var
+            definitions = self.code._definitions.get(var.name, ())
+            var = definitions[0] if len(definitions) == 1 else None
+        return None
 
     def read(self) -> None:
         """Record what the code stores."""
@@ -155,6 +189,8 @@ class _Reader:
                         self.call(call)
                     case ir.Assign(value=ir.Expr(op="getitem") as item_expr):
                         self.read_item(self.of(item_expr.value), self.of(item_expr.index))
+                    case ir.Assign(value=ir.Expr(op="inplace_binop") as joined):
+                        self.put_each(self.of(joined.lhs), self.of(joined.rhs))
                     case ir.Assign(value=ir.Expr(op="binop") as contains_expr) if contains_expr.fn is operator.contains:
                         self.put(self.uses.keys, self.of(contains_expr.lhs), self.of(contains_expr.rhs))
 
@@ -188,12 +224,14 @@ class _Reader:
             for into, position in zip(targets, positions, strict=False):
                 self.put(into, function.of, self.of(call.args[position]))
         if isinstance(function, _Bound) and function.name in ("extend", "subtract", "update") and len(call.args) == 1:
-            argument = self.of(call.args[0])
-            is_text = self.kind(argument) == "text"
-            self.put(self.uses.keys, function.of, "text" if is_text else getattr(argument, "value", None))
+            self.put_each(function.of, self.of(call.args[0]))
         name = getattr(getattr(function, "value", None), "__name__", "")
         if name in ("heappush", "heappushpop", "heapreplace", "insort") and len(call.args) == 2:
             self.put(self.uses.keys, self.of(call.args[0]), self.of(call.args[1]))
+
+    def put_each(self, holder: Any, items: Any) -> None:
+        """Record that all items of a value, or the characters of a text, are put into a container."""
+        self.put(self.uses.keys, holder, "text" if self.kind(items) == "text" else self.items_of(items))
 
     def put(self, into: dict[str, set[Element]], holder: Any, value: Any) -> None:
         value_kind = self.kind(value)
@@ -294,8 +332,10 @@ class _Reader:
             case "cast" | "exhaust_iter" | "getiter" | "iternext":
                 return self.of(expr.value)
             case "pair_first":
-                source = self.of(expr.value)
-                return source.value if isinstance(source, _Many) else None
+                return self.items_of(self.of(expr.value))
+            case "build_list" | "build_set":
+                first = expr.items[0] if expr.items else self.added.get(id(expr))
+                return None if first is None else _Many(self.of(first))
             case "getitem" | "static_getitem":
                 index = self.of(expr.index) if expr.op == "getitem" else _Object(expr.index)
                 return self.item(self.of(expr.value), index)
@@ -304,7 +344,7 @@ class _Reader:
     def attribute(self, base: Any, name: str) -> Any:
         if isinstance(base, _Place):
             return self.member(base, name) or _Bound(base, name)
-        if isinstance(base, _Object) and _PLAIN.get(type(base.value)) is None:
+        if isinstance(base, _Object) and type(base.value) not in (*_PLAIN, *_HOLDING):
             try:
                 return _Object(inspect.getattr_static(base.value, name))
             except AttributeError:
@@ -313,40 +353,83 @@ class _Reader:
 
     def item(self, holder: Any, index: Any) -> Any:
         constant_index = index.value if isinstance(index, _Object) else None
-        if isinstance(holder, _Object) and type(holder.value) is tuple:
+        if isinstance(constant_index, slice):
+            return _Many(self.held(holder)) if self.shape_of(holder) else holder
+        if isinstance(holder, _Object) and type(holder.value) is tuple and type(constant_index) is int:
             holder = tuple(map(_Object, holder.value))
-        if isinstance(holder, _Many):
-            return holder.value if type(constant_index) is int else None
+        if isinstance(holder, _Object) and type(holder.value) is dict:
+            return self.value_in(holder.value)
+        if isinstance(holder, (_Many, _Object)):
+            return self.items_of(holder) if constant_index is not None or self.kind(index) == "int" else None
         if isinstance(holder, tuple):
             return (
                 holder[constant_index]
                 if type(constant_index) is int and -len(holder) <= constant_index < len(holder)
                 else None
             )
+        if holder == "text":
+            return "text"
         member = self.member_at(holder, constant_index)
         return member if member is not None else self.held(holder)
 
-    def held(self, holder: Any) -> Any:
-        """Return what a container holds: its items, or the values of a dict."""
+    def items_of(self, holder: Any) -> Any:
+        """Return the items that a loop over a value gives; None if they are unknown."""
+        if isinstance(holder, _Many):
+            return holder.value
+        if isinstance(holder, _Object) and type(holder.value) in _HOLDING and holder.value:
+            return _Object(next(iter(holder.value)))
+        if self.kind(holder) == "text":
+            return "text"
+        return self.key_in(holder) if self.shape_of(holder) else None
+
+    def value_in(self, constant: Any) -> Any:
+        """Return a value of a dict that does not change."""
+        return _Object(next(iter(constant.values()))) if constant else None
+
+    def key_in(self, holder: Any) -> Any:
+        """Return what the keys of a dict, or the items of a list or set, of the accumulator are."""
         path = self.path_of(holder)
         contents = getattr(self.fields.get(path), "contents", None)
-        part = _only(self.uses.values.get(path, ())) if contents is None else contents.value or contents.key
-        if part is None:
-            return None
-        return part.kinds if part.is_tuple else part.kinds[0]
+        return _kinds_of(_only(self.uses.keys.get(path, ())) if contents is None else contents.key)
+
+    def held(self, holder: Any) -> Any:
+        """Return what a container holds: its items, or the values of a dict."""
+        if self.shape_of(holder) != "dict":
+            return self.key_in(holder)
+        path = self.path_of(holder)
+        contents = getattr(self.fields.get(path), "contents", None)
+        return _kinds_of(_only(self.uses.values.get(path, ())) if contents is None else contents.value)
 
     def result(self, function: Any, arguments: list[Any]) -> Any:
         if isinstance(function, _Bound):
             if isinstance(function.of, _Place):
                 if function.name in ("get", "setdefault", "pop"):
                     return self.held(function.of) or (arguments[1] if len(arguments) > 1 else None)
+                if function.name in ("items", "keys", "values"):
+                    pair = self.key_in(function.of), self.held(function.of)
+                    return _Many({"items": pair, "keys": pair[0], "values": pair[1]}[function.name])
                 return None
+            if isinstance(function.of, _Object) and type(function.of.value) is dict:
+                return self.value_in(function.of.value) if function.name == "get" else None
             return _Many("text") if function.name in _SPLITTING else _METHODS.get(function.name)
         called_function = function.value if isinstance(function, _Object) else None
         called_function = getattr(called_function, "__func__", called_function)
         if isinstance(called_function, FunctionType):
             return_hint = called_function.__annotations__.get("return")
             return {**_PLAIN, **{each.__name__: kind for each, kind in _PLAIN.items()}}.get(return_hint)
+        if called_function is slice:
+            return _Object(slice(None))
+        items = [*map(self.items_of, arguments)]
+        if called_function in _PASSING and len(items) == 1:
+            return _Many(items[0])
+        if called_function is enumerate and items:
+            return _Many(("int", items[0]))
+        if called_function is zip:
+            return _Many(tuple(items))
+        if called_function is range:
+            return _Many("int")
+        if called_function in _OF_ITEMS and len(arguments) == 1:
+            return items[0]
         if called_function in _SAME:
             same = next((each for each in arguments if self.kind(each) not in (None, _NONE)), None)
             return "int" if called_function is round and len(arguments) == 1 else same
@@ -357,6 +440,11 @@ class _Reader:
             if callable(called_function) and called_function.__hash__ is not None
             else None
         )
+
+
+def _kinds_of(part: Element | None) -> Any:
+    """Return an element as a kind, or a tuple of kinds."""
+    return None if part is None else part.kinds if part.is_tuple else part.kinds[0]
 
 
 def _combined(function: Any, one: Any, other: Any) -> Any:

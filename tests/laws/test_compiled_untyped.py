@@ -1,7 +1,7 @@
 """Accumulators without annotations in compiled code: states are the interpreter's pickles, byte for byte."""
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -350,6 +350,32 @@ class RecentPairs:
 
 
 @udaf
+class LastUsed:
+    """An OrderedDict of the keys used last, whose order changes at both ends."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return OrderedDict()
+
+    def accumulate(self, accumulator, value: int, text: str):  # type: ignore[no-untyped-def]
+        if text in accumulator:
+            accumulator.move_to_end(text)
+        accumulator[text] = accumulator.get(text, 0) + value % 3
+        if len(accumulator) > 4:
+            old, count = accumulator.popitem(last=False)
+            accumulator[old[:1]] = count
+        if value % 5 == 0:
+            accumulator.popitem()
+        if value == 13:
+            accumulator.move_to_end(text)  # it may be gone
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        accumulator.update(other)
+
+    def get_value(self, accumulator) -> str:  # type: ignore[no-untyped-def]
+        return "".join(f"{text}{count}" for text, count in accumulator.items())
+
+
+@udaf
 class Kept:
     """A list without annotation, whose items are the argument."""
 
@@ -634,7 +660,7 @@ class MergedInTurns(Tupled):  # type: ignore[misc]
         return tuple(one + more for one, more in zip(accumulator, other, strict=True))
 
 
-CONTAINERS = [Ranged, Unsaid, Words, Streak, Levels, Recent, RecentPairs, Kept, Tallied]
+CONTAINERS = [Ranged, Unsaid, Words, Streak, Levels, Recent, RecentPairs, LastUsed, Kept, Tallied]
 ONLY_ROWS = [CountedTexts, MergedInTurns]
 COMPILED = [Summed, Welford, Unannotated, Tupled, Defaulted, Windowed, Sketched, *ONLY_ROWS, *CONTAINERS, Itself]
 FINITE = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import heapq
 import sys
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any, Final
 
 import numba
@@ -241,6 +241,7 @@ _LIKE_DICTS: Final = ("[]", "[] =", "clear", "del", "get", "in", "items", "keys"
 _DONE_WITH: Final[dict[type, tuple[str, ...]]] = {
     Counter: (*_LIKE_DICTS, "+=", "extend or update", "subtract"),
     defaultdict: (*_LIKE_DICTS, "extend or update"),
+    OrderedDict: (*_LIKE_DICTS, "extend or update", "move_to_end", "popitem"),
     deque: ("[]", "[] =", "append", "appendleft", "clear", "extend or update", "pop", "popleft"),
 }
 
@@ -509,6 +510,48 @@ def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
     return pop
 
 
+@implementation
+def _move_to_end(me: Any, key: Any, last: Any = True) -> Any:
+    """Implement `OrderedDict.move_to_end`. The interpreter moves to the front."""
+    operations = _of(me, "dict", "move_to_end", changes=True)
+    if me.contents.cls is not OrderedDict:
+        raise Unsupported(f"it uses move_to_end of a {me.contents.name}")
+    stride = me.contents.stride
+    words, find, add_entry = _words_of(me.contents.key, "the key of move_to_end"), operations.find, operations.add_entry
+    whole = memory.words_tuple(stride)
+
+    def move(me: Any, key: Any, last: Any = True) -> None:
+        header = header_of(me)
+        entry = find(header, words(key))
+        if entry < 0 or not last:
+            raise ValueError
+        entry_words = whole(memory.address_of(header, entry * stride))
+        memory.delete_entry(header, entry, stride)
+        add_entry(header, entry_words)
+
+    return move
+
+
+@implementation
+def _pop_item(me: Any, last: Any = True) -> Any:
+    """Implement `OrderedDict.popitem`."""
+    _of(me, "dict", "popitem", changes=True)
+    if me.contents.cls is not OrderedDict:
+        raise Unsupported(f"it uses popitem of a {me.contents.name}")
+    key, value, stride = _value_at(me.contents.key), _value_of(me.contents), me.contents.stride
+
+    def pop(me: Any, last: Any = True) -> Any:
+        header = header_of(me)
+        entry = memory.last_entry(header, stride) if last else memory.next_entry(header, 0, stride)
+        if entry < 0:
+            raise ValueError  # the interpreter raises KeyError
+        item = key(memory.address_of(header, entry * stride)), value(header, entry)
+        memory.delete_entry(header, entry, stride)
+        return item
+
+    return pop
+
+
 def _puts_each(me: ContainerType, other: Any) -> Any:
     """Return the implementation of `update` of a Counter or set with the items of a list or text; None for others."""
     is_text, part = inner_kind(other) == "text", getattr(other, "part", None)
@@ -700,7 +743,9 @@ METHODS: Final[dict[str, Any]] = {
     "insert": _insert,
     "items": _view("items"),
     "keys": _view("keys"),
+    "move_to_end": _move_to_end,
     "pop": _pop,
+    "popitem": _pop_item,
     "popleft": _pop_left,
     "remove": _deletion("remove", "set", must_exist=True),
     "setdefault": _set_default,

@@ -385,6 +385,15 @@ def next_entry(header: int, entry: int, stride: int) -> int:
 
 
 @register_jitable
+def last_entry(header: int, stride: int) -> int:
+    """Return the last entry, or -1."""
+    entry = load(header + USED) - 1
+    while entry >= 0 and _is_deleted(header, entry, stride):
+        entry -= 1
+    return entry
+
+
+@register_jitable
 def delete_entry(header: int, entry: int, stride: int) -> None:
     """Delete an entry."""
     if load(header + LIVE) == 1:

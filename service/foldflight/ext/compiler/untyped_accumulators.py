@@ -10,7 +10,7 @@ import datetime
 import inspect
 import itertools
 import typing
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -42,10 +42,10 @@ _NUMBERS: Final[dict[Any, str]] = {int: "int", float: "float", bool: "bool"}
 _ANNOTATED: Final[dict[Any, str]] = {
     **_NUMBERS, str: "text", bytes: "bytes", datetime.date: "date", datetime.timedelta: "duration",
 }  # fmt: skip
-CONTAINERS: Final = (Counter, defaultdict, deque, bytearray)
+CONTAINERS: Final = (Counter, OrderedDict, defaultdict, deque, bytearray)
 """Python's containers that are compiled, in addition to list, dict and set."""
 _SHAPES: Final[dict[Any, str]] = {
-    list: "list", deque: "list", dict: "dict", Counter: "dict", defaultdict: "dict", set: "set",
+    list: "list", deque: "list", dict: "dict", Counter: "dict", OrderedDict: "dict", defaultdict: "dict", set: "set",
 }  # fmt: skip
 _UTC: Final = pa.scalar(0, pa.timestamp("us", "UTC")).as_py().tzinfo  # the zone of the arguments
 _ITEMS_MAX: Final = 64  # items of a list: compiled code copies the whole record at each row
@@ -303,7 +303,7 @@ def _values_from_arrow(field: RecordField, column: pa.Array) -> list[Any]:
     ]
     if contents.cls is defaultdict:
         return [defaultdict(_CLASSES[contents.value.kinds[0]], each) for each in dicts]
-    return [Counter(each) for each in dicts] if contents.cls is Counter else dicts
+    return dicts if contents.cls is None else [contents.cls(each) for each in dicts]
 
 
 def _elements_from_arrow(part: Element, values: pa.Array) -> list[Any]:

@@ -54,6 +54,7 @@ _COMPARING: Final = (
 # Methods that add to a container, with the positions of the key, and of the value, among their arguments.
 _PUTTING: Final = {
     "append": (0,), "appendleft": (0,), "add": (0,), "insert": (1,), "setdefault": (0, 1), "get": (0,), "pop": (0,),
+    "move_to_end": (0,),
 }  # fmt: skip
 _DEPTH_MAX: Final = 40  # definitions that are followed from one variable
 

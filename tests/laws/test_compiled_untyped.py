@@ -230,6 +230,13 @@ class Ranged:
         return accumulator.least + accumulator.rows + (1.0 if accumulator.was_odd else 0.0)
 
 
+class Replaced:
+    """What is None at first."""
+
+    def __init__(self) -> None:
+        self.last = None
+
+
 @dataclass
 class MaybeFloat(Extremes):
     """What Extremes has."""
@@ -244,6 +251,39 @@ class TurnsOptionalInt(Ranged):  # type: ignore[misc]
 
     def accumulate(self, accumulator, value: float, kind: int):  # type: ignore[no-untyped-def]
         accumulator.least = kind
+
+
+@udaf
+class Nesting(Unsaid):  # type: ignore[misc]
+    """A dict of dicts."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return {}
+
+    def accumulate(self, accumulator, value: int):  # type: ignore[no-untyped-def]
+        accumulator.setdefault(value, {})[value] = 1
+
+
+@udaf
+class Replacing(Ranged):  # type: ignore[misc]
+    """A member that is None at first, and then an object."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return Replaced()
+
+    def accumulate(self, accumulator, value: float, kind: int):  # type: ignore[no-untyped-def]
+        accumulator.last = Extremes(value, kind)
+
+
+@udaf
+class Gathering(Unsaid):  # type: ignore[misc]
+    """A list of objects."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return []
+
+    def accumulate(self, accumulator, value: int):  # type: ignore[no-untyped-def]
+        accumulator.append(Extremes(0.0, value))
 
 
 @udaf
@@ -765,6 +805,12 @@ def test_only_merge_is_interpreted(value: int, mode: str, hot: Programs) -> None
         (HoldsDecimal, "Grown.name is a Decimal at first; annotate it"),
         (HoldsCounter, "Held.counts is a Counter at first; annotate it, as in Counter[str]"),
         (TurnsOptionalInt, "it uses a int as a member that is a float"),
+        (
+            Nesting,
+            "it is a dict that holds a dict for each key; containers in containers are not compiled; use a dict",
+        ),
+        (Replacing, "Replaced.last is None at first, and then a Extremes; objects that are replaced are not compiled"),
+        (Gathering, "it is a list that holds a Extremes; objects in containers are not compiled; put plain tuples"),
         (Varying, "create_accumulator does not always return equal accumulators"),
         (Whole, "the initial value of its accumulator holds 0, but its annotation is float; write 0.0"),
         (StartsWithNan, "its accumulator has the key NaN at first"),
@@ -788,6 +834,15 @@ def test_types_that_are_not_certain_are_interpreted(cls: Any, why: str) -> None:
     [
         (lambda self: {}, "it is a dict at first; annotate it, as in dict[str, int]"),
         (lambda self: [[]], "it is a list at first; annotate it, as in list[float]"),
+        (lambda self: None, "it is None at first; return an accumulator whose members are None instead"),
+        (
+            lambda self: defaultdict(list),
+            "it is a defaultdict that holds a list for each key; containers in containers are not compiled",
+        ),
+        (
+            lambda self: defaultdict(lambda: [0]),
+            "it is a defaultdict that holds a container for each key",
+        ),
         (
             lambda self: {"a": 0, "b": 0.0},
             "it uses a key that is not constant of a dict whose values have several types",
@@ -797,7 +852,7 @@ def test_types_that_are_not_certain_are_interpreted(cls: Any, why: str) -> None:
             "the value of 1 is None at first; make the accumulator a class with annotated attributes",
         ),
     ],
-    ids=["dict", "list", "mixed", "several"],
+    ids=["dict", "list", "none", "lists", "made", "mixed", "several"],
 )
 def test_containers_without_annotations_tell_how_to_annotate_them(create_accumulator: Any, why: str) -> None:
     members = {name: vars(Unsaid)[name] for name in ("accumulate", "get_value")}

@@ -30,6 +30,9 @@ from foldflight.ext.compiler.records import RecordField, RecordLayout, is_named_
 from foldflight.ext.compiler.strings import address_of
 from foldflight.ext.compiler.untyped_accumulators import (
     CONTAINERS,
+    NOT_NESTED,
+    NOT_OBJECTS,
+    NOT_REPLACED,
     UntypedAccumulators,
     accumulator_class,
     hints_of,
@@ -324,6 +327,8 @@ def _kind(name: str, type_: pa.DataType) -> str:
     if pa.types.is_list(type_):
         remedy = f"; lists are compiled if create_accumulator makes them with up to {_COPIED_MAX} items, whose number "
         remedy += "does not change, or if they are Annotated[list[...], n]"
+    elif pa.types.is_struct(type_) and name:
+        remedy = f"; {NOT_REPLACED}"
     raise Unsupported(f"its state has the type {sql_name(type_)}" + (f" in {name}" if name else "") + remedy)
 
 
@@ -421,10 +426,12 @@ def _holding(what: str, type_: pa.DataType, fresh: Any) -> Contents | None:
 
 def _element(what: str, type_: pa.DataType) -> Element:
     """Return the kinds of the keys, values or items of a container. A struct with fields f0, f1, ... is a tuple."""
+    if pa.types.is_list(type_) or pa.types.is_map(type_):
+        raise Unsupported(f"{what} holds {sql_name(type_)}; {NOT_NESTED}")
     if not pa.types.is_struct(type_):
         return Element((_item_kind(what, type_),))
     if [field.name for field in type_] != [f"f{index}" for index in range(type_.num_fields)]:
-        raise Unsupported(f"{what} holds objects; tuples of numbers are compiled")
+        raise Unsupported(f"{what} holds objects; {NOT_OBJECTS}")
     return Element(tuple(_item_kind(what, field.type) for field in type_), is_tuple=True)
 
 

@@ -381,6 +381,13 @@ def inferred_types(
 
 
 _ROUNDS_MAX: Final = 3
+_NESTING: Final = ("container", "list", "set", "dict", "Counter", "defaultdict", "deque", "OrderedDict")
+NOT_NESTED: Final = "containers in containers are not compiled; use a dict with tuples as keys, as counts[key, other]"
+"""The rest of the reason for a container in a container."""
+NOT_REPLACED: Final = "objects that are replaced are not compiled; have its members as attributes that may be None"
+"""The rest of the reason for an object that is None at first."""
+NOT_OBJECTS: Final = "objects in containers are not compiled; put plain tuples into it"
+"""The rest of the reason for objects in a container."""
 _AS_IN: Final[dict[Any, str]] = {
     list: ", as in list[float]",
     dict: ", as in dict[str, int]",
@@ -470,7 +477,18 @@ class _Inference:
         if label.startswith("the value of "):
             what = "None" if value is None else f"a {cls.__name__}"
             remedy = f"{label} is {what} at first; make the accumulator a class with annotated attributes"
-        why = f"{self.untyped}; {remedy}" if value is not None or label != "it" else self.untyped
+        if label == "it" and value is None:
+            remedy = "it is None at first; return an accumulator whose members are None instead"
+        held, made_by = self.uses.objects.get(path, ""), getattr(value, "default_factory", None)
+        if cls is defaultdict and made_by not in _NUMBERS:
+            held = getattr(made_by, "__name__", "").replace("<lambda>", "") or "container"
+        if value is None and held:
+            remedy = f"{label} is None at first, and then a {held}; {NOT_REPLACED}"
+        elif held in _NESTING and cls in _SHAPES:
+            remedy = f"{label} is a {cls.__name__} that holds a {held} for each key; {NOT_NESTED}"
+        elif held and cls in _SHAPES:
+            remedy = f"{label} is a {cls.__name__} that holds a {held}; {NOT_OBJECTS}"
+        why = f"{self.untyped}; {remedy}"
         self.missing[path] = Unsupported(why)
         return RecordField(path, _SHAPES.get(cls, ""), optional=value is None)
 

@@ -93,6 +93,7 @@ class Uses:
     """What code stores in fields, by their names."""
 
     stored: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    objects: dict[str, str] = field(default_factory=dict)  # the class of an object that is stored, or of a container
     keys: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
     values: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
 
@@ -196,9 +197,24 @@ class _Reader:
                         self.put(self.uses.keys, self.of(contains_expr.lhs), self.of(contains_expr.rhs))
 
     def store(self, place: Any, value: ir.Var) -> None:
+        if isinstance(place, _Place):
+            self.name_object(place.path, value)
         value_kind = self.kind(self.of(value))
         if isinstance(place, _Place) and isinstance(value_kind, str) and value_kind != _NONE:
             self.uses.stored[place.path].add(value_kind)
+
+    def name_object(self, path: str, value: ir.Var) -> None:
+        """Record the class of an object or a container that is put somewhere, for the reason why it is not compiled."""
+        made = self.root(value)
+        if not isinstance(made, ir.Expr):
+            return
+        function = self.of(made.func) if made.op == "call" else None
+        cls = function.value if isinstance(function, _Object) and isinstance(function.value, type) else None
+        name = {"build_list": "list", "build_set": "set", "build_map": "dict"}.get(made.op, "")
+        if cls is not None and cls not in _PLAIN and number_of(cls) is None:
+            name = cls.__name__
+        if name:
+            self.uses.objects.setdefault(path, name)
 
     def put_item(self, holder: Any, index: ir.Var, value: ir.Var) -> None:
         key = self.of(index)
@@ -211,6 +227,7 @@ class _Reader:
             return
         self.put(self.uses.keys, holder, key)
         self.put(self.uses.values, holder, self.of(value))
+        self.name_object(self.path_of(holder), value)
 
     def read_item(self, holder: Any, index: Any) -> None:
         """Record a key that is looked up: a defaultdict and a Counter are read before they are written."""
@@ -224,6 +241,7 @@ class _Reader:
             targets = (self.uses.keys, self.uses.values)
             for into, position in zip(targets, positions, strict=False):
                 self.put(into, function.of, self.of(call.args[position]))
+                self.name_object(self.path_of(function.of), call.args[position])
         if isinstance(function, _Bound) and function.name in ("extend", "subtract", "update") and len(call.args) == 1:
             self.put_each(function.of, self.of(call.args[0]))
         name = getattr(getattr(function, "value", None), "__name__", "")

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.natural.untyped import Moments
 from foldflight import udaf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import Program
@@ -179,21 +180,6 @@ class Streaks:
 
     def get_value(self, streak) -> int:
         return streak.best
-
-
-@dataclass
-class Moments:
-    """Welford's mean."""
-
-    n: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-
-    def push(self, value: float) -> None:
-        self.n += 1
-        delta = value - self.mean
-        self.mean += delta / self.n
-        self.squares += delta * (value - self.mean)
 
 
 @dataclass

@@ -184,9 +184,20 @@ class Tags:
     RANKS: ClassVar = {"a": 1, "b": 2}
 
     def create_accumulator(self):  # type: ignore[no-untyped-def]
-        return {"seen": set(), "words": Counter(), "pairs": Counter(), "totals": {}, "events": []}
+        return {
+            "sorted": [],
+            "seen": set(),
+            "words": Counter(),
+            "pairs": Counter(),
+            "totals": {},
+            "events": [],
+            "weeks": {},
+        }
 
-    def accumulate(self, accumulator, text: str, amount: float) -> None:  # type: ignore[no-untyped-def]
+    def accumulate(self, accumulator, text: str, amount: float, day: date) -> None:  # type: ignore[no-untyped-def]
+        year, week, _ = day.isocalendar()
+        accumulator["weeks"][year, week] = bisect.bisect_left(accumulator["sorted"], amount)
+        bisect.insort(accumulator["sorted"], amount)
         words = [word.strip() for word in text.split(",")]
         items = sorted({word for word in words if word})
         accumulator["seen"].update(items)

@@ -6,6 +6,7 @@ guess: compiling refuses code that stores something else.
 
 from __future__ import annotations
 
+import bisect
 import inspect
 import math
 import operator
@@ -33,12 +34,14 @@ _NONE: Final = "none"
 _FUNCTIONS: Final[dict[Any, str]] = {
     int: "int", float: "float", bool: "bool", str: "text", len: "int", ord: "int", math.floor: "int",
     math.ceil: "int", math.trunc: "int", math.isqrt: "int", math.isnan: "bool", math.isfinite: "bool",
+    bisect.bisect_left: "int", bisect.bisect_right: "int",
 }  # fmt: skip
-_METHODS: Final[dict[str, str]] = {
+_METHODS: Final[dict[str, Any]] = {
     **dict.fromkeys(("capitalize", "casefold", "format", "isoformat", "join", "lower", "lstrip", "replace"), "text"),
     **dict.fromkeys(("rstrip", "strftime", "strip", "title", "upper"), "text"),
     **dict.fromkeys(("count", "find", "index", "isoweekday", "weekday"), "int"),
-    "date": "date", "encode": "bytes", "timestamp": "float", "total_seconds": "float",
+    "date": "date", "encode": "bytes", "isocalendar": ("int", "int", "int"), "timestamp": "float",
+    "total_seconds": "float",
 }  # fmt: skip
 _SPLITTING: Final = ("split", "rsplit", "partition", "rpartition", "splitlines")
 _ATTRIBUTES: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds")
@@ -245,7 +248,7 @@ class _Reader:
         if isinstance(function, _Bound) and function.name in ("extend", "subtract", "update") and len(call.args) == 1:
             self.put_each(function.of, self.of(call.args[0]))
         name = getattr(getattr(function, "value", None), "__name__", "")
-        if name in ("heappush", "heappushpop", "heapreplace", "insort") and len(call.args) == 2:
+        if name in ("heappush", "heappushpop", "heapreplace", "insort_left", "insort_right") and len(call.args) == 2:
             self.put(self.uses.keys, self.of(call.args[0]), self.of(call.args[1]))
 
     def put_each(self, holder: Any, items: Any) -> None:

@@ -321,7 +321,10 @@ def test_few_vectors_are_in_reserve(hot: Programs) -> None:
         ("acc.total = acc.other", "it replaces the vector total"),
         ("acc.total = acc.total[:1]", "replaces the vector total"),
         ("v += 1", "it changes a vector in place that is no attribute of the accumulator"),
-        ("acc.n += int(v[0])", "VECTOR(2)"),
+        (
+            "acc.n += int(v[0])",
+            "it takes an item of read-only VECTOR(2), a number of NumPy, which calculates otherwise",
+        ),
         ("acc.n += int(v.sum())", "it uses the attribute sum of a value"),
         ("acc.n += len(v)", "VECTOR(2)"),
         ("acc.n += int(np.dot(v, v))", "it calls dot"),

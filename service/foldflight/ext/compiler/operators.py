@@ -558,6 +558,9 @@ def get_item(items: Any, index: Any) -> Any:
     if isinstance(items, (types.UniTuple, types.NamedUniTuple)) and inner_kind(index) == "int":
         size = len(items)
         return lambda items, index: items[arithmetic.index_of(_int(index), size)]
+    if isinstance(items, VectorType):
+        remedy = "use operators of whole vectors, or declare it as ARRAY<DOUBLE>"
+        raise Unsupported(f"it takes an item of {items}, a number of NumPy, which calculates otherwise; {remedy}")
     if not isinstance(items, Items) or _kinds("[]", index)[0] == "float":
         raise Unsupported(f"it takes an item of {items} by {index}")
     length = items.length

@@ -311,7 +311,7 @@ def _without_heads(heads: Sequence[bytes]) -> list[Column]:
         begins = sf.startswith(value, sf.lit(head)) & sf.endswith(value, sf.lit(b"}"))
         number = sf.when(begins, sf.lit(at)).otherwise(number)
         length = sf.octet_length(value) - (len(head) + 1)
-        rest = sf.when(begins, sf.substring(value, sf.lit(len(head) + 1), length)).otherwise(rest)
+        rest = sf.when(begins, value.substr(sf.lit(len(head) + 1), length)).otherwise(rest)
     return [rest.alias(VALUE), number.alias(HEAD)]
 
 

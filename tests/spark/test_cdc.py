@@ -38,6 +38,7 @@ from foldflight.spark import (
 )
 from foldflight.spark.errors import error_of
 from tests.debezium import archive, values
+from tests.spark_sessions import since_spark
 
 SCHEMA = "id BIGINT, customer STRING, amount BIGINT"
 TEXTS = st.StructType([st.StructField("value", st.BinaryType()), st.StructField("timestamp", st.LongType())])
@@ -582,6 +583,7 @@ def damaged_events(tool: str) -> list[tuple[bytes, str]]:
             '{"f":1e39}': "which FLOAT does not hold exactly",
             '{"x":1e400}': "which DOUBLE does not hold exactly",
             '{"s":1234567890123456.7891}': "a number, of which STRING would keep 1.2345678901234568E15; ",
+            '{"m":1e-400}': "has a number that no type holds: ",
         }
         rows = {row: message for row, message in rows.items() if row[2] not in "fx"} | numbers
     return [
@@ -601,11 +603,12 @@ def damaged_events(tool: str) -> list[tuple[bytes, str]]:
 
 
 @pytest.mark.every_turn
+@since_spark("4.0", "Column.try_cast, which the types need,")
 @pytest.mark.parametrize("tool", ["canal", "maxwell"])
 def test_what_a_lenient_parser_reads_is_refused(classic: Any, tool: str) -> None:
     """Spark takes the last of two members, reads no further than an object, and replaces bytes that are no text."""
     events = damaged_events(tool)
-    fine = r'{"s": "\\ud83d\\ude00 \ud83d\ude00", "x": "0.5"}'
+    fine = r'{"s": "\\ud83d\\ude00 \ud83d\ude00", "x": "0.5", "t": "1e-400"}'
     fine = fine if tool == "canal" else fine.replace('"0.5"', "0.5")
     kind, data = ("INSERT", f"[{fine}]") if tool == "canal" else ("insert", fine)
     texts = [f'{{"type":"{kind}","isDdl":false,"data":{data}}}'.encode(), *(each for each, _ in events)]
@@ -927,16 +930,27 @@ def test_rows_of_dms_with_keys(classic: Any) -> None:
     assert [(row.id, row.v) for row in result.collect()] == [(1, "b")]
 
 
-def test_spark_that_cannot_cast_texts_is_refused(classic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark 3.5 has no cast that gives NULL for a wrong text: its users are told, and what they can do."""
-    event = '{"type": "insert", "data": {"id": 1, "name": "x"}}'
-    df = classic.createDataFrame([(event,)], "value STRING")
+def test_what_spark_without_try_cast_reads(classic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark 3.5 has no cast that gives NULL for a wrong text. Its users are told what needs it, and what to do."""
+    row = '{"id": 1, "name": "x", "raw": "AP8Q", "tags": ["a", 5], "of": {"a": {"n": 1}}}'
+    event = f'{{"type": "update", "data": {row}, "old": {{"name": null, "tags": []}}}}'
+    df = classic.createDataFrame([(event,), (event.replace('"n": 1', '"n": "x"'),)], "value STRING")
     monkeypatch.delattr(Column, "try_cast", raising=False)
     remedy = "need Spark 4.0 or later, .*; read the changes with Debezium"
     with pytest.raises(RejectedError, match=f"the values of from_canal, which are texts, {remedy}") as excinfo:
         from_canal(df, "id BIGINT")
     assert excinfo.value.code == "SETTINGS"
     for type_ in ("DECIMAL(10,2)", "FLOAT", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ"):
-        with pytest.raises(RejectedError, match=rf"columns of {re.escape(type_)}, as x of from_maxwell, {remedy}"):
-            from_maxwell(df, f"id BIGINT, x {type_}")
-    assert [tuple(row) for row in from_maxwell(df, "id BIGINT, name STRING").collect()] == [("+I", 1, "x")]
+        said = rf"columns of {re.escape(type_)}, as x of from_maxwell, {remedy}"
+        for schema in (f"id BIGINT, x {type_}", f"x ARRAY<STRUCT<y: MAP<STRING, {type_}>>>"):
+            with pytest.raises(RejectedError, match=said):
+                from_maxwell(df, schema)
+    schema = "id BIGINT, name STRING, raw BINARY, tags ARRAY<STRING>, of MAP<STRING, STRUCT<n: INT>>"
+    found = from_maxwell(df.limit(1), schema).collect()
+    same = {"id": 1, "raw": bytearray(b"\x00\xff\x10"), "of": {"a": {"n": 1}}}
+    assert [each.asDict(recursive=True) for each in found] == [
+        {"row_kind": "-U", "name": None, "tags": [], **same},
+        {"row_kind": "+U", "name": "x", "tags": ["a", "5"], **same},
+    ]
+    with pytest.raises(Exception, match=r"of\.n of an event has the value 'x', which cannot be cast to INT"):
+        from_maxwell(df, schema).collect()

@@ -88,6 +88,8 @@ _PAIR: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF: Final = r"\\u[dD][89a-fA-F]"
 _SHOWN_CHARS: Final = 80
 _TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+# An exponent with which a number becomes a DOUBLE of zero; those of databases begin at 2e-308.
+_TINY: Final = r"[0-9][eE]-0*(?:3[1-9][0-9]|[4-9][0-9]{2}|[1-9][0-9]{3})"
 _TEXTS_ONLY: Final = rf"^\s*\[(?:\s*+\{{(?:\s*+{_TEXT}\s*+:\s*+(?:{_TEXT}|null)\s*+,?+)*+\s*+\}}\s*+,?+)*+\s*\]\s*$"
 _INSERTS, _UPDATES, _DELETES = "+I", "+U", "-D"
 _MAXWELL = {"insert": _INSERTS, "bootstrap-insert": _INSERTS, "update": _UPDATES, "delete": _DELETES}
@@ -503,6 +505,10 @@ def _kind(parsed: Column, tool: str, event: Column) -> Column:
         .when(sf.size(names) != sf.size(sf.array_distinct(names)), refuse("has two members of one name"))
         .when(~sf.coalesce(is_alone, sf.lit(False)), refuse("has other text behind it"))
         .when(has_escapes & escapes.rlike(_HALF), refuse("has half of a surrogate pair, which is no character"))
+        .when(
+            text.rlike(_TINY) & sf.regexp_replace(text, _TEXT, "").rlike(_TINY),
+            refuse("has a number that no type holds"),
+        )
         .otherwise(type_)
     )
 

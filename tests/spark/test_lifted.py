@@ -247,6 +247,8 @@ def test_the_choice_and_its_reason(spark: Any, functions: Any, capsys: pytest.Ca
     n = {"n": functions["count"]()}
     assert group_by(df, "k").query(**n).lift_choice.holds
     assert "  rows are not lifted: plan='fold'" in choice_of(plan="fold")
+    assert "by the host (in" not in choice_of(plan="fold")
+    assert "      folded: by the host (in Python: vectorised)\n" in choice_of(plan="lifted")
     assert "spread has no merge" in choice_of()
     assert "  rows are lifted: plan='lifted'" in choice_of(plan="lifted")
     assert not group_by(df, "k", groups=2_000_000).query(**n).lift_choice.holds

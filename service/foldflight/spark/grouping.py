@@ -237,7 +237,7 @@ class GroupedFrame:
     >>> group_by(orders, "customer").explain(total=connect("embedded:").sum("price"))
     batch: group by customer
       total: BIGINT = sum(price)
-          folded: vectorised
+          folded: by the host (in Python: vectorised)
           state: struct<...>; retracts in any order, merges
     plan: rows > expressions > aggregation by the host > states > outputs by the host
       rows are lifted: every call lifts, and nothing tells that there are 500,000 groups or more

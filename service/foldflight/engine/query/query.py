@@ -410,7 +410,8 @@ class Query:
         rows = list(zip(layout.outputs, self.open_request.calls, self.opened_calls, strict=True))
         for index, (output, call, opened_call) in enumerate(rows):
             lines.append(f"  {output.name}: {sql_name(output.type)} = {describe_call(call)}")
-            lines.append(f"      folded: {mode_of(call, modes)}")
+            mode = mode_of(call, modes)
+            lines.append(f"      folded: {f'by the host (in Python: {mode})' if self.lift_choice.holds else mode}")
             lines.append(f"      state: {layout.states.field(index).type}; {_capabilities(opened_call)}")
             if index in layout.varying:
                 lines.append("      its last output is stored with the state: the function is not deterministic")

@@ -285,7 +285,10 @@ def from_canal(
     name = sf.when(sf.col(_VALUE).isNotNull(), _name_of(events)).alias(_EVENT)
     events = events.select(_VALUE, name, _READ, rows.alias("parsed"))
     event = sf.col(_EVENT)
-    kind = _of_canal(_kind(sf.col("parsed"), "Canal", event), event)
+    # Java compiles no long methods, in which also the rows that are read already would be passed on slowly. Spark
+    # generates no code for a function that is given to `zip_with`, so it stands around what few events need.
+    kinds = sf.array(_kind(sf.col("parsed"), "Canal", event))
+    kind = sf.zip_with(kinds, sf.array(event), _of_canal)[0]
     parts = sf.arrays_zip("parsed.data", sf.coalesce("parsed.old", sf.array()).alias("old"))
     # An event without rows gets one row of NULL, so that the checks below see it: some of these events are refused.
     no_row = sf.lit(None).cast(f"STRUCT<data: {_ANY_ROW}, old: {_ANY_ROW}>")
@@ -297,7 +300,10 @@ def from_canal(
 
     def typed_row(texts: Column, at: Column) -> Column:
         is_whole = at == 0 if missing == "refuse" else None
-        return sf.when(is_row, _convert_row(_cast_texts(texts, row), texts, row, is_whole, event))
+        # The row is an argument of a function, because each column would repeat all columns of an expression.
+        cast_rows = sf.array(_cast_texts(texts, row))
+        rows = sf.transform(cast_rows, lambda values: _convert_row(values, texts, row, is_whole, event))
+        return sf.when(is_row, rows[0])
 
     def convert_part(part: Column) -> Column:
         # One function converts both rows, because long expressions make Spark's planning slow.
@@ -311,9 +317,8 @@ def from_canal(
         before = sf.when(kind == "UPDATE", _overlaid(row, data, old, *names, event)).otherwise(data)
         return _rows_of(kind, (before, "old"), (data, "data"), _CANAL, _NO_ROWS_OF_CANAL, event)
 
-    # Spark does not compile functions given to `transform` into the code of the whole stage. With the expressions of
-    # all columns, that code would exceed the size that the JVM's compiler accepts.
-    rows = sf.flatten(sf.transform(sf.transform("left.parts", convert_part), rows_of))
+    converted_parts = sf.transform("left.parts", convert_part)
+    rows = sf.flatten(sf.zip_with(converted_parts, "left.parts", lambda part, _: rows_of(part)))
     refuse_taken(ROW_KIND, row.names)
     with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
         # Rows that `_read_of_canal` has read get no array.

@@ -674,6 +674,14 @@ def test_events_are_refused_in_words(message: Any, options: Any, expected_messag
     assert len(excinfo.value.message) < 500
 
 
+def test_bytes_that_are_no_text_behind_a_known_block_are_refused() -> None:
+    """Also where nothing reads them, as in another member of the event."""
+    described_event = {"schema": block(x={"type": "int64"}), "payload": event("c", after={"x": 5}, transaction="@")}
+    text = json.dumps(described_event, separators=(",", ":")).encode()
+    with pytest.raises(RejectedError, match="an event is not JSON"):
+        rows(reader({"x": pa.int64()}), [text, text.replace(b"@", b"\xff")])
+
+
 DECIMAL_2 = {"name": f"{CONNECT}Decimal", "type": "bytes", "parameters": {"scale": "2"}}
 UNSENT = [*UNAVAILABLE.encode()]
 

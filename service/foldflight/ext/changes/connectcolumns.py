@@ -57,6 +57,8 @@ _OF_DAY: Final = {
     "io.debezium.time.Time": 1000,
     "io.debezium.time.MicroTime": 1,
 }
+_UNAVAILABLE: Final = pa.array(sorted(connectvalues.UNAVAILABLE_FORMS), pa.string())
+_UNAVAILABLE_LENGTHS: Final = pc.binary_length(_UNAVAILABLE).unique()
 _TEXTS: Final = frozenset({"io.debezium.time.ZonedTime", "io.debezium.time.Interval"})
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
@@ -207,8 +209,11 @@ def _is_timestamp(type_: pa.DataType) -> bool:
 
 def _texts(values: Sequence[Any]) -> pa.Array | None:
     texts = pa.array(values, pa.string())
-    is_unsent = pc.is_in(texts, pa.array([*connectvalues.UNAVAILABLE_FORMS], pa.string()))
-    return None if pc.any(is_unsent, min_count=0).as_py() else texts
+    # To compare the lengths first is three times as fast.
+    may_be_unsent = pc.is_in(pc.binary_length(texts), _UNAVAILABLE_LENGTHS)
+    if pc.any(may_be_unsent).as_py() and pc.any(pc.is_in(texts, _UNAVAILABLE)).as_py():
+        return None
+    return texts
 
 
 def _texts_of_no_decimals(values: Sequence[Any]) -> pa.Array | None:

@@ -366,8 +366,8 @@ class Reader:
 
     def by_column(self, messages: _Messages, tombstones: Tombstones | None) -> list[pa.Array]:
         """Return what `by_value` returns, or raise an error of `UNPARSED` or `UNPROVEN`, or one that refuses."""
-        is_utf8 = _is_utf8(messages.rests)
-        texts, common = self._without_common_block(messages) if is_utf8 else (messages.rests, None)
+        texts, common = self._without_common_block(messages)
+        is_utf8 = _is_utf8(texts)  # a block that all of them begin with was read as JSON
         if is_utf8:
             self._check_names(texts)
             plan = common or (self._plan_without_schema if messages.heads_of_values == {None} else None)

@@ -254,7 +254,7 @@ def test_a_comparison_with_a_nan_of_constants_is_false(op):
 @pytest.mark.parametrize(("cls", "retracts"), [(lifted_functions.Products, True), (lifted_functions.Conditions, True)])
 def test_a_retract_that_is_the_exact_inverse_is_found(cls, retracts):
     """Also if it is written in another way."""
-    assert (not lift_of(cls).unretractable) is retracts
+    assert (not lift_of(cls).no_retract_reason) is retracts
 
 
 def test_a_retract_that_is_not_the_inverse_is_refused(tmp_path):
@@ -267,7 +267,7 @@ def test_a_retract_that_is_not_the_inverse_is_refused(tmp_path):
         assert spec is not None
         assert spec.loader is not None
         spec.loader.exec_module(module)
-        assert "not the inverse" in lift_of(module.Refused).unretractable
+        assert "not the inverse" in lift_of(module.Refused).no_retract_reason
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class Case:
         self.is_hostile = chance.random() < 0.5
         lift, _ = lifted_of(lift_text(self.function.bind(self.function.input_types or (), {})))
         self.lifts = lift is not None
-        self.retracts = self.lifts and not lift.unretractable and chance.random() < 0.6
+        self.retracts = self.lifts and not lift.no_retract_reason and chance.random() < 0.6
         self.key = chance.choice(list(KEYS))
         filters = [f"{name} IS NOT NULL" for name in program.types] + ["kind = '+I'", "row > 10", "NOT (k <=> NULL)"]
         self.filter = chance.choice(filters) if not self.retracts and chance.random() < 0.4 else None

@@ -81,7 +81,7 @@ layout = layout_of(pa.int64())
 
 def planned(plan):
     calls = {"total": Call("sum", ("value",))}
-    return Query.of(connect("embedded:").transport, calls, layout, plan=plan, unliftable="")
+    return Query.of(connect("embedded:").transport, calls, layout, plan=plan, no_host_reason="")
 
 assert planned("auto").lift_choice.holds is (sys.argv[1] != "foldflight.ext.lift")
 
@@ -171,7 +171,7 @@ transport = connect("embedded:").transport
 (listed,) = (info for info in transport.infos(look=True) if info.name == "bool_or")
 print(function_text(listed).plain)
 layout = layout_of(pa.bool_())
-print(Query.of(transport, {"any": Call("bool_or", ("value",))}, layout, unliftable="").explain())
+print(Query.of(transport, {"any": Call("bool_or", ("value",))}, layout, no_host_reason="").explain())
 (law,) = (law for law in LAWS if law.name == "the lifted form agrees")
 print(law.needs(_Subject(Registry()["bool_or"], {}, [pa.bool_()])))
 """
@@ -185,8 +185,12 @@ def test_listings_plans_and_laws_tell_that_nothing_is_lifted(is_missing: bool) -
     room = "foldflight.ext.lift" if is_missing else "foldflight.ext.nothing"
     process = subprocess.run([sys.executable, "-c", TOLD, room], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
-    why_not = [f"not lifted because: {MISSING}", f"rows are not lifted: {MISSING}", f"it is not lifted: {MISSING}"]
-    assert [each in process.stdout for each in why_not] == [is_missing] * 3
+    expected_lines = [
+        f"not lifted because: {MISSING}",
+        f"rows are not lifted: {MISSING}",
+        f"it is not lifted: {MISSING}",
+    ]
+    assert [each in process.stdout for each in expected_lines] == [is_missing] * 3
     assert ("lifted in batches" in process.stdout, "rows are lifted: every call lifts" in process.stdout) == (
         not is_missing,
         not is_missing,

@@ -331,7 +331,7 @@ class GroupedFrame:
                 types=SPARK,
                 plan=self.plan,
                 groups=self.groups or self._estimate_groups(columns),
-                unliftable="",
+                no_host_reason="",
                 # Sail evaluates arguments that a condition guards, and groups NaNs by their bits.
                 lifts_integers_only=not is_spark(self.df.sparkSession),
             )
@@ -370,7 +370,7 @@ class GroupedFrame:
             source = self.scan.source(list(plain.values()), len(columns.keys))
         except UnreadableError as error:
             return query, str(error)
-        return replace(query, unliftable="the tasks that fold the rows read them"), source
+        return replace(query, no_host_reason="the tasks that fold the rows read them"), source
 
     def _estimate_groups(self, columns: Columns) -> Groups | None:
         """Return what the statistics of tables tell about the number of groups, if Spark keeps them."""

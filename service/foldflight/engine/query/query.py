@@ -66,11 +66,11 @@ class Lifting:
 
     Args:
         plans: The plan of each call; none if the query cannot be lifted.
-        why_not: Why it cannot; empty if it can.
+        no_lift_reason: Why it cannot; empty if it can.
     """
 
     plans: tuple[CallPlan, ...]
-    why_not: str = ""
+    no_lift_reason: str = ""
 
     @classmethod
     def of(cls, query: Query) -> Lifting:
@@ -79,8 +79,8 @@ class Lifting:
             return cls((), "a stream keeps states, and the host has none of its own for them")
         if query.layout.isolates:
             return cls((), "errors are isolated, and the host does not know which rows a failed group has")
-        if query.unliftable:
-            return cls((), query.unliftable)
+        if query.no_host_reason:
+            return cls((), query.no_host_reason)
         planner = _LIFT.find()
         return cls((), MISSING) if planner is None else planner.lifting(query)
 
@@ -155,7 +155,7 @@ class Query:
             rows, as batches, sessions and earlier versions of foldflight have them; otherwise empty.
         plan: How a batch is computed.
         groups: What Spark estimates of the number of groups; None: nothing.
-        unliftable: Why the host cannot aggregate the rows itself; empty if it can.
+        no_host_reason: Why the host cannot aggregate the rows itself; empty if it can.
         lifts_integers_only: Whether the host computes only with integers as the plans say.
     """
 
@@ -168,7 +168,7 @@ class Query:
     row_lists: tuple[str, ...] = ()
     plan: BatchPlan = "auto"
     groups: Groups | None = None
-    unliftable: str = "the host has no aggregations of its own"
+    no_host_reason: str = "the host has no aggregations of its own"
     lifts_integers_only: bool = False
 
     @classmethod
@@ -183,7 +183,7 @@ class Query:
         types: HostTypes = ARROW,
         plan: BatchPlan = "auto",
         groups: Groups | None = None,
-        unliftable: str = "the host has no aggregations of its own",
+        no_host_reason: str = "the host has no aggregations of its own",
         lifts_integers_only: bool = False,
     ) -> Query:
         """Describe the calls through the transport, and check them.
@@ -197,7 +197,7 @@ class Query:
             types: The storage types of the host.
             plan: How a batch is computed.
             groups: What Spark estimates of the number of groups.
-            unliftable: Why the host cannot aggregate these rows itself; empty if it can.
+            no_host_reason: Why the host cannot aggregate these rows itself; empty if it can.
             lifts_integers_only: Whether the host computes only with integers as the plans say.
 
         Raises:
@@ -237,7 +237,7 @@ class Query:
             ),
             plan=plan,
             groups=groups,
-            unliftable=unliftable,
+            no_host_reason=no_host_reason,
             lifts_integers_only=lifts_integers_only,
         )
         if plan == "lifted" and not query.lift_choice.holds:
@@ -296,7 +296,7 @@ class Query:
         if self.plan == "fold":
             return Choice(holds=False, why="plan='fold'")
         if not self.lifting.plans:
-            return Choice(holds=False, why=self.lifting.why_not)
+            return Choice(holds=False, why=self.lifting.no_lift_reason)
         if self.plan == "lifted":
             return Choice(holds=True, why="plan='lifted'")
         if self.lifts_integers_only:

@@ -213,13 +213,13 @@ def lift_of(bound: BoundFunction) -> Lift:
     base = subject.lift(retracts=False)
     base = replace(base, outcome=subject.outcome(base.fields))
     if methods.retract is None:
-        return replace(base, unretractable="it has no retract")
+        return replace(base, no_retract_reason="it has no retract")
     try:
         both = subject.lift(retracts=True)
     except Unsupported as error:
-        return replace(base, unretractable=str(error))
+        return replace(base, no_retract_reason=str(error))
     if {each.when for each in both.failures} != {each.when for each in base.failures}:
-        return replace(base, unretractable="retract raises for other rows than accumulate")
+        return replace(base, no_retract_reason="retract raises for other rows than accumulate")
     return base
 
 

@@ -174,7 +174,7 @@ def _text(bound: BoundFunction) -> str:
         if lift.depth > DEPTH_MAX:
             raise Unsupported("its expressions are nested too deeply")
         LiftPlan.of(lift)
-        if not lift.unretractable:
+        if not lift.no_retract_reason:
             LiftPlan.of(lift, has_kinds=True)
     except Unsupported as error:
         return json.dumps({"reason": str(error)})

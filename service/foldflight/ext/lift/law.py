@@ -43,7 +43,7 @@ class LiftedForm:
 
         The bits of `seed` choose which rows are retracted.
         """
-        retracts = not self.lift.unretractable
+        retracts = not self.lift.no_retract_reason
         signs = [-1 if retracts and seed >> (index % 16) & 1 else 1 for index in range(len(rows))]
         plan = LiftPlan.of(self.lift, has_kinds=retracts)
         difference, is_error = self._of_rows(interpreter, plan, rows, signs)

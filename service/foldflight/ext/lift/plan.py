@@ -203,8 +203,8 @@ class LiftPlan:
         Raises:
             Unsupported: An expression could exceed 64 bits, and cannot be split.
         """
-        if has_kinds and lift.unretractable:
-            raise Unsupported(lift.unretractable)
+        if has_kinds and lift.no_retract_reason:
+            raise Unsupported(lift.no_retract_reason)
         aggregates: dict[Aggregate, int] = {}
         limbs = []
         for each in lift.fields:

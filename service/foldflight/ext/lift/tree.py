@@ -432,14 +432,14 @@ class Lift:
     Args:
         fields: The fields of the accumulator, in the order of the state's members.
         failures: Rows for which it raises.
-        unretractable: Why a retraction cannot be computed by the same fields with the other sign; empty if it can:
+        no_retract_reason: Why a retraction cannot be computed by the same fields with the other sign; empty if it can:
             `retract` is the exact inverse of `accumulate`.
         outcome: What `get_value` returns.
     """
 
     fields: tuple[Field, ...]
     failures: tuple[Failure, ...] = ()
-    unretractable: str = ""
+    no_retract_reason: str = ""
     outcome: Outcome = _UNKNOWN_OUTCOME
 
     @property
@@ -470,7 +470,7 @@ class Lift:
                 for each in self.fields
             ),
             tuple(replace(each, when=narrow(each.when)) for each in self.failures),
-            self.unretractable,
+            self.no_retract_reason,
             self.outcome,
         )
 
@@ -496,7 +496,7 @@ class Lift:
                 "lift": _DECIMAL_FORMAT if any(each.adds_decimals for each in self.fields) else _FORMAT,
                 "fields": fields,
                 "fails": failures,
-                "unretractable": self.unretractable,
+                "unretractable": self.no_retract_reason,
                 **outcomes,
             }
         )

@@ -82,7 +82,7 @@ EXPLANATIONS: Final = {
     "BAD_FRAME": Explanation(
         "A message is not valid: it has no frame of the protocol, its Arrow data are damaged, or the protocol does "
         "not allow the frame at this place.",
-        "Check that the address is that of a foldflight server and that no proxy changes the stream. Test an engine "
+        "Check that the address belongs to a foldflight server and that no proxy changes the stream. Test an engine "
         "of your own with `foldflight conform engine`.",
     ),
     "PROTOCOL_VERSION": Explanation(
@@ -127,8 +127,8 @@ EXPLANATIONS: Final = {
         "Return the declared type, or declare the type that is returned.",
     ),
     "OVERFLOW": Explanation(
-        "A result or a state is outside the range of its declared type, or an argument outside that of a DECIMAL, or "
-        "an argument is no VECTOR of its type: a list of another length, or with a NULL item. "
+        "A result or a state is outside the range of its declared type, or an argument outside the range of a DECIMAL, "
+        "or an argument is no VECTOR of its type: a list of another length, or with a NULL item. "
         "(Other columns that do not fit are refused when a query is built.) Numbers are never wrapped around, and a "
         "finite one never becomes infinite. (A fraction is within the range: as Spark's CAST does, BIGINT makes 18 of "
         "18.5.)",

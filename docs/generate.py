@@ -96,7 +96,7 @@ ERRORS = """\
 
 Every error of foldflight is a `FoldflightError` of one of four classes. The class tells what to do next, and the code
 tells why. Codes are stable, so programs may depend on `error.code`. The text of an error ends with the place of its
-code on this page; that of a refused statement (`SqlError`) ends with the place in the statement:
+code on this page; the message of a refused statement (`SqlError`) ends with the place in the statement:
 
 ```text
 {example}

@@ -88,7 +88,7 @@ _PAIR: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF: Final = r"\\u[dD][89a-fA-F]"
 _SHOWN_CHARS: Final = 80
 _TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-# An exponent with which a number becomes a DOUBLE of zero; those of databases begin at 2e-308.
+# An exponent with which a number becomes a DOUBLE of zero; numbers of databases begin at 2e-308.
 _TINY: Final = r"[0-9][eE]-0*(?:3[1-9][0-9]|[4-9][0-9]{2}|[1-9][0-9]{3})"
 _TEXTS_ONLY: Final = rf"^\s*\[(?:\s*+\{{(?:\s*+{_TEXT}\s*+:\s*+(?:{_TEXT}|null)\s*+,?+)*+\s*+\}}\s*+,?+)*+\s*\]\s*$"
 _INSERTS, _UPDATES, _DELETES = "+I", "+U", "-D"
@@ -479,7 +479,7 @@ def _json(type_: st.StructType | str) -> Column:
 
 
 def _strict_json(fields: str) -> Column:
-    """Return the JSON in the column `value`, with a field `_DAMAGED`, which is not NULL for what is not such JSON.
+    """Return the JSON in the column `value`, with a field `_DAMAGED`, which is not NULL for other values.
 
     Spark's parser also reads single quotes, and names such as NaN and -Infinity without quotes, which are no JSON.
     """
@@ -563,7 +563,7 @@ def _exact(field: st.StructField, of: str, event: Column) -> Column:
 
 
 def _refuse_rounded(value: Column, is_other: Column, name: str, event: Column) -> Column:
-    """Return a text; the query fails if it is that of a number with many digits, and `is_other` holds."""
+    """Return a text; the query fails if it is a number with many digits, and `is_other` holds."""
     may_be_rounded = value.rlike(_FRACTION) & (value.contains("E") | (sf.length(value) > _DOUBLE_DIGITS))
     wrong = _raise_mismatch(
         sf.concat(sf.lit(f"the column {name} of an event has a number, of which STRING would keep "), value),

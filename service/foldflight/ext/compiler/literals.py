@@ -81,7 +81,7 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
 
 
 def _name_additions(code: ir.FunctionIR) -> None:
-    """Have set comprehensions call `add`: they are read as those of lists, because numba misreads their steps.
+    """Have set comprehensions call `add`: they are read like those of lists, because numba misreads their steps.
 
     The variable tells a comprehension from the author's call of `append`, which sets do not have.
     """

@@ -186,7 +186,7 @@ class Program(Loops):
         may_show_order: Callable[[CompilePlan], bool],
         may_show_zeros: Callable[[CompilePlan], bool],
     ) -> Any:
-        """Return a loop; None if its method cannot be compiled: the interpreter does what is not done for each row.
+        """Return a loop; None if its method cannot be compiled: the interpreter calls it then, and not for each row.
 
         Args:
             method: The name of the method.

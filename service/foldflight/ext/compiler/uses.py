@@ -157,7 +157,7 @@ class _Reader:
         self.added = self.find_added()
 
     def find_added(self) -> dict[int, ir.Var]:
-        """Return what is added first to each list or set that the code makes, by the id of the expression."""
+        """Return the value added first to each list or set that the code makes, by the id of the expression."""
         from foldflight.ext.compiler.literals import attribute_of
 
         added: dict[int, ir.Var] = {}

@@ -1,6 +1,6 @@
 """Rules for rows, epochs and states: slots, kinds, filters, barriers, results, Forget, the end of an exchange.
 
-Those of states are about loading, merging, refusals, checkpoints and initial outputs.
+Rules of states are about loading, merging, refusals, checkpoints and initial outputs.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ def _may_pass(group: Any, leaves: Mapping[str, int], predicate: Predicate) -> bo
 def _bounds(chunk: Any, type_: pa.DataType) -> tuple[Any, Any] | None:
     """Return the least and the largest value that a chunk tells, as a comparison has values of the type.
 
-    None: the chunk tells none of a kind that writers have always got right. Arrow hides those of texts that are in the
+    None: the chunk tells none of a kind that writers have always got right. Arrow hides bounds of texts that are in the
     order of signed bytes. Bounds of texts may be shorter than the texts, and are bounds even so.
     """
     statistics = chunk.statistics

@@ -1,6 +1,6 @@
 """`scan(spark, files)`: files and tables whose rows the tasks that fold them read themselves.
 
-Spark lists the files. `Folders` are those of Parquet without a table, whose folders tell the values of partitions.
+Spark lists the files. `Folders` are files of Parquet without a table, whose folders tell the values of partitions.
 `DeltaTable` is a table of Delta: Spark tells the version and its files, and the log of the table what each of these is.
 """
 
@@ -333,7 +333,7 @@ def check_no_table(spark: SparkSession, paths: Iterable[str]) -> None:
             pattern = f"{folder}/{{{','.join(_LOGS)}}}"
             with quiet():  # twice, because Spark logs a warning with a trace if a single path is a pattern
                 logs = spark.read.text([pattern, pattern], recursiveFileLookup=True).inputFiles()
-        except Exception:  # noqa: BLE001 - also those of py4j
+        except Exception:  # noqa: BLE001 - also py4j's
             # Most often there is no log. Of a folder that cannot be listed nothing is known, and Spark's read decides.
             logs = []
         for log in map(unquote, logs):

@@ -692,6 +692,30 @@ class MergedByPython:
         return accumulator.rows + 100 * len(accumulator.others) + len(accumulator.mine)
 
 
+@dataclass
+class Reals:
+    """A typed list of floats."""
+
+    reals: list[float]
+
+
+@udaf
+class MergedAsWholes:
+    """A merge that only Python knows and that puts ints among floats, of which a typed state makes floats."""
+
+    def create_accumulator(self) -> Reals:
+        return Reals([])
+
+    def accumulate(self, accumulator: Reals, value: int) -> None:
+        accumulator.reals.append(value / 2)
+
+    def merge(self, accumulator: Reals, other: Reals) -> None:
+        accumulator.reals = [*map(int, accumulator.reals), *other.reals]
+
+    def get_value(self, accumulator: Reals) -> str:
+        return f"{accumulator.reals!r}"
+
+
 @udaf
 class MergedInTurns(Tupled):  # type: ignore[misc]
     """A tuple that is merged by a generator."""
@@ -770,6 +794,23 @@ def test_an_interpreted_merge_shares_what_python_shares(hot: Programs, data: st.
     """Members that become one list, or hold other types, stay interpreted, and those that raise have Python's error."""
     bound = bound_of(MergedByPython)
     folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, FINITE)
+
+
+@pytest.mark.every_turn
+def test_results_of_an_interpreted_merge_are_those_of_its_states(hot: Programs) -> None:
+    """An interpreted get_value sees what the typed state of an accumulator holds, also if the merge put other types."""
+    bound = bound_of(MergedAsWholes)
+    program = hot.program(bound, bound.instantiate())
+    assert isinstance(program, Program)
+    assert program.values is None
+    assert program.merge is None
+    one, other = hot.accumulators(interpret(bound)), interpret(bound)
+    slots = np.arange(3, dtype=np.int32)
+    for each in (one, other):
+        each.update(Rows(slots, None, [Column("value", pa.array([2, 3, 4]))]))
+        each.merge(slots[:1], each.state(slots[1:2]))
+        assert each.evaluate(slots).to_pylist() == ["[1.0, 1.5]", "[1.5]", "[2.0]"]
+    assert one.mode == "compiled"
 
 
 @pytest.mark.every_turn

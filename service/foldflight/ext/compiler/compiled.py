@@ -356,9 +356,11 @@ class Compiled(GroupsAccumulator):
         present_slots = np.unique(slots[slots < len(self._present)])
         present_slots = present_slots[self._present[present_slots]]
         own = self._instance_text()
-        outputs = self.inner.values_of(
-            slots, dict(zip(present_slots.tolist(), self._accumulators(present_slots), strict=True))
-        )
+        accumulators = dict(zip(present_slots.tolist(), self._accumulators(present_slots), strict=True))
+        apart = self._interpreted_among(slots)
+        if apart is not None:
+            accumulators |= self.inner.stored_otherwise(slots[apart])
+        outputs = self.inner.values_of(slots, accumulators)
         if own != self._instance_text():
             self._leave()  # compiled code would go on with the numbers from before
         return outputs

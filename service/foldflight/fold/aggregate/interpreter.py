@@ -429,9 +429,9 @@ class Interpreted(GroupsAccumulator):
         return self._compute_half(slots, self._states, self.codec.arrow)
 
     def evaluate(self, slots: Slots) -> pa.Array:
-        return self.values_of(slots, self._stored_otherwise(slots))
+        return self.values_of(slots, self.stored_otherwise(slots))
 
-    def _stored_otherwise(self, slots: Slots) -> dict[int, Any]:
+    def stored_otherwise(self, slots: Slots) -> dict[int, Any]:
         """Return by slot what the typed states of accumulators give, where that may be something else.
 
         So a batch that stores no states has the values of one that does, and of a stream. An accumulator without a

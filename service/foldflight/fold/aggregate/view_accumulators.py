@@ -529,9 +529,9 @@ class Viewed(Interpreted):
         self._cached_slots.update(slots.tolist() if self._ask is not None else ())
         return states
 
-    def _stored_otherwise(self, slots: Slots) -> dict[int, Any]:
+    def stored_otherwise(self, slots: Slots) -> dict[int, Any]:
         # An engine that keeps entries asks for states with the values, and making states writes the entries of views.
-        return {} if self._ask is not None else super()._stored_otherwise(slots)
+        return {} if self._ask is not None else super().stored_otherwise(slots)
 
     def evaluate_states(self, slots: Slots, states: pa.Array) -> pa.Array:
         if self._ask is None:

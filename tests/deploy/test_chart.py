@@ -295,9 +295,9 @@ def test_a_digest_selects_the_image(tmp_path: Path) -> None:
     objects = render({"image": {"tag": "2", "digest": digest}}, tmp_path)
     assert pod_of(objects)["containers"][0]["image"] == f"foldflight/server:2@{digest}"
     assert pod_of(render({"image": {"tag": "2"}}, tmp_path))["containers"][0]["image"] == "foldflight/server:2"
-    refused = helm("template", "folds", str(CHART), "--set", "image.digest=latest", check=False)
-    assert "digest" in refused
-    assert "Deployment" not in refused
+    result = helm("template", "folds", str(CHART), "--set", "image.digest=latest", check=False)
+    assert "digest" in result
+    assert "Deployment" not in result
 
 
 def test_scaling_owns_the_number_of_servers(tmp_path: Path) -> None:

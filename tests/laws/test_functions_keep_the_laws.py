@@ -120,9 +120,9 @@ def test_the_rows_that_break_a_law_are_few() -> None:
         def get_value(self, last: list[float]) -> float:
             return last[0]
 
-    (broken,) = [result for result in check_laws(udaf(skip_nulls=True)(LastPrice)) if result.passed is False]
-    assert broken.law == "merge of parts"
-    assert broken.detail.split(";")[0].count("(") == 2, broken.detail
+    (broken_laws,) = [result for result in check_laws(udaf(skip_nulls=True)(LastPrice)) if result.passed is False]
+    assert broken_laws.law == "merge of parts"
+    assert broken_laws.detail.split(";")[0].count("(") == 2, broken_laws.detail
 
 
 def test_the_checker_takes_the_values_of_an_argument() -> None:

@@ -147,9 +147,9 @@ def test_a_driver_that_was_replaced(spark: SparkProcess, files: Path, tmp_path: 
         epoch(files, ("+U", "a", number, None))
     expected = [("a", 2, None, None)]
     assert spark.ask(jobs.write, files, tmp_path / "checkpoint") == expected
-    said = spark.ask(jobs.write_or_say, files, tmp_path / "copy")
-    assert f"table {jobs.TABLE} has epochs up to 2 of the query" in said
-    assert "goes on with epoch 1: the checkpoint is older than the table" in said
+    message = spark.ask(jobs.write_or_say, files, tmp_path / "copy")
+    assert f"table {jobs.TABLE} has epochs up to 2 of the query" in message
+    assert "goes on with epoch 1: the checkpoint is older than the table" in message
     assert spark.ask(jobs.run, f"SELECT * FROM {jobs.TABLE}") == expected
 
 
@@ -196,8 +196,8 @@ def test_types_that_the_table_does_not_take(spark: SparkProcess, files: Path) ->
     name = f"{jobs.TABLE}_{uuid.uuid4().hex}"
     create = f"CREATE TABLE {name} (k STRING, at STRUCT<x: INT NOT NULL>) USING {jobs.FORMAT}"
     spark.ask(jobs.run, create, "SELECT 1")
-    said = spark.ask(jobs.refusal_text, files, "k STRING, at STRUCT<x: INT>", name)
-    assert "the column at, STRUCT<X:INT>, takes no NULL in its elements or fields" in said
+    message = spark.ask(jobs.refusal_text, files, "k STRING, at STRUCT<x: INT>", name)
+    assert "the column at, STRUCT<X:INT>, takes no NULL in its elements or fields" in message
 
 
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])

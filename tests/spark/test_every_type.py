@@ -526,8 +526,8 @@ def test_geometry_is_counted_and_refused_elsewhere(session: Any, functions: Func
         "the column 'g' is geo": lambda: over(df, "k", order_by="i").agg(n=count()),
         "g of a dead letter is geo": lambda: group_by(df, "k", on_error="isolate").agg(n=count("g")),
     }
-    for said, build in refusal_of.items():
-        with pytest.raises(RejectedError, match=f"SCHEMA_MISMATCH: .*{said}"):
+    for message, build in refusal_of.items():
+        with pytest.raises(RejectedError, match=f"SCHEMA_MISMATCH: .*{message}"):
             build().schema  # noqa: B018 - of dead letters
 
 
@@ -627,11 +627,11 @@ def test_geometry_and_times_in_streams(session: Any, functions: Functions, tmp_p
     one, two = "00:00:01.000001", "00:00:01.000002"
     assert result == [[(one, 1, one), (two, 0, two)], [(one, 2, one)]]
     live = place_query(stream.input())
-    for said, use in {
+    for message, use in {
         "the key 'g' is geo": lambda: group_by(live, "g").agg(n=count()),
         "the result of first is geo": lambda: group_by(live, "t").agg(g=functions["first"]("g")),
     }.items():
-        with pytest.raises(RejectedError, match=f"SCHEMA_MISMATCH: .*{said}"):
+        with pytest.raises(RejectedError, match=f"SCHEMA_MISMATCH: .*{message}"):
             use()
 
 

@@ -98,10 +98,10 @@ def test_planning_leaves_no_view_in_the_session(db: Any, item: str, is_refused: 
 )
 def test_columns_are_those_of_lists(db: Any, plans_of: Callable[..., list[str]], query: str) -> None:
     """Names, types and rows do not depend on the plan."""
-    found, list_df = sql(db, query), sql(db, query, plan="lists")
-    assert found.columns == list_df.columns
-    assert types(found) == types(list_df)
-    assert rows(found) == rows(list_df)
+    actual, list_df = sql(db, query), sql(db, query, plan="lists")
+    assert actual.columns == list_df.columns
+    assert types(actual) == types(list_df)
+    assert rows(actual) == rows(list_df)
     assert "lists" not in plans_of(db, query)
 
 
@@ -143,9 +143,9 @@ def test_declared_types_widen_arguments(typed_db: Any, plans_of: Callable[..., l
     """The block is folded with the types of CREATE AGGREGATE, with OVER, too; what does not fit is refused."""
     query = "SELECT top(v), total(v) s, top(DISTINCT v) FILTER (WHERE v < 5), max(v) FROM hav"
     assert plans_of(typed_db, query) == ["fold"]
-    found, list_df = sql(typed_db, query), sql(typed_db, query, plan="lists")
-    assert types(found) == types(list_df) == ["bigint", "decimal(30,2)", "bigint", "int"]
-    assert rows(found) == rows(list_df)
+    actual, list_df = sql(typed_db, query), sql(typed_db, query, plan="lists")
+    assert types(actual) == types(list_df) == ["bigint", "decimal(30,2)", "bigint", "int"]
+    assert rows(actual) == rows(list_df)
     query = "SELECT k, top(v) OVER (PARTITION BY k ORDER BY v) AS t FROM hav"
     assert plans_of(typed_db, query) == ["over"]
     assert types(sql(typed_db, query)) == ["string", "bigint"]
@@ -164,10 +164,10 @@ def test_twins_have_the_types_of_spark(db: Any, questions: list[str], plans_of: 
     items += [f"{call}(v > 1)" for call in ("any", "some", "every", "bool_and", "bool_or", "min", "max", "count")]
     names = ", ".join(f"{item} AS c{place}" for place, item in enumerate(items))
     query = f"SELECT {names}, my_count(*) AS n FROM hav"
-    found, expected = sql(db, query), db.sql(query.replace("my_count", "count"))
+    actual, expected = sql(db, query), db.sql(query.replace("my_count", "count"))
     assert len(questions) == 1  # a SELECT of columns is a step of the result
     assert plans_of(db, query) == ["fold"]
-    assert types(found) == types(expected)
+    assert types(actual) == types(expected)
 
 
 def test_over_is_described_once(db: Any, functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,8 +70,8 @@ def test_create_from_source(db: Any) -> None:
     assert values(sql(db, "SELECT spread(v) FROM hav")) == [(4,)]
     assert values(sql(db, "SELECT k, spread(v) AS s FROM hav GROUP BY k HAVING spread(v) > 0")) == [("one", 4)]
     sql(db, "DROP AGGREGATE spread")
-    said = "Cannot resolve routine.*If spread is a function of yours, make it known: register"
-    with pytest.raises(SqlError, match=said):  # plain SQL has forgotten it, too
+    message = "Cannot resolve routine.*If spread is a function of yours, make it known: register"
+    with pytest.raises(SqlError, match=message):  # plain SQL has forgotten it, too
         sql(db, "SELECT spread(v) FROM hav")
     with pytest.raises(SqlError, match="did you mean my_sum"):
         sql(db, "DROP AGGREGATE my_smu")

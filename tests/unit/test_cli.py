@@ -132,8 +132,8 @@ def test_functions_tells_what_is_lifted(run, monkeypatch):
     """And for others why not, with the author's line."""
     monkeypatch.syspath_prepend(str(ROOT))
     assert "lifted in batches" in run("functions", "examples.weighted_avg").output
-    refused = run("functions", "examples.weighted_mean").output
-    assert "not lifted because: the field products is a sum of floats" in refused
+    output = run("functions", "examples.weighted_mean").output
+    assert "not lifted because: the field products is a sum of floats" in output
 
 
 def test_functions_as_json_tells_everything(run):

@@ -70,8 +70,8 @@ def test_create_accumulator_without_a_return_is_named(first: str) -> None:
         fold.fold(BATCH)
         fold.outputs(pa.array([0], pa.int32()))
 
-    said = "; create_accumulator returned None: does it lack a return"
-    with pytest.raises(FunctionError, match=f"{first} raised TypeError: 'NoneType' object is not.*{said}"):
+    message = "; create_accumulator returned None: does it lack a return"
+    with pytest.raises(FunctionError, match=f"{first} raised TypeError: 'NoneType' object is not.*{message}"):
         fold_rows(Forgetful)
 
     def create_accumulator(self: Any) -> list[int]:
@@ -80,7 +80,7 @@ def test_create_accumulator_without_a_return_is_named(first: str) -> None:
     Forgetful.create_accumulator = create_accumulator  # type: ignore[method-assign]
     with pytest.raises(FunctionError, match=r"get_value raised TypeError: .*NoneType") as excinfo:
         fold_rows(Forgetful)
-    assert said not in excinfo.value.message
+    assert message not in excinfo.value.message
 
 
 def test_a_float_in_a_state_of_integers_says_what_to_do() -> None:
@@ -101,8 +101,8 @@ def test_a_float_in_a_state_of_integers_says_what_to_do() -> None:
 
     fold = fold_of(Total)
     fold.fold(BATCH)
-    said = r"total: 4\.0 \(float\) does not fit int64; annotate it with the type of its values, or convert them"
-    with pytest.raises(FunctionError, match=said) as excinfo:
+    message = r"total: 4\.0 \(float\) does not fit int64; annotate it with the type of its values, or convert them"
+    with pytest.raises(FunctionError, match=message) as excinfo:
         fold.collect()
     assert excinfo.value.slot == 0
 

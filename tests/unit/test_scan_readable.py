@@ -116,12 +116,12 @@ def test_types(store_schema: bool, tmp_path: Path) -> None:
     columns = [pa.array([None], type_) for type_, _ in READ]
     names = [str(index) for index in range(len(READ))]
     pq.write_table(pa.table(columns, names), tmp_path / "a.parquet", store_schema=store_schema)
-    for name, (type_, wanted) in zip(names, READ, strict=True):
+    for name, (type_, expected) in zip(names, READ, strict=True):
         result = {
             each: footer_of(tmp_path / "a.parquet", (name, SPARK_TYPES[each]), mode="CORRECTED") for each in SPARK_TYPES
         }
         # A file without Arrow's schema has durations as whole numbers, as Spark reads them.
-        only = "bigint" if pa.types.is_duration(type_) and not store_schema else wanted
+        only = "bigint" if pa.types.is_duration(type_) and not store_schema else expected
         assert [each for each, read in result.items() if not read.refusal] == [only] * bool(only), type_
 
 

@@ -118,7 +118,7 @@ def logs(draw: st.DrawFn) -> list[list[list[Change]]]:
         elif where == "epoch":
             epochs.append([[]])
         epochs[-1][-1].append(change)
-    return [found for epoch in epochs if (found := [part for part in epoch if part])]
+    return [actual for epoch in epochs if (actual := [part for part in epoch if part])]
 
 
 @examples(400)
@@ -226,7 +226,7 @@ def partial_logs(draw: st.DrawFn) -> list[list[list[Change]]]:
         elif where == "epoch":
             epochs.append([[]])
         epochs[-1][-1].append(change)
-    return [found for epoch in epochs if (found := [part for part in epoch if part])]
+    return [actual for epoch in epochs if (actual := [part for part in epoch if part])]
 
 
 def complete(changes: Sequence[Change]) -> Any:

@@ -138,28 +138,28 @@ class AnswersTwice(plain.Engine):  # type: ignore[name-defined,misc]
 class KnowsOneCode(plain.Engine):  # type: ignore[name-defined,misc]
     """It decides by code instead of class."""
 
-    def judge(self, told: Any, error: Any) -> None:
-        if told.code == "OVERLOADED":
+    def judge(self, reply: Any, error: Any) -> None:
+        if reply.code == "OVERLOADED":
             sys.exit("the server is full")
-        super().judge(told, error)
+        super().judge(reply, error)
 
 
 @breaks("draining")
 class KnowsAnotherCode(plain.Engine):  # type: ignore[name-defined,misc]
-    def judge(self, told: Any, error: Any) -> None:
-        if told.code == "DRAINING":
+    def judge(self, reply: Any, error: Any) -> None:
+        if reply.code == "DRAINING":
             sys.exit("the server drains")
-        super().judge(told, error)
+        super().judge(reply, error)
 
 
 @breaks("lost-at-open", "lost-within-epoch", "lost-before-results", "lost-within-results", "silence")
 class NeedsAnError(plain.Engine):  # type: ignore[name-defined,misc]
     """It treats a lost connection as the end."""
 
-    def judge(self, told: Any, error: Any) -> None:
-        if not told.code:
+    def judge(self, reply: Any, error: Any) -> None:
+        if not reply.code:
             sys.exit(f"an error of Flight: {error}")
-        super().judge(told, error)
+        super().judge(reply, error)
 
 
 @breaks("lost-within-epoch", "lost-before-results", "lost-within-results", "silence")
@@ -266,18 +266,18 @@ class WaitsForEver(plain.Engine):  # type: ignore[name-defined,misc]
 class TriesEverythingAgain(plain.Engine):  # type: ignore[name-defined,misc]
     """It retries after every error."""
 
-    def judge(self, told: Any, error: Any) -> None:
-        raise plain.LostError(told.message)
+    def judge(self, reply: Any, error: Any) -> None:
+        raise plain.LostError(reply.message)
 
 
 @breaks("function-error")
 class HidesMessages(plain.Engine):  # type: ignore[name-defined,misc]
     """It hides the message of a FunctionError."""
 
-    def judge(self, told: Any, error: Any) -> None:
-        if told.error_class == "FunctionError":
+    def judge(self, reply: Any, error: Any) -> None:
+        if reply.error_class == "FunctionError":
             sys.exit("a function failed")
-        super().judge(told, error)
+        super().judge(reply, error)
 
 
 @breaks("epochs")

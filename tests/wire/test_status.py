@@ -233,10 +233,10 @@ def test_the_command_takes_urls_as_connect_does(two_servers: tuple[ProcessServer
     assert run.exit_code == 0, run.stderr
     assert [each["server_id"] for each in json.loads(run.stdout)] == ["left", "right"]
     for wrong in ("grpc://a:b", "grpc://a:1,b:2", "http://a:1", ",", "grpc://[::1"):
-        refused = foldflight("status", wrong)
-        assert refused.exit_code == 1
-        assert refused.stderr.startswith("foldflight: SIGNATURE: ")
-        assert isinstance(refused.exception, SystemExit)  # any other would be shown as a traceback
+        result = foldflight("status", wrong)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("foldflight: SIGNATURE: ")
+        assert isinstance(result.exception, SystemExit)  # any other would be shown as a traceback
 
 
 def test_the_command_says_which_url_does_not_answer(two_servers: tuple[ProcessServer, ProcessServer]) -> None:

@@ -466,6 +466,23 @@ def test_a_schema_names_each_column_once(spark: Any, read: Any) -> None:
 
 
 @pytest.mark.every_turn
+def test_java_compiles_what_passes_rows_of_canal(classic: Any, request: pytest.FixtureRequest) -> None:
+    """Java's compiler leaves methods of more than 8,000 bytes to the interpreter."""
+    setting = "spark.sql.codegen.wholeStage"
+    request.addfinalizer(partial(classic.conf.set, setting, classic.conf.get(setting)))
+    classic.conf.set(setting, "true")
+    schema = "id BIGINT, name STRING, amount DECIMAL(10,2), price DOUBLE, at TIMESTAMP_NTZ, paid TIMESTAMP, due DATE"
+    left_event = '{"type": "INSERT", "data": [{"id": "1", "amount": "2.50"}]}'  # without isDdl, Python leaves it
+    frame = from_canal(classic.createDataFrame([(left_event,)], "value STRING"), schema, missing="null")
+    debug = getattr(classic._jvm.org.apache.spark.sql.execution.debug, "package$")
+    stages = getattr(debug, "MODULE$").codegenStringSeq(frame._jdf.queryExecution().executedPlan())
+    sizes = [stages.apply(at)._3().maxMethodCodeSize() for at in range(stages.size())]
+    assert 0 < max(sizes) < 8_000
+    (row,) = frame.collect()
+    assert (row.row_kind, row.id, row.amount, row.due) == ("+I", 1, Decimal("2.50"), None)
+
+
+@pytest.mark.every_turn
 def test_an_event_of_canal_has_several_rows(classic: Any) -> None:
     """An event has several rows of strings, each with its own old values."""
     rows = [{"id": "1", "customer": "ann", "amount": "8"}, {"id": "2", "customer": "bob", "amount": "3"}]

@@ -83,6 +83,23 @@ class Paths:
         return self.length + self.count
 
 
+@udaf
+class MergedByPython:
+    """A sum with a merge that is interpreted."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def merge(self, accumulator: int, other: int) -> int:
+        return sum(map(int, (accumulator, other)))
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+
 @pytest.fixture(scope="module")
 def once() -> Programs:
     """Compiled code that is not kept."""
@@ -107,6 +124,14 @@ def test_compiled_code_is_compared(check_compiled: Any) -> None:
     other = check_compiled(Tried)
     assert other.passed is None
     assert other.detail.startswith("it is interpreted: ")
+
+
+@pytest.mark.every_turn
+def test_a_law_that_holds_tells_what_is_interpreted(check_compiled: Any) -> None:
+    """It is what the listing of functions tells."""
+    result = check_compiled(MergedByPython)
+    assert result.passed
+    assert result.detail.startswith("merge is interpreted: it calls map (test_compiled_law.py:")
 
 
 @pytest.mark.slow

@@ -79,7 +79,8 @@ class LawResult:
     Args:
         law: The name of the law.
         passed: Whether the law held; None if it does not apply.
-        detail: Why it does not apply, or a minimal example that breaks it; empty if it held.
+        detail: Why it does not apply, or a minimal example that breaks it. If the law of the compiled form held, which
+            methods are interpreted, and why; mostly empty.
         cause: The error that broke it, without the rows; empty if it held, or if results differed.
     """
 
@@ -869,6 +870,11 @@ def _needs_compiled(subject: _Subject) -> str | None:
     return f"it is {mode}" + (f": {reason}" if reason else "")
 
 
+def _tell_interpreted(subject: _Subject) -> str:
+    """Return which methods of a compiled function are interpreted, and why; mostly empty."""
+    return PROGRAMS_AT_ONCE.warm(subject.function).reason
+
+
 LAWS: tuple[Law[_Subject], ...] = (
     Law("rows of NULLs are taken", _always, _needs_nulls),
     Law("any split of the rows", _splits),
@@ -882,7 +888,7 @@ LAWS: tuple[Law[_Subject], ...] = (
     Law("vectorised methods agree", _compare_vectorised, _needs_vectorised),
     Law("the bundled form agrees", _compare_bundled, _needs_bundled),
     Law("the lifted form agrees", one_by_one(_compare_lifted), _needs_lift, hostile=True),
-    Law("the compiled form agrees", _compare_compiled, _needs_compiled, hostile=True),
+    Law("the compiled form agrees", _compare_compiled, _needs_compiled, hostile=True, tells=_tell_interpreted),
     Law("entries of views stored and read", one_by_one(_stored_views), _needs_views),
 )
 
@@ -972,7 +978,8 @@ def _check(law: Law[_S], subject: _S, inputs: _Inputs) -> LawResult:
     if reason is not None:
         return LawResult(law.name, None, reason)
     skips = not isinstance(subject, _Subject) or subject.function.skip_nulls
-    return _try_law(law.name, partial(law.holds, subject), inputs, of_nulls="" if skips else _SKIP_NULLS)
+    result = _try_law(law.name, partial(law.holds, subject), inputs, of_nulls="" if skips else _SKIP_NULLS)
+    return replace(result, detail=law.tells(subject)) if result.passed else result
 
 
 def _try_law(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: _Inputs, *, of_nulls: str) -> LawResult:

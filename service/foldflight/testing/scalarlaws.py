@@ -176,12 +176,14 @@ class Law(Generic[_S]):
             difference.
         needs: Returns why the law does not apply to a function, or None if it applies.
         hostile: Whether it is tried on `hostile_rows`.
+        tells: Returns what is said of a function for which the law holds; mostly empty.
     """
 
     name: str
     holds: Callable[[_S, Sequence[Drawn]], str | None]
     needs: Callable[[_S], str | None] = lambda _: None
     hostile: bool = False
+    tells: Callable[[_S], str] = lambda _: ""
 
 
 def one_by_one(

@@ -270,3 +270,31 @@ def test_a_fold_that_is_only_sorted_needs_no_view(db: Any, trips: list[str], que
     assert rows(lifted_df) == rows(of_spark)
     if "ORDER BY" in query:
         assert actual.collect() == lifted_df.collect() == of_spark.collect()
+
+
+@pytest.mark.parametrize(
+    ("items", "levels"),
+    [
+        ("my_count(v) AS a", 2),  # the rows, the aggregation
+        ("my_sum(d) AS a", 3),  # and get_value
+        ("my_sum(v) AS a, my_sum(d) AS b", 4),  # and a check that the result fits
+        ("my_sum(v) AS a, my_max(v) AS b", 5),  # a state that uses its aggregate twice is on a level of its own
+    ],
+)
+@pytest.mark.parametrize("keys", ["", " GROUP BY k"])
+def test_states_are_made_by_the_aggregation(db: Any, questions: list[str], items: str, levels: int, keys: str) -> None:
+    """Spark takes as long for a level of a text as for the items of one. No aggregate is computed twice for it."""
+    source = "(SELECT k, v, CAST(v AS DECIMAL(30, 2)) AS d FROM hav)"
+    query = f"SELECT {items} FROM {source}{keys}"
+    actual = sql(db, query, plan="lifted")
+    assert questions[-1].count("SELECT") == levels + 1
+    of_spark = db.sql(query.replace("my_", ""))
+    assert actual.columns == of_spark.columns
+    assert sorted(rows(actual), key=str) == sorted(rows(of_spark), key=str)
+
+
+def test_a_state_of_the_aggregation_that_overflows_names_the_group(db: Any) -> None:
+    """The error of a group has the names and values of its keys, as on a level of its own."""
+    query = "SELECT my_sum(d) AS s FROM VALUES ('one', 9e37BD), ('two', 1BD), ('one', 9e37BD) AS t(k, d) GROUP BY k"
+    with pytest.raises(Exception, match=r"OVERFLOW[\s\S]*function: sum\s+group: k=one"):
+        sql(db, query, plan="lifted").collect()

@@ -29,9 +29,10 @@ a divisor is never zero, and a quotient of large integers is rounded once.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final, TypeVar, cast
 
@@ -297,7 +298,34 @@ _MOST: Final = {8: 2.0**7, 16: 2.0**15, 32: 2.0**31, 64: 2.0**63}
 
 
 _Rows = TypeVar("_Rows", DataFrame, Text)
+_WORD: Final = re.compile(r"\w+")
 _MARK: Final = "\0"  # in the place of a value, to count how often a text uses it
+
+
+@dataclass(frozen=True)
+class _Aggregation:
+    """An aggregation as SQL, whose items are still to be chosen.
+
+    Args:
+        rows: Its input.
+        keys: The columns of the input by the names of the keys.
+        aggregates: The aggregates by their names.
+    """
+
+    rows: Text
+    keys: Mapping[str, str]
+    aggregates: Mapping[str, str]
+
+    def selectExpr(self, *items: str) -> Text:  # noqa: N802 - as PySpark names it
+        """Return items that are made of columns of keys and of aggregates, for each group."""
+        groups = self.rows.selectExpr(*items)
+        return Text(f"{groups.sql} GROUP BY {', '.join(self.keys.values())}") if self.keys else groups
+
+    @property
+    def groups(self) -> Text:
+        """Keys and aggregates with their names."""
+        items = {**self.keys, **self.aggregates}
+        return self.selectExpr(*(f"{item} AS {name}" for name, item in items.items()))
 
 
 def finish(
@@ -305,6 +333,7 @@ def finish(
     groups: _Rows,
     outputs: Sequence[st.DataType],
     items: Sequence[tuple[str, str]] | None = None,
+    aggregation: _Aggregation | None = None,
 ) -> _Rows:
     """Return the result of a batch whose rows have been aggregated.
 
@@ -313,6 +342,8 @@ def finish(
         groups: Keys and aggregates.
         outputs: Spark's types of the outputs.
         items: The columns of the result, each with the name that it is given. Default: all, with the query's names.
+        aggregation: What has made the groups, if it is SQL. States are made by it if that repeats no aggregate, since
+            Spark takes as long for a level of a text as for the items of one.
     """
     query: Query = task.query
     layout: QueryLayout = task.layout
@@ -330,27 +361,38 @@ def finish(
         for number, (plan, call) in enumerate(zip(task.plans, query.open_request.calls, strict=True))
     ]
     if layout.has_kinds and keys:
-        groups = groups.where(f"{LIVE} > 0")
+        groups, aggregation = groups.where(f"{LIVE} > 0"), None
+    source: Any = groups
+    rows: Any
+    key_columns: list[str] = keys
+    state_calls: list[_Finish] = calls
+    if aggregation is not None and all(call.reads_each_once for call in calls):
+        source, key_columns = aggregation, [aggregation.keys[key] for key in keys]
+        names_by_column = dict(zip(key_columns, layout.names, strict=True))
+        state_calls = [replace(call, keys=names_by_column, aggregates=aggregation.aggregates) for call in calls]
+    state_texts: dict[str, str] = dict(item for call in state_calls for item in call.states().items())
     if all(call.is_state for call in calls):
-        rows, values = groups, [state for call in calls for state in call.states().values()]
+        rows, values = source, [*state_texts.values()]
     else:
-        rows, values = _values(calls, keys, groups)
-    columns: dict[str, str] = dict(zip(layout.names, keys, strict=True))
+        state_items = {**dict(zip(keys, key_columns, strict=True)), **state_texts}
+        rows = source.selectExpr(*(f"{item} AS {name}" for name, item in state_items.items()))
+        rows, values = _values(calls, keys, rows)
+        key_columns = keys
+    columns: dict[str, str] = dict(zip(layout.names, key_columns, strict=True))
     for name, value, type_ in zip(layout.outputs.names, values, outputs, strict=True):
         columns[name] = f"CAST({value} AS {type_.simpleString()})"
     texts = [columns[column] for column, _ in items] if items else [*columns.values()]
     names = [name for _, name in items] if items else [*columns]
-    if isinstance(rows, DataFrame) and any("${" in name for name in names):
-        # In a text Spark would put a setting's value there.
-        return rows.selectExpr(*texts).toDF(*names)
-    return rows.selectExpr(*map(alias_of, texts, names))
-
-
-def _values(calls: Sequence[_Finish], keys: Sequence[str], groups: _Rows) -> tuple[_Rows, list[str]]:
-    """Return the results of calls as SQL, and the rows over which they are evaluated, given keys and aggregates."""
-    states = groups.selectExpr(
-        *keys, *(f"{state} AS {name}" for call in calls for name, state in call.states().items())
+    # In a text Spark would put a setting's value in the place of a variable.
+    has_variables = isinstance(groups, DataFrame) and any("${" in name for name in names)
+    result: _Rows = (
+        rows.selectExpr(*texts).toDF(*names) if has_variables else rows.selectExpr(*map(alias_of, texts, names))
     )
+    return result
+
+
+def _values(calls: Sequence[_Finish], keys: Sequence[str], states: Any) -> tuple[Any, list[str]]:
+    """Return the results of calls as SQL, and the rows over which they are evaluated, given keys and states."""
     columns_by_text: dict[str, str] = {}
     quotients: list[Quotient] = []
     for call in calls:
@@ -379,6 +421,7 @@ class _Finish:
         function: The name of its function.
         keys: The user's names of the keys by their columns.
         result: The type of its results.
+        aggregates: The aggregates by their names, where these are no columns.
     """
 
     number: int
@@ -387,6 +430,14 @@ class _Finish:
     function: str
     keys: Mapping[str, str]
     result: pa.DataType
+    aggregates: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reads_each_once(self) -> bool:
+        """Whether no state uses an aggregate twice. Spark computes the number of rows once wherever it stands."""
+        names = [aggregate_name(self.number, index) for index in range(len(self.plan.aggregates))]
+        words = [_WORD.findall(state) for state in self.states().values()]
+        return all(each.count(name) <= 1 for each in words for name in names)
 
     @property
     def is_state(self) -> bool:
@@ -494,11 +545,14 @@ class _Finish:
         """Return the text of an error of a group, as SQL."""
         return error_text(code, message, self.function, self.keys, group=list(self.keys))
 
+    def _aggregate(self, name: str) -> str:
+        return self.aggregates.get(name, name)
+
     def _state(self, index: int, field: Field) -> str:
         """Return a field of the state, as SQL."""
         limbs = self.plan.limbs[index]
         type_ = self._type_of(field)
-        names = [aggregate_name(self.number, limb.index) for limb in limbs]
+        names = [self._aggregate(aggregate_name(self.number, limb.index)) for limb in limbs]
         if field.monoid == "sum":
             factors = [limb.factor << limb.shift for limb in limbs]
             return (
@@ -521,7 +575,8 @@ class _Finish:
         if self._is_count(field):
             return names[0]
         # Without keys there may be no row, and then no sum.
-        limbs = names if self.keys else [f"CASE WHEN {ROWS} = 0 THEN 0L ELSE {name} END" for name in names]
+        has_none = f"{self._aggregate(ROWS)} = 0"
+        limbs = names if self.keys else [f"CASE WHEN {has_none} THEN 0L ELSE {name} END" for name in names]
         if field.start == 0 and list(factors) == [1] and type_ == pa.int64():
             return f"coalesce({limbs[0]}, raise_error({self._error('OVERFLOW', text(OVERFLOWED))}))"
         terms = [f"CAST({each} AS DECIMAL(19, 0)) * {factor}BD" for each, factor in zip(limbs, factors, strict=True)]
@@ -552,7 +607,7 @@ class _Finish:
         total = f"coalesce({total}, {overflow})"
         if not self.keys:  # there may be no row, and then no sum
             # A zero of another type would take digits of a fraction that has all of them.
-            total = f"CASE WHEN {ROWS} = 0 THEN CAST(0 AS DECIMAL(38, {type_.scale})) ELSE {total} END"
+            total = f"CASE WHEN {self._aggregate(ROWS)} = 0 THEN CAST(0 AS DECIMAL(38, {type_.scale})) ELSE {total} END"
         wide = pa.decimal128(38, type_.scale)
         message = (
             f"concat({text(self._misfit(field))}, CAST({total} AS STRING), {text(f' (Decimal) does not fit {type_}')})"
@@ -586,7 +641,14 @@ class _Finish:
 def lifted_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
     """Return the result of a batch query that is lifted; see `SparkPlanner.result`."""
     columns = {name: name for name in rows.columns}
-    task, groups = _aggregate_groups(query, _by_bytes(rows), columns, rows.sparkSession)
+    task, with_parts, aggregates = _aggregates_of(query, _by_bytes(rows), columns, rows.sparkSession)
+    grouped_rows = with_parts.groupBy(*_keys_of(query, columns).values())
+    items = [f"{aggregate} AS {name}" for name, aggregate in aggregates.items()]
+    if is_spark(rows.sparkSession):
+        # The aggregates are the members of one column.
+        groups = grouped_rows.agg(sf.expr(f"struct({', '.join(items)})").alias(AGGREGATES))
+    else:
+        groups = grouped_rows.agg(*map(sf.expr, items))
     if not query.finished_by_host.holds:
         return finished_by_python(query, groups, rows.schema, outputs)
     if is_spark(rows.sparkSession):
@@ -612,25 +674,28 @@ def lifted_text(
     items: Sequence[tuple[str, str]] | None = None,
 ) -> Text:
     """Return the result of a batch query as SQL, or the aggregates of its groups; see `SparkPlanner.text`."""
-    task, groups = _aggregate_groups(query, rows, columns, session)
+    task, with_parts, aggregates = _aggregates_of(query, rows, columns, session)
+    aggregation = _Aggregation(with_parts, _keys_of(query, columns), aggregates)
+    groups = aggregation.groups
     if query.finished_by_host.holds:
-        return finish(task, groups, outputs, items)
+        return finish(task, groups, outputs, items, aggregation)
     if not is_spark(session):
         return groups.selectExpr(*task.input.names)
     keys = query.layout.keys.names
     return groups.selectExpr(*keys, f"struct({', '.join(task.input.names[len(keys) :])}) AS {AGGREGATES}")
 
 
-def _aggregate_groups(
-    query: Query, rows: _Rows, columns: Mapping[str, str], session: SparkSession
-) -> tuple[LiftedFold, _Rows]:
-    """Return keys and aggregates, and the task that makes states and results of them in Python.
+def _keys_of(query: Query, columns: Mapping[str, str]) -> dict[str, str]:
+    return {name: columns[name] for name in query.layout.keys.names}
 
-    The aggregates of a DataFrame of Spark are the members of one column, `AGGREGATES`.
-    """
+
+def _aggregates_of(
+    query: Query, rows: _Rows, columns: Mapping[str, str], session: SparkSession
+) -> tuple[LiftedFold, _Rows, dict[str, str]]:
+    """Return the task that makes states and results in Python, and the rows and aggregates of which it makes them."""
     plans = cast("tuple[LiftPlan, ...]", query.lifting.plans)  # `lifting_of` has made them
     layout = query.layout
-    keys = [columns[name] for name in layout.keys.names]
+    keys = [*_keys_of(query, columns).values()]
     sent_names = [columns[name] for name in layout.columns.names]
     input_columns = dict(zip(layout.display_names, sent_names, strict=True))
     types = dict(zip(sent_names, layout.columns.types, strict=True))
@@ -654,12 +719,12 @@ def _aggregate_groups(
     kinds = {aggregate.kind for plan in plans for aggregate in plan.aggregates}
     aggregations = {**_AGGREGATIONS, **exact_sums(session, kinds)}
     with_parts = rows.selectExpr(*inputs, *(f"{part} AS {name}" for part, name in parts.items())) if parts else rows
-    aggregates: list[str] = []
+    aggregates: dict[str, str] = {}
     if layout.has_kinds:
-        aggregates.append(f"sum({SIGN}) AS {LIVE}")
+        aggregates[LIVE] = f"sum({SIGN})"
     task = LiftedFold(query, merges=True, plans=plans)
     if task.counts_rows:
-        aggregates.append(f"count(1) AS {ROWS}")
+        aggregates[ROWS] = "count(1)"
     for number, call in enumerate(calls):
         failure_count = call.raising
         for index, aggregate in enumerate(call.plan.aggregates):
@@ -668,17 +733,8 @@ def _aggregate_groups(
             aggregate_sql = aggregations[aggregate.kind].format(limb, rows=call.rows(aggregate))
             if aggregate.kind == "decimal sum":
                 aggregate_sql = f"CAST({aggregate_sql} AS DECIMAL(38, {aggregate.scale}))"
-            aggregates.append(f"{aggregate_sql} AS {aggregate_name(number, index)}")
-    return task, _aggregate(with_parts, dict(zip(layout.keys.names, keys, strict=True)), aggregates)
-
-
-def _aggregate(rows: _Rows, keys: Mapping[str, str], aggregates: Sequence[str]) -> _Rows:
-    if isinstance(rows, Text):
-        groups = rows.selectExpr(*(f"{key} AS {name}" for name, key in keys.items()), *aggregates)
-        return Text(f"{groups.sql} GROUP BY {', '.join(keys.values())}") if keys else groups
-    if is_spark(rows.sparkSession):
-        return rows.groupBy(*keys).agg(sf.expr(f"struct({', '.join(aggregates)})").alias(AGGREGATES))
-    return rows.groupBy(*keys).agg(*map(sf.expr, aggregates))
+            aggregates[aggregate_name(number, index)] = aggregate_sql
+    return task, with_parts, aggregates
 
 
 def _by_bytes(rows: DataFrame) -> DataFrame:

@@ -403,7 +403,7 @@ class LastUsed:
         if len(accumulator) > 4:
             old, count = accumulator.popitem(last=False)
             accumulator[old[:1]] = count
-        if value % 5 == 0:
+        if value % 4 == 0 or value == 13:
             accumulator.popitem()
         if value == 13:
             accumulator.move_to_end(text)  # it may be gone

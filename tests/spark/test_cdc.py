@@ -591,6 +591,7 @@ def damaged_events(tool: str) -> list[tuple[bytes, str]]:
         '{"f":"16777217"}': "'16777217', which FLOAT does not hold exactly",
         '{"f":"1e39"}': "'1e39', which FLOAT does not hold exactly",
         '{"x":"1e400"}': "'1e400', which DOUBLE does not hold exactly",
+        f'{{"x":"{10**40}"}}': f"'{10**40}', which DOUBLE does not hold exactly",
         '{"m":"0.0000000000000000000000000000000000000000001"}': "which DECIMAL.10,2. does not hold exactly",
         '{"n":"2024-01-01 10:00:00+02:00"}': "'2024-01-01 10:00:00.02:00', which cannot be cast to TIMESTAMP_NTZ",
     }
@@ -599,6 +600,7 @@ def damaged_events(tool: str) -> list[tuple[bytes, str]]:
             '{"f":16777217}': "'16777217', which FLOAT does not hold exactly",
             '{"f":1e39}': "which FLOAT does not hold exactly",
             '{"x":1e400}': "which DOUBLE does not hold exactly",
+            f'{{"x":{10**40}}}': f"'{10**40}', which DOUBLE does not hold exactly",
             '{"s":1234567890123456.7891}': "a number, of which STRING would keep 1.2345678901234568E15; ",
             '{"m":1e-400}': "has a number that no type holds: ",
         }

@@ -250,7 +250,7 @@ def test_a_checkpoint_is_checked_before_the_start(classic: SparkSession, tmp_pat
         RejectedError, match=r"STATE_MISMATCH.*in its accumulator, more BIGINT was added; set this back"
     ):
         check_checkpoint(
-            group_query(stream.input(), count_of("rows", "more")), str(tmp_path / "grouped" / "checkpoint")
+            group_query(stream.input(), count_of("rows", "more")), str(tmp_path / group_query.__name__ / "checkpoint")
         )
     with pytest.raises(
         RejectedError, match=r"other calls and frames than the query: stored counted over ROWS .* sum over"
@@ -258,7 +258,7 @@ def test_a_checkpoint_is_checked_before_the_start(classic: SparkSession, tmp_pat
         check_checkpoint(over_query(stream.input(), connect("embedded:")["sum"]("amount")), checkpoint)
     use = connect("embedded:")["sum"]("amount")
     with pytest.raises(RejectedError, match="other calls than the query: stored counted, the query has sum;"):
-        check_checkpoint(group_query(stream.input(), use), str(tmp_path / "grouped" / "checkpoint"))
+        check_checkpoint(group_query(stream.input(), use), str(tmp_path / group_query.__name__ / "checkpoint"))
     with pytest.raises(RejectedError, match="has the state of over, and the query has group_by"):
         check_checkpoint(group_query(stream.input(), count_of("rows")), checkpoint)
     with pytest.raises(RejectedError, match=r"takes the result of group_by\(\.\.\.\)\.agg\(\.\.\.\), over"):

@@ -410,6 +410,7 @@ def _sets(states: pa.Array, is_unordered: bool) -> Any:
         ("accumulator[1.5] = 1.0", "the key of [] = is float, and int is annotated"),
         ("accumulator[value] = 1", "the value is int, and float is annotated; write 0.0"),
         ("accumulator.get(value, 0)", "the default of get is int, and float is annotated; write 0.0"),
+        ("accumulator[value] = accumulator.get(value, 0) + accumulator.get(0, 0)", "the default of get is int"),
         ("accumulator[value] = accumulator.get(value, 0) + value", "it adds an int to what get returns from a dict of"),
         (
             "count = accumulator.get(value, 0)\n    accumulator[value] = (count + 0.5) * count",

@@ -283,23 +283,27 @@ class _Rewriter:
         """
         statements = [each for block in self.code.blocks.values() for each in block.body]
         uses = Counter(var.name for each in statements if not isinstance(each, ir.Del) for var in each.list_vars())
+
+        def call_of(call: Any) -> ir.Expr | None:
+            while isinstance(call, ir.Var) and uses[call.name] == 2:  # it is assigned once and used once
+                call = self.code._definitions[call.name][0]
+            if not isinstance(call, ir.Expr) or call.op != "call":
+                return None
+            default = self.root(call.args[1]) if len(call.args) == 2 and not call.kws else None
+            number = default.value if isinstance(default, (ir.Const, ir.Global, ir.FreeVar)) else None
+            is_default = type(number) is int and abs(number) <= _EXACT_MAX
+            return call if is_default and attribute_of(self.root(call.func)) == "get" else None
+
         for statement in statements:
             expr = statement.value if isinstance(statement, ir.Assign) else None
             if not isinstance(expr, ir.Expr) or expr.op not in ("binop", "inplace_binop"):
                 continue
             if (expr.fn if expr.op == "binop" else expr.immutable_fn) not in _SUMS:
                 continue
-            for one in (expr.lhs, expr.rhs):
-                call = one
-                while isinstance(call, ir.Var) and uses[call.name] == 2:  # it is assigned once and used once
-                    call = self.code._definitions[call.name][0]
-                if not isinstance(call, ir.Expr) or call.op != "call":
-                    continue
-                default = self.root(call.args[1]) if len(call.args) == 2 and not call.kws else None
-                number = default.value if isinstance(default, (ir.Const, ir.Global, ir.FreeVar)) else None
-                if attribute_of(self.root(call.func)) == "get" and type(number) is int and abs(number) <= _EXACT_MAX:
-                    self.defaults.add(id(call))
-                    self.sums.add(id(expr))
+            calls = [each for each in map(call_of, (expr.lhs, expr.rhs)) if each is not None]
+            if len(calls) == 1:  # of two defaults, the sum is an int
+                self.defaults.add(id(calls[0]))
+                self.sums.add(id(expr))
 
     def run(self) -> None:
         self.find_sums()

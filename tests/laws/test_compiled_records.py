@@ -518,7 +518,7 @@ class Unpacked(Statistics):  # type: ignore[misc]
 
 
 @udaf
-class SortedBackwards:
+class SortedByKey:
     """A named argument that compiled code does not know."""
 
     def __init__(self):
@@ -526,7 +526,7 @@ class SortedBackwards:
 
     def accumulate(self, value: float):
         self.top.append(value)
-        self.top.sort(reverse=True)
+        self.top.sort(key=abs)
 
     def get_value(self) -> float:
         return self.top[0]
@@ -578,7 +578,7 @@ class MixedKeys:
         (Counts, "it calls len of a dict whose values have several types"),
         (Either, "it assigns total of one of several objects; assign it in each branch instead"),
         (Unpacked, "it unpacks a dict"),
-        (SortedBackwards, "it calls sort with the named argument reverse"),
+        (SortedByKey, "it calls sort with the named argument key"),
         (Asked, "Asked.__init__ uses Asking: Asking.__init__ uses isinstance"),
         (MixedKeys, "MixedKeys.counts is a defaultdict at first; annotate it"),
     ],

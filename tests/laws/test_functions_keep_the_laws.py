@@ -229,3 +229,32 @@ def test_a_function_that_fails_at_nulls_is_told_so(*, skip_nulls: bool) -> None:
     assert "a query fails at NULLs" in nulls.detail
     assert "unsupported operand type(s) for +: 'int' and 'NoneType'" in nulls.detail
     assert "handle them, or declare @udaf(skip_nulls=True)" in nulls.detail
+
+
+@pytest.mark.parametrize("forgets", ["accumulate", "get_value", ""])
+def test_a_function_whose_result_no_row_changes_is_told_so(forgets: str) -> None:
+    """Without a `return`, an accumulator stays as it is, or each result is NULL, and all laws hold."""
+
+    class Total:
+        def create_accumulator(self) -> list[int]:
+            return [0]
+
+        def accumulate(self, totals: list[int], value: int) -> list[int] | None:
+            totals = [totals[0] + value]
+            return None if forgets == "accumulate" else totals
+
+        def get_value(self, totals: list[int]) -> int | None:
+            return None if forgets == "get_value" else totals[0]
+
+    results = {result.law: result for result in check_laws(udaf(skip_nulls=True)(Total), examples=10)}
+    assert not [result for result in results.values() if result.passed is False]
+    effect = results["rows change the result"]
+    if not forgets:
+        assert effect.passed
+        return
+    assert effect.passed is None
+    value = "0" if forgets == "accumulate" else "None"
+    assert effect.detail == (
+        f"no generated row changes the result, {value}: if accumulate or get_value lacks a `return`, add it; if only "
+        "some values matter, give them in examples"
+    )

@@ -69,6 +69,9 @@ _CALLS_OUT: Final = (
     "connect(...)"
 )
 _HANDLE_NULLS: Final = "handle them, or declare @udaf(skip_nulls=True), which leaves such rows out"
+_RETURN_SOMETHING: Final = (
+    "if accumulate or get_value lacks a `return`, add it; if only some values matter, give them in examples"
+)
 _SKIP_NULLS: Final = f"\nA row has NULLs, which are None in Python: {_HANDLE_NULLS}"
 
 
@@ -165,6 +168,7 @@ def iterate_laws(
     known_values = _by_place(there, subject.types, values or {})
     draw = rows_with_nulls if subject.error_at_nulls is None else rows_of
     inputs = _Inputs(draw, subject.types, known_values, examples=examples)
+    subject.inputs = inputs.all
     hostile: _Inputs | None = None
     for law in LAWS:
         if law.hostile and hostile is None and law.needs(subject) is None:
@@ -237,7 +241,13 @@ _LIFT: Final = Extension[LiftFormer]("lift")
 
 
 class _Subject:
-    """One call of the function, and how to fold rows with it."""
+    """One call of the function, and how to fold rows with it.
+
+    Attributes:
+        inputs: The inputs of the laws, once they are drawn.
+    """
+
+    inputs: Sequence[Drawn] = ()
 
     def __init__(
         self, function: Function, literals: Mapping[str, Any], types: Sequence[pa.DataType] | None = None
@@ -824,6 +834,17 @@ def _needs_nulls(subject: _Subject) -> str | None:
     )
 
 
+def _needs_effect(subject: _Subject) -> str | None:
+    """Return what a function may lack whose result no row changes. That breaks no law: it may look for rare values."""
+    try:
+        without_rows, *outputs = subject.whole([([], 0), *subject.inputs])
+    except FoldflightError:
+        return None  # other laws tell the error with the fewest rows
+    if not any(rows for rows, _ in subject.inputs) or not all(_same(without_rows, each) for each in outputs):
+        return None
+    return f"no generated row changes the result, {without_rows!r}: {_RETURN_SOMETHING}"
+
+
 def _always(_subject: _Subject, _inputs: Sequence[Drawn]) -> None:
     """Hold for every function to which the law applies."""
 
@@ -877,6 +898,7 @@ def _tell_interpreted(subject: _Subject) -> str:
 
 LAWS: tuple[Law[_Subject], ...] = (
     Law("rows of NULLs are taken", _always, _needs_nulls),
+    Law("rows change the result", _always, _needs_effect),
     Law("any split of the rows", _splits),
     Law("state stored and loaded", _codec),
     Law("merge of parts", _merge_parts, _needs_merge),

@@ -54,7 +54,10 @@ _REMEDIES = (
     (
         "Socket closed",
         "grpc://",
-        "if the server uses TLS, write grpc+tls:// and name its authority with tls_ca=... (--tls-ca in commands)",
+        (
+            "the server ended, or it uses TLS: then write grpc+tls:// and name its authority with tls_ca=... (--tls-ca "
+            "in commands)"
+        ),
     ),
     (
         "Method not found",

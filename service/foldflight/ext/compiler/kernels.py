@@ -595,7 +595,8 @@ def _write_back_object(record: Any, result: Any) -> Any:
         return lambda record, result: copy(record, result)
     if isinstance(result, types.NoneType):
         return lambda record, result: None
-    raise Unsupported(f"accumulate, retract or merge returns {result}, not the accumulator or None")
+    actual = containers.describe_type(result)
+    raise Unsupported(f"accumulate, retract or merge returns {actual}, not the accumulator or None")
 
 
 @implementation
@@ -609,8 +610,10 @@ def _write_back_value(record: Any, result: Any) -> Any:
     if expected.length and isinstance(result, ListItems):
         return lambda record, result: copy(record.value, result)
     if expected.length or not _fits(str(kind_of(result)), expected):
-        label = f"{'a list of ' * (expected.length > 0)}{expected.kind}"
-        raise Unsupported(f"accumulate, retract or merge returns {result}, and the accumulator is {label}")
+        in_place = f"a list of {expected.length} {expected.kind}, to be changed in place"
+        label = in_place if expected.length else expected.kind
+        actual = containers.describe_type(result)
+        raise Unsupported(f"accumulate, retract or merge returns {actual}, and the accumulator is {label}")
 
     def put(record: Any, result: Any) -> None:
         record.value = result  # raises for None where the accumulator cannot be None

@@ -793,7 +793,9 @@ def test_untyped_accumulators_are_compiled(cls: Any, hot: Programs) -> None:
 def test_an_interpreted_merge_shares_what_python_shares(hot: Programs, data: st.DataObject) -> None:
     """Members that become one list, or hold other types, stay interpreted, and those that raise have Python's error."""
     bound = bound_of(MergedByPython)
-    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, FINITE)
+    # Python writes the text "rows" once, as a key and as the name of an attribute, and compiled code twice. So states
+    # are compared by what they hold, and members that are one list are found by the chunks after it.
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, FINITE, read=interpret(bound).codec.decode)
 
 
 @pytest.mark.every_turn

@@ -17,7 +17,7 @@ from foldflight.engine.query.blocks import BlockBounds
 from foldflight.errors import RejectedError
 from foldflight.spark.scans.footers import ReadRequest, footers
 from foldflight.spark.scans.predicate import Predicate
-from foldflight.spark.scans.source import ReadSplits, Split
+from foldflight.spark.scans.source import ReadSplits, Source, Split
 
 ROWS = 3_000_000
 # The file has 46 MiB, and a batch of two columns 2.
@@ -44,7 +44,8 @@ def test_memory_does_not_depend_on_row_groups(tmp_path: Path) -> None:
 
     types = {"a": pa.int64(), "b": pa.float64()}
     bounds = BlockBounds(rows_max=1 << 17)
-    task = ReadSplits(((split,),), ("a", "b"), types, frozenset(), Predicate(), fs.LocalFileSystem, bounds, watch)
+    source = Source(((split,),), ("a", "b"), types, frozenset(), Predicate(), fs.LocalFileSystem, 0, 0)
+    task = ReadSplits(source, bounds, watch)
     assert list(task([pa.record_batch({"id": [0]})])) == []
     assert sum(rows for rows, _ in memory_samples) == ROWS
     assert max(size for _, size in memory_samples) < BYTES_MAX
@@ -52,9 +53,8 @@ def test_memory_does_not_depend_on_row_groups(tmp_path: Path) -> None:
 
 def read_batches(split: Split, types: dict[str, pa.DataType], rows_max: int = 10) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a split."""
-    bounds = BlockBounds(rows_max=rows_max)
-    columns = tuple(types)
-    task = ReadSplits(((split,),), columns, types, frozenset(), Predicate(), fs.LocalFileSystem, bounds, iter)
+    source = Source(((split,),), tuple(types), types, frozenset(), Predicate(), fs.LocalFileSystem, 0, 0)
+    task = ReadSplits(source, BlockBounds(rows_max=rows_max), iter)
     yield from task([pa.record_batch({"id": [0]})])
 
 

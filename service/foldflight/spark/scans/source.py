@@ -87,7 +87,7 @@ class Source:
         splits: What each task reads.
         columns: The columns in the order of the query's rows.
         types: The types of these, and of those that the predicate compares, by name.
-        keys: Those that are texts and nothing but keys.
+        keys: Those that are texts and nothing but keys, which may have a dictionary.
         predicate: The condition that rows must pass.
         open_filesystem: Makes the file system.
         files_left_out: The number of files in which no row passes, by the values of partitions.
@@ -122,9 +122,7 @@ class Source:
             trace: For the spans of its tasks; None if there are none.
             schema: The schema of what the task makes.
         """
-        reads = ReadSplits(
-            self.splits, self.columns, self.types, self.keys, self.predicate, self.open_filesystem, bounds, task
-        )
+        reads = ReadSplits(self, bounds, task)
         count = len(self.splits)
         numbers = session.range(0, count, 1, max(count, 1))
         return numbers.mapInArrow(arrow_function(reads, name, trace), schema)
@@ -405,44 +403,36 @@ class ReadSplits:
     """A task that reads splits, and passes their rows to another task.
 
     Args:
-        splits: The splits of each partition. A row from Spark has the number of one.
-        columns: The names of the columns that the other task gets, in its order.
-        types: The types of these, and of those that the predicate compares, by name.
-        keys: Those that are texts and nothing but keys, which may have a dictionary.
-        predicate: The condition that rows must pass.
-        open_filesystem: Makes the file system.
+        source: The splits of each task, and the rows of them that it passes. A row from Spark has the number of a task.
         bounds: The limits of a block.
         task: The other task.
     """
 
-    splits: tuple[tuple[Split, ...], ...]
-    columns: tuple[str, ...]
-    types: dict[str, pa.DataType]
-    keys: frozenset[str]
-    predicate: Predicate
-    open_filesystem: OpenFilesystem
+    source: Source
     bounds: BlockBounds
     task: Task
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the other task over the rows of the splits that the batches name."""
         numbers = (number for batch in batches for number in batch.column(0).to_pylist())
-        return self.task(self._rows(split for number in numbers for split in self.splits[number]))
+        return self.task(self._rows(split for number in numbers for split in self.source.splits[number]))
 
     def _rows(self, splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
-        filesystem = self.open_filesystem()
-        size = _BatchSize(self.types, self.bounds)
+        filesystem = self.source.open_filesystem()
+        size = _BatchSize(self.source.types, self.bounds)
         for split in splits:
             for batch in self._read(split, filesystem, size):
                 yield self._passing(batch)
 
     def _passing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         narrow_batch = pa.RecordBatch.from_arrays(
-            [batch.column(name) for name in self.columns], names=list(self.columns)
+            [batch.column(name) for name in self.source.columns], names=list(self.source.columns)
         )
-        if not self.predicate.terms:
+        if not self.source.predicate.terms:
             return narrow_batch
-        return narrow_batch.filter(self.predicate.mask({name: batch.column(name) for name in self.predicate.columns}))
+        return narrow_batch.filter(
+            self.source.predicate.mask({name: batch.column(name) for name in self.source.predicate.columns})
+        )
 
     def _read(self, split: Split, filesystem: fs.FileSystem, size: _BatchSize) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split with all columns. Raises RejectedError SOURCE_FILE."""
@@ -459,7 +449,7 @@ class ReadSplits:
         _check_unchanged(split, filesystem)
 
     def _batches(self, split: Split, filesystem: fs.FileSystem, size: _BatchSize) -> Iterator[pa.RecordBatch]:
-        names = [name for name in self.types if name not in split.missing and name not in split.constants]
+        names = [name for name in self.source.types if name not in split.missing and name not in split.constants]
         if not names:
             for start in range(0, split.rows, self.bounds.rows_max):
                 count = min(self.bounds.rows_max, split.rows - start)
@@ -468,7 +458,9 @@ class ReadSplits:
         buffer = _BUFFER_BYTES if isinstance(filesystem, fs.LocalFileSystem) else _REMOTE_BUFFER_BYTES
         with filesystem.open_input_file(split.path) as file:
             parquet = _open_parquet(file, buffer)
-            encoded_names = [name for name in self.keys if name in names and _repeats(parquet, name, split.groups)]
+            encoded_names = [
+                name for name in self.source.keys if name in names and _repeats(parquet, name, split.groups)
+            ]
             if encoded_names:
                 parquet = _open_parquet(file, buffer, read_dictionary=encoded_names, metadata=parquet.metadata)
             for group in split.groups:
@@ -479,15 +471,17 @@ class ReadSplits:
 
     def _cast_columns(self, batch: pa.RecordBatch, split: Split) -> pa.RecordBatch:
         arrays = []
-        for name, type_ in self.types.items():
+        for name, type_ in self.source.types.items():
             if name in split.missing:
                 arrays.append(pa.nulls(batch.num_rows, type_))
             elif name in split.constants:
                 arrays.append(pa.repeat(pa.scalar(split.constants[name], type_), batch.num_rows))
             else:
                 array = batch.column(name)
-                arrays.append(array if is_encoded(array.type, type_) and name in self.keys else array.cast(type_))
-        return pa.RecordBatch.from_arrays(arrays, names=list(self.types))
+                arrays.append(
+                    array if is_encoded(array.type, type_) and name in self.source.keys else array.cast(type_)
+                )
+        return pa.RecordBatch.from_arrays(arrays, names=list(self.source.types))
 
 
 def _open_parquet(file: pa.NativeFile, buffer: int, **options: Any) -> pq.ParquetFile:

@@ -34,7 +34,7 @@ from foldflight.functions import (
 from foldflight.recording import Recordings
 
 if TYPE_CHECKING:
-    from foldflight.server.run.program_server import Server
+    from foldflight.server.run.server import Server
 
 __version__ = "1.0.0"
 
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
     """Import the server when it is used, because few programs start one, and it needs gRPC."""
     if name != "Server":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from foldflight.server.run.program_server import Server
+    from foldflight.server.run.server import Server
 
     return Server
 

@@ -13,7 +13,7 @@ from docs.tables import metrics_table, settings_table
 from docs.type_table import TYPES, spark_word
 from foldflight.engine.stream.epoch import EpochStats
 from foldflight.errors import FoldflightError
-from foldflight.exchange.machine import transitions_table
+from foldflight.exchange.transitions import transitions_table
 from foldflight.functions.types.sql import parse_type, sql_name
 from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 
@@ -87,7 +87,7 @@ def test_the_transitions_of_the_exchange() -> None:
     """The table in the document is the one of the code, printed by the command that the document names."""
     assert transitions_table() in CONTRACT
     process = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "foldflight.exchange.machine"],
+        [sys.executable, "-W", "ignore", "-m", "foldflight.exchange.transitions"],
         capture_output=True,
         text=True,
         check=True,

@@ -53,8 +53,8 @@ from foldflight.exchange.frames import (
     States,
 )
 from foldflight.exchange.ipc import BatchReader
-from foldflight.exchange.machine import Role
 from foldflight.exchange.server_exchange import ServerExchange
+from foldflight.exchange.transitions import Role
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Registry, parse_type
 from foldflight.server.run.settings import SETTINGS, load_settings

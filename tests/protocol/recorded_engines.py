@@ -34,8 +34,8 @@ from foldflight.errors import RetryableError
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.failover.coordinator import Circuits, Coordinator, FailoverBounds
 from foldflight.exchange.frames import Frame, FunctionInfo, Limits, Open, Opened, Returns, Wanted
-from foldflight.exchange.machine import Role
 from foldflight.exchange.server_exchange import ServerExchange, describe
+from foldflight.exchange.transitions import Role
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Registry
 from foldflight.testing import run_epochs, run_over

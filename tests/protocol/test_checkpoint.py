@@ -10,7 +10,7 @@ import pytest
 from examples.weighted_avg import WeightedAvg
 from foldflight.client import EmbeddedTransport
 from foldflight.exchange.frames import Limits, Log, Open, Results, Returns, SavedStates
-from foldflight.exchange.machine import Saved
+from foldflight.exchange.transitions import Saved
 from foldflight.functions import Call, Registry
 from foldflight.testing.pair import LIMITS, ExchangePair
 

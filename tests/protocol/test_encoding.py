@@ -47,7 +47,7 @@ from foldflight.exchange.frames import (
     Wanted,
     sliced_to,
 )
-from foldflight.exchange.machine import Role
+from foldflight.exchange.transitions import Role
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call, LogRecord, Order, Registry, ViewSpec
 from foldflight.functions.types.arrow import JSON

@@ -9,7 +9,7 @@ import pytest
 
 from foldflight.exchange.encoding import decode, encode
 from foldflight.exchange.frames import Frame, Wanted
-from foldflight.exchange.machine import Role
+from foldflight.exchange.transitions import Role
 from tests.protocol.recorded_engines import SCENARIOS, assert_same, read, server_of
 
 RECORDED = read()

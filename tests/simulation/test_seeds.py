@@ -14,7 +14,7 @@ from foldflight.exchange.failover import replaylog
 from foldflight.exchange.failover.coordinator import AnswerReceived, Coordinator
 from foldflight.exchange.failover.replaylog import ReplayLog, ReplayStates
 from foldflight.exchange.frames import Checkpoint, Chunk, Open
-from foldflight.exchange.machine import Saved
+from foldflight.exchange.transitions import Saved
 from tests.simulation.running import Report
 from tests.simulation.scenario import run_seed
 from tests.simulation.world import HARMS

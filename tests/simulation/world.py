@@ -23,8 +23,8 @@ from foldflight.client.connection import Connection, Resolve
 from foldflight.errors import FoldflightError, RetryableError
 from foldflight.exchange.encoding import Message, decode, decode_error, decode_open, encode, encode_error, encode_open
 from foldflight.exchange.frames import Entries, Frame, Limits, Open
-from foldflight.exchange.machine import Role
 from foldflight.exchange.server_exchange import ServerExchange
+from foldflight.exchange.transitions import Role
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry
 

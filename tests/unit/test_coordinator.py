@@ -44,7 +44,7 @@ from foldflight.exchange.frames import (
     Returns,
     States,
 )
-from foldflight.exchange.machine import Saved
+from foldflight.exchange.transitions import Saved
 from foldflight.functions import Call, LogRecord
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64())])

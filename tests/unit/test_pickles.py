@@ -369,6 +369,7 @@ def test_pickles_with_the_modules_of_earlier_releases_are_read(module: str, name
         ("adapters.java.machine", "Jar"),
         ("client.uses", "Use"),
         ("server.run.program", "Server"),
+        ("server.run.program_server", "Server"),
         ("spark.stored", "state_table"),
         ("testing.overstream", "run_over_epochs"),
     ],

@@ -17,7 +17,7 @@ import pyarrow.flight as fl
 import pytest
 
 from foldflight.errors import RejectedError
-from foldflight.exchange import encoding, ipc, machine, server_exchange
+from foldflight.exchange import encoding, ipc, server_exchange, transitions
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import Barrier, Checkpoint, Forget, States
 from foldflight.fold import failures
@@ -311,24 +311,24 @@ def empty_epochs_are_not_answered(patch: Patch) -> None:
             if getattr(reply, "batch", None) is None or reply.batch.num_rows:
                 yield reply
             else:
-                self._machine.step(machine.Role.SERVER, reply)
+                self._machine.step(transitions.Role.SERVER, reply)
 
     patch.setattr(server_exchange.ServerExchange, "_barrier", silent)
 
 
 @breaks("first-epoch")
 def the_first_epoch_is_one(patch: Patch) -> None:
-    check = machine.check_epoch
+    check = transitions.check_epoch
 
     def strict(epoch: int, before: int | None) -> None:
         check(epoch, before or 0)
 
-    patch.setattr(machine, "check_epoch", strict)
+    patch.setattr(transitions, "check_epoch", strict)
 
 
 @breaks("epochs-in-steps-of-one")
 def epochs_may_have_any_number(patch: Patch) -> None:
-    patch.setattr(machine, "check_epoch", lambda epoch, before: None)
+    patch.setattr(transitions, "check_epoch", lambda epoch, before: None)
 
 
 @breaks("barriers-in-order")
@@ -580,12 +580,12 @@ def states_without_rows_have_an_empty_answer(patch: Patch) -> None:
             yield reply if frame.batch.num_rows else replace(reply, batch=reply.batch.slice(0, 0))
 
     patch.setattr(server_exchange.ServerExchange, "_states", odd)
-    expected = machine.Exchange._expected_number
+    expected = transitions.Exchange._expected_number
 
     def none_for_none(self: Any, frame: Any) -> int:
         return frame.batch.num_rows if isinstance(frame, States) else expected(self, frame)
 
-    patch.setattr(machine.Exchange, "_expected_number", none_for_none)
+    patch.setattr(transitions.Exchange, "_expected_number", none_for_none)
 
 
 @breaks("checkpoint")

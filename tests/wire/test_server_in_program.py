@@ -18,7 +18,7 @@ from examples import weighted_avg
 from foldflight import RejectedError, RetryableError, Server, connect, udaf, udf
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call
-from foldflight.server.run import program_server
+from foldflight.server.run import server as server_module
 from foldflight.testing import run_epochs
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("x", pa.int64())])
@@ -141,8 +141,8 @@ def test_a_server_that_cannot_announce_itself_does_not_serve(tmp_path: Path) -> 
 def test_a_server_that_was_stopped_before_ends_at_once(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """A signal may come before `serve`. Meanwhile Arrow has as many threads as the container has CPUs."""
     counts: list[int] = []
-    monkeypatch.setattr(program_server, "usable_cpus", lambda: 3)
-    monkeypatch.setattr(program_server, "use_cpus", counts.append)
+    monkeypatch.setattr(server_module, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(server_module, "use_cpus", counts.append)
     server = Server([Total])
     server.stop()
     assert server.serve() == 0

@@ -37,7 +37,7 @@ from foldflight.exchange.frames import (
     Wanted,
 )
 from foldflight.exchange.ipc import arrays_in
-from foldflight.exchange.machine import Answer, EngineExchange, Role
+from foldflight.exchange.transitions import Answer, EngineExchange, Role
 from foldflight.exchange.view_columns import split_entries
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import ROW

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 
 from foldflight.client.connection import Connection
 from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Open
-from foldflight.exchange.machine import Answer
+from foldflight.exchange.transitions import Answer
 from foldflight.functions.author.context import LogRecord
 from foldflight.tracing import SHORT_S, Attributes, TraceContext, Tracer, ids_of, tracer_of
 

@@ -26,7 +26,7 @@ from foldflight.exchange.frames import (
     Opened,
     States,
 )
-from foldflight.exchange.machine import Answer, Saved
+from foldflight.exchange.transitions import Answer, Saved
 from foldflight.fold.mode import Mode
 from foldflight.functions.author.context import LogRecord
 

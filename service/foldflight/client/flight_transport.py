@@ -30,7 +30,7 @@ from foldflight.client.client_logs import set_up
 from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.failover import FailoverExchange, Patience
 from foldflight.client.flight_errors import translate_error
-from foldflight.client.process import call_scope, take_first_turn
+from foldflight.client.process_state import call_scope, take_first_turn
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_info, encode_open
 from foldflight.exchange.failover.coordinator import (
@@ -42,7 +42,7 @@ from foldflight.exchange.failover.coordinator import (
 )
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.ipc import app_metadata_in
-from foldflight.exchange.machine import Role
+from foldflight.exchange.transitions import Role
 from foldflight.functions.author.codedigest import other_code
 from foldflight.functions.author.spec import AnyFunction
 from foldflight.shipping.bundles import REGISTER_ACTION

@@ -47,7 +47,7 @@ from foldflight.exchange.frames import (
     Wanted,
 )
 from foldflight.exchange.ipc import read_batches, write_batch
-from foldflight.exchange.machine import Role
+from foldflight.exchange.transitions import Role
 from foldflight.fold.mode import Folding, Mode
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.author.spec import FunctionKind

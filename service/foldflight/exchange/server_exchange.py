@@ -41,7 +41,7 @@ from foldflight.exchange.frames import (
     columns_text,
     sliced_to,
 )
-from foldflight.exchange.machine import Exchange, Role
+from foldflight.exchange.transitions import Exchange, Role
 from foldflight.exchange.view_columns import split_entries
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.aggregate.bound_calls import BoundCall

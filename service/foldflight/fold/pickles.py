@@ -55,7 +55,8 @@ _MOVED: Final = {
     "foldflight.functions.types.columns": "foldflight.functions.types.lists",
     "foldflight.functions.types.ranking": "foldflight.functions.types.sql",
     "foldflight.functions.views": "foldflight.functions.types.views",
-    "foldflight.server.run.program": "foldflight.server.run.program_server",
+    "foldflight.server.run.program": "foldflight.server.run.server",
+    "foldflight.server.run.program_server": "foldflight.server.run.server",
     "foldflight.spark.stored": "foldflight.spark.state_reader",
     "foldflight.testing.overstream": "foldflight.testing.over",
 }

@@ -29,8 +29,8 @@ from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_open, encode, encode_info
 from foldflight.exchange.frames import Barrier, Chunk, Entries, Frame, FunctionInfo, Limits, Log, Open, Wanted
 from foldflight.exchange.ipc import app_metadata_in
-from foldflight.exchange.machine import Role
 from foldflight.exchange.server_exchange import ServerExchange, describe
+from foldflight.exchange.transitions import Role
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner

@@ -28,7 +28,7 @@ from zlib import crc32
 from pyspark import TaskContext
 
 from foldflight import errors
-from foldflight.client.process import begin_task
+from foldflight.client.process_state import begin_task
 from foldflight.engine.state.runs import private_folder
 from foldflight.errors import FoldflightError
 from foldflight.spark.worker import at_end, hide_traceback

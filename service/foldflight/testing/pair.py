@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from foldflight.client.process import PROGRAMS
+from foldflight.client.process_state import PROGRAMS
 from foldflight.exchange.encoding import decode, decode_open, encode, encode_open
 from foldflight.exchange.frames import (
     Barrier,
@@ -26,8 +26,8 @@ from foldflight.exchange.frames import (
     Wanted,
     check_chunk,
 )
-from foldflight.exchange.machine import Answer, EngineExchange, Role
 from foldflight.exchange.server_exchange import ServerExchange
+from foldflight.exchange.transitions import Answer, EngineExchange, Role
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry
 

@@ -60,7 +60,7 @@ from foldflight.exchange.frames import (
     check_slots,
     check_states,
 )
-from foldflight.exchange.machine import Answer, Saved, check_epoch, check_none_due
+from foldflight.exchange.transitions import Answer, Saved, check_epoch, check_none_due
 from foldflight.exchange.view_columns import without_entries
 from foldflight.functions.author.codedigest import other_code
 from foldflight.functions.author.context import LogRecord

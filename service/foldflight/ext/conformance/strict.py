@@ -32,8 +32,8 @@ from foldflight.exchange.frames import (
     Results,
     States,
 )
-from foldflight.exchange.machine import Role
 from foldflight.exchange.server_exchange import ServerExchange, describe
+from foldflight.exchange.transitions import Role
 from foldflight.ext.conformance.raw import Rule
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry, RowKind

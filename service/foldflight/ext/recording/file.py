@@ -28,7 +28,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange import frames as fr
 from foldflight.exchange.encoding import Decoder, Message, decode_error, decode_open, read_batch
 from foldflight.exchange.ipc import write_batch
-from foldflight.exchange.machine import Role
+from foldflight.exchange.transitions import Role
 from foldflight.functions.types.arrow import rows_to_display, to_pylist, with_column
 
 MAGIC: Final = b"foldflight recording 1\n"

@@ -22,7 +22,7 @@ from foldflight.exchange.frames import (
     SavedStates,
     States,
 )
-from foldflight.exchange.machine import TABLES, Exchange, Role, State, transitions_table
+from foldflight.exchange.transitions import TABLES, Exchange, Role, State, transitions_table
 from foldflight.functions import Call
 
 SCHEMA = pa.schema([("slot", pa.int32())])

@@ -10,7 +10,7 @@ The rules:
 - While an answer is due, the server may ask for entries of views, in an exchange with `keeps_views`. It then waits, and
   the engine may only send the entries. So such an engine sends a frame only when no answer is due.
 
-`python -m foldflight.exchange.machine` prints the table of proto/README.md.
+`python -m foldflight.exchange.transitions` prints the table of proto/README.md.
 
 `EngineExchange` is the engine's end of one exchange: it checks frames and replies, and assembles answers.
 """

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 
 import foldflight
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
-from foldflight.ext.changes.debeziumreader import RefusedEvent
+from foldflight.ext.changes.debeziumreader import UnreadableEvent
 from foldflight.sql.analysis import RefusedBySparkError
 from foldflight.sql.text import SqlError
 
@@ -22,7 +22,7 @@ ERRORS = (
     FunctionError("USER_CODE", "bad luck", function="f", row="x=1", trace="line 1").with_group({"k": None}),
     CorruptError("STATE_CHECKSUM", "damaged", slot=3),
     _SQL,
-    RefusedEvent("no key"),
+    UnreadableEvent("no key"),
 )
 
 

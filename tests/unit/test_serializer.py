@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import pyarrow as pa
 import pytest
 
-from foldflight.functions.types.serializer import Untyped, serializer_of_annotation, serializer_of_type
+from foldflight.functions.types.serializer import UnspecificAnnotation, serializer_of_annotation, serializer_of_type
 from foldflight.functions.types.sql import parse_type
 from foldflight.functions.types.values import CastError
 
@@ -129,7 +129,7 @@ def test_what_would_come_back_different_is_refused(annotation: Any, value: Any, 
     ],
 )
 def test_containers_without_typed_states_tell_those_that_have_them(annotation: Any, remedy: str) -> None:
-    with pytest.raises(Untyped) as excinfo:
+    with pytest.raises(UnspecificAnnotation) as excinfo:
         serializer_of_annotation(annotation)
     assert str(excinfo.value).startswith(remedy)
 
@@ -137,7 +137,7 @@ def test_containers_without_typed_states_tell_those_that_have_them(annotation: A
 @pytest.mark.parametrize("annotation", [Node, tuple[()]])
 def test_what_has_no_layout_says_so(annotation: Any) -> None:
     """A class that contains itself has no Arrow type, and uses another codec."""
-    with pytest.raises(Untyped):
+    with pytest.raises(UnspecificAnnotation):
         serializer_of_annotation(annotation)
 
 
@@ -228,7 +228,7 @@ def test_values_that_would_come_back_as_another_class(annotation: Any, value: An
 @pytest.mark.parametrize("annotation", [Kind, Money, Rows, OrderedDict, OrderedDict[str, int]])
 def test_annotated_classes_are_pickled(annotation: Any) -> None:
     """What the error advises: with such an annotation the state is a pickle, which restores the class."""
-    with pytest.raises(Untyped):
+    with pytest.raises(UnspecificAnnotation):
         serializer_of_annotation(annotation)
 
 

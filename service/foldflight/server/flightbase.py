@@ -33,7 +33,7 @@ from foldflight.exchange.ipc import (
     split,
     with_app_metadata,
 )
-from foldflight.server.rpc_server import CallServer, CallStatus, IncomingCall, RefusedError, ServedMethod
+from foldflight.server.rpc_server import CallServer, CallStatus, IncomingCall, NotAdmittedError, ServedMethod
 from foldflight.server.run.settings import port_taken
 
 _CONNECTIONS_MAX: Final = 4096
@@ -201,11 +201,11 @@ class FlightBase:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _admit_call(self, path: str, headers: Mapping[str, Any]) -> Any:
-        """Return the caller of a call, or raise RefusedError."""
+        """Return the caller of a call, or raise NotAdmittedError."""
         try:
             return None if self._caller_of is None else self._caller_of(headers)
         except FoldflightError as error:
-            raise RefusedError(status_of(self._refuse(error)), self._answers_to_all.get(path)) from None
+            raise NotAdmittedError(status_of(self._refuse(error)), self._answers_to_all.get(path)) from None
 
     def _list_flights(self, context: IncomingCall, request: bytes) -> Iterator[bytes]:
         for info in self.list_flights(context, _only(request, 1)):

@@ -220,7 +220,7 @@ def _set_status(context: Any, status: CallStatus) -> None:
     context.set_trailing_metadata(status.trailers)
 
 
-class RefusedError(Exception):
+class NotAdmittedError(Exception):
     """A call is not admitted.
 
     Args:
@@ -245,7 +245,7 @@ class CallServer:
         message_bytes_max: Limit of the size of a message, which gRPC enforces while it receives the message.
         refuse: Converts an error of foldflight to a status.
         admit: Called with path and headers of each call, before the call gets a thread. Returns
-            `IncomingCall.caller`, or raises RefusedError.
+            `IncomingCall.caller`, or raises NotAdmittedError.
         credentials: Credentials for TLS; None: no TLS.
         on_idle: Called at intervals while there is no call.
 
@@ -326,7 +326,7 @@ class CallServer:
         new_call = self._next = _Begun(self, details.method, method.handle)
         try:
             new_call.caller = self._admit(details.method, dict(details.invocation_metadata))
-        except RefusedError as error:
+        except NotAdmittedError as error:
             new_call.refusal = error.status
             if error.answer is not None:
                 return grpc.stream_unary_rpc_method_handler(_refusing(error.status, error.answer))

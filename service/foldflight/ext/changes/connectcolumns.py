@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.ext.changes import connectvalues
-from foldflight.ext.changes.connectvalues import Described, NotSent, Words
+from foldflight.ext.changes.connectvalues import Described, UnsentValue, Words
 
 ReadColumn = Callable[[Sequence[Any], list[int] | None], pa.Array]
 """Converts the values of a column, as `json` returns them, with numbers with a fraction as Decimal.
@@ -90,7 +90,7 @@ def column_reader(type_: pa.DataType, description: Described | None, words: Word
         for place, value in enumerate(values):
             try:
                 decoded_values.append(None if value is None else decode(value))
-            except NotSent:
+            except UnsentValue:
                 if unsent_places is None:
                     raise
                 unsent_places.append(place)

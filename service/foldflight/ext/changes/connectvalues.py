@@ -84,14 +84,14 @@ _EXACT: Final = decimal.Context(prec=_EXACT_DIGITS, traps=[decimal.InvalidOperat
 
 
 COLUMN: Final = "{column}"
-"""Stands in the text of `Refused` for the name of the column, as Python writes it."""
+"""Stands in the text of `UnreadableValue` for the name of the column, as Python writes it."""
 
 
-class Refused(ValueError):  # noqa: N818 - a reason, which the reader of events completes to an error
+class UnreadableValue(ValueError):  # noqa: N818 - a reason, which the reader of events completes to an error
     """Why a value cannot be taken exactly, as the end of a sentence about the value, with what to do."""
 
 
-class NotSent(Refused):
+class UnsentValue(UnreadableValue):
     """The value stands for a large one that an update did not change, and that was not sent."""
 
 
@@ -167,8 +167,8 @@ def decoder(type_: pa.DataType, description: Described | None, words: Words) -> 
         words: What the user says about values without a schema block.
 
     Raises:
-        Refused: From the function that is returned, for a value that the type does not hold exactly, or whose meaning
-            is not known.
+        UnreadableValue: From the function that is returned, for a value that the type does not hold exactly, or whose
+            meaning is not known.
     """
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         if description is not None and description.type != "array":
@@ -196,7 +196,7 @@ def decoder(type_: pa.DataType, description: Described | None, words: Words) -> 
 
     def decode(value: Any) -> Any:
         if type(value) is str and value in UNAVAILABLE_FORMS:
-            raise NotSent(_NOT_SENT)
+            raise UnsentValue(_NOT_SENT)
         return fit(type_, source(value))
 
     return decode
@@ -204,25 +204,25 @@ def decoder(type_: pa.DataType, description: Described | None, words: Words) -> 
 
 def _items(value: Any, item: Decode) -> list[Any]:
     if not isinstance(value, list):
-        raise Refused("which is not an array")
+        raise UnreadableValue("which is not an array")
     items = [None if each is None else item(each) for each in value]
     if _UNAVAILABLE_NUMBERS in (value, items):
-        raise NotSent(_NOT_SENT)
+        raise UnsentValue(_NOT_SENT)
     return items
 
 
 def _struct(value: Any, fields: Mapping[str, Decode]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Refused("which is not an object")
+        raise UnreadableValue("which is not an object")
     for name in fields:
         if name not in value:
-            raise Refused(f"which lacks the field {name}; it has {', '.join(value) or 'none'}")
+            raise UnreadableValue(f"which lacks the field {name}; it has {', '.join(value) or 'none'}")
     return {name: None if value[name] is None else decode(value[name]) for name, decode in fields.items()}
 
 
 def _map(value: Any, value_of: Decode) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
-        raise Refused("which is not an object")
+        raise UnreadableValue("which is not an object")
     return [(_fit_text(pa.string(), key), None if each is None else value_of(each)) for key, each in value.items()]
 
 
@@ -233,7 +233,7 @@ def _number_of_text(source: Decode) -> Decode:
 
 def _refusal_decoder(why: str) -> Decode:
     def refuse(_value: Any) -> Any:
-        raise Refused(why)
+        raise UnreadableValue(why)
 
     return refuse
 
@@ -267,13 +267,13 @@ def _described_decoder(description: Described) -> Decode:
 
 def _integer(value: Any) -> int:
     if type(value) is not int:
-        raise Refused("which is not an integer")
+        raise UnreadableValue("which is not an integer")
     return value
 
 
 def _decode_unsigned(value: Any) -> int:
     if _integer(value) < 0:
-        raise Refused(
+        raise UnreadableValue(
             "which stands for a number that a signed integer does not hold: the column is UNSIGNED in the database; "
             "set bigint.unsigned.handling.mode=precise in the connector"
         )
@@ -284,32 +284,32 @@ def _number(value: Any) -> float:
     if type(value) is str and value in _FLOATS:
         return _FLOATS[value]
     if type(value) not in (int, decimal.Decimal):
-        raise Refused("which is not a number")
+        raise UnreadableValue("which is not a number")
     number = decimal.Decimal(value)
     double = float(number)
     # A DOUBLE is written with 17 digits at most. A number with more, or an integer, is one of another type.
     if number != decimal.Decimal(double) and (type(value) is int or len(number.as_tuple().digits) > _DOUBLE_DIGITS):
-        raise Refused("which DOUBLE does not hold exactly; declare DECIMAL, BIGINT or STRING")
+        raise UnreadableValue("which DOUBLE does not hold exactly; declare DECIMAL, BIGINT or STRING")
     if math.isinf(double):
-        raise Refused("which DOUBLE does not hold; declare STRING")
+        raise UnreadableValue("which DOUBLE does not hold; declare STRING")
     return double
 
 
 def _boolean(value: Any) -> bool:
     if type(value) is not bool:
-        raise Refused("which is not a boolean")
+        raise UnreadableValue("which is not a boolean")
     return value
 
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise Refused("which is not a text")
+        raise UnreadableValue("which is not a text")
     return value
 
 
 def _bytes(value: Any) -> bytes:
     if type(value) is not str or not _BASE64.fullmatch(value):
-        raise Refused("which is not base64")
+        raise UnreadableValue("which is not base64")
     return base64.b64decode(value)
 
 
@@ -319,19 +319,19 @@ def _url_safe_bytes(value: Any) -> bytes:
 
 def _hex(value: Any) -> bytes:
     if type(value) is not str or not _HEX.fullmatch(value):
-        raise Refused("which is not hexadecimal")
+        raise UnreadableValue("which is not hexadecimal")
     return binascii.unhexlify(value)
 
 
 def _decode_decimal(value: Any, scale: int) -> decimal.Decimal:
     """Return a decimal from its unscaled value: base64 of a big-endian integer in two's complement."""
     if abs(scale) > _DIGITS_MAX:
-        raise Refused(f"which has the scale {scale}, and at most {_DIGITS_MAX} is read")
+        raise UnreadableValue(f"which has the scale {scale}, and at most {_DIGITS_MAX} is read")
     if value == "":
-        raise Refused("which is empty")
+        raise UnreadableValue("which is empty")
     unscaled_value = int.from_bytes(_bytes(value), "big", signed=True)
     if abs(unscaled_value) >= 10**_EXACT_DIGITS:
-        raise Refused(f"which has more than {_EXACT_DIGITS} digits")
+        raise UnreadableValue(f"which has more than {_EXACT_DIGITS} digits")
     return decimal.Decimal(unscaled_value).scaleb(-scale, _EXACT)
 
 
@@ -342,14 +342,14 @@ def _of_scale(value: Any, scale: int) -> decimal.Decimal:
 
 def _variable_scale(value: Any) -> decimal.Decimal:
     if not isinstance(value, dict) or type(value.get("scale")) is not int:
-        raise Refused("which is not an object with scale and value")
+        raise UnreadableValue("which is not an object with scale and value")
     return _decode_decimal(value.get("value"), value["scale"])
 
 
 def _days(value: Any) -> dt.date:
     day = _EPOCH_DAY + _integer(value)
     if not 1 <= day <= dt.date.max.toordinal():
-        raise Refused("which is infinite or outside of the years 1 to 9999")
+        raise UnreadableValue("which is infinite or outside of the years 1 to 9999")
     return dt.date.fromordinal(day)
 
 
@@ -361,16 +361,16 @@ def _datetime(microseconds: int) -> dt.datetime:
     try:
         return _EPOCH + dt.timedelta(microseconds=microseconds)
     except OverflowError:
-        raise Refused("which is infinite or outside of the years 1 to 9999") from None
+        raise UnreadableValue("which is infinite or outside of the years 1 to 9999") from None
 
 
 def _nanoseconds(value: Any) -> int:
     """Return microseconds. The connector's nanoseconds wrap around outside of the years 1677 to 2262."""
     whole, rest = divmod(_integer(value), 1000)
     if rest:
-        raise Refused("which has parts of a microsecond, which Spark's types do not hold")
+        raise UnreadableValue("which has parts of a microsecond, which Spark's types do not hold")
     if value in INFINITE_NANOSECONDS or not -NANOSECONDS_END <= value <= NANOSECONDS_END:
-        raise Refused("which stands for infinity, and for a time that is another one")
+        raise UnreadableValue("which stands for infinity, and for a time that is another one")
     return whole
 
 
@@ -390,21 +390,23 @@ def _time_of_day(unit_us: int) -> Decode:
 
 def _time(microseconds: int) -> dt.time:
     if not 0 <= microseconds < _DAY_US:
-        raise Refused("which is not a time of a day (PostgreSQL's 24:00:00 and longer times of MySQL have no type)")
+        raise UnreadableValue(
+            "which is not a time of a day (PostgreSQL's 24:00:00 and longer times of MySQL have no type)"
+        )
     return (_EPOCH + dt.timedelta(microseconds=microseconds)).time()
 
 
 def _iso_date(value: Any) -> dt.date:
     match = _DATE.fullmatch(_text(value))
     if match is None:
-        raise Refused("which is not a date of the years 1 to 9999, as 2026-01-31")
+        raise UnreadableValue("which is not a date of the years 1 to 9999, as 2026-01-31")
     return _refuse_invalid(lambda: dt.date(*map(int, match.groups())))
 
 
 def _iso_time(value: Any) -> dt.time:
     match = _TIME_OF_DAY.fullmatch(_text(value))
     if match is None:
-        raise Refused("which is not a time of a day, as 10:11:12.5")
+        raise UnreadableValue("which is not a time of a day, as 10:11:12.5")
     return _time_of(match.groups())
 
 
@@ -412,7 +414,7 @@ def _time_of(parts: tuple[str | None, ...]) -> dt.time:
     hour, minute, second, fraction = parts
     nanoseconds = int((fraction or "0").ljust(9, "0"))
     if nanoseconds % 1000:
-        raise Refused("which has parts of a microsecond, which Spark's types do not hold")
+        raise UnreadableValue("which has parts of a microsecond, which Spark's types do not hold")
     return _refuse_invalid(lambda: dt.time(int(hour or 0), int(minute or 0), int(second or 0), nanoseconds // 1000))
 
 
@@ -420,7 +422,7 @@ def _iso_timestamp(value: Any) -> tuple[dt.datetime, str | None]:
     """Return date and time, and the zone: `Z`, an offset, or None."""
     match = _TIMESTAMP.fullmatch(_text(value))
     if match is None:
-        raise Refused("which is not a timestamp of the years 1 to 9999, as 2026-01-31T10:11:12.5Z")
+        raise UnreadableValue("which is not a timestamp of the years 1 to 9999, as 2026-01-31T10:11:12.5Z")
     year, month, day, *time, zone = match.groups()
     date = _refuse_invalid(lambda: dt.date(int(year), int(month), int(day)))
     return dt.datetime.combine(date, _time_of(tuple(time))), zone
@@ -430,32 +432,32 @@ def _refuse_invalid(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except ValueError as error:
-        raise Refused(f"which is not valid: {error}") from None
+        raise UnreadableValue(f"which is not valid: {error}") from None
 
 
 def _local_timestamp(value: Any) -> dt.datetime:
     """Return a timestamp without a zone. Debezium's IsoTimestamp ends with Z, although it has no zone."""
     at, zone = _iso_timestamp(value)
     if zone not in (None, "Z"):
-        raise Refused("which has a zone; declare TIMESTAMP")
+        raise UnreadableValue("which has a zone; declare TIMESTAMP")
     return at
 
 
 def _zoned_timestamp(value: Any) -> dt.datetime:
     at, zone = _iso_timestamp(value)
     if zone is None:
-        raise Refused("which has no zone, so the instant is not known; declare TIMESTAMP_NTZ")
+        raise UnreadableValue("which has no zone, so the instant is not known; declare TIMESTAMP_NTZ")
     if zone == "Z":
         return at.replace(tzinfo=dt.UTC)
     digits = zone[1:].replace(":", "").ljust(4, "0")
     hours, minutes = int(digits[:2]), int(digits[2:])
     if hours > 18 or minutes > 59:
-        raise Refused(f"which has the offset {zone}, and a zone has at most 18 hours and 59 minutes")
+        raise UnreadableValue(f"which has the offset {zone}, and a zone has at most 18 hours and 59 minutes")
     offset = dt.timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
     try:
         return (at - offset).replace(tzinfo=dt.UTC)
     except OverflowError:
-        raise Refused("which is outside of the years 1 to 9999") from None
+        raise UnreadableValue("which is outside of the years 1 to 9999") from None
 
 
 SEMANTIC: Final[dict[str, Decode]] = {
@@ -535,13 +537,13 @@ def _default_decoder(type_: pa.DataType, words: Words) -> Decode:
 
 def _as_it_is(value: Any) -> Any:
     if isinstance(value, dict | list):
-        raise Refused("which is an object or an array; declare STRUCT, MAP or ARRAY, or leave the column out")
+        raise UnreadableValue("which is an object or an array; declare STRUCT, MAP or ARRAY, or leave the column out")
     return value
 
 
 def _text_of_no_decimal(value: Any) -> Any:
     if type(value) is str and value.endswith("=") and _may_be_unscaled(value):
-        raise Refused(
+        raise UnreadableValue(
             "which seems to be base64 of a decimal, as of decimal.handling.mode=precise; declare DECIMAL with the "
             f"precision and scale of the database, or, if it is a text, write decimals={{{COLUMN}: 'string'}}, or keep "
             "the schema block (value.converter.schemas.enable=true)"
@@ -571,11 +573,11 @@ def _likely_unit(number: int, units: Mapping[str, int]) -> str:
     return next((unit for unit, digits_max in units.items() if digits <= digits_max), "nanoseconds")
 
 
-def _unknown_unit(number: int, units: Mapping[str, int]) -> Refused:
+def _unknown_unit(number: int, units: Mapping[str, int]) -> UnreadableValue:
     unit = _likely_unit(number, units)
     days = "if it counts days, declare DATE; otherwise " if unit == "days" else ""
     unit = "microseconds" if unit == "days" else unit
-    return Refused(
+    return UnreadableValue(
         f"an integer whose unit is not known; {days}write times={{{COLUMN}: '{unit}'}} if that is what the connector "
         "sends, as its digits suggest, or the unit that it sends, or keep the schema block "
         "(value.converter.schemas.enable=true)"
@@ -597,16 +599,18 @@ def _in_unit(convert: Decode, value: Any, times: Times | None, units: Mapping[st
         return convert(_microseconds(value, times, units))
     try:
         return convert(_microseconds(value, times, units))
-    except Refused as error:
-        raise Refused(f"{error}; it was read as times={times!r} says: does the connector send another unit?") from None
+    except UnreadableValue as error:
+        raise UnreadableValue(
+            f"{error}; it was read as times={times!r} says: does the connector send another unit?"
+        ) from None
 
 
 def _assumed_number(value: Any) -> float:
     try:
         return _number(value)
-    except Refused as error:
+    except UnreadableValue as error:
         hint = "; declare DECIMAL for a decimal that is sent as a text" if type(value) is str else ""
-        raise Refused(f"{error}{hint}") from None
+        raise UnreadableValue(f"{error}{hint}") from None
 
 
 def _likely_decimals(value: Any) -> Decimals | None:
@@ -622,11 +626,13 @@ def _decimal_source(scale: int, decimals: Decimals | None) -> Decode:
     def decode(value: Any) -> Any:
         try:
             return read(value)
-        except Refused as error:
+        except UnreadableValue as error:
             likely = _likely_decimals(value)
             if decimals is None or likely in (None, decimals):
                 raise
-            raise Refused(f"{error}, as decimals={decimals!r} says; it seems to be of decimals={likely!r}") from None
+            raise UnreadableValue(
+                f"{error}, as decimals={decimals!r} says; it seems to be of decimals={likely!r}"
+            ) from None
 
     def read(value: Any) -> Any:
         if decimals == "precise":
@@ -635,28 +641,28 @@ def _decimal_source(scale: int, decimals: Decimals | None) -> Decode:
             return _variable_scale(value)
         if type(value) in (int, decimal.Decimal):
             if decimals == "string":
-                raise Refused("which is not a text")
+                raise UnreadableValue("which is not a text")
             return value
         if type(value) is not str:
-            raise Refused("which is not a number")
+            raise UnreadableValue("which is not a number")
         if decimals == "double":
             return _number(value)
         if not _DECIMAL.fullmatch(value):
             if decimals is None and _likely_decimals(value) == "precise":
-                raise Refused(
+                raise UnreadableValue(
                     "which seems to be base64, as of decimal.handling.mode=precise; write decimals='precise', or keep "
                     "the schema block"
                 )
-            raise Refused("which is not a decimal number")
+            raise UnreadableValue("which is not a decimal number")
         if decimals is None and _DIGITS.fullmatch(value) and (scale > 0 or _BASE64.fullmatch(value)):
-            raise Refused(
+            raise UnreadableValue(
                 "which may be a number or base64 of one; write decimals='string' or decimals='precise', or keep the "
                 "schema block (value.converter.schemas.enable=true)"
             )
         try:
             return decimal.Decimal(value)
         except decimal.InvalidOperation:
-            raise Refused("which has too large an exponent") from None
+            raise UnreadableValue("which has too large an exponent") from None
 
     return decode
 
@@ -664,7 +670,7 @@ def _decimal_source(scale: int, decimals: Decimals | None) -> Decode:
 def _unsaid_bytes(value: Any) -> bytes:
     text = _text(value)
     if text and _HEX.fullmatch(text) and _BASE64.fullmatch(text):
-        raise Refused("which may be base64 or hexadecimal; write binary='base64' or binary='hex'")
+        raise UnreadableValue("which may be base64 or hexadecimal; write binary='base64' or binary='hex'")
     return _hex(text) if text and _HEX.fullmatch(text) else _bytes(text)
 
 
@@ -682,7 +688,7 @@ def _assumed_interval(value: Any, intervals: Intervals | None) -> dt.timedelta:
         return _iso_interval(value)
     microseconds = _integer(value)
     if intervals != "numeric":
-        raise Refused(
+        raise UnreadableValue(
             "a number in which the connector has approximated months; set interval.handling.mode=string, or write "
             "intervals='numeric' if no interval has months"
         )
@@ -698,7 +704,7 @@ def _duration(type_: pa.DataType, unit_us: decimal.Decimal) -> Decode:
             return number
         microseconds = number * unit_us
         if microseconds != int(microseconds):
-            raise Refused("which has parts of a microsecond, which Spark's types do not hold")
+            raise UnreadableValue("which has parts of a microsecond, which Spark's types do not hold")
         return _timedelta(int(microseconds))
 
     return read
@@ -706,7 +712,7 @@ def _duration(type_: pa.DataType, unit_us: decimal.Decimal) -> Decode:
 
 def _timedelta(microseconds: int) -> dt.timedelta:
     if not -(2**63) <= microseconds < 2**63:
-        raise Refused("which INTERVAL DAY TO SECOND does not hold")
+        raise UnreadableValue("which INTERVAL DAY TO SECOND does not hold")
     return dt.timedelta(microseconds=microseconds)
 
 
@@ -714,13 +720,13 @@ def _iso_interval(value: Any) -> dt.timedelta:
     """Return an interval of ISO 8601, as `interval.handling.mode=string` sends it, if it has no years and months."""
     match = _INTERVAL.fullmatch(_text(value))
     if match is None:
-        raise Refused("which is not an interval, as P0Y0M1DT2H3M4.5S")
+        raise UnreadableValue("which is not an interval, as P0Y0M1DT2H3M4.5S")
     years, months, *parts = (decimal.Decimal(part or 0) for part in match.groups())
     if years or months:
-        raise Refused("which has months, whose lengths differ; declare STRING")
+        raise UnreadableValue("which has months, whose lengths differ; declare STRING")
     microseconds = sum(part * unit for part, unit in zip(parts, _INTERVAL_US, strict=True))
     if microseconds != int(microseconds):
-        raise Refused("which has parts of a microsecond, which Spark's types do not hold")
+        raise UnreadableValue("which has parts of a microsecond, which Spark's types do not hold")
     return _timedelta(int(microseconds))
 
 
@@ -728,15 +734,15 @@ def _iso_interval(value: Any) -> dt.timedelta:
 
 
 def fit(type_: pa.DataType, value: Any) -> Any:
-    """Return a value as the declared type holds it. Raises Refused, if the type does not hold it exactly."""
+    """Return a value as the declared type holds it. Raises UnreadableValue, if the type does not hold it exactly."""
     for holds, convert in _TARGETS:
         if holds(type_):
             return convert(type_, value)
-    raise Refused(f"and the type {type_} is not read from events; declare STRING, or leave the column out")
+    raise UnreadableValue(f"and the type {type_} is not read from events; declare STRING, or leave the column out")
 
 
-def _mismatch(type_: pa.DataType, value: Any) -> Refused:
-    return Refused(f"a {type(value).__name__}, which {type_} does not hold; declare another type")
+def _mismatch(type_: pa.DataType, value: Any) -> UnreadableValue:
+    return UnreadableValue(f"a {type(value).__name__}, which {type_} does not hold; declare another type")
 
 
 def _fit_boolean(type_: pa.DataType, value: Any) -> bool:
@@ -752,7 +758,7 @@ def _fit_integer(type_: pa.DataType, value: Any) -> int:
         raise _mismatch(type_, value)
     end = 1 << (type_.bit_width - 1)
     if not -end <= value < end:
-        raise Refused(f"which {type_} does not hold; declare a wider type")
+        raise UnreadableValue(f"which {type_} does not hold; declare a wider type")
     return value
 
 
@@ -771,7 +777,7 @@ def _fit_float(type_: pa.DataType, value: Any) -> float:
         return double
     exact = value if isinstance(value, int | decimal.Decimal) else decimal.Decimal(repr(value))
     if double == double and decimal.Decimal(repr(nearest)) != exact:  # noqa: PLR0124 - not NaN
-        raise Refused(f"which {type_} does not hold exactly; declare DECIMAL, DOUBLE or BIGINT")
+        raise UnreadableValue(f"which {type_} does not hold exactly; declare DECIMAL, DOUBLE or BIGINT")
     return double
 
 
@@ -783,12 +789,12 @@ def _fit_decimal(type_: pa.DataType, value: Any) -> decimal.Decimal:
     if type(value) is not decimal.Decimal:
         raise _mismatch(type_, value)
     if not value.is_finite():
-        raise Refused("which DECIMAL does not hold; declare DOUBLE or STRING")
+        raise UnreadableValue("which DECIMAL does not hold; declare DOUBLE or STRING")
     if value and (value.adjusted() >= type_.precision - type_.scale or not _is_small(value)):
-        raise Refused(f"which DECIMAL({type_.precision}, {type_.scale}) does not hold; declare a wider type")
+        raise UnreadableValue(f"which DECIMAL({type_.precision}, {type_.scale}) does not hold; declare a wider type")
     scaled_value = value.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_EXACT)
     if scaled_value != value:
-        raise Refused(f"which DECIMAL({type_.precision}, {type_.scale}) would round; declare a greater scale")
+        raise UnreadableValue(f"which DECIMAL({type_.precision}, {type_.scale}) would round; declare a greater scale")
     return scaled_value
 
 
@@ -801,7 +807,7 @@ def _fit_text(type_: pa.DataType, value: Any) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise Refused("which is not Unicode: it has half of a surrogate pair") from None
+            raise UnreadableValue("which is not Unicode: it has half of a surrogate pair") from None
         return value
     if isinstance(value, int | float):
         return str(value)
@@ -840,7 +846,7 @@ def _fit_timestamp(type_: pa.DataType, value: Any) -> dt.datetime:
     if type(value) is not dt.datetime:
         raise _mismatch(type_, value)
     if type_.tz is None and value.tzinfo is not None:
-        raise Refused("which is an instant with a zone; declare TIMESTAMP")
+        raise UnreadableValue("which is an instant with a zone; declare TIMESTAMP")
     return value if type_.tz is None or value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
 
 

@@ -28,7 +28,7 @@ from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.engine.stream.upserts import TIME
 from foldflight.errors import RejectedError
 from foldflight.ext.changes.connectcolumns import UNPROVEN, ReadColumn, column_reader
-from foldflight.ext.changes.connectvalues import COLUMN, Decode, Described, NotSent, Refused, Words, decoder
+from foldflight.ext.changes.connectvalues import COLUMN, Decode, Described, UnreadableValue, UnsentValue, Words, decoder
 from foldflight.ext.changes.debeziumjson import (
     UNPARSED,
     ParseEvent,
@@ -108,19 +108,19 @@ _READERS_MAX: Final = 1000
 _first_tables: dict[str, str] = {}
 
 
-class RefusedColumns(Exception):  # noqa: N818 - reasons, which the reader completes to an error
+class UnreadableColumns(Exception):  # noqa: N818 - reasons, which the reader completes to an error
     """Why columns of one row are refused: sentences by the names of the columns."""
 
-    def __init__(self, why: Mapping[str, str]) -> None:
-        super().__init__(*why.values())
-        self.why = why
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__(*reasons.values())
+        self.reasons = reasons
 
 
 class _RepeatedName(ValueError):  # noqa: N818 - the reader completes it to an error
     """An object of JSON has a name twice, of which parsers take either value."""
 
 
-class RefusedEvent(RejectedError):  # noqa: N818 - the reader completes it to an error
+class UnreadableEvent(RejectedError):  # noqa: N818 - the reader completes it to an error
     """An event is refused for what it alone has, so that the others can be read without it."""
 
     def __init__(self, message: str) -> None:
@@ -286,7 +286,7 @@ class Reader:
             try:
                 with without_garbage_collection():
                     columns = self.by_column(messages, attempt)
-            except (*UNPARSED, *UNPROVEN, RefusedColumns, RejectedError):
+            except (*UNPARSED, *UNPROVEN, UnreadableColumns, RejectedError):
                 columns = self.by_value(messages, tombstones)
             else:
                 tombstones = attempt
@@ -328,15 +328,15 @@ class Reader:
             try:
                 for row in self._rows(messages.value(place), messages, place, tombstones):
                     rows.append(row)  # noqa: PERF402 - tombstones that come before an event that is refused
-            except (RefusedColumns, RefusedEvent) as error:
+            except (UnreadableColumns, UnreadableEvent) as error:
                 if self.isolates:
                     rows.append({DEAD_LETTER: _letter(error, messages, place)})
                     continue
-                if isinstance(error, RefusedEvent):
+                if isinstance(error, UnreadableEvent):
                     if refused_columns:
                         break
                     raise _schema_mismatch(f"{error.message}{messages.name(place)}") from None
-                for name, why in error.why.items():
+                for name, why in error.reasons.items():
                     refused_columns.setdefault(name, (why, messages.name(place)))
             except RejectedError as error:
                 if refused_columns:
@@ -608,7 +608,7 @@ class Reader:
         except ValueError as error:
             is_registered = (message_key or b"")[:1] == b"\0"
             why = "written with a schema registry" if is_registered else f"not JSON ({error}): {_text_of(message_key)}"
-            raise (_schema_mismatch if is_registered else RefusedEvent)(
+            raise (_schema_mismatch if is_registered else UnreadableEvent)(
                 f"{what} has a key that is {why}"
                 "; set the connector's key.converter to JSON, or leave such messages out (value IS NOT NULL)"
             ) from None
@@ -624,7 +624,7 @@ class Reader:
         if len(self.keys) == 1 and key is not None and not isinstance(key, dict | list):
             key = {self.keys[0]: key}
         if not isinstance(key, dict):
-            raise RefusedEvent(
+            raise UnreadableEvent(
                 f"{what} has the key {_text_of(key)}, which does not hold {', '.join(self.keys)}, the columns of "
                 "keys=; leave such messages out (value IS NOT NULL)"
             )
@@ -633,7 +633,7 @@ class Reader:
     def _of_event(self, event: Any, plan: _Plan, messages: _Messages, place: int) -> Iterator[_Change]:
         """Yield what an event does. Raises RejectedError SCHEMA_MISMATCH."""
         if not isinstance(event, dict):
-            raise RefusedEvent(f"an event is not an object: {_text_of(messages.value(place))}")
+            raise UnreadableEvent(f"an event is not an object: {_text_of(messages.value(place))}")
         op, source = event.get("op"), event.get("source")
         if op is None or not FLATTENED.isdisjoint(event):
             yield from self._without_op(event, plan, messages, place)
@@ -646,7 +646,7 @@ class Reader:
             position = _position(source, messages, place, is_snapshot=op == "r")
             if op != "d":
                 if after is None:
-                    raise RefusedEvent(f"an event lacks its new row, after; its operation is {op}")
+                    raise UnreadableEvent(f"an event lacks its new row, after; its operation is {op}")
                 yield _Change(ROW_KINDS[op], after, plan, position)
             elif before is not None:
                 yield _Change("-D", before, plan, position, is_deleted=True)
@@ -800,7 +800,7 @@ class Reader:
         With `unsent_names`, large values that were not sent are NULL, and it gets their names.
 
         Raises:
-            RefusedColumns: With all columns whose values are refused.
+            UnreadableColumns: With all columns whose values are refused.
         """
         result: Row = dict.fromkeys(self.types)
         refused_columns: dict[str, str] = {}
@@ -813,28 +813,28 @@ class Reader:
             decode = plan.values[name]
             try:
                 result[name] = None if value is None or decode is None else decode(value)
-            except Refused as error:
-                if isinstance(error, NotSent) and unsent_names is not None and name not in (self.keys or ()):
+            except UnreadableValue as error:
+                if isinstance(error, UnsentValue) and unsent_names is not None and name not in (self.keys or ()):
                     unsent_names.append(name)
                     continue
                 why = str(error).replace(COLUMN, repr(name))
                 refused_columns[name] = f"the column {name} of an event has the value {_text_of(value)}, {why}"
         if refused_columns:
-            raise RefusedColumns(refused_columns)
+            raise UnreadableColumns(refused_columns)
         return result
 
     def _values(self, row: Any, plan: _Plan, names: Sequence[str]) -> list[Any]:
         """Return the values of columns in the JSON of a row, NULL for those that it lacks.
 
         Raises:
-            RefusedColumns: If it lacks one that is not filled.
+            UnreadableColumns: If it lacks one that is not filled.
             RejectedError: SCHEMA_MISMATCH, if it is no object.
         """
         members = self._members(row)
         values = []
         for name in names:
             if self._is_refused(name, row, members, plan):
-                raise RefusedColumns({name: self._lacks([name], row)})
+                raise UnreadableColumns({name: self._lacks([name], row)})
             member = name if name in row else members.get(name.casefold(), name)
             values.append(row.get(member))
         return values
@@ -855,11 +855,11 @@ class Reader:
         """Return the names of a row by their lower case; nothing if that is not needed.
 
         Raises:
-            RefusedColumns: If two differ by case only, and the declared name is neither.
-            RefusedEvent: If the row is no object.
+            UnreadableColumns: If two differ by case only, and the declared name is neither.
+            UnreadableEvent: If the row is no object.
         """
         if not isinstance(row, dict):
-            raise RefusedEvent(f"the row of an event is not an object: {_text_of(row)}")
+            raise UnreadableEvent(f"the row of an event is not an object: {_text_of(row)}")
         if self.is_case_sensitive or self.types.keys() <= row.keys():  # most events have the names as declared
             return {}
         members: dict[str, str] = {}
@@ -870,7 +870,7 @@ class Reader:
             name = next((name for name in self.types if name.casefold() == each.casefold()), each)
             if name not in row:
                 why = f"an event has the columns {other} and {each}, and the column {name} may be either; "
-                raise RefusedColumns({name: f"{why}write its name as the database has it"})
+                raise UnreadableColumns({name: f"{why}write its name as the database has it"})
         return members
 
     def _has(self, row: Any, name: str) -> bool:
@@ -966,7 +966,7 @@ class Reader:
                     "with from_avro, and give the columns op, before and after"
                 ) from None
             why = error if isinstance(error, _RepeatedName) else f"is not JSON ({error})"
-            raise RefusedEvent(f"an event {why}: {_text_of(value)}") from None
+            raise UnreadableEvent(f"an event {why}: {_text_of(value)}") from None
         payload, block = without_schema(event)
         plan = self._plan(block)
         if payload is not event and event.keys() == {"schema", "payload"}:
@@ -1104,9 +1104,9 @@ def _log_of(value: bytes | None) -> Iterator[str]:
             yield f"{name} {position}"
 
 
-def _letter(error: RefusedColumns | RefusedEvent, messages: _Messages, place: int) -> Row:
+def _letter(error: UnreadableColumns | UnreadableEvent, messages: _Messages, place: int) -> Row:
     """Return the dead letter of an event."""
-    why = error.message if isinstance(error, RefusedEvent) else "; also, ".join(error.why.values())
+    why = error.message if isinstance(error, UnreadableEvent) else "; also, ".join(error.reasons.values())
     message = _escape_surrogates(f"{why}{messages.name(place)}")
     return {
         "code": "SCHEMA_MISMATCH",

@@ -18,7 +18,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.author.spec import Declared, Function, Parameter, ScalarFunction
 from foldflight.functions.query.call import names_values
 from foldflight.functions.types.annotations import annotations_of, signature_of
-from foldflight.functions.types.serializer import StateSerializer, Untyped, serializer_of_annotation
+from foldflight.functions.types.serializer import StateSerializer, UnspecificAnnotation, serializer_of_annotation
 from foldflight.functions.types.sql import is_spark_type, parse_type, type_variables
 
 # Names of parameters for secrets. `max_tokens` is none.
@@ -235,13 +235,13 @@ class SignatureBuilder(ABC):
         """Return the Arrow type of an annotation."""
         try:
             return self.layout(annotation).arrow
-        except Untyped as why:
+        except UnspecificAnnotation as why:
             raise self.error(
                 f"{where}: {why}", f"give the SQL type in {self.decorator}(input_types=..., result_type=...)"
             ) from None
 
     def layout(self, annotation: Any) -> StateSerializer:
-        """Return the layout of an annotation. Raises Untyped."""
+        """Return the layout of an annotation. Raises UnspecificAnnotation."""
         serializer = serializer_of_annotation(annotation, self.own_class)
         zoned_serializer = serializer.with_zones()
         self.has_datetimes = self.has_datetimes or zoned_serializer.arrow != serializer.arrow

@@ -34,7 +34,7 @@ from foldflight.functions.types.annotations import annotations_of, signature_of
 from foldflight.functions.types.serializer import (
     Nullable,
     StateSerializer,
-    Untyped,
+    UnspecificAnnotation,
     ViewSerializer,
     check_views,
     may_be_none,
@@ -768,7 +768,7 @@ class _Builder(SignatureBuilder):
         try:
             serializer = self.layout(annotation)
             return (Nullable(serializer) if may_be_none(annotation) else serializer), "annotated"
-        except Untyped as why:
+        except UnspecificAnnotation as why:
             return None, str(why)
 
     def returns(self, serializer: StateSerializer | None, annotation: Any) -> Literal["always", "some", "may"]:

@@ -43,7 +43,7 @@ from foldflight.functions.types.vectors import from_matrix, is_vector, matrix_of
 from foldflight.functions.types.views import LIST_KEY, ListView, MapView, PlainMap, ViewPart, normal_key, view_type
 
 
-class Untyped(Exception):  # noqa: N818 - not a failure: the state falls back to another codec, with this reason
+class UnspecificAnnotation(Exception):  # noqa: N818 - not a failure: the state falls back to another codec, with this reason
     """The annotation is not specific enough for a typed state."""
 
 
@@ -921,7 +921,8 @@ def serializer_of_annotation(annotation: Any, owner: type | None = None) -> Stat
         owner: The author's class in which it is written. Annotations of classes may refer to it by name.
 
     Raises:
-        Untyped: The annotation is not specific enough (a bare `list`, `Any`, a class without annotated attributes).
+        UnspecificAnnotation: The annotation is not specific enough (a bare `list`, `Any`, a class without annotated
+            attributes).
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
@@ -938,13 +939,13 @@ def serializer_of_annotation(annotation: Any, owner: type | None = None) -> Stat
             if isinstance(serializer, ViewSerializer):
                 raise RejectedError("SIGNATURE", "a view cannot be None; annotate it without None, and `clear` it")
             return serializer
-        raise Untyped(f"a union of several types ({annotation}) has no single Arrow type")
+        raise UnspecificAnnotation(f"a union of several types ({annotation}) has no single Arrow type")
     if annotation is ExactSum:
         return _Exact()
     if annotation is datetime.datetime:
         return _Datetime()
     if annotation is np.ndarray:
-        raise Untyped("an array does not declare its items; annotate Vector[n], as in Vector[384]")
+        raise UnspecificAnnotation("an array does not declare its items; annotate Vector[n], as in Vector[384]")
     if annotation in _SCALARS:
         return _Scalar(_SCALARS[annotation])
     if origin in (list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence):
@@ -957,18 +958,18 @@ def serializer_of_annotation(annotation: Any, owner: type | None = None) -> Stat
         return _view(origin, arguments, owner)
     if origin is tuple:
         if not arguments:
-            raise Untyped("an empty tuple has no members")
+            raise UnspecificAnnotation("an empty tuple has no members")
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return _List(serializer_of_annotation(arguments[0], owner), tuple)
         return _tuple([(f"f{index}", serializer_of_annotation(a, owner)) for index, a in enumerate(arguments)])
     if (origin or annotation) in _UNTYPED_CONTAINERS:
-        raise Untyped(_of_container(origin or annotation, arguments))
+        raise UnspecificAnnotation(_of_container(origin or annotation, arguments))
     if isinstance(annotation, type) and annotation is not Any:
         try:
             return _class(annotation, owner)
         except RecursionError:
-            raise Untyped(f"{annotation.__name__} contains itself") from None
-    raise Untyped(f"{annotation!r} is not specific enough")
+            raise UnspecificAnnotation(f"{annotation.__name__} contains itself") from None
+    raise UnspecificAnnotation(f"{annotation!r} is not specific enough")
 
 
 # Streams have these in pickled states, and could not go on with typed ones.
@@ -1007,16 +1008,16 @@ def _class(cls: type, owner: type | None) -> StateSerializer:
         wrong = f"{cls.__name__} does not declare the types of its entries"
         raise RejectedError("SIGNATURE", f"{wrong}; annotate MapView[K, V] or ListView[T]")
     if cls.__module__ == "builtins" or (issubclass(cls, (list, dict, tuple, set)) and not hasattr(cls, "_fields")):
-        raise Untyped(f"{cls.__name__} does not declare its contents")
+        raise UnspecificAnnotation(f"{cls.__name__} does not declare its contents")
     try:
         hints = annotations_of(cls, owner)
     except NameError as error:
-        raise Untyped(
+        raise UnspecificAnnotation(
             f"an annotation of {cls.__name__} cannot be resolved: {error}; define it above the class, or import it"
         ) from None
     hints = {name: hint for name, hint in hints.items() if typing.ClassVar not in (hint, typing.get_origin(hint))}
     if not hints:
-        raise Untyped(f"{cls.__name__} annotates no attribute")
+        raise UnspecificAnnotation(f"{cls.__name__} annotates no attribute")
     if hasattr(cls, "_fields"):  # a NamedTuple
         fields = [(name, _attribute(cls, name, hints[name], owner)) for name in cls._fields]
         tuple_serializer = _tuple(fields, cls)

@@ -109,7 +109,7 @@ class ReadRequest:
     is_case_sensitive: bool
 
 
-class _RefusedError(Exception):
+class _FileError(Exception):
     """A file is left to Spark. Its text tells why, for users."""
 
 
@@ -143,9 +143,9 @@ def footer(path: str, filesystem: fs.FileSystem, request: ReadRequest) -> Footer
                 # Old versions of Arrow and Flink count days before 1970 from their end, in negative nanoseconds. Arrow
                 # reads these as positive ones.
                 if column.physical_type == "INT96" and not is_written_by_spark(parquet.metadata):
-                    raise _RefusedError(f"its column {name!r} is INT96, whose signs are known only in files by Spark")
+                    raise _FileError(f"its column {name!r} is INT96, whose signs are known only in files by Spark")
                 if is_rebased(request.columns[name], column.physical_type, metadata, request.mode):
-                    raise _RefusedError(f"the days of its column {name!r} may be counted in the old calendar")
+                    raise _FileError(f"the days of its column {name!r} may be counted in the old calendar")
             groups = [parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups)]
             _check_stored(groups, leaves, parquet.metadata.created_by)
             chosen_groups = [
@@ -155,7 +155,7 @@ def footer(path: str, filesystem: fs.FileSystem, request: ReadRequest) -> Footer
                 for index, group in enumerate(groups)
                 if _may_pass(group, leaves, request.predicate)
             ]
-    except _RefusedError as refusal:
+    except _FileError as refusal:
         return Footer(path, str(refusal))
     except (pa.ArrowException, OSError) as error:
         return Footer(path, f"Arrow cannot read its footer: {str(error).splitlines()[0]}")
@@ -169,7 +169,7 @@ def _check_whole(file: Any, size: int, metadata: pq.FileMetaData) -> None:
     """Refuse a file whose footer has more than Arrow has parsed: a signature, or what writers may add one day."""
     tail = file.read_at(_TAIL, size - _TAIL)
     if int.from_bytes(tail[:4], "little") != metadata.serialized_size:
-        raise _RefusedError("its footer has more than descriptions, as that of an encrypted file")
+        raise _FileError("its footer has more than descriptions, as that of an encrypted file")
 
 
 def _check_stored(groups: Sequence[Any], leaves: Mapping[str, int], writer: str) -> None:
@@ -179,9 +179,9 @@ def _check_stored(groups: Sequence[Any], leaves: Mapping[str, int], writer: str)
             chunk = group.column(leaf)
             unusual = {chunk.compression, *chunk.encodings} - _STORED
             if unusual:
-                raise _RefusedError(f"its column {name!r} is stored as {', '.join(sorted(unusual))}")
+                raise _FileError(f"its column {name!r} is stored as {', '.join(sorted(unusual))}")
             if writer.startswith("DuckDB") and "DELTA_BINARY_PACKED" in chunk.encodings and _may_be_wide(chunk):
-                raise _RefusedError(f"its column {name!r} is stored as differences that may have more than 32 bits")
+                raise _FileError(f"its column {name!r} is stored as differences that may have more than 32 bits")
 
 
 def _may_be_wide(chunk: Any) -> bool:
@@ -202,7 +202,7 @@ def _leaves(parquet: pq.ParquetFile, request: ReadRequest) -> dict[str, int]:
         alike.setdefault(fold(name), []).append(name)
     for name in request.constants:
         if fold(name) in alike:
-            raise _RefusedError(f"it has the column {name!r}, which is in the names of folders, too")
+            raise _FileError(f"it has the column {name!r}, which is in the names of folders, too")
     leaves: dict[str, int] = {}
     numbers = {parquet.schema.column(index).path: index for index in range(len(parquet.schema))}
     for name, type_ in request.columns.items():
@@ -210,9 +210,7 @@ def _leaves(parquet: pq.ParquetFile, request: ReadRequest) -> dict[str, int]:
         if not matches:
             continue
         if matches != [name]:
-            raise _RefusedError(
-                f"its columns {', '.join(matches)} are called like {name!r}, but not exactly so, or twice"
-            )
+            raise _FileError(f"its columns {', '.join(matches)} are called like {name!r}, but not exactly so, or twice")
         # Of an array, the leaf is its items, in the three levels that the format prescribes for lists.
         is_array = isinstance(type_, st.ArrayType)
         leaf_paths = [f"{name}.list.{item}" for item in _ITEMS] if is_array else [name]
@@ -220,10 +218,10 @@ def _leaves(parquet: pq.ParquetFile, request: ReadRequest) -> dict[str, int]:
         leaf = None if number is None else parquet.schema.column(number)
         # A column may also be called like the items of another one.
         if number is None or leaf is None or leaf.max_repetition_level != is_array:
-            raise _RefusedError(f"its column {name!r} has members")
+            raise _FileError(f"its column {name!r} has members")
         if not is_readable(leaf.physical_type, arrow.field(name).type, type_):
             kind = str(leaf.logical_type) if leaf.logical_type.type != "NONE" else leaf.physical_type
-            raise _RefusedError(
+            raise _FileError(
                 f"its column {name!r} is {kind} in Parquet, which only Spark reads as {type_.simpleString()}"
             )
         leaves[name] = number

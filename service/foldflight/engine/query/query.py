@@ -61,7 +61,7 @@ class CallPlan(Protocol):
 
 
 @dataclass(frozen=True)
-class Lifting:
+class QueryLift:
     """How a query can be lifted.
 
     Args:
@@ -73,7 +73,7 @@ class Lifting:
     no_lift_reason: str = ""
 
     @classmethod
-    def of(cls, query: Query) -> Lifting:
+    def of(cls, query: Query) -> QueryLift:
         """Return how a query can be lifted. Raises RejectedError BAD_FRAME, if a description is damaged."""
         if query.stream is not None:
             return cls((), "a stream keeps states, and the host has none of its own for them")
@@ -82,13 +82,13 @@ class Lifting:
         if query.no_host_reason:
             return cls((), query.no_host_reason)
         planner = _LIFT.find()
-        return cls((), MISSING) if planner is None else planner.lifting(query)
+        return cls((), MISSING) if planner is None else planner.plan_lift(query)
 
 
 class Planner(Protocol):
     """What the extension `lift` provides for queries."""
 
-    def lifting(self, query: Query) -> Lifting:
+    def plan_lift(self, query: Query) -> QueryLift:
         """Return how a batch can be lifted whose host aggregates rows.
 
         Raises:
@@ -286,17 +286,17 @@ class Query:
         )
 
     @cached_property
-    def lifting(self) -> Lifting:
+    def query_lift(self) -> QueryLift:
         """How the query can be lifted."""
-        return Lifting.of(self)
+        return QueryLift.of(self)
 
     @property
     def lift_choice(self) -> Choice:
         """Whether rows are aggregated by the host, so that only finished states come to Python."""
         if self.plan == "fold":
             return Choice(holds=False, why="plan='fold'")
-        if not self.lifting.plans:
-            return Choice(holds=False, why=self.lifting.no_lift_reason)
+        if not self.query_lift.plans:
+            return Choice(holds=False, why=self.query_lift.no_lift_reason)
         if self.plan == "lifted":
             return Choice(holds=True, why="plan='lifted'")
         if self.lifts_integers_only:
@@ -305,7 +305,7 @@ class Query:
             if not opened_call.can_merge:
                 why = f"{call.function} has no merge, so its accumulators may hold more than their states"
                 return Choice(holds=False, why=f"{why}; plan='lifted' lifts it nevertheless")
-        for call, plan in zip(self.open_request.calls, self.lifting.plans, strict=True):
+        for call, plan in zip(self.open_request.calls, self.query_lift.plans, strict=True):
             if plan.raises:
                 why = f"{call.function} raises for some rows, and a fold tells more of them"
                 return Choice(holds=False, why=f"{why}; plan='lifted' lifts it nevertheless")
@@ -322,7 +322,7 @@ class Query:
         """Whether the host also makes the results of a lifted batch, so that no Python runs."""
         if self.lifts_integers_only:
             return Choice(holds=False, why="divisions and decimals of this host may differ from Spark's")
-        for call, plan in zip(self.open_request.calls, self.lifting.plans, strict=True):
+        for call, plan in zip(self.open_request.calls, self.query_lift.plans, strict=True):
             if plan.outcome_reason:
                 return Choice(holds=False, why=f"{call.function}: {plan.outcome_reason}")
         return Choice(holds=True, why="get_value of every call is lifted")

@@ -708,8 +708,8 @@ def _sorted_of(me: ContainerType) -> Any:
     part = me.part
     assert part is not None
     _check_order(part)
-    sorter, words = memory.sorting(part.kinds), _words_of(part, "an item")
-    stride, size_of = len(part.kinds), register_jitable(counting(me))
+    sorter, words = memory.make_sort(part.kinds), _words_of(part, "an item")
+    stride, size_of = len(part.kinds), register_jitable(make_count(me))
 
     @register_jitable
     def sorted_copy(me):
@@ -990,10 +990,10 @@ def length_of(me: Any) -> Any:
         return lambda me: size_of(me)
     if not isinstance(me, ContainerType):
         raise Unsupported(f"it calls len of {describe_type(me)}")
-    return counting(me)
+    return make_count(me)
 
 
-def counting(me: ContainerType) -> Any:
+def make_count(me: ContainerType) -> Any:
     """Return a function that counts the entries of a container."""
     at = memory.USED if me.contents.shape == "list" else memory.LIVE
     return lambda me: load(header_of(me) + at)
@@ -1029,7 +1029,7 @@ def _extreme_of(name: str, symbol: str) -> Any:
         if kind not in _ORDERED:
             raise Unsupported(f"it calls {name} of {describe_type(me)}")
         wins = wins_text if kind in TEXTS else beats
-        decode, size_of, start = decode_kind(kind), register_jitable(counting(me)), number_type(kind)(0)
+        decode, size_of, start = decode_kind(kind), register_jitable(make_count(me)), number_type(kind)(0)
 
         @register_jitable
         def extreme(me: Any) -> Any:
@@ -1234,7 +1234,7 @@ def equality(me: Any, other: Any, same: Any) -> Any:
             raise Unsupported(f"== of {describe_type(me)} and {describe_type(other)}")
     if me.contents.key != other.contents.key or me.contents.key.is_tuple or "float" in me.contents.key.kinds:
         raise Unsupported(f"== of {describe_type(me)} and {describe_type(other)}")
-    size, item = register_jitable(counting(me)), register_jitable(_steps(me)[1])
+    size, item = register_jitable(make_count(me)), register_jitable(_steps(me)[1])
 
     def equal(me: Any, other: Any) -> bool:
         if size(me) != size(other):
@@ -1300,7 +1300,7 @@ def inserting(less: Any, *, right: bool) -> tuple[Any, Any]:
             return lambda me, value: position(me, value, size, at, less)
         if not isinstance(me, ContainerType) or me.part is None or me.contents.shape != "list" or me.contents.cls:
             raise Unsupported(f"it calls bisect of {describe_type(me)}")
-        used_count_of, entry = register_jitable(counting(me)), register_jitable(_steps(me)[1])
+        used_count_of, entry = register_jitable(make_count(me)), register_jitable(_steps(me)[1])
         return lambda me, value: position(me, value, used_count_of(me), entry, less)
 
     insert = METHODS["insert"]

@@ -242,7 +242,7 @@ def ordering(kinds: tuple[str, ...]) -> Any:
 
 
 @functools.cache
-def sorting(kinds: tuple[str, ...]) -> Any:
+def make_sort(kinds: tuple[str, ...]) -> Any:
     """Return `sort(header, scratch)`, which sorts a temporary list; `scratch` is another one of the same capacity."""
     stride, less = len(kinds), ordering(kinds)
 

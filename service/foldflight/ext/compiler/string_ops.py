@@ -11,16 +11,16 @@ from numba.core import types
 
 from foldflight.ext.compiler import memory
 from foldflight.ext.compiler.arena import Contents, Element
-from foldflight.ext.compiler.containers import ContainerType, container_at, counting
+from foldflight.ext.compiler.containers import ContainerType, container_at, make_count
 from foldflight.ext.compiler.control_block import store_byte, text_room
 from foldflight.ext.compiler.generated import register_jitable
 from foldflight.ext.compiler.records import Items
 from foldflight.ext.compiler.strings import (
-    asking,
     byte_at,
     character_count,
     includes_at,
     length_of,
+    string_operation,
     substring,
     text_kind,
 )
@@ -74,7 +74,7 @@ def _plus(a: int, b: int) -> int:
     return text_at(address, length_of(a) + length_of(b))
 
 
-concatenate: Final = asking("+", _plus, creates=True)
+concatenate: Final = string_operation("+", _plus, creates=True)
 
 
 def _of_one(name: str, function: Any) -> Any:
@@ -529,7 +529,7 @@ def _count(a: int, b: int) -> int:
     return count
 
 
-_count_parts: Final = asking("count", _count)
+_count_parts: Final = string_operation("count", _count)
 
 
 @implementation
@@ -587,7 +587,7 @@ def bytes_of(a: Any) -> Any:
     is_list = isinstance(a, ContainerType) and a.contents.shape == "list" and a.contents.key == Element(("int",))
     if not is_list and not (isinstance(a, Items) and a.kind == "byte"):
         raise Unsupported(f"it calls bytes of {a}")
-    size_of = register_jitable(counting(a)) if is_list else register_jitable(lambda a, size=a.length: size)
+    size_of = register_jitable(make_count(a)) if is_list else register_jitable(lambda a, size=a.length: size)
 
     def of_list(a: Any) -> Any:
         length = size_of(a)

@@ -206,7 +206,7 @@ def size_of(a: Any) -> Any:
     return lambda a: size(as_number(convert(a)))
 
 
-def asking(name: str, function: Any, *, creates: bool = False) -> Any:
+def string_operation(name: str, function: Any, *, creates: bool = False) -> Any:
     """Return the implementation of an operator or method of two strings, whose result may be a string."""
 
     @implementation
@@ -218,7 +218,7 @@ def asking(name: str, function: Any, *, creates: bool = False) -> Any:
     return choose
 
 
-includes: Final = asking("in", _includes)
+includes: Final = string_operation("in", _includes)
 
 
 @implementation
@@ -342,16 +342,16 @@ def encode_text(a: Any) -> Any:
 
 METHODS: Final = {
     "encode": encode_text,
-    "endswith": asking("endswith", _ends),
+    "endswith": string_operation("endswith", _ends),
     "find": _position("find", last=False, must_exist=False),
     "index": _position("index", last=False, must_exist=True),
     "partition": _partition("partition", last=False),
-    "removeprefix": asking("removeprefix", _without_prefix, creates=True),
-    "removesuffix": asking("removesuffix", _without_suffix, creates=True),
+    "removeprefix": string_operation("removeprefix", _without_prefix, creates=True),
+    "removesuffix": string_operation("removesuffix", _without_suffix, creates=True),
     "rfind": _position("rfind", last=True, must_exist=False),
     "rindex": _position("rindex", last=True, must_exist=True),
     "rpartition": _partition("rpartition", last=True),
-    "startswith": asking("startswith", _starts),
+    "startswith": string_operation("startswith", _starts),
 }
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import types as st
 
-    from foldflight.engine.query.query import Lifting, Query
+    from foldflight.engine.query.query import Query, QueryLift
     from foldflight.ext.lift.law import LiftedForm
     from foldflight.functions.author.spec import BoundFunction
     from foldflight.spark.batch import Text
@@ -43,11 +43,11 @@ class _Lift:
 
         return lifted_of(text)[1]
 
-    def lifting(self, query: Query) -> Lifting:
+    def plan_lift(self, query: Query) -> QueryLift:
         """Return how a query can be lifted. Raises RejectedError BAD_FRAME, if a description is damaged."""
-        from foldflight.ext.lift.queries import lifting_of
+        from foldflight.ext.lift.queries import plan_lift
 
-        return lifting_of(query)
+        return plan_lift(query)
 
     def result(self, query: Query, rows: DataFrame, outputs: Sequence[st.DataType]) -> DataFrame:
         """Return the result of a batch query that is lifted; see `SparkPlanner.result`."""

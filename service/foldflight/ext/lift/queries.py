@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from foldflight.engine.query.query import Lifting, Query
+from foldflight.engine.query.query import Query, QueryLift
 from foldflight.errors import RejectedError
 from foldflight.ext.lift.analysis import check_lift
 from foldflight.ext.lift.descriptions import lifted_of
@@ -18,7 +18,7 @@ from foldflight.functions import Call
 from foldflight.functions.types.sql import has_floats
 
 
-def lifting_of(query: Query) -> Lifting:
+def plan_lift(query: Query) -> QueryLift:
     """Return how a batch can be lifted. Raises RejectedError BAD_FRAME for a damaged description."""
     layout = query.layout
     types = dict(zip(layout.display_names, layout.columns.types, strict=True))
@@ -48,8 +48,8 @@ def lifting_of(query: Query) -> Lifting:
             plans_by_use[use] = plan
             plans.append(plan)
         except Unsupported as lift_error:
-            return Lifting((), f"{call.function} is not lifted: {lift_error}")
-    return Lifting(tuple(plans))
+            return QueryLift((), f"{call.function} is not lifted: {lift_error}")
+    return QueryLift(tuple(plans))
 
 
 def _check_integers(plan: LiftPlan, keys: pa.Schema) -> None:

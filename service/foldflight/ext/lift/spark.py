@@ -660,7 +660,7 @@ def finished_by_python(
     query: Query, groups: DataFrame, rows: st.StructType, outputs: Sequence[st.DataType]
 ) -> DataFrame:
     """Return the result of finished groups, whose states Python makes; see `SparkPlanner.finished_by_python`."""
-    task = LiftedFold(query, merges=True, plans=cast("tuple[LiftPlan, ...]", query.lifting.plans))
+    task = LiftedFold(query, merges=True, plans=cast("tuple[LiftPlan, ...]", query.query_lift.plans))
     schema = spark_schema(query, rows, query.layout.results, outputs)
     return groups.mapInArrow(arrow_function(task, step_of(query, "lifted"), query.trace), schema)
 
@@ -693,7 +693,7 @@ def _aggregates_of(
     query: Query, rows: _Rows, columns: Mapping[str, str], session: SparkSession
 ) -> tuple[LiftedFold, _Rows, dict[str, str]]:
     """Return the task that makes states and results in Python, and the rows and aggregates of which it makes them."""
-    plans = cast("tuple[LiftPlan, ...]", query.lifting.plans)  # `lifting_of` has made them
+    plans = cast("tuple[LiftPlan, ...]", query.query_lift.plans)  # `plan_lift` has made them
     layout = query.layout
     keys = [*_keys_of(query, columns).values()]
     sent_names = [columns[name] for name in layout.columns.names]

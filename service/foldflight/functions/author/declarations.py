@@ -39,7 +39,7 @@ class Decorator(Protocol[P]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Callable[[T], T]: ...
 
 
-def registering(name: str, make: Callable[Concatenate[Any, P], Function | ScalarFunction]) -> Decorator[P]:
+def function_decorator(name: str, make: Callable[Concatenate[Any, P], Function | ScalarFunction]) -> Decorator[P]:
     """Return the decorator that attaches a function to the class or function of which `make` makes it.
 
     Args:

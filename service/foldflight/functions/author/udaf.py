@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.author.adapters import AdaptedForm, Adapter, adapter_of
-from foldflight.functions.author.declarations import REGISTERED, Inputs, SignatureBuilder, registering, snake_case
+from foldflight.functions.author.declarations import (
+    REGISTERED,
+    Inputs,
+    SignatureBuilder,
+    function_decorator,
+    snake_case,
+)
 from foldflight.functions.author.segments import Applied, BundledForm, Segment, arguments_of
 from foldflight.functions.author.spec import (
     METHODS,
@@ -260,7 +266,7 @@ def aggregate_of(
     )
 
 
-udaf = registering("udaf", aggregate_of)
+udaf = function_decorator("udaf", aggregate_of)
 
 
 def function_of(target: object) -> AnyFunction | None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.author.declarations import Inputs, SignatureBuilder, registering, snake_case
+from foldflight.functions.author.declarations import Inputs, SignatureBuilder, function_decorator, snake_case
 from foldflight.functions.author.spec import CallBounds, Declared, ScalarFunction, Vectorised, bounds_of
 from foldflight.functions.types.annotations import signature_of
 from foldflight.functions.types.sql import parse_type, sql_name, type_variables
@@ -166,7 +166,7 @@ def scalar_of(
     )
 
 
-udf = registering("udf", scalar_of)
+udf = function_decorator("udf", scalar_of)
 
 
 def table_of(
@@ -231,7 +231,7 @@ def table_of(
     )
 
 
-udtf = registering("udtf", table_of)
+udtf = function_decorator("udtf", table_of)
 
 
 def _name_of(target: Any, option_name: str | None) -> str:

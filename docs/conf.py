@@ -14,8 +14,8 @@ project = "foldflight"
 copyright = "the foldflight authors, Apache-2.0"  # noqa: A001 - the name that Sphinx reads
 release = version = installed("foldflight")
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "docs.sequence"]
-exclude_patterns = ["generate.py", "sequence.py"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["generate.py"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = [("copy.js", {"defer": "defer"})]
@@ -27,7 +27,6 @@ html_copy_source = False
 # Every heading down to the third level has an anchor, as on code hosts. A link to a page or an anchor that does not
 # exist is a warning, and `make docs` makes warnings errors.
 myst_heading_anchors = 3
-myst_fence_as_directive = ["mermaid"]
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 
 # The tutorials are notebooks. They are executed when they changed; an exception in a cell fails the build.

@@ -58,8 +58,13 @@ def fold_one_row(functions: Functions) -> None:
 
 
 def test_modules_and_files_that_are_named_exist():
-    """Each path in ARCHITECTURE.md and in the explanations is a file of the package or of the repository."""
-    pages = [TEXT, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "explanation").glob("*.md"))]
+    """Each path in ARCHITECTURE.md, its drawing and the explanations is a file of the package or of the repository."""
+    drawing = (ROOT / "docs" / "_static" / "epoch.svg").read_text(encoding="utf-8")
+    pages = [
+        TEXT,
+        *(f"`{name}`" for name in re.findall(r'class="where"[^>]*>([^<]+)<', drawing)),
+        *(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "explanation").glob("*.md")),
+    ]
     names = {name for page in pages for name in MODULE.findall(page)}
     assert names
     assert [name for name in sorted(names) if not ((PACKAGE / name).exists() or (ROOT / name).exists())] == []

@@ -174,15 +174,6 @@ def test_each_link_inside_the_site_leads_somewhere(built_folder: Path) -> None:
     assert broken_links == []
 
 
-def test_diagrams_are_drawn(page: Page, site: str) -> None:
-    """A page shows its diagrams as drawings, not as their text, and a wide one scrolls in its frame on a phone."""
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{site}/explanation/architecture.html")
-    expect(page.locator(".diagram svg text", has_text="commit one new sorted run")).to_be_visible()
-    expect(page.get_by_text("sequenceDiagram")).to_have_count(0)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
 def test_the_search_finds_a_guide_and_a_setting(page: Page, site: str) -> None:
     """The search box finds words of guides and of the reference."""
     page.goto(f"{site}/index.html")

@@ -14,7 +14,7 @@ import pytest
 
 from foldflight.server import flightbase, limits
 from foldflight.server.flightbase import connections_max
-from foldflight.server.ops import health, http
+from foldflight.server.ops import endpoints
 from foldflight.server.run import workers
 
 
@@ -97,8 +97,8 @@ def test_the_ports_of_a_process_leave_files() -> None:
     """All ports of a server together take three quarters of the files that it may open."""
     with files_max(1000):
         file_numbers = {
-            port.__name__: connections_max(port._FILES_SHARE, files_each=files) * files
-            for port, files in ((flightbase, 1), (workers, 2), (health, 1), (http, 1))
+            module.__name__: connections_max(module._FILES_SHARE, files_each=files) * files * ports
+            for module, files, ports in ((flightbase, 1, 1), (workers, 2, 1), (endpoints, 1, 2))
         }
     assert file_numbers["foldflight.server.flightbase"] == file_numbers["foldflight.server.run.workers"]
     assert sum(file_numbers.values()) - file_numbers["foldflight.server.run.workers"] == 750

@@ -26,9 +26,8 @@ from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.ext.compiler import Programs
 from foldflight.functions.query.call import Call, RowKind
 from foldflight.functions.registry import Registry
-from foldflight.server.ops import http
-from foldflight.server.ops.health import HealthServer
-from foldflight.server.ops.http import HttpServer
+from foldflight.server.ops import endpoints
+from foldflight.server.ops.endpoints import HealthServer, HttpServer
 from foldflight.server.ops.metrics import METRICS
 from foldflight.server.ops.status import Status
 from foldflight.server.run.lifecycle import ProcessServer, serving
@@ -175,7 +174,7 @@ def test_silent_connections_make_room_without_a_trace(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of too many connections the most silent one is closed, and nothing is logged about it."""
-    monkeypatch.setattr(http, "_CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(endpoints, "_CONNECTIONS_MAX", 2)
     server = HttpServer("127.0.0.1", 0, registry=CollectorRegistry(), status=SlowStatus(), is_ready=lambda: True)  # type: ignore[arg-type]
     try:
         with contextlib.ExitStack() as stack:

@@ -48,8 +48,7 @@ from foldflight.server.flight_server import FlightServer, recordings_of
 from foldflight.server.flightbase import authority
 from foldflight.server.limits import memory_limit_of, reuse_freed
 from foldflight.server.ops.build import ServerCollector
-from foldflight.server.ops.health import HealthServer
-from foldflight.server.ops.http import HttpServer
+from foldflight.server.ops.endpoints import HealthServer, HttpServer
 from foldflight.server.ops.logs import Logger, make_logger, taking_over
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import Status

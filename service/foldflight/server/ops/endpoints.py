@@ -1,4 +1,4 @@
-"""The HTTP pages of a server, for probes, Prometheus and people.
+"""The ports of a server for probes, Prometheus and people: HTTP pages, and grpc.health.v1 without TLS and tokens.
 
 | page | content |
 |---|---|
@@ -10,6 +10,11 @@
 
 One thread serves all connections, with one request for each. A client has a few seconds to send the request and to
 read the answer. A few other threads make the pages that take long.
+
+| service of grpc.health.v1 | status |
+|---|---|
+| `` (empty), `readiness`, `arrow.flight.protocol.FlightService` | SERVING while the server is ready, until it drains |
+| `liveness` | SERVING while the process runs, also under load and during a drain |
 """
 
 from __future__ import annotations
@@ -26,11 +31,17 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from foldflight.server.flightbase import connections_max, listen
+from foldflight.errors import FoldflightError
+from foldflight.server.flightbase import authority, connections_max, listen
 from foldflight.server.ops.status import Status
+from foldflight.server.rpc_server import CallServer, CallStatus, IncomingCall, ServedMethod
+from foldflight.server.run.settings import port_taken
 
 _logger = logging.getLogger("foldflight.server")
 
@@ -148,19 +159,19 @@ class HttpServer:
     async def _answer_to(self, head: bytes) -> bytes:
         words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _answer(HTTPStatus.BAD_REQUEST, b"not an HTTP/1.1 request, or its head is too long\n", _TEXT)
+            return _http_answer(HTTPStatus.BAD_REQUEST, b"not an HTTP/1.1 request, or its head is too long\n", _TEXT)
         method, path = words[0], words[1].partition("?")[0]
         if method != "GET":
-            return _answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET is served\n", _TEXT)
+            return _http_answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET is served\n", _TEXT)
         match path:
             case "/":
-                return _answer(HTTPStatus.OK, _STATUS_PAGE, _HTML)
+                return _http_answer(HTTPStatus.OK, _STATUS_PAGE, _HTML)
             case "/healthz":
-                return _answer(HTTPStatus.OK, b"alive\n", _TEXT)
+                return _http_answer(HTTPStatus.OK, b"alive\n", _TEXT)
             case "/readyz" if self._is_ready():
-                return _answer(HTTPStatus.OK, b"ready\n", _TEXT)
+                return _http_answer(HTTPStatus.OK, b"ready\n", _TEXT)
             case "/readyz":
-                return _answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n", _TEXT)
+                return _http_answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n", _TEXT)
             case "/metrics":
                 if _OPENMETRICS in head.partition(b"\r\n")[2].lower():
                     return await self._page(self._with_exemplars, _EXEMPLARS)
@@ -170,7 +181,7 @@ class HttpServer:
             case "/status/own":
                 return await self._page(lambda: json.dumps(self._status.own()).encode(), _JSON)
             case _:
-                return _answer(HTTPStatus.NOT_FOUND, b"pages: / /status /metrics /healthz /readyz\n", _TEXT)
+                return _http_answer(HTTPStatus.NOT_FOUND, b"pages: / /status /metrics /healthz /readyz\n", _TEXT)
 
     def _with_exemplars(self) -> bytes:
         return openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
@@ -178,22 +189,122 @@ class HttpServer:
     async def _page(self, make: Callable[[], bytes], content_type: str) -> bytes:
         """Make a page in another thread, so that the probes are answered meanwhile."""
         if not self._permits.acquire(blocking=False):
-            return _answer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many pages are being made; try again later\n", _TEXT)
+            return _http_answer(
+                HTTPStatus.SERVICE_UNAVAILABLE, b"too many pages are being made; try again later\n", _TEXT
+            )
         page = self._pages.submit(make)
         page.add_done_callback(lambda _: self._permits.release())
         try:
             async with asyncio.timeout(_ANSWER_S_MAX):
-                return _answer(HTTPStatus.OK, await asyncio.wrap_future(page), content_type)
+                return _http_answer(HTTPStatus.OK, await asyncio.wrap_future(page), content_type)
         except TimeoutError:
-            return _answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the page took too long; try again later\n", _TEXT)
+            return _http_answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the page took too long; try again later\n", _TEXT)
         except Exception:
             _logger.exception("a page could not be made")
-            return _answer(
+            return _http_answer(
                 HTTPStatus.INTERNAL_SERVER_ERROR, b"the page could not be made; see the server's log\n", _TEXT
             )
 
 
-def _answer(status: HTTPStatus, body: bytes, content_type: str) -> bytes:
+def _http_answer(status: HTTPStatus, body: bytes, content_type: str) -> bytes:
     headers = {**_HEADERS, "Content-Type": content_type, "Content-Length": str(len(body))}
     lines = [f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+LIVENESS = "liveness"
+READINESS = "readiness"
+_READY_SERVICES = ("", READINESS, "arrow.flight.protocol.FlightService")
+_CALLS_OF_METHOD_MAX = 32
+_REQUEST_BYTES_MAX = 64 * 1024
+_LOOK_S = 1.0
+
+
+class HealthServer:
+    """Answers grpc.health.v1 `Check` and `Watch`.
+
+    Args:
+        host: Address to bind.
+        port: Port to bind; 0 selects a free one.
+
+    Raises:
+        RejectedError: SETTINGS if the port is taken.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._condition = threading.Condition()
+        self._is_serving = {LIVENESS: True, **dict.fromkeys(_READY_SERVICES, False)}
+        self._is_closed = False
+        try:
+            self._calls = CallServer(
+                authority(host, port),
+                {
+                    "/grpc.health.v1.Health/Check": ServedMethod(self._check, _CALLS_OF_METHOD_MAX),
+                    "/grpc.health.v1.Health/Watch": ServedMethod(self._watch, _CALLS_OF_METHOD_MAX),
+                },
+                connections_max=connections_max(_FILES_SHARE),
+                message_bytes_max=_REQUEST_BYTES_MAX,
+                refuse=_is_refused,
+            )
+        except OSError:
+            raise port_taken("health_port", host, port) from None
+
+    @property
+    def port(self) -> int:
+        """The actual port."""
+        return self._calls.port
+
+    def set_ready(self, *, ready: bool) -> None:
+        """Publish readiness."""
+        with self._condition:
+            self._is_serving.update(dict.fromkeys(_READY_SERVICES, ready))
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        """Stop at once, and end open watches."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+        self._calls.close()
+
+    def _check(self, call: IncomingCall, request: bytes) -> None:
+        service = _requested_service(request)
+        with self._condition:
+            is_serving = self._is_serving.get(service) if service is not None else None
+        if is_serving is None:
+            call.end(CallStatus(grpc.StatusCode.NOT_FOUND, "unknown service; the services are liveness and readiness"))
+        else:
+            call.send(_health_answer(is_serving=is_serving))
+
+    def _watch(self, call: IncomingCall, request: bytes) -> None:
+        """Send the status, and again after each change, until the client disconnects."""
+        service = _requested_service(request)
+        last_sent: bytes | None = None
+        while not (call.is_cancelled() or self._is_closed):
+            with self._condition:
+                answer = _health_answer(is_serving=self._is_serving.get(service) if service is not None else None)
+                if answer == last_sent:
+                    self._condition.wait(_LOOK_S)
+                    continue
+            call.send(answer)
+            last_sent = answer
+
+
+def _requested_service(request: bytes) -> str | None:
+    try:
+        return str(HealthCheckRequest.FromString(request).service)
+    except DecodeError:
+        return None
+
+
+def _health_answer(*, is_serving: bool | None) -> bytes:
+    if is_serving is None:
+        status = HealthCheckResponse.SERVICE_UNKNOWN
+    else:
+        status = HealthCheckResponse.SERVING if is_serving else HealthCheckResponse.NOT_SERVING
+    answer: bytes = HealthCheckResponse(status=status).SerializeToString()
+    return answer
+
+
+def _is_refused(error: FoldflightError) -> CallStatus:
+    return CallStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message)

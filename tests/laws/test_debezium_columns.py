@@ -19,8 +19,8 @@ from foldflight.ext.changes import connectcolumns
 from foldflight.ext.changes.connectcolumns import UNPROVEN, column_reader
 from foldflight.ext.changes.connectvalues import UNAVAILABLE, UNAVAILABLE_FORMS, Described, Words, decoder
 from foldflight.ext.changes.debeziumjson import UNPARSED
+from foldflight.ext.changes.debeziummessages import OldRows
 from foldflight.ext.changes.debeziumreader import Reader
-from foldflight.ext.changes.replicaidentity import OldRows
 from tests.debezium import INSTANT, NTZ, ORDERS, values
 from tests.effort import examples
 

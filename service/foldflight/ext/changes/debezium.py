@@ -25,7 +25,7 @@ from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.ext.changes.cdc import refuse_taken, require_columns, split_changes, table_schema
 from foldflight.ext.changes.connectvalues import Binary, Decimals, Described, Intervals, Times, Words
-from foldflight.ext.changes.debeziumkinds import ROW_KINDS, SKIPPED, expression_of
+from foldflight.ext.changes.debeziummessages import ROW_KINDS, SKIPPED, expression_of
 from foldflight.ext.changes.debeziumreader import (
     DELETED,
     HEAD,

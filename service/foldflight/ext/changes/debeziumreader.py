@@ -38,21 +38,23 @@ from foldflight.ext.changes.debeziumjson import (
     row_values,
     sum_names,
 )
-from foldflight.ext.changes.debeziumkinds import (
+from foldflight.ext.changes.debeziummessages import (
     FLATTENED,
     ROW_KINDS,
     SKIPPED,
+    OldRows,
     Table,
+    Tombstones,
     changes_no_row,
     check_operation,
+    defaults_of,
+    has_own_values,
     is_of,
     name_of,
     pattern_of,
     table_of,
     without_schema,
 )
-from foldflight.ext.changes.replicaidentity import OldRows, defaults_of, has_own_values
-from foldflight.ext.changes.tombstones import Tombstones
 from foldflight.spark.rowkinds import hint_for_event
 from foldflight.spark.worker import without_garbage_collection
 

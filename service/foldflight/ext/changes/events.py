@@ -28,7 +28,7 @@ from foldflight.engine.query.changelog import equal_rows
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.ext.changes.connectvalues import UNAVAILABLE
-from foldflight.ext.changes.replicaidentity import OWN_CONNECTOR
+from foldflight.ext.changes.debeziummessages import OWN_CONNECTOR
 from foldflight.functions.types.arrow import concat_batches
 from foldflight.spark.arguments import column_names, require_dataframe
 from foldflight.spark.arrow import arrow_function

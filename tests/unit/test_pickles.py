@@ -338,6 +338,8 @@ def test_what_cannot_travel_is_found_wherever_it_is() -> None:
         ("functions.query.rowkind", "RowKind"),
         ("functions.author.bounds", "CallBounds"),
         ("functions.author.scalar", "ScalarFunction"),
+        ("functions.builtin.numeric", "Total"),
+        ("functions.builtin.numeric", "VarPop"),
         ("functions.builtin.picked", "First"),
         ("functions.builtin.variance", "Moments"),
         ("functions.bundled", "Segment"),

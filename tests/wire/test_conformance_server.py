@@ -10,7 +10,7 @@ import pytest
 
 from foldflight import udaf
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.functions.builtin import numeric
+from foldflight.functions import builtin
 from foldflight.server.run.lifecycle import ProcessServer, serving
 from foldflight.testing.conformance import SERVER_RULES, Outcome, check_server
 from tests.wire.conformance_mutants import MUTANTS, bound_as, each, places_are_never_free_again
@@ -25,7 +25,7 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 @pytest.fixture(scope="module")
 def numeric_server() -> Iterator[ProcessServer]:
     """A server whose limits allow every rule to be tested."""
-    with serving(numeric, **SETTINGS) as server:
+    with serving(builtin, **SETTINGS) as server:
         yield server
 
 
@@ -72,7 +72,7 @@ def test_a_mistake_breaks_no_other_rule(
 
 def test_places_that_are_never_free_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not free cancelled exchanges reaches exchanges_max."""
-    with serving(numeric, exchanges_max=9, **SETTINGS) as full:
+    with serving(builtin, exchanges_max=9, **SETTINGS) as full:
         places_are_never_free_again(monkeypatch)
         outcome = outcomes(full, "hanging-up", deadline_s=1.0)["hanging-up"]
     assert outcome.passed is False

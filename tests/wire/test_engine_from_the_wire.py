@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from foldflight.cli.main import cli
-from foldflight.functions.builtin import numeric
+from foldflight.functions import builtin
 from foldflight.server.run.lifecycle import serving
 from tests.wire.kit import DEADLINE_S, ServerProcess
 from tests.wire.test_conformance_engine import plain
@@ -58,7 +58,7 @@ def command(folder: Path, url: str, *more: str) -> list[str]:
 @pytest.mark.every_turn
 def test_the_sample_folds_without_this_package(folder: Path) -> None:
     """With a token, over three epochs, the sums are right, and no module of this package is loaded."""
-    with serving(numeric, tokens=TOKEN) as server:
+    with serving(builtin, tokens=TOKEN) as server:
         process = subprocess.run(
             command(folder, server.url, "--token", TOKEN), capture_output=True, text=True, check=True, cwd=folder
         )

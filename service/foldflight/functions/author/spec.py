@@ -315,7 +315,7 @@ class Registered(ABC):
     @property
     def is_built_in(self) -> bool:
         """Whether it is one of this package, to which users cannot add methods."""
-        return self.source.__module__.startswith("foldflight.functions.builtin.")
+        return self.source.__module__ == "foldflight.functions.builtin"
 
     @property
     def version(self) -> str:

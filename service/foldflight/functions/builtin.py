@@ -1,7 +1,11 @@
-"""Built-in functions: of numbers and booleans, with vectorised methods; `first`, `last` and `string_agg` without.
+"""The built-in functions, written as authors write theirs.
 
-The scalar methods define a function. The vectorised methods (see `udaf`) fold whole chunks of numbers with NumPy and
-give bit-identical results. Decimals, texts and sums that may exceed 64 bits are left to the scalar methods.
+Results follow Spark SQL: `sum` of integers is BIGINT and fails on overflow, `avg` of decimals has four more digits, NaN
+is greater than any number, variance and deviation of too few rows are NULL.
+
+The scalar methods define a function. Functions of numbers and booleans have vectorised methods, too (see `udaf`), which
+fold whole chunks with NumPy and give bit-identical results. Decimals, texts and sums that may exceed 64 bits are left
+to the scalar methods.
 
 Sums of floats and the results computed from them are exact and rounded once (`exact.py`), so rows may be accumulated,
 retracted and merged in any order. Variances come from exact sums of values and squares.

@@ -17,8 +17,8 @@ from foldflight.client.process_state import take_first_turn
 from foldflight.exchange.encoding import decode_error, encode_error
 from foldflight.exchange.failover.coordinator import Circuits
 from foldflight.fold.failures import user_failure
-from foldflight.spark import attempts
-from foldflight.spark.attempts import attempt
+from foldflight.spark import worker
+from foldflight.spark.worker import attempt
 from foldflight.testing import run_epochs
 
 HIDDEN = "SPARK_HIDE_TRACEBACK"
@@ -50,7 +50,7 @@ Run = Callable[..., list[int]]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which errors are stored."""
-    monkeypatch.setattr(attempts, "private_folder", lambda: tmp_path)
+    monkeypatch.setattr(worker, "private_folder", lambda: tmp_path)
     return tmp_path
 
 

@@ -16,7 +16,10 @@ from foldflight.spark.arrow import arrow_function
 @pytest.fixture(autouse=True)
 def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker, "_modules_frozen", [0])
-    monkeypatch.setattr(worker, "TaskContext", SimpleNamespace(get=object))  # as in a task of Spark
+    task = SimpleNamespace(
+        partitionId=int, attemptNumber=int, stageId=int, getLocalProperty=lambda _: None
+    )  # the first of a stage
+    monkeypatch.setattr(worker, "TaskContext", SimpleNamespace(get=lambda: task))
     yield
     gc.unfreeze()
 

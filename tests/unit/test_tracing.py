@@ -23,7 +23,7 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.ext.tracing import spans as spans_module
 from foldflight.ext.tracing.spans import OtelTracer
 from foldflight.functions import Call
-from foldflight.spark import attempts as tasks
+from foldflight.spark import worker as tasks
 from foldflight.tracing import TraceSettings, check_endpoint, ids_of
 from tests.unit.test_architecture import printed_by
 from tests.wire import traced_functions

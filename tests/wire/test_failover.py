@@ -38,7 +38,7 @@ from foldflight.fold.mode import Mode
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
-from foldflight.spark.attempts import attempt
+from foldflight.spark.worker import attempt
 from foldflight.testing import run_over, run_over_epochs
 from tests.ports import free_port
 from tests.watched import Seen, watch_calls

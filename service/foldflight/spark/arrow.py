@@ -14,12 +14,11 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import DEAD_LETTER
 from foldflight.engine.query.query import Query
-from foldflight.spark.attempts import attempt, in_task
 from foldflight.spark.settings import warn_of_wide_rows
 from foldflight.spark.types import letter_type
 from foldflight.spark.versions.sessions import is_spark
 from foldflight.spark.versions.types import nullable, spark_type
-from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
+from foldflight.spark.worker import attempt, freeze_garbage_collector, in_task, use_local_folders
 from foldflight.tracing import TraceSettings
 
 ArrowFunction = Callable[[Iterator[Any]], Iterator[Any]]

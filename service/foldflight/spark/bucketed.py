@@ -27,9 +27,8 @@ from foldflight.engine.stream.packing import BLOB, BLOCK, rows_of
 from foldflight.errors import RejectedError
 from foldflight.exchange.ipc import write_batch
 from foldflight.spark.arrow import ArrowFunction
-from foldflight.spark.attempts import attempt, task_span
 from foldflight.spark.versions.states import StatefulProcessor, transform_with_state
-from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
+from foldflight.spark.worker import attempt, freeze_garbage_collector, task_span, use_local_folders
 from foldflight.tracing import Span, TraceSettings
 
 OPERATOR: Final = "_foldflight_operator"

@@ -43,7 +43,6 @@ from foldflight.functions.query.call import check_names
 from foldflight.functions.types.sql import sql_name
 from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.arrow import arrow_function, step_name
-from foldflight.spark.attempts import attempt
 from foldflight.spark.columns import Columns, spark_name, text_of, zone_remedy
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, storage_types_of
@@ -56,7 +55,7 @@ from foldflight.spark.versions.facts import ARROW_UDFS
 from foldflight.spark.versions.sessions import check_workers
 from foldflight.spark.versions.types import nullable, spark_type
 from foldflight.spark.versions.udfs import arrow_udf
-from foldflight.spark.worker import freeze_garbage_collector
+from foldflight.spark.worker import attempt, freeze_garbage_collector
 
 _MAPPED: Final = "__foldflight_mapped"
 _PART_ROWS: Final = 1 << 14

@@ -29,11 +29,10 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.functions.types.arrow import is_nested
-from foldflight.spark.attempts import attempt
 from foldflight.spark.storage_types import result_types
 from foldflight.spark.versions.types import spark_type
 from foldflight.spark.versions.udfs import arrow_udf
-from foldflight.spark.worker import freeze_garbage_collector
+from foldflight.spark.worker import attempt, freeze_garbage_collector
 
 _ROWS_MAX: Final = 1 << 18
 _NO_STATES: Final = Returns(states=False)

@@ -44,9 +44,16 @@ from foldflight.functions import Registry
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.lift import unlifted_reason
 from foldflight.recording import RECORDING
-from foldflight.server.ops.build import usable_cpus, use_cpus
 from foldflight.server.run.lifecycle import leave_process, run_server
-from foldflight.server.run.settings import CONFIG_FLAG, CONFIG_VARIABLE, SETTINGS, Setting, load_settings
+from foldflight.server.run.settings import (
+    CONFIG_FLAG,
+    CONFIG_VARIABLE,
+    SETTINGS,
+    Setting,
+    load_settings,
+    usable_cpus,
+    use_cpus,
+)
 
 
 @click.pass_context

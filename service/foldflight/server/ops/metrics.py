@@ -4,19 +4,25 @@ The table `METRICS` defines the metrics. A test checks the alert rules and the d
 docs/reference/server.md shows it.
 
 Each server has one `Metrics` with its own registry. If the environment names a directory for the multiprocess mode of
-prometheus_client, the values are stored in files there, and `shared_registry` sums the values of all processes. Metrics
-that are not counted (build, limits, processes) come from `server/ops/build.py`.
+prometheus_client, the values are stored in files there, and `shared_registry` sums the values of all processes.
+`ServerCollector` has the metrics that are not counted: build, limits, processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import platform
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Literal, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+import pyarrow as pa
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from foldflight.errors import CorruptError, FunctionError, RejectedError, RetryableError
@@ -36,6 +42,12 @@ _SHIPPED_FUNCTIONS_MAX = 100
 _READS_MAX = 5
 _READ_AGAIN_S = 0.02
 MORE = "(more)"  # label value for names beyond these limits, so that the number of series is bounded
+BUILD: Mapping[str, str] = {
+    "version": version("foldflight"),
+    "python": platform.python_version(),
+    "arrow": pa.__version__,
+}
+PARENT = "parent"  # the name of the process that relays connections to workers, if there are several
 
 
 class Metric(NamedTuple):
@@ -374,3 +386,59 @@ def shared_registry(directory: str) -> CollectorRegistry:
     registry = CollectorRegistry()
     _Shared(registry, path=directory)  # type: ignore[no-untyped-call]
     return registry
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ServerCollector:
+    """A prometheus_client collector for the build, bounds and processes of a server.
+
+    Args:
+        exchanges_max: Limit of open exchanges, over all processes.
+        memory_limit: Memory limit of each process, in bytes; 0: no limit.
+        cpus: Number of CPUs that the server may use.
+        processes: Returns the name and pid of each process of the server. A pid is None while its process starts.
+        workers: Returns the number of worker processes that are ready.
+        restarts: Returns the number of restarts of workers.
+    """
+
+    exchanges_max: int
+    memory_limit: int
+    cpus: int
+    processes: Callable[[], Mapping[str, int | None]]
+    workers: Callable[[], int]
+    restarts: Callable[[], int]
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the metrics."""
+        build = GaugeMetricFamily("foldflight_build_info", _doc("foldflight_build_info"), labels=list(BUILD))
+        build.add_metric(list(BUILD.values()), 1)
+        yield build
+        for name, value in (
+            ("foldflight_exchanges_max", self.exchanges_max),
+            ("foldflight_memory_limit_bytes", self.memory_limit),
+            ("foldflight_cpus", self.cpus),
+            ("foldflight_workers", self.workers()),
+        ):
+            yield GaugeMetricFamily(name, _doc(name), value)
+        restarts = "foldflight_worker_restarts_total"
+        yield CounterMetricFamily(restarts, _doc(restarts), self.restarts())
+        yield from self._of_processes()
+
+    def _of_processes(self) -> Iterator[Family]:
+        families: dict[str, Family] = {}
+        for worker, pid in self.processes().items():
+            if pid is None:
+                continue
+            for family_of_process in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
+                family = families.setdefault(family_of_process.name, family_of_process)
+                samples = [(each.name, {"worker": worker}, each.value) for each in family_of_process.samples]
+                if family is family_of_process:
+                    family.samples = []
+                for name, labels, value in samples:
+                    family.documentation = _doc(name)
+                    family.add_sample(name, labels, value)
+        yield from families.values()
+
+
+def _doc(name: str) -> str:
+    return METRICS[name].doc

@@ -29,7 +29,7 @@ from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode
 from foldflight.functions.author.spec import AnyFunction
 from foldflight.functions.registry import Registry
 from foldflight.server.flightbase import authority
-from foldflight.server.ops.build import BUILD, PARENT
+from foldflight.server.ops.metrics import BUILD, PARENT
 
 STATUS_ACTION = "status"
 FLEET_PATH = "/status"

@@ -47,10 +47,9 @@ from foldflight.server.authentication import check_keys
 from foldflight.server.flight_server import FlightServer, recordings_of
 from foldflight.server.flightbase import authority
 from foldflight.server.limits import memory_limit_of, reuse_freed
-from foldflight.server.ops.build import ServerCollector
 from foldflight.server.ops.endpoints import HealthServer, HttpServer
 from foldflight.server.ops.logs import Logger, make_logger, taking_over
-from foldflight.server.ops.metrics import Metrics
+from foldflight.server.ops.metrics import Metrics, ServerCollector
 from foldflight.server.ops.status import Status
 from foldflight.server.run.compilation import Compilation, spare_folder
 from foldflight.server.run.settings import SETTINGS, Settings, compiled_folder_of, load_settings, port_taken

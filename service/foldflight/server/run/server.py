@@ -9,9 +9,8 @@ from contextlib import ExitStack
 from typing import Final, Self
 
 from foldflight.errors import RejectedError
-from foldflight.server.ops.build import usable_cpus, use_cpus
 from foldflight.server.run.lifecycle import FREE_PORTS, ProcessServer, announce, run_server, serving
-from foldflight.server.run.settings import load_settings
+from foldflight.server.run.settings import load_settings, usable_cpus, use_cpus
 
 _DEFAULTS: Final[Mapping[str, object]] = {**FREE_PORTS, "log_level": "warning"}
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
+
+import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.pickles import STATE_KEY_BYTES_MIN
@@ -24,6 +28,7 @@ PREFIX = "FOLDFLIGHT_"
 _CLIENT_PREFIX = "FOLDFLIGHT_CLIENT_"  # options of the commands that call servers
 CONFIG_FLAG = "--config"
 CONFIG_VARIABLE = "FOLDFLIGHT_CONFIG"
+_CGROUP = Path("/sys/fs/cgroup")
 # Least length of tokens and keys.
 SECRET_BYTES_MIN = max(STATE_KEY_BYTES_MIN, BUNDLE_KEY_BYTES_MIN)
 
@@ -394,3 +399,30 @@ def _parse(setting: Setting, value: object, source: str) -> Any:
         raise RejectedError(
             "SETTINGS", f"bad value of setting {setting.name} ({source}): {error}{value_text}"
         ) from None
+
+
+def usable_cpus(cgroup: Path = _CGROUP) -> int:
+    """Return the number of CPUs that this process may use, by its CPU affinity and the quota of its container."""
+    bound = len(os.sched_getaffinity(0))
+    quota = _quota(cgroup)
+    return bound if quota is None else max(1, min(bound, math.ceil(quota)))
+
+
+def use_cpus(count: int) -> None:
+    """Set the number of threads of Arrow. Its default is one for each CPU of the machine, regardless of quotas."""
+    pa.set_cpu_count(count)
+
+
+def _quota(cgroup: Path) -> float | None:
+    """Return the CPU quota of the container, in CPUs; None without a quota."""
+    try:  # cgroup v2
+        quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:  # cgroup v1
+        quota_us = int((cgroup / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii"))
+        period_us = int((cgroup / "cpu/cpu.cfs_period_us").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return None if quota_us <= 0 else quota_us / period_us

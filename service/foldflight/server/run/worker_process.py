@@ -31,10 +31,10 @@ def main() -> None:
     values.ValueClass = values.MultiProcessValue(lambda: task["index"])  # type: ignore[no-untyped-call]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    from foldflight.server.ops.build import use_cpus  # after the storage is chosen
+    # These come after the storage is chosen.
     from foldflight.server.ops.status import fleet_of
     from foldflight.server.run.lifecycle import leave_process, run_server
-    from foldflight.server.run.settings import Settings
+    from foldflight.server.run.settings import Settings, use_cpus
 
     use_cpus(task["cpus"])
 

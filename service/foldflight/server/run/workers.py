@@ -39,9 +39,8 @@ from prometheus_client.multiprocess import mark_process_dead
 from foldflight.errors import RetryableError
 from foldflight.server.flightbase import connections_max, listen
 from foldflight.server.limits import GRACE_S, memory_limit_of
-from foldflight.server.ops.build import PARENT, ServerCollector, usable_cpus
 from foldflight.server.ops.logs import Logger
-from foldflight.server.ops.metrics import shared_registry
+from foldflight.server.ops.metrics import PARENT, ServerCollector, shared_registry
 from foldflight.server.run.lifecycle import (
     EXIT_CUT_OFF,
     EXIT_DRAINED,
@@ -53,7 +52,7 @@ from foldflight.server.run.lifecycle import (
     load_registry,
     programs_of,
 )
-from foldflight.server.run.settings import Settings
+from foldflight.server.run.settings import Settings, usable_cpus
 
 _BYTES_MAX: Final = 256 * 1024
 _PAUSE_S: Final = 0.1

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from foldflight.server.ops.build import usable_cpus
+from foldflight.server.run.settings import usable_cpus
 
 
 @pytest.mark.parametrize(

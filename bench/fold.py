@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from bench.data import UNIFORM, ZIPF, Figure, Sizes, best_of, table
 from foldflight.client import Transport, connect
-from foldflight.client.process_state import PROGRAMS
+from foldflight.client.exchange import PROGRAMS
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.exchange.frames import Open, Returns
 from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls

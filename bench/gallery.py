@@ -13,7 +13,7 @@ import pyarrow as pa
 from bench.data import Figure, Sizes, best_of
 from bench.fold import folded
 from foldflight import RejectedError
-from foldflight.client.process_state import PROGRAMS
+from foldflight.client.exchange import PROGRAMS
 from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls
 from foldflight.functions import Call, Registry
 

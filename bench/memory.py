@@ -18,7 +18,7 @@ import pyarrow as pa
 from bench.data import Figure, Sizes, table
 from bench.fold import COLUMNS, COMPILED, GROUPED, INTERPRETED, WITH_KEYS, calls_of, grouped
 from examples.weighted_avg import WeightedAvg
-from foldflight.client.process_state import PROGRAMS
+from foldflight.client.exchange import PROGRAMS
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.request import Resources

@@ -33,7 +33,7 @@ from bench.spark_batch import EMBEDDED, LIMIT, REMOTE, Query, consume, medians, 
 from examples.gallery.centroid import ITEMS, Centroid
 from foldflight.cli.demo import server_process
 from foldflight.client import Functions, Transport, connect
-from foldflight.client.process_state import PROGRAMS
+from foldflight.client.exchange import PROGRAMS
 from foldflight.exchange.frames import Open, Returns
 from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls
 from foldflight.functions import Call, Registry, function_of, parse_type

@@ -17,7 +17,7 @@ from bench import gallery
 from bench.data import Figure, Sizes, best_of
 from bench.fold import folded
 from bench.natural import classes, untyped
-from foldflight.client.process_state import PROGRAMS
+from foldflight.client.exchange import PROGRAMS
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import NoProgram
 from foldflight.fold.aggregate.bound_calls import bind_calls

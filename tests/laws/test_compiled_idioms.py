@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import udaf, udf
-from foldflight.client.process_state import PROGRAMS
+from foldflight.client.exchange import PROGRAMS
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.compiled_scalar import CompiledScalar
 from foldflight.ext.compiler.program import NoProgram

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foldflight import udaf, udf
-from foldflight.client.process_state import PROGRAMS
+from foldflight.client.exchange import PROGRAMS
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.mode import Mode

@@ -14,7 +14,7 @@ import pytest
 
 from foldflight import Applied, FunctionError, Segment, connect, udaf, udf, udtf
 from foldflight.client import FunctionHandle
-from foldflight.client.process_state import PROGRAMS_AT_ONCE
+from foldflight.client.exchange import PROGRAMS_AT_ONCE
 from foldflight.exchange.server_exchange import bind
 from foldflight.fold.accelerator import INTERPRETER
 from foldflight.fold.request import Request, Resources

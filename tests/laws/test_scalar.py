@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foldflight.client.process_state import PROGRAMS_AT_ONCE
+from foldflight.client.exchange import PROGRAMS_AT_ONCE
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.server_exchange import bind
 from foldflight.fold.accelerator import INTERPRETER

@@ -13,7 +13,7 @@ import pytest
 from pyspark.taskcontext import TaskContext
 
 from foldflight import FoldflightError, FunctionError, RejectedError, RetryableError, connect, udaf
-from foldflight.client.process_state import take_first_turn
+from foldflight.client.exchange import take_first_turn
 from foldflight.exchange.encoding import decode_error, encode_error
 from foldflight.exchange.failover.coordinator import Circuits
 from foldflight.fold.failures import user_failure

@@ -23,7 +23,7 @@ import pytest
 from foldflight import FunctionContext, FunctionError, Recordings, RejectedError, RetryableError, udf
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions
 from foldflight.client.client_logs import log_records
-from foldflight.client.process_state import begin_task
+from foldflight.client.exchange import begin_task
 from foldflight.coroutines import PROCESS_LOOP
 from foldflight.engine.batch.scalar_task import ScalarQuery, Steps
 from foldflight.engine.query.layout import QueryLayout
@@ -484,7 +484,7 @@ SHOW_IDS = """
 import sys
 import pyarrow as pa
 from foldflight.client import EmbeddedTransport
-from foldflight.client.process_state import begin_task
+from foldflight.client.exchange import begin_task
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call, Registry
 from tests.wire import identified_functions

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from foldflight.client.embedded_transport import EmbeddedTransport
+from foldflight.client.exchange import PROGRAMS
 from foldflight.client.functions import Functions
-from foldflight.client.process_state import PROGRAMS
 from foldflight.errors import RejectedError
 from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.fold.pickles import STATE_KEY_BYTES_MIN

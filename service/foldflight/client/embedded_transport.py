@@ -18,8 +18,7 @@ from typing import Any
 
 from foldflight.client.client_logs import log_event, set_up
 from foldflight.client.connection import Connection, Resolve, check_resolve
-from foldflight.client.exchange import OpenExchange, SingleServerExchange
-from foldflight.client.process_state import PROGRAMS, call_scope
+from foldflight.client.exchange import PROGRAMS, OpenExchange, SingleServerExchange, call_scope
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import UNBOUNDED, Frame, FunctionInfo, Open, Opened, Wanted
 from foldflight.exchange.server_exchange import ServerExchange, describe

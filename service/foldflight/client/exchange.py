@@ -1,14 +1,16 @@
 """An open exchange for an engine: its operations, and the one place where the answers to them wait.
 
-The interface of transports, which open exchanges, is the same embedded and over Flight.
+The interface of transports, which open exchanges, is the same embedded and over Flight. All transports of a process
+share its compiled functions, and the number and scope of the task that runs.
 """
 
 from __future__ import annotations
 
 import abc
+import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
 
@@ -27,6 +29,7 @@ from foldflight.exchange.frames import (
     States,
 )
 from foldflight.exchange.transitions import Answer, Saved
+from foldflight.fold.accelerator import Accelerator, accelerator_of
 from foldflight.fold.mode import Mode
 from foldflight.functions.author.context import LogRecord
 
@@ -269,3 +272,36 @@ class Transport(Protocol):
             resolve: For `Open.keeps_views`: answers questions for entries of views, within any operation of the
                 exchange. Its errors are raised by that operation.
         """
+
+
+PROGRAMS: Final[Accelerator] = accelerator_of("user")
+"""Compiled functions."""
+PROGRAMS_AT_ONCE: Final[Accelerator] = accelerator_of("user", hot_rows=0)
+"""Compiles at the first row, for checks of compiled code."""
+
+_first_turns: Final[list[int]] = []
+_scopes: Final[list[str]] = [""]
+
+
+def begin_task(number: int, scope: str = "") -> None:
+    """Choose servers by the number of a task, from its next exchange on.
+
+    The tasks of an engine begin together, in processes that do not know of each other. By successive numbers they
+    spread over all servers; by random ones, two tasks would share one of two servers half the time.
+
+    Args:
+        number: The number.
+        scope: `Open.call_scope` of the exchanges of the task.
+    """
+    _first_turns[:] = [number]
+    _scopes[:] = [scope]
+
+
+def call_scope() -> str:
+    """Return the scope of the task that runs, or else a new one: equal calls of two exchanges are not the same call."""
+    return _scopes[0] or uuid.uuid4().hex
+
+
+def take_first_turn() -> int | None:
+    """Return the number of the task that has begun, once; None if it is known already or there is no task."""
+    return _first_turns.pop() if _first_turns else None

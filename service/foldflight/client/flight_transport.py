@@ -28,9 +28,9 @@ import pyarrow.flight as fl
 
 from foldflight.client.client_logs import set_up
 from foldflight.client.connection import Connection, Resolve, check_resolve
+from foldflight.client.exchange import call_scope, take_first_turn
 from foldflight.client.failover import FailoverExchange, Patience
 from foldflight.client.flight_errors import translate_error
-from foldflight.client.process_state import call_scope, take_first_turn
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.encoding import Decoder, Encoder, Message, decode, decode_info, encode_open
 from foldflight.exchange.failover.coordinator import (

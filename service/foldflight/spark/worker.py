@@ -31,7 +31,7 @@ from zlib import crc32
 from pyspark import TaskContext
 
 from foldflight import errors
-from foldflight.client.process_state import begin_task
+from foldflight.client.exchange import begin_task
 from foldflight.engine.keys.row_buffers import keep_files_in
 from foldflight.engine.state.runs import private_folder
 from foldflight.errors import FoldflightError

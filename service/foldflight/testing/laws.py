@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, NoSuchExample
 
-from foldflight.client.process_state import PROGRAMS, PROGRAMS_AT_ONCE
+from foldflight.client.exchange import PROGRAMS, PROGRAMS_AT_ONCE
 from foldflight.engine.query.layout import chunk_names
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.extensions import Extension

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from foldflight.client.process_state import PROGRAMS
+from foldflight.client.exchange import PROGRAMS
 from foldflight.exchange.encoding import decode, decode_open, encode, encode_open
 from foldflight.exchange.frames import (
     Barrier,

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from foldflight.client.process_state import PROGRAMS_AT_ONCE
+from foldflight.client.exchange import PROGRAMS_AT_ONCE
 from foldflight.errors import RejectedError
 from foldflight.exchange.server_exchange import bind
 from foldflight.fold.accelerator import INTERPRETER, Accelerator

@@ -27,12 +27,9 @@ from foldflight.engine.stream.packing import BLOB, BLOCK, rows_of
 from foldflight.errors import RejectedError
 from foldflight.exchange.ipc import write_batch
 from foldflight.spark.arrow import ArrowFunction
-from foldflight.spark.versions.states import StatefulProcessor, transform_with_state
+from foldflight.spark.versions.states import OPERATOR, StatefulProcessor, transform_with_state
 from foldflight.spark.worker import attempt, freeze_garbage_collector, task_span, use_local_folders
 from foldflight.tracing import Span, TraceSettings
-
-OPERATOR: Final = "_foldflight_operator"
-"""The attribute of a stream's result that holds its stateful operator."""
 
 _OBSERVED: Final = "foldflight"
 _OBSERVED_EVENTS: Final = "foldflight_events"

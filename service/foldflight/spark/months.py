@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.spark.bucketed import OPERATOR
 from foldflight.spark.columns import quote_name
+from foldflight.spark.versions.states import keep_operator
 from foldflight.spark.versions.types import spark_type
 
 __all__ = ["as_intervals", "as_months", "in_months", "interval_text", "is_months", "months_text", "storage_types_of"]
@@ -78,7 +78,4 @@ def as_intervals(df: DataFrame, spark_types: Mapping[str, st.DataType]) -> DataF
     if not types:
         return df
     texts = {name: interval_text(quote_name(name), type_, df.schema[name].dataType) for name, type_ in types.items()}
-    result = df.withColumns({name: sf.expr(text) for name, text in texts.items()})
-    if hasattr(df, OPERATOR):
-        setattr(result, OPERATOR, getattr(df, OPERATOR))
-    return result
+    return keep_operator(df.withColumns({name: sf.expr(text) for name, text in texts.items()}), df)

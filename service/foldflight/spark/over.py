@@ -40,7 +40,7 @@ from foldflight.functions.query.call import Order
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.arrow import arrow_function, hash_of, step_name, together
-from foldflight.spark.bucketed import OPERATOR, BucketOperator, blobs_of, bucket_row, operator_plan
+from foldflight.spark.bucketed import BucketOperator, blobs_of, bucket_row, operator_plan
 from foldflight.spark.columns import (
     Columns,
     by_text,
@@ -63,6 +63,7 @@ from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.storage_types import SPARK
 from foldflight.spark.types import arrow_fields, check_keys, check_returned
 from foldflight.spark.versions.sessions import check_workers
+from foldflight.spark.versions.states import keep_operator
 from foldflight.spark.versions.types import arrow_type, nullable, spark_type
 from foldflight.spark.windows import WATERMARK
 
@@ -305,10 +306,7 @@ class OverFrame:
         names = self.df.columns
         if self._apart == tuple(names):
             return result
-        renamed_result = result.toDF(*names, *result.columns[len(names) :])
-        if hasattr(result, OPERATOR):
-            setattr(renamed_result, OPERATOR, getattr(result, OPERATOR))
-        return renamed_result
+        return keep_operator(result.toDF(*names, *result.columns[len(names) :]), result)
 
     @property
     def _buckets(self) -> int:

@@ -39,13 +39,13 @@ from foldflight.engine.stream.upserts import KIND_OF_TABLE
 from foldflight.errors import RejectedError
 from foldflight.spark.arguments import require_session
 from foldflight.spark.arrow import arrow_function
-from foldflight.spark.bucketed import OPERATOR, stored_name
+from foldflight.spark.bucketed import stored_name
 from foldflight.spark.errors import moved_checkpoint
 from foldflight.spark.over import OverProcessor
 from foldflight.spark.storage_types import storage_type
 from foldflight.spark.upserts import UpsertProcessor
 from foldflight.spark.versions.facts import STREAMS, require
-from foldflight.spark.versions.states import check_operators, state_reader
+from foldflight.spark.versions.states import OPERATOR, check_operators, state_reader
 from foldflight.spark.versions.types import spark_type
 
 LIVE_ROWS, WAITING_ROWS = "live_rows", "waiting_rows"

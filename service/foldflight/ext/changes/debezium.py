@@ -45,12 +45,13 @@ from foldflight.ext.changes.debeziumreader import (
 )
 from foldflight.spark.arguments import column_names, require_dataframe
 from foldflight.spark.arrow import arrow_function
-from foldflight.spark.bucketed import OPERATOR, observe_events
+from foldflight.spark.bucketed import observe_events
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.pipelines import check_analysable
 from foldflight.spark.rowkinds import kind_column
 from foldflight.spark.upserts import last_events
 from foldflight.spark.versions.sessions import is_case_sensitive
+from foldflight.spark.versions.states import keep_operator
 from foldflight.spark.versions.types import arrow_type, spark_type
 
 _ENVELOPE: Final = ("op", "before", "after")
@@ -242,10 +243,7 @@ def _with_letters(rows: DataFrame, keep_last_rows: Callable[[DataFrame], DataFra
     changes = keep_last_rows(rows.where(letter.isNull()).drop(DEAD_LETTER))
     nothing = (sf.lit(None).cast(each.dataType).alias(each.name, metadata=each.metadata) for each in changes.schema)
     letters = rows.where(letter.isNotNull()).select(*nothing, DEAD_LETTER)
-    result = changes.withColumn(DEAD_LETTER, sf.lit(None).cast(spark_type(LETTER))).union(letters)
-    if hasattr(changes, OPERATOR):
-        setattr(result, OPERATOR, getattr(changes, OPERATOR))
-    return result
+    return keep_operator(changes.withColumn(DEAD_LETTER, sf.lit(None).cast(spark_type(LETTER))).union(letters), changes)
 
 
 def _rows(events: DataFrame, reader: Reader, schema: st.StructType) -> DataFrame:

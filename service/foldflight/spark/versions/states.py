@@ -39,6 +39,9 @@ __all__ = [
     "upgrade_checkpoint",
 ]
 
+OPERATOR: Final = "_foldflight_operator"
+"""The attribute of a stream's result that holds its stateful operator, for `check_checkpoint`."""
+
 _HAS_ROWS: Final = hasattr(GroupedData, "transformWithState")
 
 FILE_MANAGER: Final = (
@@ -52,6 +55,13 @@ _OPERATOR: Final = "transformWithStateInPySparkExec"
 
 _SCHEMA_FILE: Final = re.compile(r"(.*)(/state/\d+/_stateSchema/.*)")
 _S3: Final = ("s3", "s3a", "s3n")
+
+
+def keep_operator(result: DataFrame, source: DataFrame) -> DataFrame:
+    """Return a DataFrame that was made of a stream's result, after it got the stateful operator of this, if any."""
+    if hasattr(source, OPERATOR):
+        setattr(result, OPERATOR, getattr(source, OPERATOR))
+    return result
 
 
 def check_operators(names: Iterable[str], checkpoint: str) -> None:

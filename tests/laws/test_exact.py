@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError, udaf
-from foldflight.fold.aggregate.accumulator_table import vectorised_accumulators
 from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.state_codecs import StateOrigin
+from foldflight.fold.aggregate.vectorised_accumulators import vectorised_accumulators
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.spec import BoundFunction

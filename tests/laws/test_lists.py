@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from examples.gallery.percentile import Percentile
 from foldflight import Lists
-from foldflight.fold.aggregate import accumulator_table
-from foldflight.fold.aggregate.accumulator_table import vectorised_accumulators
+from foldflight.fold.aggregate.record_layout import fresh_table
+from foldflight.fold.aggregate.vectorised_accumulators import vectorised_accumulators
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.udaf import udaf
@@ -185,6 +185,6 @@ def test_what_no_table_holds_says_why(annotation: Any, fresh: Any, why: str) -> 
     Made.create_accumulator.__annotations__["return"] = annotation
     udaf(input_types=["DOUBLE"], result_type="DOUBLE")(Made)
     bound = Registry.load([Made])["made"].bind([pa.float64()], {})
-    result = accumulator_table.fresh_table(bound, bound.instantiate())
+    result = fresh_table(bound, bound.instantiate())
     assert isinstance(result, str)
     assert why in result

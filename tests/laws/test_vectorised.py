@@ -15,8 +15,8 @@ from examples.gallery.percentile import Percentile
 from examples.largest import Largest
 from examples.weighted_mean import WeightedMean
 from foldflight import ExactSum, RejectedError, udaf
-from foldflight.fold.aggregate.accumulator_table import Vectorised, vectorised_accumulators
 from foldflight.fold.aggregate.interpreter import Interpreted
+from foldflight.fold.aggregate.vectorised_accumulators import Vectorised, vectorised_accumulators
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import BoundFunction

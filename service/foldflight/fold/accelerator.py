@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, Protocol
 
 from foldflight.errors import RejectedError
 from foldflight.extensions import Extension
-from foldflight.fold.aggregate.accumulator_table import fresh_table
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreter import Interpreted
+from foldflight.fold.aggregate.record_layout import fresh_table
 from foldflight.fold.mode import Folding, Mode, line_of
 from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
 from foldflight.functions.author.spec import AnyFunction, BoundFunction, BoundScalar, Function, Methods, ScalarFunction

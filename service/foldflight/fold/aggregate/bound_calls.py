@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.fold.accelerator import Accelerator
-from foldflight.fold.aggregate.accumulator_table import vectorised_accumulators
 from foldflight.fold.aggregate.bundle_accumulators import Bundled
 from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsSerializer, key_type
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreter import Interpreted
 from foldflight.fold.aggregate.row_multiset import Counted, counted_serializer
 from foldflight.fold.aggregate.state_codecs import StateOrigin
+from foldflight.fold.aggregate.vectorised_accumulators import vectorised_accumulators
 from foldflight.fold.aggregate.view_accumulators import AskView, Viewed
 from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, user_failure
 from foldflight.fold.request import Options, Resources

@@ -140,9 +140,9 @@ def refuse_several(df: DataFrame) -> None:
         )
 
 
-def kind_column(name: str = ROW_KIND, *, nullable: bool = True, kinds: Kinds = CHANGES) -> st.StructField:
+def kind_column(*, nullable: bool = True, kinds: Kinds = CHANGES) -> st.StructField:
     """Return the marked column of a result."""
-    return st.StructField(name, st.StringType(), nullable, metadata_of(kinds))
+    return st.StructField(ROW_KIND, st.StringType(), nullable, metadata_of(kinds))
 
 
 def hint_for_columns(names: Collection[str]) -> str:

@@ -100,17 +100,14 @@ def opening(calls: Sequence[CallOf], columns: pa.Schema = COLUMNS, **fields: Any
 
 
 @contextlib.contextmanager
-def expect_refusal(error_class: str, *codes: str) -> Iterator[None]:
-    """Raise BrokenError unless the body ends with an Error of this class and one of these codes."""
+def expect_refusal(*codes: str) -> Iterator[None]:
+    """Raise BrokenError unless the body ends with a RejectedError of one of these codes."""
     try:
         yield
     except (fl.FlightError, pa.ArrowException, OSError) as error:
         sent_error = _error_of(error)
-        expect(
-            sent_error.error_class,
-            error_class,
-            f"the class of the error ({sent_error.code}: {sent_error.message[:200]})",
-        )
+        what = f"the class of the error ({sent_error.code}: {sent_error.message[:200]})"
+        expect(sent_error.error_class, "RejectedError", what)
         if sent_error.code not in codes:
             raise BrokenError(
                 f"the code of the error: expected {' or '.join(codes)}, found {sent_error.code}"
@@ -118,7 +115,7 @@ def expect_refusal(error_class: str, *codes: str) -> Iterator[None]:
         if not sent_error.message:
             raise BrokenError(f"the error {sent_error.code} has no message") from None
     else:
-        raise BrokenError(f"the request was accepted; expected {error_class} {' or '.join(codes)}")
+        raise BrokenError(f"the request was accepted; expected RejectedError {' or '.join(codes)}")
 
 
 def _error_of(error: BaseException) -> pb.Error:

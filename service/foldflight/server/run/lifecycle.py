@@ -386,7 +386,7 @@ def check_before_start(settings: Settings, registry: Registry, programs: Acceler
         RejectedError: SETTINGS or SIGNATURE, as for `ProcessServer`.
     """
     check_keys(settings, (registry[name] for name in registry))
-    check_port_free("port", settings.host, settings.port)
+    check_port_free(settings.host, settings.port)
     recordings_of(settings)
     programs.demand_all(registry.authored)
 
@@ -475,7 +475,7 @@ def _warn_if_open(settings: Settings, logger: Logger) -> None:
         )
 
 
-def check_port_free(name: str, host: str, port: int) -> None:
+def check_port_free(host: str, port: int) -> None:
     """Check that a port can be bound, because gRPC does not report why it cannot bind a port.
 
     Raises:
@@ -495,7 +495,7 @@ def check_port_free(name: str, host: str, port: int) -> None:
                 f"cannot listen on {host}: {reason}; set {setting.flag} or {setting.variable} to an address of this "
                 "machine, or to 0.0.0.0 for all of them",
             ) from None
-        raise port_taken(name, host, port, error.strerror) from None
+        raise port_taken("port", host, port, error.strerror) from None
 
 
 def _print_ready(ready_line: dict[str, Any]) -> None:
@@ -522,7 +522,7 @@ def _bind_flight(
             share=server.share,
         )
     except (pa.ArrowException, OSError) as error:
-        check_port_free("port", settings.host, settings.port)  # it was free when the server began
+        check_port_free(settings.host, settings.port)  # it was free when the server began
         where = authority(settings.host, settings.port)
         tls = " or cannot use the certificate" if settings.tls_cert_file is not None else ""
         raise RejectedError(

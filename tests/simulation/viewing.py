@@ -19,7 +19,7 @@ from foldflight.client import EmbeddedTransport, OpenExchange
 from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call, ListView, MapView, Registry, udaf
-from foldflight.testing.views import CachedViews
+from foldflight.testing.cached_views import CachedViews
 from tests.simulation.running import Report, SimulatedTransport, judge, run_partitions
 from tests.simulation.workloads import limits_of
 from tests.simulation.world import World

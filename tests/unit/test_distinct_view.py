@@ -25,8 +25,8 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Applied, Call, Order, Registry, Segment
 from foldflight.functions.types.arrow import with_column
+from foldflight.testing.cached_views import CachedViews
 from foldflight.testing.pair import ExchangePair
-from foldflight.testing.views import CachedViews
 from tests.effort import examples
 from tests.folds import open_fold
 

@@ -29,9 +29,9 @@ from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.functions.types.arrow import JSON, with_column
 from foldflight.functions.types.views import PlainMap, ViewSpec, view_type
 from foldflight.testing import LawResult, check_laws
+from foldflight.testing.cached_views import CachedViews
 from foldflight.testing.laws import LAWS, _check, _Inputs, _Subject, rows_of, rows_with_nulls
 from foldflight.testing.pair import LIMITS, ExchangePair
-from foldflight.testing.views import CachedViews
 
 # -- outside a query ---------------------------------------------------------------------------------------------------
 

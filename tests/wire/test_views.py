@@ -15,7 +15,7 @@ from foldflight.exchange.failover.coordinator import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions.query.call import Call
 from foldflight.server.run.lifecycle import ProcessServer, serving
-from foldflight.testing.views import CachedViews
+from foldflight.testing.cached_views import CachedViews
 from tests.wire import view_functions
 from tests.wire.kit import DEADLINE_S, end_epoch
 

@@ -41,6 +41,7 @@ from foldflight.functions.types.sql import sql_name
 from foldflight.functions.types.vectors import is_vector
 from foldflight.lift import MISSING
 from foldflight.shipping.pickling import unpickled_copy
+from foldflight.testing.cached_views import CachedViews
 from foldflight.testing.scalarlaws import (
     SCALAR_LAWS,
     Drawn,
@@ -50,7 +51,6 @@ from foldflight.testing.scalarlaws import (
     argument_types,
     one_by_one,
 )
-from foldflight.testing.views import CachedViews
 
 _S = TypeVar("_S")
 Known = Mapping[int, Sequence[Any]]

@@ -400,13 +400,10 @@ class _Subject:
             return {name: values[name] for name in names}
         if isinstance(accumulator, Tuple) and len(accumulator.items) == len(names):
             return dict(zip(names, accumulator.items, strict=True))
-        if isinstance(accumulator, Expr) and len(names) == 1 and self._is_one_value:
+        is_one_value = isinstance(self.bound.serializer, Nullable) or not pa.types.is_struct(self.bound.state_type)
+        if isinstance(accumulator, Expr) and len(names) == 1 and is_one_value:
             return {names[0]: accumulator}
         raise Unsupported("its accumulator is neither a value, nor an object or tuple of values")
-
-    @property
-    def _is_one_value(self) -> bool:
-        return isinstance(self.bound.serializer, Nullable) or not pa.types.is_struct(self.bound.state_type)
 
     def _after(self, run: Run, method: Any) -> dict[str, Expr]:
         """Return the fields after a call of a method for a row."""
@@ -414,14 +411,10 @@ class _Subject:
         result = run.call(method, [accumulator, *self.arguments])
         if result != NONE or self.bound.function.returns != "may":
             accumulator = result
-        if accumulator == NONE and not self._may_be_none:
+        if accumulator == NONE and self.bound.function.returns != "always":
             raise Raised("the method returns None in the place of the accumulator")
         values = self._values(run, accumulator)
         return {name: self._resolve(run, name, value) for name, value in values.items()}
-
-    @property
-    def _may_be_none(self) -> bool:
-        return self.bound.function.returns == "always"
 
     def _resolve(self, run: Run, name: str, value: Any) -> Expr:
         """Return the value of a field, in which each condition is replaced by its result in this run."""

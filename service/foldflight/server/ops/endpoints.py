@@ -27,6 +27,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -174,17 +175,15 @@ class HttpServer:
                 return _http_answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n", _TEXT)
             case "/metrics":
                 if _OPENMETRICS in head.partition(b"\r\n")[2].lower():
-                    return await self._page(self._with_exemplars, _EXEMPLARS)
-                return await self._page(lambda: generate_latest(self._registry), _METRICS)
+                    with_exemplars = partial(openmetrics.generate_latest, self._registry)
+                    return await self._page(with_exemplars, _EXEMPLARS)
+                return await self._page(partial(generate_latest, self._registry), _METRICS)
             case "/status":
                 return await self._page(lambda: json.dumps(self._status.fleet()).encode(), _JSON)
             case "/status/own":
                 return await self._page(lambda: json.dumps(self._status.own()).encode(), _JSON)
             case _:
                 return _http_answer(HTTPStatus.NOT_FOUND, b"pages: / /status /metrics /healthz /readyz\n", _TEXT)
-
-    def _with_exemplars(self) -> bytes:
-        return openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
 
     async def _page(self, make: Callable[[], bytes], content_type: str) -> bytes:
         """Make a page in another thread, so that the probes are answered meanwhile."""

@@ -973,3 +973,43 @@ def test_what_spark_without_try_cast_reads(classic: Any, monkeypatch: pytest.Mon
     ]
     with pytest.raises(Exception, match=r"of\.n of an event has the value 'x', which cannot be cast to INT"):
         from_maxwell(df, schema).collect()
+
+
+@since_spark("4.0", "streams")
+@pytest.mark.every_turn
+def test_a_copy_of_a_table_whose_events_tell_no_order(classic: Any, embedded: Functions, tmp_path: Path) -> None:
+    """The group of a key has at most one row after an epoch, in whatever order its changes were retracted and added."""
+    (events := tmp_path / "events").mkdir()
+    rows = from_maxwell(classic.readStream.schema("value STRING").text(str(events)), SCHEMA)
+    last_of = embedded["max"]
+    copy = group_by(rows, "id", row_kind="row_kind", materialize=True, buckets=2).agg(
+        customer=last_of("customer"), amount=last_of("amount")
+    )
+    rng = random.Random(5)
+    table: dict[int, Row] = {}
+    for epoch in range(2):
+        lines = []
+        for _ in range(40):
+            row = order(rng.randrange(6), rng.choice(["ann", "bob", None]), rng.randrange(-3, 3))
+            if (before := table.get(row["id"])) is None:
+                lines.append({"type": "insert", "data": row})
+            elif rng.random() < 0.4:
+                lines.append({"type": "delete", "data": table.pop(row["id"])})
+                continue
+            else:
+                changed = {name: value for name, value in before.items() if value != row[name]}
+                lines.append({"type": "update", "data": row, "old": changed})
+            table[row["id"]] = row
+        (events / f"{epoch}.json").write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+        query = write_table(
+            copy,
+            f"duckdb:///{tmp_path}/copy.duckdb?table=orders",
+            keys=["id"],
+            checkpoint=tmp_path / "checkpoint",
+            trigger="available now",
+            create=True,
+        )
+        assert query.awaitTermination(600)
+        with duckdb.connect(tmp_path / "copy.duckdb") as connection:
+            copied = connection.sql("SELECT id, customer, amount FROM orders ORDER BY id").fetchall()
+        assert copied == [tuple(table[key].values()) for key in sorted(table)]

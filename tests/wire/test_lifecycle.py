@@ -28,7 +28,7 @@ from foldflight.ext.conformance.raw import RawServer
 from foldflight.functions.query.call import Call
 from foldflight.server import flight_server
 from foldflight.server.ops.logs import make_logger
-from foldflight.server.rpc_server import CallStatus, IncomingCall, send
+from foldflight.server.rpc_server import CallStatus, IncomingCall, VanishedError, send
 from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, ProcessServer, announce, run_server, serving
 from foldflight.server.run.settings import load_settings
 from tests.ports import free_port
@@ -251,6 +251,50 @@ def test_vanished_client_is_noticed() -> None:
         after = page(server.probes.http_port, "/metrics")[1]
         assert "foldflight_exchanges_open 0.0" in after
         assert 'foldflight_exchanges_ended_total{outcome="vanished"} 1.0' in after
+
+
+class HalfReported:
+    """The requests and the context of a call whose stream has ended, before gRPC tells whether its client has left."""
+
+    def __init__(self, *, has_left: bool) -> None:
+        self._has_left = has_left
+        self._reads = 0
+
+    def __next__(self) -> bytes:
+        self._reads += 1
+        raise StopIteration
+
+    def is_active(self) -> bool:
+        return not (self._has_left and self._reads > 1)
+
+
+def test_the_end_of_a_stream_is_told_from_a_client_that_left() -> None:
+    """The stream ends in both cases, and gRPC tells of the client a moment later."""
+    left, ended = HalfReported(has_left=True), HalfReported(has_left=False)
+    with pytest.raises(VanishedError):
+        IncomingCall(None, left, left, lambda _: None).receive()
+    assert IncomingCall(None, ended, ended, lambda _: None).receive() is None
+
+
+def test_each_exchange_is_counted_by_how_its_client_left_it() -> None:
+    """Clients that disconnect are counted apart from those that end their exchanges, also many at once."""
+    with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+
+        def leave(number: int) -> None:
+            exchange = transport.open(open_request(COUNT))
+            exchange.chunk(rows((0, 0)))
+            if number % 2:
+                exchange.cut()
+            else:
+                exchange.close()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(leave, range(20)))
+        assert eventually(lambda: server.flight.active == 0)
+        counts = page(server.probes.http_port, "/metrics")[1]
+    for outcome in ("done", "vanished"):
+        assert f'foldflight_exchanges_ended_total{{outcome="{outcome}"}} 10.0' in counts
 
 
 def test_abandoned_exchange_is_cut_off(server: ProcessServer) -> None:

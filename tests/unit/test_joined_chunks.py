@@ -96,6 +96,20 @@ def test_they_wait_for_a_number_of_rows_and_bytes_and_for_a_time(monkeypatch: py
         assert sent_frames(frames)[4:] == [["j", "k"]]
 
 
+def test_rows_of_a_fixed_size_are_counted_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of a large table count as their own rows, and fill a frame as other rows do."""
+    monkeypatch.setattr(failover, "_JOINED_BYTES_MAX", 100)
+    numbers = pa.schema([("slot", pa.int32()), ("v", pa.int64())])
+    whole = pa.record_batch([pa.array([0] * 1_000, pa.int32()), pa.array(range(1_000))], schema=numbers)
+    frames: list[Any] = []
+    with exchange_of(Open(calls=(Call("max", ("v",)),), columns=numbers), Clock(), frames) as exchange:
+        for start, count in ((0, 4), (4, 4), (8, 1), (9, 90)):
+            exchange.chunk(whole.slice(start, count))
+        assert [frame.batch["v"].to_pylist() for frame in frames] == [[*range(8)], [8], [*range(9, 99)]]
+        exchange.barrier(1)
+        assert exchange.results(1)["output_0"].to_pylist() == [98]
+
+
 def test_rows_without_columns_are_counted() -> None:
     """A chunk may be nothing but a number of rows."""
     frames: list[EngineFrame] = []

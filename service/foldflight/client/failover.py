@@ -5,6 +5,7 @@ A user who waits for servers is told why, and for how much longer.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -98,7 +99,7 @@ class Patience:
 
 # A frame costs as much as the fold of 10,000 rows. Chunks with fewer are joined up to these rows, bytes and seconds.
 _SMALL_ROWS_MAX: Final = 1 << 13
-_JOINED_ROWS_MAX: Final = 1 << 14
+_JOINED_ROWS_MAX: Final = 1 << 16
 _JOINED_BYTES_MAX: Final = 1 << 22
 _JOINED_PART: Final = 4  # joined rows take at most 1/4 of the limits of a message and of the replay log
 _JOINED_S_MAX: Final = 0.02
@@ -143,6 +144,7 @@ class FailoverExchange(OpenExchange):
         self._clock = clock
         # Chunks with an answer, or before which entries of views are sent, must go as they are.
         self._joins = not (open_request.row_outputs or open_request.maps or open_request.keeps_views)
+        self._joined_bytes_max = 0  # bytes of chunks that the current server gets together; 0: each goes as it is
         self._joined_batches: list[pa.RecordBatch] = []
         self._joined_rows = self._joined_bytes = 0
         self._joined_since_s = 0.0
@@ -155,23 +157,39 @@ class FailoverExchange(OpenExchange):
 
     def chunk(self, batch: pa.RecordBatch) -> None:
         """Fold the rows of a batch. Small ones are sent together: at the latest before another frame."""
-        bytes_per_part = (
-            min(self.open_reply.limits.message_bytes_max, self.coordinator.replay_bytes_max) // _JOINED_PART
-        )
-        bytes_max = min(_JOINED_BYTES_MAX, bytes_per_part)
-        is_small = batch.num_rows <= _SMALL_ROWS_MAX and batch.nbytes <= bytes_max
-        is_joined = self._joins and is_small and batch.schema == self._open_request.columns
-        if self.is_over or not (is_joined and all(call.mode in _LOOPS for call in self.open_reply.calls)):
+        rows = batch.num_rows
+        is_joined = rows <= _SMALL_ROWS_MAX and self._joined_bytes_max > 0 and not self.is_over
+        size = self._size_of(batch) if is_joined and batch.schema == self._open_request.columns else -1
+        if not 0 <= size <= self._joined_bytes_max:
             super().chunk(batch)
             return
         if not self._joined_batches:
             self._joined_since_s = self._clock.now_s()
         self._joined_batches.append(batch)
-        self._joined_rows += batch.num_rows
-        self._joined_bytes += batch.nbytes
-        is_full = self._joined_rows >= _JOINED_ROWS_MAX or self._joined_bytes >= bytes_max
+        self._joined_rows += rows
+        self._joined_bytes += size
+        is_full = self._joined_rows >= _JOINED_ROWS_MAX or self._joined_bytes >= self._joined_bytes_max
         if is_full or self._clock.now_s() >= self._joined_since_s + _JOINED_S_MAX:
             self._send_joined()
+
+    @functools.cached_property
+    def _row_bytes(self) -> int | None:
+        """The bytes that a row needs at most; None if the values of a column differ in size."""
+        try:
+            return sum(type_.bit_width // 8 + 1 for type_ in self._open_request.columns.types)
+        except ValueError:
+            return None
+
+    def _size_of(self, batch: pa.RecordBatch) -> int:
+        """Return the bytes of a batch. Arrow, which looks at each buffer, takes as long as all else for a small one."""
+        return int(batch.nbytes) if self._row_bytes is None else batch.num_rows * self._row_bytes
+
+    def _bytes_to_join(self) -> int:
+        """Return how many bytes of chunks the current server gets together; 0 if it gets each chunk as it is."""
+        if not (self._joins and all(call.mode in _LOOPS for call in self.open_reply.calls)):
+            return 0
+        limit = min(self.open_reply.limits.message_bytes_max, self.coordinator.replay_bytes_max)
+        return min(_JOINED_BYTES_MAX, limit // _JOINED_PART)
 
     def _send_joined(self) -> None:
         batches, self._joined_batches, self._joined_rows, self._joined_bytes = self._joined_batches, [], 0, 0
@@ -249,4 +267,5 @@ class FailoverExchange(OpenExchange):
         if answer is not None:
             return AnswerReceived(answer, connection.take_logs(), connection.reopen)
         self.open_reply = connection.open_reply
+        self._joined_bytes_max = self._bytes_to_join()
         return ServerOpened(connection.open_reply)
